@@ -1,5 +1,5 @@
-//! The agent's binary on the real engine and a real etcd: pods outlive it, it heals from its own
-//! disk, and a reset leaves the machine as it was.
+//! The agent's binary on the real engine and a real etcd: pods outlive the agent, it heals from its own disk, and a
+//! reset leaves the machine as it was.
 #![allow(clippy::unwrap_used, reason = "a panic is how a test fails")]
 
 use std::io::{Read as _, Write as _};
@@ -22,7 +22,7 @@ mod support;
 
 const WAIT: Duration = Duration::from_secs(60);
 
-/// A machine's share for one test: etcd, agent, state, all of an instance of its own.
+/// A test's share of the machine: etcd, agent and state of its own instance.
 struct Rig {
     dir: tempfile::TempDir,
     instance: String,
@@ -98,7 +98,7 @@ impl Rig {
         self.children[child].wait().unwrap();
     }
 
-    /// What a web server at the host port says; waits until it says something.
+    /// Fetches the page of a web server at the host port; waits until there is one.
     fn page(&self) -> String {
         wait_for("the host port answers", || {
             let mut stream = TcpStream::connect(("127.0.0.1", self.host_port)).ok()?;
@@ -126,7 +126,7 @@ impl Rig {
         String::from_utf8_lossy(&output.unwrap().stdout).trim().to_owned()
     }
 
-    /// What of this instance the kernel has: links and rules, one per line.
+    /// Links and rules of this instance in the kernel, one per line.
     fn kernel_traces(&self) -> Vec<String> {
         let prefixes = [
             self.instance.to_uppercase(),
@@ -142,7 +142,7 @@ impl Rig {
     /// Assigns the node a range of addresses and a web server on it.
     async fn assign(&self) {
         let store = EtcdStore::connect(&Access::anonymous(&[self.etcd_url()]), WAIT).await.unwrap();
-        // A range that no other test has.
+        // A range that no other test uses.
         let third = self.host_port % 250;
         let cidr = format!("10.{}.{third}.0/24", 100 + self.etcd_port % 100);
         let subnet = Subnet::new(cidr.parse().unwrap(), cidr.parse().unwrap());
@@ -207,11 +207,11 @@ async fn pods_outlive_agent_and_etcd_and_a_reset_leaves_nothing() {
     let pause = names.iter().find(|name| name.contains("_POD_")).unwrap().clone();
     let started_at = rig.started_at(&pause);
 
-    // Reset does not pull a running agent's pods away.
+    // Reset does not remove the pods of a running agent.
     let refused = rig.agent(&["reset"]).output().unwrap();
     assert!(!refused.status.success() && text(&refused).contains("another agent runs"), "{}", text(&refused));
 
-    // All at once: agent and etcd killed, a container removed, a chain emptied.
+    // Everything together: agent and etcd killed, a container removed, a chain flushed.
     rig.kill(agent);
     rig.kill(etcd);
     let web = names.iter().find(|name| **name != pause).unwrap();
@@ -222,7 +222,7 @@ async fn pods_outlive_agent_and_etcd_and_a_reset_leaves_nothing() {
     assert!(rig.page().contains("hello"), "healed from the node's own disk");
     assert_eq!(rig.started_at(&pause), started_at, "what was right was left alone");
 
-    // A stop leaves pods and rules.
+    // A stop leaves pods and rules in place.
     let pid = rig.children[agent].id().to_string();
     run("kill", &["-TERM", &pid]);
     assert!(rig.children[agent].wait().unwrap().success());

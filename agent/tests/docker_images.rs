@@ -17,7 +17,7 @@ use schema::control::{Loop as _, Observation};
 use schema::store::events::EventRecorder;
 use support::{SOCKET, docker};
 
-/// An image of its own content under a name of this process; it goes with the test.
+/// An image with unique content under a name of this process; removed with the test.
 struct Image(String);
 
 impl Image {
@@ -55,7 +55,7 @@ async fn only_an_unused_image_that_we_pulled_goes() {
         book.note_pulled(ours.id(), ours.0.clone()).await;
     }
     book.set_wanted(Some(BTreeSet::from([wanted.0.clone()])));
-    // Made and never started: it uses its image all the same, no matter who made it.
+    // A container that was never started still uses its image, no matter who created it.
     let container = docker(&["create", &used.0, "/nothing"]);
     let mut images = ImagesLoop::new(ImagesDeps {
         node: "n1".into(),

@@ -1,5 +1,6 @@
-//! What a container may use, read from the cgroup files that the kernel enforces, and what becomes of
-//! one that wants more. Fails where there is no Docker.
+//! A container's limits, read from the cgroup files that the kernel enforces, and the fate of a container that
+//! exceeds
+//! them. Fails where there is no Docker.
 
 #![allow(clippy::unwrap_used)] // A panic is how a test fails.
 
@@ -16,8 +17,8 @@ use schema::control::{Loop as _, Observation};
 use schema::kinds::pod::{ContainerState, PodSpec, RestartPolicy};
 use support::{Node, docker, pod, shell};
 
-/// The folder of a process in the hierarchy of a v1 controller, or in that of v2; found here by other
-/// means than the agent's own.
+/// Finds the folder of a process in the hierarchy of a v1 controller, or in that of v2, independently of the agent's
+/// own code.
 fn folder(pid: &str, controller: &str) -> (PathBuf, bool) {
     let table = fs::read_to_string(format!("/proc/{pid}/cgroup")).unwrap();
     for line in table.lines() {
@@ -58,9 +59,9 @@ async fn limits_are_what_the_kernel_enforces() {
     ];
     if v1 {
         expected.extend([
-            // The same as the memory: not a byte of swap.
+            // The same as the memory limit: not a byte of swap.
             ("memory", "memory.memsw.limit_in_bytes", "", "33554432"),
-            // 100m of 1024 a core, and a quarter of each 100 ms.
+            // 100m of 1024 per core, and a quarter of each 100 ms.
             ("cpu", "cpu.shares", "", "102"),
             ("cpu", "cpu.cfs_quota_us", "", "25000"),
             ("cpu", "cpu.cfs_period_us", "", "100000"),
@@ -71,7 +72,7 @@ async fn limits_are_what_the_kernel_enforces() {
     for (controller, v1, v2, value) in expected {
         assert_eq!(file(&pid, controller, v1, v2), value, "{v1} {v2}");
     }
-    // The agent finds the same place by itself and reads something sensible there.
+    // The agent itself finds the same folder and reads plausible values there.
     let id = docker(&["inspect", "-f", "{{.Id}}", &name]);
     let cgroups = RealCgroups::new();
     let place = cgroups.place(pid.parse().unwrap(), &id).unwrap();
@@ -83,14 +84,15 @@ async fn limits_are_what_the_kernel_enforces() {
 }
 
 fn hungry(script: &str) -> PodSpec {
-    // The engine listens for this only once the container runs: what dies within its first milliseconds is
-    // reported as code 137 and nothing else.
+    // The engine watches for OOM kills only once the container runs: a process that dies within its first
+    // milliseconds is
+    // reported with code 137 and nothing else.
     let mut one = shell("a", &format!("sleep 1; {script}"));
     one.resources = serde_json::from_value(serde_json::json!({"limits": {"memory": "16Mi"}})).unwrap();
     PodSpec { restart_policy: RestartPolicy::Never, ..pod(vec![one]) }
 }
 
-/// Red when `ended` in status.rs does not look at the engine's flag.
+/// Red when `ended` in status.rs ignores the engine's flag.
 #[tokio::test(flavor = "multi_thread")]
 async fn who_wants_too_much_memory_is_oom_killed_also_when_it_is_a_child() {
     let mut node = Node::new().await;
@@ -146,7 +148,7 @@ fn own_cpu_ms() -> u64 {
     (fields[11].parse::<u64>().unwrap() + fields[12].parse::<u64>().unwrap()) * 10
 }
 
-/// Prints; asserts nothing about time: `cargo test -p minik8s-agent --test docker_limits -- --ignored --nocapture`.
+/// Prints a figure and asserts no time: `cargo test -p minik8s-agent --test docker_limits -- --ignored --nocapture`.
 #[tokio::test(flavor = "multi_thread")]
 #[ignore = "a measurement"]
 async fn measure_a_run_of_the_usage_loop_with_30_pods() {
@@ -184,7 +186,7 @@ async fn measure_a_run_of_the_usage_loop_with_30_pods() {
         assert_eq!(observed.containers.len(), 30);
         let outcome = usage.act(&observed, plan).await;
         usage.report(observed, outcome).await.unwrap();
-        // The first one inspects each container, once in its life.
+        // The first run inspects each container, which happens once per container.
         before = if run == 0 { own_cpu_ms() } else { before };
     }
     let spent = own_cpu_ms() - before;

@@ -1,4 +1,4 @@
-//! The pods loop beside the bare engine, in one run. Prints, asserts nothing; run with `--ignored --nocapture`.
+//! The pod loop compared with the bare engine, in one run. Prints, asserts nothing; run with `--ignored --nocapture`.
 
 #![allow(clippy::unwrap_used)] // A panic is how a test fails.
 

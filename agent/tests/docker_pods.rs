@@ -1,4 +1,4 @@
-//! The pods loop on a real engine. Fails where there is none.
+//! The pod loop on a real engine. Fails where there is none.
 
 #![allow(clippy::unwrap_used)] // A panic is how a test fails.
 
@@ -61,7 +61,7 @@ async fn a_crash_and_a_removal_by_hand_are_healed_at_once() {
         s.is_some_and(|s| s.is_ready() && matches!(s.container_statuses[0].state, ContainerState::Running(_)))
     })
     .await;
-    // The whole pod is made anew when its namespaces go.
+    // The whole pod is recreated when its namespaces are lost.
     let pause = node.container("web", "POD");
     let pause_id = docker(&["inspect", "-f", "{{.Id}}", &pause]);
     docker(&["kill", &pause]);
@@ -133,7 +133,7 @@ async fn limits_user_volumes_and_environment_are_what_the_manifest_says() {
     );
     node.exec("full", "a", "echo one > /disk/one; echo two > /memory/two");
     assert_eq!(node.exec("full", "b", "cat /disk/one /memory/two | tr -d '\\n'; ls /disk/deep"), "onetwoer");
-    // Made for the subPath, and the user is not root.
+    // The folder was created for the subPath, and the user is not root.
     assert_eq!(node.exec("full", "a", "echo three > /part/three && cat /disk/deep/er/three"), "three");
     assert_eq!(node.exec("full", "b", "touch /disk/x 2>/dev/null || echo refused"), "refused");
     assert_eq!(
@@ -277,8 +277,8 @@ async fn the_check_that_an_image_declares_is_not_run() {
     assert_eq!(check.trim(), "{[NONE] 1s 0s 0s 0s 0} <nil>");
 }
 
-// Seen red with the client library's own decoder: nothing came of the bar without a newline before the
-// container ended, and the bytes 1 and 2 at the beginning were taken for a frame's head.
+// Seen red with the client library's own decoder: nothing of the bar arrived without a newline before the container
+// ended, and the bytes 1 and 2 at the beginning were taken for a frame header.
 #[tokio::test(flavor = "multi_thread")]
 async fn the_log_of_a_terminal_comes_as_it_was_written() {
     use futures::StreamExt as _;
@@ -328,7 +328,7 @@ async fn pods_that_ignore_the_signal_end_side_by_side() {
     }
     let took = began.elapsed().as_secs_f32();
     println!("6 pods that ignore SIGTERM, grace 5 s: gone after {took:.1} s");
-    // One after the other it would be 30 s.
+    // 30 s if done one after the other.
     assert!((5.0..12.0).contains(&took), "{took} s");
     assert!(node.containers().is_empty(), "{:?}", node.containers());
 }

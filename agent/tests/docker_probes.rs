@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 use support::Node;
 use support::ports::free_port;
 
-/// Ends at SIGTERM, in order.
+/// A script that exits cleanly on SIGTERM.
 const STAY: &str = "trap 'echo term >> /mark/log; exit 0' TERM; while :; do sleep 0.1; done";
 
 fn spec(container: &Value, more: &Value) -> PodSpec {
@@ -50,7 +50,7 @@ async fn a_failed_liveness_probe_runs_the_hook_ends_and_restarts() {
     let log = node.state.path().join(format!("agent/pods/{uid}/volumes/mark/log"));
     assert_eq!(std::fs::read_to_string(&log).unwrap(), "hook\nterm\n");
 
-    // A removal runs it too, of a pod whose binding the agent has never seen.
+    // A removal also runs the hook of a pod whose binding the agent has never loaded.
     let seen = std::fs::File::open(&log).unwrap();
     node.kill().await;
     node.unbind("web");
@@ -104,7 +104,7 @@ async fn a_web_server_is_ready_while_it_answers_well() {
     let mut node = Node::new().await;
     node.start().await;
     let port = free_port();
-    // The test's pods have no link of their own, so this one is on the host's network.
+    // The test's pods have no link, so this one is on the host's network.
     let script = format!("mkdir /tmp/www; touch /tmp/www/ok; exec httpd -f -p 127.0.0.1:{port} -h /tmp/www");
     let server = json!({"command": ["sh", "-c", script], "ports": [{"name": "http", "containerPort": port}],
         "readinessProbe": {"httpGet": {"host": "127.0.0.1", "port": "http", "path": "/ok"},

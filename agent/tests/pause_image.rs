@@ -1,4 +1,4 @@
-//! The pause image on the real engine: loads, runs, ends at once, reaps.
+//! The pause image on the real engine: loads, runs, ends immediately, reaps.
 #![allow(clippy::unwrap_used, reason = "a panic is how a test fails")]
 
 use std::fs;
@@ -55,7 +55,7 @@ fn the_pause_container_reaps_orphans_and_ends_at_once() {
     docker(&["run", "-d", "--name", &pause, "--network", "none", &image_reference()]);
     let pid = docker(&["inspect", "-f", "{{.State.Pid}}", &pause]);
     let namespace = format!("container:{pause}");
-    // Ten orphans that end at different times; the shell that made them goes on.
+    // Ten orphans that end at different times; the shell that started them keeps running.
     let script = "for i in 1 2 3 4 5 6 7 8 9 10; do (sleep 5.$i & ); done; touch /tmp/made; exec sleep 60";
     docker(&[
         "run",
@@ -83,7 +83,7 @@ fn the_pause_container_reaps_orphans_and_ends_at_once() {
         std::thread::sleep(Duration::from_millis(20));
     }
     docker(&["rm", "-f", &app]);
-    // Docker kills after 10 s what does not end by itself, with code 137.
+    // After 10 s Docker kills a process that has not ended by itself, with code 137.
     docker(&["stop", &pause]);
     assert_eq!(docker(&["inspect", "-f", "{{.State.ExitCode}}", &pause]), "0");
 }

@@ -1,8 +1,9 @@
-//! What 300 probes cost: printed; only the number of threads is asserted.
+//! Costs of 300 probes, printed; only the number of threads is asserted.
 //!
-//! The book writes their results to disk on threads of its runtime's pool. A burst of writes may take a few, as a
-//! thread that has just written is not idle at once. So the book has a runtime of its own here, whose threads are
-//! named, so that they can be left out of the count.
+//! The book writes their results to disk on threads of its runtime's pool. A burst of writes may use several, as a
+//! thread that has just written is not idle immediately. So the book has its own runtime here, with named threads
+//! that
+//! are left out of the count.
 
 #![allow(clippy::unwrap_used)] // A panic is how a test fails.
 
@@ -32,7 +33,7 @@ mod ports;
 
 const WINDOW: Duration = Duration::from_secs(5);
 
-/// The name of the threads that write to disk.
+/// Name of the threads that write to disk.
 const WRITER: &str = "book";
 
 struct Server(Child);
@@ -44,15 +45,15 @@ impl Drop for Server {
     }
 }
 
-/// The threads of this process, without the writers.
+/// Counts the threads of this process, without the writers.
 fn threads() -> usize {
     let tasks = std::fs::read_dir("/proc/self/task").unwrap();
-    // A thread that ends in the meantime has no name to read.
+    // A thread that has ended meanwhile has no name to read.
     let names = tasks.filter_map(|task| std::fs::read_to_string(task.unwrap().path().join("comm")).ok());
     names.filter(|name| name.trim_end() != WRITER).count()
 }
 
-/// Writes the book on threads of its own, until `shutdown`.
+/// Runs the book on its own threads until `shutdown`.
 fn write_apart(book: HealthBook, shutdown: CancellationToken) -> JoinHandle<()> {
     let write = move || {
         let runtime = Builder::new_current_thread().enable_time().thread_name(WRITER).build().unwrap();

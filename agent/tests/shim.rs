@@ -1,4 +1,4 @@
-//! The program that serves Python functions, by its own tests: `agent/src/converge/builds/python/test_shim.py`.
+//! Runs the own tests of the program that serves Python functions: `agent/src/converge/builds/python/test_shim.py`.
 
 use std::path::Path;
 use std::process::Command;

@@ -14,7 +14,7 @@ use tokio_util::sync::CancellationToken;
 
 use self::support::{Backend, InMemory, OnEtcd, PATIENCE, eventually};
 
-/// Twice the shortest that etcd keeps to: a busy machine renews late.
+/// Twice the shortest TTL that etcd honors, because a busy machine renews late.
 const TTL: Duration = Duration::from_secs(4);
 
 macro_rules! on_both {
@@ -74,7 +74,7 @@ async fn one_leads_and_the_other_follows_when_it_resigns(backend: &impl Backend)
     let mut one = stand(backend.store(), "one");
     let old = one.leads().await;
     let mut two = stand(backend.store(), "two");
-    // Past the lease: only keep-alives can have held it.
+    // Longer than the lease: only keep-alives can have extended it.
     sleep(TTL * 2).await;
     assert_eq!((one.fence.current(), two.fence.current()), (Some(old), None));
     assert_eq!(leader(store.as_ref()).await.unwrap().unwrap().id, "one");
@@ -95,7 +95,7 @@ async fn when_a_leader_dies_the_other_leads_and_late_writes_are_refused(backend:
     let mut one = stand(backend.store(), "one");
     let old = one.leads().await;
     let mut two = stand(backend.store(), "two");
-    // As by SIGKILL: no resignation.
+    // Like SIGKILL: no resignation.
     one.task.abort();
     let new = two.leads().await;
     assert!(new.create_revision > old.create_revision);
@@ -128,7 +128,7 @@ async fn a_leader_cut_off_from_etcd_stops_to_believe_in_itself() {
     let etcd = support::PrivateEtcd::start();
     let mut one = stand(std::sync::Arc::new(etcd.connect().await), "one");
     one.leads().await;
-    // Silent, not refusing: connections stay open and nothing comes.
+    // Silent, not refusing: connections stay open but nothing arrives.
     etcd.signal("STOP");
     let stopped = Instant::now();
     eventually("the fence is dropped", || {

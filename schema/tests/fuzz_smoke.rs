@@ -1,5 +1,5 @@
-//! The fuzz targets of `tests/fuzz` without a fuzzer: the seeds, and as many random changes of them as
-//! `MINIK8S_FUZZ_ROUNDS` says, always the same ones.
+//! The fuzz targets of `tests/fuzz` without a fuzzer: the seeds, and `MINIK8S_FUZZ_ROUNDS` random mutations of them,
+//! always the same ones.
 
 use std::path::Path;
 
@@ -8,13 +8,13 @@ use schema::arbitrary::Chance;
 #[path = "../../tests/fuzz/checks.rs"]
 mod checks;
 
-/// Changes of seeds that a plain `cargo test` tries: about two seconds of a debug build.
+/// Mutations that a plain `cargo test` tries: about two seconds of a debug build.
 const ROUNDS: usize = 300;
 
-/// Largest input: what is larger is only slower.
+/// Size of the largest input: larger inputs are only slower.
 const BYTES_MAX: usize = 16 * 1024;
 
-/// Words that mean something here, so that changes get past the first check.
+/// Significant words, so that mutations get past the first check.
 const WORDS: &[&str] = &[
     "\n",
     "  ",

@@ -1,4 +1,4 @@
-//! What becomes of a handle and of a reflector when the real etcd dies, hangs, or forgets.
+//! Handles and reflectors when the real etcd dies, hangs, or loses its data.
 #![cfg(feature = "store")]
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking, also in its helpers")]
 
@@ -27,7 +27,7 @@ async fn write(store: &SharedStore, ops: Vec<Op>) -> bool {
     store.txn(vec![], ops).await.is_ok()
 }
 
-/// Writes as soon as the store takes it again.
+/// Writes as soon as the store accepts the operation again.
 async fn write_in_the_end(store: &SharedStore, op: Op) {
     eventually("a write", || {
         let (store, op) = (Arc::clone(store), op.clone());
@@ -109,11 +109,11 @@ async fn calls_on_an_etcd_that_hangs_end_in_time_and_its_watches_too() {
     write_in_the_end(&store, Op::put("/t/a", "x")).await;
 }
 
-// Seen red without the cancelled token in `reconnect`: the watch says nothing for 20 s.
+// Seen red without the cancelled token in `reconnect`: the watch stays silent for 20 s.
 #[tokio::test]
 async fn connections_that_are_given_up_hold_nobody_up() {
     let etcd = PrivateEtcd::start();
-    // It answers by now: a lazy store waits 2 s only.
+    // etcd answers by now, because a lazy store waits for only 2 s.
     etcd.connect().await;
     let lazy = Arc::new(LazyStore::new(etcd.access(None)));
     let store: SharedStore = lazy.clone();
@@ -141,15 +141,16 @@ async fn a_quiet_watch_stays_open() {
     let etcd = PrivateEtcd::start();
     let store: SharedStore = Arc::new(etcd.connect().await);
     let mut watch = store.watch("/t/", 1).await.unwrap();
-    // Longer than it is quiet before it asks for a sign of life, and longer than a ping.
+    // Longer than the quiet time before the watch requests progress, and longer than a ping.
     let quiet = timeout(Duration::from_secs(23), watch.next()).await;
     assert!(quiet.is_err(), "it said {quiet:?}");
     assert!(write(&store, vec![Op::put("/t/a", "x")]).await);
     timeout(PATIENCE, watch.next()).await.unwrap().unwrap().unwrap();
 }
 
-/// Authentication is switched on below a connection, tokens expire, etcd forgets them, the password changes:
-/// none of it needs a new start. Seen red without a new login, and without a user.
+/// Authentication is switched on below a connection, tokens expire, etcd forgets them, the password changes: none
+/// of it
+/// requires a restart. Seen red without a new login, and without a user.
 #[tokio::test]
 async fn a_user_whose_token_is_not_valid_any_more_logs_in_again() {
     let mut etcd = PrivateEtcd::start_with(&["--auth-token-ttl", "1"]);
@@ -176,7 +177,7 @@ async fn a_user_whose_token_is_not_valid_any_more_logs_in_again() {
     let outside = store.txn(vec![], vec![Op::put("/t", "x")]).await;
     assert!(matches!(&outside, Err(StoreError::Request { message, .. }) if message.contains("permission")));
 
-    // Far longer than a token lasts without a request.
+    // Far longer than an unused token lasts.
     tokio::time::sleep(Duration::from_secs(4)).await;
     assert!(write(&store, vec![Op::put(beat("expired"), BEAT)]).await, "the token is renewed within a call");
     shows(&reader, &["expired", "off", "on"]).await;

@@ -1,5 +1,4 @@
-//! What the repository publishes of the types is what the types say: `schema/json/` and
-//! `docs/manifests.md`. `MINIK8S_UPDATE=1` writes them anew.
+//! The published files `schema/json/` and `docs/manifests.md` match the types. `MINIK8S_UPDATE=1` writes them again.
 
 #![allow(clippy::unwrap_used)] // Helpers of tests fail by panicking, as tests do.
 

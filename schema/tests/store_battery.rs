@@ -1,4 +1,4 @@
-//! One battery of tests, run on etcd and on the store in memory: what one does, the other does.
+//! A battery of tests, run on etcd and on the in-memory store: both behave the same.
 #![cfg(feature = "store")]
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking, also in its helpers")]
 
@@ -76,7 +76,7 @@ fn committed(outcome: Result<TxnOutcome, StoreError>) -> i64 {
     }
 }
 
-/// The next `count` events of a watch, as `key=value@revision` and `key gone@revision`.
+/// Reads the next `count` events of a watch, as `key=value@revision` and `key gone@revision`.
 async fn events(watch: &mut Watch, count: usize) -> Vec<String> {
     let mut texts = Vec::new();
     while texts.len() < count {
@@ -97,7 +97,7 @@ fn text(event: &WatchEvent) -> String {
 
 async fn a_list_is_in_order_and_whole_beyond_a_page(backend: &impl Backend) {
     let store = backend.store();
-    // Backwards, so that order of writing is not order of keys.
+    // Backwards, so that the order of writes is not the order of keys.
     let mut keys: Vec<String> = (0..1_250).map(|n| format!("/t/{n:05}")).collect();
     for chunk in keys.iter().rev().collect::<Vec<_>>().chunks(TXN_OPS_MAX) {
         let ops = chunk.iter().map(|key| Op::put(key, "x".repeat(2_000))).collect();
@@ -114,7 +114,7 @@ async fn the_newest_keys_come_in_pages(backend: &impl Backend) {
     for key in ["/t/c", "/t/a", "/t/b", "/u/a", "/t/d"] {
         put(&store, key, "first").await;
     }
-    // A later write makes no key newer.
+    // A later write does not make a key newer.
     put(&store, "/t/a", "second").await;
     let (mut before, mut pages) = (None, Vec::new());
     loop {
@@ -137,7 +137,7 @@ async fn a_list_is_of_one_revision_whatever_happens_meanwhile(backend: &impl Bac
         committed(store.txn(vec![], ops).await);
     }
     put(&store, "/t/!first", "marker").await;
-    // A marker hops between the first page and the last: every list has it exactly once.
+    // A marker jumps between the first page and the last: every list has it exactly once.
     let hops = {
         let store = store.clone();
         tokio::spawn(async move {
@@ -145,7 +145,7 @@ async fn a_list_is_of_one_revision_whatever_happens_meanwhile(backend: &impl Bac
             loop {
                 committed(store.txn(vec![], vec![Op::delete(here), Op::put(there, "marker")]).await);
                 (here, there) = (there, here);
-                // In memory nothing waits: give the abort below a place to take hold.
+                // In memory nothing waits: yield, so that the abort below can take effect.
                 tokio::task::yield_now().await;
             }
         })
@@ -272,7 +272,7 @@ async fn guards_hold_or_nothing_happens(backend: &impl Backend) {
         vec![Guard::CreateRevision(key(), created - 1)],
         vec![Guard::ModRevision("/t/absent".into(), created)],
         vec![Guard::CreateRevision("/t/absent".into(), created)],
-        // One that holds does not help one that does not.
+        // A guard that holds does not help one that does not.
         vec![Guard::ModRevision(key(), created), Guard::Absent("/t/b".into())],
     ] {
         let ops = vec![Op::put("/t/a", "late"), Op::delete("/t/b")];
@@ -344,7 +344,7 @@ async fn a_lease_kept_alive_keeps_its_keys(backend: &impl Backend) {
     let left = store.lease_grant(ttl).await.unwrap();
     committed(put_leased(&store, "/t/kept", kept).await);
     committed(put_leased(&store, "/t/left", left).await);
-    // Until the other one's end, and a ttl more.
+    // Until the other lease ends, and a TTL longer.
     let mut beats = 0;
     eventually("the lease that is left alone ends", || {
         beats += 1;

@@ -1,4 +1,4 @@
-//! What stays in the catalog though etcd does not list it, and what leaves.
+//! Catalog entries that stay although etcd does not list them, and entries that leave.
 
 use jiff::{SignedDuration, Timestamp};
 use schema::keys::Key;
@@ -37,7 +37,7 @@ fn node(snapshot: &mut Snapshot, name: &str, number: u8) {
     put(snapshot, &Key::Subnet(name.to_owned()), &subnet);
 }
 
-/// A complete snapshot with one service and two nodes, the first of which is ours.
+/// A complete snapshot with one service and two nodes, the first of which is this node.
 fn complete() -> Snapshot {
     let mut snapshot = Snapshot { synced: true, ..Snapshot::default() };
     node(&mut snapshot, "a", 1);
@@ -81,7 +81,7 @@ fn this_nodes_own_address_follows_its_record_and_outlives_it() {
     assert_eq!(store.current().own_address, Some("192.0.2.9".parse().unwrap()));
 }
 
-// Seen red with the defaults in place of settings that are absent.
+// Seen red with the defaults in place of missing settings.
 #[test]
 fn settings_outlive_their_key_and_the_agent() {
     let mut store = CatalogStore::new("a", None);
@@ -132,7 +132,7 @@ fn a_value_that_cannot_be_read_keeps_its_last_form_and_what_is_removed_goes_at_o
     assert!(store.current().services.is_empty());
 }
 
-// Seen red without the grace in `peers`.
+// Seen red without the grace period in `peers`.
 #[test]
 fn a_node_that_is_gone_is_sent_packets_for_a_while_unless_another_has_its_range() {
     let mut store = CatalogStore::new("a", None);
@@ -173,7 +173,7 @@ fn the_next_agent_knows_from_the_disk_what_this_one_knew() {
         table.iter().map(|(id, value)| (id.clone(), value.value.clone())).collect::<Vec<_>>()
     };
     assert_eq!(values(&services), values(&store.current().services));
-    // Who compares by identity sees no change when etcd says the same.
+    // A comparison by identity finds no change when etcd lists the same.
     let mut next = CatalogStore::new("a", loaded);
     assert!(next.take(&complete(), at(1)), "it is etcd that speaks now");
     assert!(next.current().services.ptr_eq(&services));

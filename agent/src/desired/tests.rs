@@ -1,4 +1,4 @@
-//! Tests of desired state: etcd, disk, and what neither can say.
+//! Desired state from etcd and from disk, and state that neither can provide.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -61,7 +61,7 @@ fn what_etcd_said_is_known_without_etcd() {
     assert_eq!(again.current().known_from, KnownFrom::Disk);
     assert_eq!(again.current().pods, from_etcd.pods);
     assert_eq!(again.current().subnet, from_etcd.subnet);
-    // What etcd no longer has leaves the disk too.
+    // Bindings removed from etcd also leave the disk.
     store.take(&snapshot(2, &pods[..1])).unwrap();
     assert_eq!(DesiredStore::open(folder.path(), "n1").unwrap().current().pods.len(), 1);
 }
@@ -94,7 +94,7 @@ fn a_corrupt_file_keeps_its_pod_and_no_others() {
     let web = NamespacedName::new("default", "web");
     assert!(store.current().unreadable[&web].contains("default_web.json"), "{:?}", store.current());
     assert_eq!(store.current().pods.len(), 1);
-    // etcd heals it.
+    // etcd heals the unreadable binding.
     store.take(&snapshot(2, &[binding("default", "web"), binding("default", "db")])).unwrap();
     assert!(store.current().unreadable.is_empty());
     assert_eq!(DesiredStore::open(folder.path(), "n1").unwrap().current().pods.len(), 2);
@@ -127,16 +127,16 @@ fn an_etcd_that_was_lost_and_is_empty_removes_nothing_until_it_is_settled() {
     let mut store = DesiredStore::open(folder.path(), "n1").unwrap();
     store.take(&snapshot(10, &[binding("default", "web"), binding("default", "db")])).unwrap();
     assert!(store.current().is_settled());
-    // Empty: not even the node's own range.
+    // Empty: even the node's own range is missing.
     store.take(&Snapshot { revision: 1, synced: true, ..Snapshot::default() }).unwrap();
     assert!(!store.current().is_settled());
     assert_eq!(store.current().pods.len(), 2);
-    // Half filled: the range is back, one of the pods too.
+    // Half filled: the range is back, and one of the pods.
     let mut half = snapshot(2, &[binding("default", "web")]);
     half.settled.remove("n1");
     store.take(&half).unwrap();
     assert_eq!(store.current().pods.len(), 2);
-    // Complete: what is not there now is a removal.
+    // Complete: a missing pod is a removal now.
     store.take(&snapshot(3, &[binding("default", "web")])).unwrap();
     assert!(store.current().is_settled());
     assert_eq!(store.current().pods.len(), 1);

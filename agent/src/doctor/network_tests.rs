@@ -1,4 +1,4 @@
-//! What the doctor says of the node's network.
+//! The doctor's findings about the node's network.
 
 use std::collections::BTreeMap;
 
@@ -60,7 +60,7 @@ fn a_healthy_network_has_nothing_to_repair() {
     assert_eq!(troubles(&healthy(), false), []);
 }
 
-/// Healthy but for what `change` does to the links.
+/// A healthy network except for the links changed by `change`.
 fn with(change: impl FnOnce(&mut Links)) -> NetworkSeen {
     let mut links = links();
     change(&mut links);

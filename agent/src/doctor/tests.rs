@@ -1,4 +1,4 @@
-//! What the doctor says of the machine.
+//! The doctor's findings about the machine.
 
 use super::judge::judge;
 use super::network_tests;
@@ -59,7 +59,7 @@ fn each_trouble_is_reported_with_a_remedy() {
     let bad = || Err::<(), _>("no".to_owned());
     let cases: Vec<(HostFacts, &str, Level)> = vec![
         (HostFacts { is_root: false, ..healthy() }, "root", Level::Fail),
-        // Seen red with a judge that takes every kernel.
+        // Seen red with a judge that accepts every kernel.
         (HostFacts { has_openat2: false, ..healthy() }, "kernel", Level::Fail),
         (HostFacts { state_dir: bad(), ..healthy() }, "state directory", Level::Fail),
         (HostFacts { disk_free_bytes: Some(1), ..healthy() }, "disk", Level::Fail),

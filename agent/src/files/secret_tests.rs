@@ -1,4 +1,4 @@
-//! Secrets from ciphertext to values: for whom each is, and with whose identity it is decrypted.
+//! Secrets from ciphertext to values: their recipients, and the identities that decrypt them.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -13,7 +13,7 @@ use schema::content_refs::{BlobKind, BlobRef, Files, file_name};
 
 use super::*;
 
-/// A reconciler that gives out what it was given.
+/// A reconciler that serves the blobs stored in it.
 #[derive(Default)]
 struct Shelf(Mutex<BTreeMap<String, Vec<u8>>>);
 
@@ -43,7 +43,7 @@ impl Fixture {
         self.files.recipient().unwrap().parse().unwrap()
     }
 
-    /// A file of the repository of `main`, encrypted.
+    /// Stores an encrypted file of the source `main`.
     fn file(&self, path: &str, to: &Recipient, plain: &str) -> BlobRef {
         self.put(path, &age::encrypt(to, plain.as_bytes()).unwrap())
     }
@@ -63,7 +63,7 @@ impl Fixture {
         self.file("secrets/.identity/cluster.age", to, &lines)
     }
 
-    /// The settings of a cluster with this identity, whose object is in `main`.
+    /// Applies the settings of a cluster with this identity, whose object is in `main`.
     fn follow(&self, identity: &BlobRef) {
         let (identity, source) = (Some(identity.clone()), "main".to_owned());
         self.files.follow(&ClusterSettings { identity, source, ..ClusterSettings::default() });
@@ -98,7 +98,7 @@ async fn a_secret_is_used_where_it_says_and_a_copy_nowhere_else() {
     assert!(why.to_string().contains("minik8s secrets seal db -n shop"), "{why}");
 }
 
-/// The source of the Cluster object is where secrets are that name none.
+/// Secrets that name no source belong to the source of the Cluster object.
 #[tokio::test]
 async fn a_copy_in_another_source_is_refused_unless_it_is_for_that_source() {
     let fixture = Fixture::new();
@@ -117,7 +117,7 @@ async fn a_copy_in_another_source_is_refused_unless_it_is_for_that_source() {
     assert_eq!(fixture.open(&in_extra(theirs), "shop").await.unwrap(), "x");
 }
 
-/// The same holds where secrets are encrypted to single nodes. Seen red with the identity's source for the object's.
+/// The same rule for secrets encrypted to single nodes. Seen red with the identity's source for the object's.
 #[tokio::test]
 async fn a_copy_in_another_source_is_refused_where_the_cluster_has_no_identity() {
     let fixture = Fixture::new();
@@ -139,14 +139,14 @@ async fn the_clusters_identity_is_kept_until_another_version_is_here() {
     let why = fixture.open(&secret, "shop").await.unwrap_err();
     assert!(matches!(why, SecretError::NotForUs { .. }), "{why}");
 
-    // It is fetched when a pod needs it first, and known to others by its recipient.
+    // The identity is fetched when a pod first needs it, and published by its recipient.
     let first = fixture.identity(&fixture.node(), &[&old]);
     fixture.follow(&first);
     assert_eq!(fixture.open(&secret, "shop").await.unwrap(), "hunter2");
     let recipient = fixture.files.cluster_recipient();
     assert_eq!(recipient.borrow().as_deref(), Some(old.to_public().to_string().as_str()));
 
-    // A version that can't be fetched takes nothing away.
+    // A version that can't be fetched leaves the former identity in use.
     let second = fixture.identity(&fixture.node(), &[&new, &old]);
     let archive = lock(&fixture.shelf.0).remove(&second.digest).unwrap();
     fixture.follow(&second);
@@ -157,14 +157,14 @@ async fn the_clusters_identity_is_kept_until_another_version_is_here() {
     assert_eq!(recipient.borrow().as_deref(), Some(new.to_public().to_string().as_str()));
     assert_eq!(fixture.open(&secret, "shop").await.unwrap(), "hunter2", "the old one is in it, too");
 
-    // Nor does one that was cut short. Seen red with one that takes it away.
+    // So does a truncated version. Seen red with one that drops the identity.
     let damaged = fixture.put("secrets/.identity/cluster.age", b"age-encryption.org/v1\n-> X25519 ab");
     fixture.follow(&damaged);
     let why = fixture.files.take_identity().await.unwrap_err();
     assert!(matches!(why, SecretError::IdentityDamaged { .. }), "{why}");
     assert_eq!(fixture.open(&secret, "shop").await.unwrap(), "hunter2");
 
-    // One that is for other nodes does, and says whom to add.
+    // A version for other nodes drops it, and the error names the recipient to add.
     let third = fixture.identity(&stranger.to_public(), &[&new]);
     fixture.follow(&third);
     let why = fixture.open(&secret, "shop").await.unwrap_err();
@@ -173,7 +173,7 @@ async fn the_clusters_identity_is_kept_until_another_version_is_here() {
     assert_eq!(*recipient.borrow(), None);
 }
 
-/// 1 MiB that stands for 1 GB is an error of the pod that wants it.
+/// 1 MiB that expands to 1 GB is an error of the pod that uses it.
 #[tokio::test]
 async fn a_secret_of_many_aliases_is_refused() {
     let fixture = Fixture::new();
@@ -184,7 +184,7 @@ async fn a_secret_of_many_aliases_is_refused() {
     assert!(format::entries(Format::Guess, opened.as_bytes()).is_err());
 }
 
-/// The age crate reads a header anew for each of its lines: these would take hours.
+/// The age crate reads a header again for each of its lines: these would take hours.
 #[tokio::test]
 async fn a_header_without_an_end_is_refused_at_once() {
     let fixture = Fixture::new();
@@ -193,7 +193,7 @@ async fn a_header_without_an_end_is_refused_at_once() {
     assert!(matches!(why, SecretError::Damaged { .. }), "{why}");
 }
 
-/// The file is one that SOPS wrote; its recipient is the cluster's identity here.
+/// The file was written by SOPS; its recipient is the cluster's identity here.
 #[tokio::test]
 async fn a_sops_file_is_used_where_it_says() {
     const FILE: &str = include_str!("../../../schema/src/secrets/format/sops/testdata/db.sops.yaml");

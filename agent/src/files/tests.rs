@@ -1,4 +1,4 @@
-//! Content on this node: hostile archives, a disk that someone changed, secrets for others.
+//! Content on this node: hostile archives, a disk changed by someone else, secrets for others.
 
 use std::io::Write as _;
 use std::os::unix::fs::PermissionsExt as _;
@@ -13,7 +13,7 @@ use tar::{Builder, EntryType, Header};
 use super::unpack::{UnpackError, digest, unpack};
 use super::*;
 
-/// Gives out these bytes, whatever is asked for.
+/// Blob source that returns these bytes for every digest.
 struct Gives(Vec<u8>, AtomicUsize);
 
 #[async_trait]
@@ -50,7 +50,7 @@ fn entry(kind: EntryType, name: &[u8], link: &[u8], size: u64) -> Vec<u8> {
     header.set_entry_type(kind);
     header.set_mode(0o644);
     header.set_size(size);
-    // Past what the library would let through.
+    // Written directly, because the library would reject such names.
     let old = header.as_old_mut();
     old.name[..name.len()].copy_from_slice(name);
     old.linkname[..link.len()].copy_from_slice(link);
@@ -63,11 +63,11 @@ fn refused(bytes: &[u8]) -> (bool, usize) {
     let dir = outer.path().join("in");
     fs::create_dir(&dir).unwrap();
     let refused = unpack(bytes, &dir).is_err();
-    // Nothing may ever appear beside the folder.
+    // Nothing may ever appear next to the folder.
     (refused, fs::read_dir(outer.path()).unwrap().count())
 }
 
-/// Red without the look at parts of paths, at links above, at link targets, and at kinds of entries.
+/// Red without the checks of path components, of links above, of link targets, and of entry types.
 #[test]
 fn nothing_comes_out_of_a_hostile_archive_but_files_inside() {
     let file = EntryType::Regular;
@@ -130,7 +130,7 @@ proptest! {
     }
 }
 
-/// Red without the look over what is there (`look_over` always `Whole`), and without the comparison in `place`.
+/// Red without the check of existing content (`look_over` always `Whole`), and without the comparison in `place`.
 #[tokio::test]
 async fn content_is_verified_when_it_comes_and_before_each_use() {
     let state = tempfile::tempdir().unwrap();
@@ -197,8 +197,8 @@ async fn what_no_pod_names_goes_after_an_hour() {
     assert!(!cache.folder(&blob).exists());
 }
 
-/// A container has the folder mounted: what it was mounted from stays whole. Red with the folder
-/// removed instead of renamed.
+/// A container has the folder mounted, so the mounted folder stays as it was. Red with the folder removed instead of
+/// renamed.
 #[tokio::test]
 async fn what_is_repaired_stays_as_it_was_for_those_who_have_it_open() {
     let state = tempfile::tempdir().unwrap();
@@ -259,7 +259,7 @@ fn an_identity_is_made_once_and_for_root_alone() {
         fs::write(&path, wrong).unwrap();
         let why = Keys::open(&path).err().unwrap().to_string();
         assert!(why.contains("age-identity.txt") && !why.contains('\n'), "{why}");
-        // The agent runs all the same, and secrets fail with these words.
+        // The agent runs regardless, and secrets fail with this message.
         let without = Keys::open_or_without(&path);
         assert_eq!(without.recipient(), None);
         let failed = without.decrypt(Place { name: "db", path: "secrets/db.age" }, b"", &[]).unwrap_err();

@@ -1,4 +1,4 @@
-//! Reset on the real kernel, in a network namespace of the test's own, with a scripted engine.
+//! Reset on the real kernel, in the test's own network namespace, with a scripted engine.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -21,7 +21,7 @@ async fn links_bridge_and_rules_are_as_before_and_a_second_reset_finds_nothing()
     let mut node = TestNamespace::new();
     let netlink = RealNetlink::open_at("mk8s", &node.path()).unwrap();
     let iptables = RealIptables::at(node.path());
-    // Others on this machine, one of them with a jump into our chain.
+    // Rules of others on this machine; one of their chains gets a jump into ours below.
     node.run("iptables", &["-A", "FORWARD", "-s", "198.51.100.1/32", "-j", "DROP"]);
     node.run("iptables", &["-t", "nat", "-N", "THEIRS"]);
     node.run("iptables", &["-t", "nat", "-A", "POSTROUTING", "-j", "THEIRS"]);
@@ -70,7 +70,7 @@ async fn a_container_that_docker_removes_already_is_waited_for() {
             NewContainer { name: "web".into(), image: "app:1".into(), labels, ..NewContainer::default() };
         let id = docker.create(&new).await.unwrap();
         docker.start(&id).await.unwrap();
-        // Of the two calls, stop and remove, one comes while the container goes.
+        // One of the two calls, stop and remove, comes while the container is being removed.
         let call = docker.engine().calls.len() + call;
         docker.engine().fault =
             Some(Fault::Fail { call, error: DockerError::BeingRemoved { id: id.clone() } });

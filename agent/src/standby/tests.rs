@@ -1,4 +1,4 @@
-//! Sockets that go from hand to hand lose nothing.
+//! Sockets handed over between processes without losing anything.
 
 use std::io::Read as _;
 use std::net::{Ipv4Addr, UdpSocket};
@@ -32,7 +32,7 @@ fn what_came_for_a_process_that_ended_waits_for_the_next() {
     assert!(wire::receive(&other).unwrap().is_empty(), "the agent ended before it said anything");
 }
 
-/// A process that gives these when it is asked, and whether it was notified that it may end.
+/// A process that hands over these sockets on request; its result is true if it was notified that it may end.
 fn giver(dir: &Path, sockets: Sockets) -> std::thread::JoinHandle<bool> {
     let listener = UnixListener::bind(dir.join(SOCKET)).unwrap();
     std::thread::spawn(move || {
@@ -72,7 +72,7 @@ async fn what_is_bound_elsewhere_or_is_not_all_is_not_taken() {
     assert!(handover.take([(Role::DnsUdp, udp_at)]).await.is_none(), "it was closed");
 }
 
-// Seen red with sockets in use that stay with who waits: the port can't be had again.
+// Seen red with sockets in use kept by the waiting process: the port can't be bound again.
 #[tokio::test]
 async fn a_server_that_ended_by_itself_is_started_again_on_its_own_socket() {
     let dir = tempfile::tempdir().unwrap();
@@ -88,7 +88,7 @@ async fn a_server_that_ended_by_itself_is_started_again_on_its_own_socket() {
 #[tokio::test]
 async fn without_a_process_that_serves_there_is_nothing_to_take_and_to_end() {
     let dir = tempfile::tempdir().unwrap();
-    // Longer than any address of a socket.
+    // Longer than a socket address may be.
     let deep = dir.path().join("d".repeat(120));
     std::fs::create_dir(&deep).unwrap();
     let handover = Handover::of(&deep);
@@ -96,7 +96,7 @@ async fn without_a_process_that_serves_there_is_nothing_to_take_and_to_end() {
     assert!(handover.take([(Role::DnsUdp, at)]).await.is_none());
     assert!(!end(&deep).unwrap() && !is_serving(&deep));
     assert!(!end(&dir.path().join("nothing")).unwrap());
-    // One that was killed leaves its file, and maybe a connection that it never took.
+    // A killed process leaves its file, and maybe a connection that it never accepted.
     let listener = UnixListener::bind(address(&deep).unwrap().1).unwrap();
     let stream = connect(&deep).unwrap().unwrap();
     drop(listener);

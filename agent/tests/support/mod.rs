@@ -1,4 +1,4 @@
-//! A pods loop on the real Docker, under an instance name of its own, with everything removed at the end.
+//! A pod loop on the real Docker, under its own instance name, with everything removed at the end.
 // A panic is how a test fails.
 #![allow(dead_code, unreachable_pub, clippy::unwrap_used)]
 
@@ -34,7 +34,7 @@ pub const SOCKET: &str = "/var/run/docker.sock";
 pub const NODE: &str = "n1";
 pub const IMAGE: &str = "minik8s-test/busybox:2";
 
-/// A node of the test's own.
+/// A node that belongs to one test.
 pub struct Node {
     pub instance: String,
     pub docker: Arc<dyn Docker>,
@@ -45,7 +45,7 @@ pub struct Node {
     publisher: SnapshotPublisher,
     reader: SnapshotReader,
     running: Option<Running>,
-    /// What the loop gives to every container.
+    /// Limits and log settings of every container.
     pub container_limits: ContainerLimits,
 }
 
@@ -55,14 +55,14 @@ struct Running {
     statuses: watch::Receiver<Statuses>,
 }
 
-/// Removes every container of the instance, also when the test panics.
+/// Removes every container of the instance, even if the test panics.
 impl Drop for Node {
     fn drop(&mut self) {
         if let Some(running) = self.running.take() {
             running.task.abort();
             running.shutdown.cancel();
         }
-        // What the engine was asked for last may still appear: until it is quiet twice in a row.
+        // Containers from the last requests may still appear, so the list must be empty twice in a row.
         let mut quiet = 0;
         for _ in 0..40 {
             quiet = if self.remove_all() { 0 } else { quiet + 1 };
@@ -80,7 +80,7 @@ impl Drop for Node {
 }
 
 impl Node {
-    /// Removes all containers of the instance; whether there were any.
+    /// Removes all containers of the instance; true if there were any.
     fn remove_all(&self) -> bool {
         let filter = format!("label=minik8s.io/instance={}", self.instance);
         let Ok(ids) = Command::new("docker").args(["ps", "-aq", "--filter", &filter]).output() else {
@@ -94,7 +94,7 @@ impl Node {
         true
     }
 
-    /// A node with an image made of busybox, and a bridge that is only in memory.
+    /// Creates a node with an image made of busybox, and a bridge that exists only in memory.
     pub async fn new() -> Self {
         ensure_image();
         let instance = format!("t{:05x}", rand::random::<u32>() & 0xf_ffff);
@@ -129,7 +129,7 @@ impl Node {
         }
     }
 
-    /// Starts the loop; a former one is ended first.
+    /// Starts the loop, after ending a former one.
     pub async fn start(&mut self) {
         self.kill().await;
         let row = Row::every(Duration::from_secs(10));
@@ -172,7 +172,7 @@ impl Node {
         self.running = Some(Running { shutdown, task, statuses });
     }
 
-    /// Ends the loop at once, as a kill of the agent would.
+    /// Ends the loop immediately, as killing the agent would.
     pub async fn kill(&mut self) {
         if let Some(running) = self.running.take() {
             running.task.abort();
@@ -193,7 +193,7 @@ impl Node {
         uid
     }
 
-    /// Takes a pod away from this node.
+    /// Unbinds a pod from this node.
     pub fn unbind(&mut self, name: &str) {
         self.snapshot.bindings.remove(&(NODE.to_owned(), NamespacedName::new("default", name)));
         self.publish();
@@ -204,13 +204,13 @@ impl Node {
         self.publisher.publish(self.snapshot.clone());
     }
 
-    /// The newest status of a pod.
+    /// Newest status of a pod.
     pub fn status(&self, name: &str) -> Option<PodStatus> {
         let statuses = self.running.as_ref()?.statuses.borrow().clone();
         statuses.pods.get(&NamespacedName::new("default", name)).map(|s| (**s).clone())
     }
 
-    /// Waits until `holds` of the pod's status; at most 30 s.
+    /// Waits until the pod's status satisfies `holds`; at most 30 s.
     pub async fn until(
         &self,
         name: &str,
@@ -240,14 +240,14 @@ impl Node {
         self.until(name, "gone", |s| s.is_none()).await
     }
 
-    /// Container names and states, as `docker ps` says.
+    /// Container names and states from `docker ps`.
     pub fn containers(&self) -> BTreeMap<String, String> {
         let filter = format!("label=minik8s.io/instance={}", self.instance);
         let out = docker(&["ps", "-a", "--filter", &filter, "--format", "{{.Names}} {{.State}}"]);
         out.lines().filter_map(|l| l.split_once(' ')).map(|(n, s)| (n.to_owned(), s.to_owned())).collect()
     }
 
-    /// Docker's name of the present start of a container.
+    /// Docker's name of a container's current start.
     pub fn container(&self, name: &str, container: &str) -> String {
         let prefix = format!("{}_{container}_{name}_default_", self.instance);
         let attempt = |n: &str| n.rsplit('_').next().and_then(|a| a.parse::<u32>().ok()).unwrap_or_default();
@@ -258,13 +258,13 @@ impl Node {
             .unwrap_or_else(|| panic!("no container {prefix}: {:?}", self.containers()))
     }
 
-    /// What a command in a container prints.
+    /// Runs a script in a container and returns its output.
     pub fn exec(&self, name: &str, container: &str, script: &str) -> String {
         docker(&["exec", &self.container(name, container), "sh", "-c", script])
     }
 }
 
-/// Runs the docker command and returns what it prints.
+/// Runs the docker command and returns its output.
 pub fn docker(args: &[&str]) -> String {
     let out = Command::new("docker").args(args).output().expect("docker runs");
     let text = String::from_utf8_lossy(&out.stdout).trim().to_owned();
@@ -276,7 +276,7 @@ fn versioned<T>(value: T) -> Arc<Versioned<T>> {
     Arc::new(Versioned { value, create_revision: 1, mod_revision: 1 })
 }
 
-/// A bare pod.
+/// Instance of a bare pod.
 pub fn instance_of(name: &str, spec: PodSpec) -> PodInstance {
     let owner = OwnerRef { kind: Kind::Pod, name: name.to_owned() };
     let hash = schema::codec::content_hash(&spec);
@@ -305,7 +305,7 @@ pub fn shell(name: &str, script: &str) -> Container {
     }
 }
 
-/// A pod of these containers with a short grace.
+/// A pod of these containers with a short grace period.
 pub fn pod(containers: Vec<Container>) -> PodSpec {
     PodSpec { containers, termination_grace_period_seconds: 1, ..PodSpec::default() }
 }
@@ -328,7 +328,7 @@ pub fn ensure_image() {
     assert!(out.status.success(), "{}", String::from_utf8_lossy(&out.stderr));
 }
 
-/// No files: no reconciler is there.
+/// Pod files without a reconciler to fetch from.
 fn files(state_dir: &Path) -> Arc<agent::files::PodFiles> {
     let store = Arc::new(MemoryStore::new());
     let source = agent::worlds::blobs::Reconcilers::new(Vec::new(), store);

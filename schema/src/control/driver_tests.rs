@@ -1,4 +1,4 @@
-//! The driver under paused time: when it runs, what it keeps, how it ends.
+//! The driver on a paused clock: when it runs, what it keeps, how it ends.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -11,7 +11,7 @@ use tokio::time::sleep;
 use super::*;
 use crate::control::Nudge;
 
-/// Reports each run, and does in each what the script says; the last line repeats.
+/// A loop that reports each run and follows a script; the last line repeats.
 struct Scripted {
     runs: mpsc::UnboundedSender<Instant>,
     finished: Arc<AtomicU32>,
@@ -23,7 +23,7 @@ struct Scripted {
 #[derive(Debug, Clone)]
 enum Do {
     Go(Next),
-    /// The plan asks to be made again so long after the run began.
+    /// The plan requests another run this long after the run began.
     Again(SignedDuration),
     Fail,
     Wait,
@@ -117,7 +117,7 @@ fn start(script: Vec<Do>, act_takes: Duration) -> Rig {
 }
 
 impl Rig {
-    /// Waits for the next run; says how long after the start it was.
+    /// Waits for the next run and returns its time since the start.
     async fn run_at(&mut self) -> Duration {
         self.runs.recv().await.expect("the loop runs") - self.begun
     }
@@ -201,7 +201,7 @@ async fn failures_wait_twice_as_long_each_time_up_to_the_longest_and_success_res
         assert!((longest * 0.49..=longest + 0.01).contains(&waited), "{waited} of {longest}");
         before = at;
     }
-    // The seventh run went well: an interval, then a first failure again.
+    // The seventh run succeeded: an interval, then a first failure again.
     let failed_again = rig.run_at().await;
     let after = rig.run_at().await;
     assert!(after - failed_again <= Duration::from_millis(1_010));
@@ -214,7 +214,7 @@ async fn a_nudge_cuts_a_long_backoff_short_but_does_not_make_a_failing_loop_spin
         rig.run_at().await;
     }
     let mut before = rig.run_at().await;
-    // Longest wait from here on: 4–8 s. With nudges all the time: about 1 s.
+    // The longest wait from here on: 4–8 s. With continuous nudges: about 1 s.
     for _ in 0..5 {
         rig.nudge.nudge();
         let at = rig.run_at().await;

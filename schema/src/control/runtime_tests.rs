@@ -1,4 +1,4 @@
-//! The runtime under paused time.
+//! The runtime on a paused clock.
 
 use std::sync::Mutex;
 
@@ -12,7 +12,7 @@ use crate::control::{LoopError, Next, Observation, Plan, lock};
 
 type Times = Arc<Mutex<Vec<u64>>>;
 
-/// Notes the second of each run, and fails where it is said.
+/// A loop that records the second of each run, and fails if configured to.
 struct Noting {
     times: Times,
     begun: Instant,
@@ -59,7 +59,7 @@ fn noting(fails: bool) -> (Noting, Times) {
     (Noting { times: Arc::clone(&times), begun: Instant::now(), fails }, times)
 }
 
-/// Runs it for this many seconds.
+/// Runs the runtime for this many seconds.
 async fn run_for(runtime: Runtime, seconds: u64) {
     let stop = stream::once(Box::pin(async move {
         sleep(Duration::from_secs(seconds)).await;
@@ -80,7 +80,7 @@ fn change_at(runtime: &mut Runtime, changed: watch::Sender<u64>, seconds: &'stat
     });
 }
 
-// Seen red without the task of what wakes a row.
+// Seen red without the task that waits for a row's inputs.
 #[tokio::test(start_paused = true)]
 async fn a_loop_runs_when_what_it_reads_changes_and_its_last_run_is_kept() {
     let mut runtime = Runtime::new();

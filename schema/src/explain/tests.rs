@@ -1,4 +1,4 @@
-//! What `explain` prints.
+//! Output of `explain`.
 
 use super::*;
 

@@ -1,4 +1,4 @@
-//! What is hidden, and what is shown.
+//! Hidden and visible parts of secrets.
 
 use super::*;
 

@@ -1,4 +1,4 @@
-//! The snapshot takes changes in, finds bindings either way, and is quick at it.
+//! Snapshot changes, and fast look-ups of bindings by node and by pod.
 
 use super::*;
 use crate::keys::prefix;
@@ -44,7 +44,7 @@ fn a_binding_is_found_by_its_pod_on_whatever_node() {
     let mut snapshot = Snapshot::default();
     bind(&mut snapshot, "n2", &web);
     assert_eq!((node_of(&snapshot, &web), node_of(&snapshot, &db)), (Some("n2"), None));
-    // Moved: bound twice for a moment, then on the other only.
+    // Moved: bound twice for a moment, then only on the other node.
     bind(&mut snapshot, "n1", &web);
     assert_eq!(node_of(&snapshot, &web), Some("n1"));
     unbind(&mut snapshot, "n1", &web);
@@ -113,7 +113,7 @@ fn strangers_below_our_root_are_passed_over() {
     assert_eq!(snapshot, Snapshot::default());
 }
 
-/// Prints; asserts nothing about time: `cargo test -p minik8s-schema --all-features -- --ignored 30_000 --nocapture`.
+/// Prints figures and asserts no time: `cargo test -p minik8s-schema --all-features -- --ignored 30_000 --nocapture`.
 #[test]
 #[ignore = "a measurement"]
 fn measure_30_000_bindings() {

@@ -1,4 +1,4 @@
-//! The event recorder on the store in memory, under paused time.
+//! The event recorder on the in-memory store and a paused clock.
 
 use super::*;
 use crate::codec::decode;
@@ -30,7 +30,7 @@ async fn written(store: &MemoryStore) -> Vec<Event> {
     listing.items.iter().map(|item| decode(&item.value).unwrap()).collect()
 }
 
-/// Waits, in paused time, until this many events are there; no more may come after.
+/// Waits, on the paused clock, until there are exactly this many events; no more may follow.
 async fn settled(store: &MemoryStore, count: usize) -> Vec<Event> {
     for _ in 0..200 {
         sleep(Duration::from_millis(100)).await;
@@ -83,7 +83,7 @@ async fn an_event_lives_an_hour_and_not_much_longer() {
     let (recorder, _shutdown) = recorder(&store);
     recorder.record(draft("first", "x"));
     settled(&store, 1).await;
-    // Late on the same lease, and on the next one.
+    // Late in the same lease, and in the next one.
     sleep(LEASE_SHARED - Duration::from_secs(30)).await;
     recorder.record(draft("late", "x"));
     settled(&store, 2).await;
@@ -114,7 +114,7 @@ async fn recording_never_waits_and_what_does_not_fit_is_counted() {
         recorder.record(draft(&format!("p{n}"), "x"));
     }
     assert_eq!(recorder.dropped(), 50);
-    // The first batch is given up after its tries; the store is back for the others.
+    // The first batch is dropped after its retries; the store is back for the others.
     while recorder.dropped() == 50 {
         sleep(Duration::from_millis(100)).await;
     }

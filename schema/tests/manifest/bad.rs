@@ -1,4 +1,4 @@
-//! Bad pods: each breaks one rule at one place. `§` marks the place and is taken out.
+//! Invalid pods: each breaks one rule at one position. `§` marks the position and is removed.
 
 use super::cases::{check, unmarked};
 use super::{container, load, pod, rules, with};
@@ -273,7 +273,7 @@ fn one_bad_document_does_not_hide_the_others() {
     assert!(loaded.violations.iter().all(|violation| violation.severity == Severity::Error));
 }
 
-// Seen red with every mistake of the document taken for one that may have hidden the name.
+// Seen red with every violation of the document assumed to have hidden the name.
 #[test]
 fn a_name_that_is_not_found_is_reported_beside_mistakes_that_do_not_hide_it() {
     let pod = |fields: &str| {
@@ -283,7 +283,7 @@ fn a_name_that_is_not_found_is_reported_beside_mistakes_that_do_not_hide_it() {
         ))
     };
     assert_eq!(rules(&pod("    comand: [x]\n")), ["not-found 9:14", "unknown-field 10:5"]);
-    // The volume may be in what is mistyped.
+    // The volume may be in the misspelled field.
     assert_eq!(rules(&pod("  volmes:\n  - {name: w, emptyDir: {}}\n")), ["unknown-field 10:3"]);
     assert_eq!(rules(&pod("  volumes:\n  - {nme: w, emptyDir: {}}\n")), ["unknown-field 11:6"]);
 }

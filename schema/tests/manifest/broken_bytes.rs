@@ -1,12 +1,12 @@
-//! "A parse error is never a deletion": whatever happens to one byte of a manifest, the file never
-//! looks like one that declares nothing. (A byte may well rename an object: that is a legal change.)
+//! "A parse error is never a deletion": whatever happens to a byte of a manifest, the file never seems to declare
+//! nothing. (A byte may well rename an object: that is a legal change.)
 
 use proptest::prelude::*;
 use schema::manifest::load_file;
 
 use super::{container, with};
 
-/// The same pod in the spellings that a repository may hold.
+/// The same pod in each spelling that a repository may contain.
 fn spellings() -> Vec<(&'static str, String)> {
     let flow = r#"{"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "a"}, "spec": {"containers": [{"name": "a", "image": "b"}]}}"#;
     let compact = flow.replace(": ", ":").replace(", ", ",");
@@ -41,7 +41,7 @@ fn spellings() -> Vec<(&'static str, String)> {
 
 #[test]
 fn no_single_byte_turns_a_manifest_into_no_manifest() {
-    // Every byte that means something to YAML or JSON, and some that do not.
+    // Every byte that is significant in YAML or JSON, and some that are not.
     let bytes = b"\0\t\n\r !\"#%&'*,-.0:<>?@[\\]`a{|}~\x80\xff";
     for (path, text) in spellings() {
         let objects = load_file(path, text.as_bytes()).documents.len();

@@ -1,11 +1,11 @@
-//! Bad manifests as a table: each breaks one rule at one place. `§` marks the place and is taken out.
+//! Invalid manifests as a table: each breaks one rule at one position. `§` marks the position and is removed.
 
 use super::{load, rules};
 
 /// Rule, and the text with its mark.
 pub(crate) type Case = (&'static str, String);
 
-/// Takes the mark out: the text, and `line:column` of the mark.
+/// Removes the mark; returns the text, and `line:column` of the mark.
 pub(crate) fn unmarked(marked: &str) -> (String, String) {
     let before = marked.split('§').next().unwrap_or_default();
     assert!(before.len() < marked.len(), "no mark in {marked}");
@@ -16,7 +16,7 @@ pub(crate) fn unmarked(marked: &str) -> (String, String) {
     (marked.replacen('§', "", 1), format!("{line}:{column}"))
 }
 
-/// Each case breaks exactly its rule at its place.
+/// Asserts that each case breaks exactly its rule at its position.
 #[track_caller]
 pub(crate) fn check(cases: &[Case]) {
     let mut wrong = String::new();
@@ -30,7 +30,7 @@ pub(crate) fn check(cases: &[Case]) {
     assert!(wrong.is_empty(), "{wrong}");
 }
 
-/// What is said of each case, notes left out, one line each.
+/// Messages of each case without notes, one per line.
 pub(crate) fn messages(cases: &[Case]) -> String {
     let reported = |(_, marked): &Case| load(&unmarked(marked).0).violations;
     let reported = cases.iter().flat_map(reported);

@@ -1,4 +1,4 @@
-//! Files that are no manifests, or none that can be read: what they are taken for, and every bound.
+//! Files that are not manifests or can't be parsed: their classification, and every limit.
 
 use schema::manifest::{is_manifest_path, limits, load_file};
 
@@ -125,14 +125,14 @@ fn an_object_must_fit_under_one_key() {
 #[test]
 fn brackets_may_end_at_the_column_of_their_key() {
     let text = "apiVersion: v1\nkind: Pod\nmetadata: {\n  name: web\n}\nspec:\n  containers: [\n    {\n    name: web, image: nginx, args: [\n  \"--a\",\n  b\n  ], tty: maybe\n  }\n  ]\n  hostNetwork: perhaps\n";
-    // Columns are those of the file.
+    // The columns are those of the file.
     assert_eq!(rules(&load(text)), ["wrong-type 12:11", "wrong-type 15:16"]);
     let text = text.replace("maybe", "true").replace("perhaps", "true");
     assert_eq!(load(&text).documents.len(), 1);
-    // Each line costs a reading of the whole file: there is an end to it.
+    // Each such line requires parsing the whole file again, so their number is limited.
     let long = format!("a:\n  b:\n{}", "    - [\n1\n  ]\n".repeat(1000));
     assert_eq!(rules(&load(&long)).len(), 1);
-    // Outside brackets, space in front of a line says where it belongs.
+    // Outside brackets, indentation is significant.
     assert_eq!(rules(&load("a:\n    b: c\n  d: e\n")), ["yaml-syntax 3:3"]);
 }
 
@@ -149,12 +149,12 @@ fn a_comment_that_speaks_of_manifests_is_a_comment() {
     }
     let gone = r#"#"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "a"}"#;
     assert_eq!(rules(&load(&format!("{gone}\n{}", container("")))), ["commented-manifest 1:1"]);
-    // Text of a block is no comment of the file.
+    // Text inside a block is not a comment of the file.
     let loaded = load(&container(&format!("args:\n- |\n  cat > a.yaml\n  {gone}")));
     assert_eq!((rules(&loaded), loaded.documents.len()), (vec![], 1));
 }
 
-// Seen red with every file that can't be read taken for a manifest.
+// Seen red with every unreadable file taken for a manifest.
 #[test]
 fn what_cannot_be_read_and_has_no_word_of_a_manifest_is_another_programs() {
     let foreign = |path: &str, text: &str| {
@@ -173,7 +173,7 @@ fn what_cannot_be_read_and_has_no_word_of_a_manifest_is_another_programs() {
         other
     );
     assert_eq!(foreign("a/.b/c/data.json", &format!("[\"{}\"]", "x".repeat(2 << 20))), other);
-    // One word is enough to be in doubt.
+    // One word is enough for doubt.
     for word in ["kind", "apiVersion", "metadata", "spec"] {
         assert!(foreign(".a/a.yaml", &format!("{word}: x\nb: [\n")).0, "{word}");
         assert!(foreign(".a/a.json", &format!("{{\"{word}\": 1, }}")).0, "{word}");

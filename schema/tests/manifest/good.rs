@@ -1,4 +1,4 @@
-//! Good manifests, and what they become.
+//! Valid manifests and their loaded form.
 
 use schema::kinds::Resource;
 use schema::kinds::pod::{HttpScheme, PodSpec, PullPolicy};
@@ -19,7 +19,7 @@ fn only(text: &str) -> Document {
     loaded.documents.remove(0)
 }
 
-/// As a person would write it for Kubernetes, with what `kubectl --dry-run` leaves behind.
+/// A manifest written by hand for Kubernetes, with the leftovers of `kubectl --dry-run`.
 const KUBERNETES: &str = r#"# A web server with a sidecar.
 apiVersion: v1
 kind: Pod

@@ -1,4 +1,4 @@
-//! Files made to hurt: what is read of them is bounded, in memory and in work.
+//! Malicious files: loading them is bounded, in memory and in work.
 
 use std::time::{Duration, Instant};
 
@@ -6,7 +6,7 @@ use schema::manifest::{ManifestFile, limits, load_file};
 
 use super::{container, load, rules, with};
 
-/// `count` times the same item of a list.
+/// A list of `count` equal items.
 fn repeated(item: &str, count: usize) -> String {
     format!("{item}\n").repeat(count)
 }
@@ -36,7 +36,7 @@ fn a_large_file_without_aliases_is_within_the_bounds() {
     assert_eq!(rules(&load(&text)), Vec::<String>::new());
 }
 
-/// Some equal workflows, with the fields `spec`.
+/// Several equal workflows with this spec.
 fn workflows(spec: &str) -> ManifestFile {
     let head = "apiVersion: v1\nkind: List\nitems:\n- &w\n  apiVersion: minik8s.io/v1\n  kind: Workflow\n";
     load(&format!("{head}  metadata: {{name: w}}\n  spec:\n{spec}{}", repeated("- *w", 7)))
@@ -61,9 +61,9 @@ fn very_many_mistakes_take_no_more_time_than_their_number() {
     let loaded = load(&container(&format!("env: [{}]", "1,".repeat(40_000))));
     assert!(loaded.has_errors());
     assert_eq!(loaded.violations.len(), limits::VIOLATIONS_MAX + 1);
-    // Those items, and the object that is too large with what stands in for them.
+    // The remaining items, and the object, which is too large with their placeholders.
     assert!(loaded.violations[0].message.starts_with("39001 more"), "{}", loaded.violations[0]);
-    // Comparing each mistake with each takes minutes.
+    // Comparing each violation with each would take minutes.
     assert!(start.elapsed() < Duration::from_secs(30), "{:?}", start.elapsed());
 }
 
@@ -74,7 +74,7 @@ fn very_many_warnings_do_not_hide_an_error() {
     assert!(rules(&loaded).contains(&"unknown-field 10:5".to_owned()));
 }
 
-/// Characters of all messages of a file.
+/// Total number of characters in a file's messages.
 fn reported(loaded: &ManifestFile) -> usize {
     assert!(loaded.has_errors());
     let lengths = loaded.violations.iter().map(|violation| {

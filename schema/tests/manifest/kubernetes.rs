@@ -1,5 +1,5 @@
-//! Manifests as Kubernetes' users write them run unchanged within the supported fields; outside them the
-//! message names the field.
+//! Manifests written for Kubernetes run unchanged within the supported fields; for other fields the message names the
+//! field.
 
 use schema::kinds::{Kind, Resource};
 use schema::violation::rules as known;
@@ -7,7 +7,7 @@ use schema::violation::rules as known;
 use super::cases::check;
 use super::{container, load, rules, with};
 
-/// A web shop's front: what a first tutorial has, with all that people commonly add.
+/// A web shop's front end, as in a first tutorial, with the usual additions.
 const SHOP: &str = "apiVersion: v1
 kind: Service
 metadata:
@@ -160,7 +160,7 @@ fn outside_the_supported_fields_the_message_names_the_field() {
             (
                 rule,
                 if rule == "unknown-value" && text.contains("§LoadBalancer") {
-                    // Its node port follows from the type.
+                    // The node port follows from the type.
                     text.replace("    nodePort: 30080\n", "")
                 } else {
                     text
@@ -170,7 +170,7 @@ fn outside_the_supported_fields_the_message_names_the_field() {
     );
 }
 
-/// The spec of the one pod of a text that has nothing but these warnings.
+/// Loads the spec of the only pod of a text that has exactly these warnings.
 fn pod_of(text: &str, warnings: &[&str]) -> schema::kinds::pod::PodSpec {
     let loaded = load(text);
     assert_eq!(rules(&loaded), warnings, "{text}");

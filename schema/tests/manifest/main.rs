@@ -1,4 +1,4 @@
-//! The manifest loader from outside: good files, bad files, broken bytes.
+//! The manifest loader from outside: valid files, invalid files, broken bytes.
 
 mod bad;
 mod broken_bytes;
@@ -28,7 +28,7 @@ fn pod(spec: &str) -> String {
     text
 }
 
-/// A pod of one container that also has the fields `fields`.
+/// A pod with a single container that also has these fields.
 fn container(fields: &str) -> String {
     let mut spec = "containers:\n- name: web\n  image: nginx\n".to_owned();
     for line in fields.lines() {
@@ -39,7 +39,7 @@ fn container(fields: &str) -> String {
     pod(&spec)
 }
 
-/// A pod of one good container and the pod fields `fields`.
+/// A pod with a single valid container and these pod fields.
 fn with(fields: &str) -> String {
     pod(&format!("containers:\n- name: web\n  image: nginx\n{fields}"))
 }

@@ -1,4 +1,4 @@
-//! Manifests of older Minik8s systems load unchanged, each older spelling with a note at its place.
+//! Manifests of older Minik8s systems load unchanged, with a note at the position of each older spelling.
 
 use schema::manifest::{DraftObject, Layout, load_file};
 use schema::violation::{Severity, rules as known};
@@ -59,7 +59,7 @@ fn autoscaler(api_version: &str, kind: &str, target: &str, rest: &str) -> String
     )
 }
 
-/// What the older autoscalers below mean.
+/// The current form of the older autoscalers below.
 fn autoscaler_today(kind: &str, cpu: u32, memory: Option<u32>, seconds: Option<u32>) -> String {
     let metric = |name: &str, percent: u32| {
         format!(
@@ -82,7 +82,7 @@ fn autoscaler_today(kind: &str, cpu: u32, memory: Option<u32>, seconds: Option<u
     )
 }
 
-/// Older manifests, and what they are today.
+/// Older manifests, each with its current form.
 fn pairs() -> Vec<(String, String)> {
     let workload = autoscaler(
         "v1",
@@ -199,7 +199,7 @@ fn what_cannot_be_carried_over_is_an_error_at_its_place() {
             REPLICASET_TODAY.replace("imagePullPolicy", "imagePullPolicy: Never\n        §ImagePullPolicy"),
         ),
     ]);
-    // Ten pods in one period of no seconds, or of an hour: both directions say so.
+    // Ten pods in a period of zero seconds, or of an hour: both directions report it.
     let reported = rules(&load(&hpa("  adjustInterval: 1h\n")));
     assert_eq!(reported, ["scaling 9:19", "scaling 9:19"]);
 }

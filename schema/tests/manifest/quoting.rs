@@ -1,4 +1,4 @@
-//! What messages quote of a manifest: never much, and never what may be a secret.
+//! Quotes from manifests in messages: never long, and never a possible secret.
 
 use schema::manifest::load_file;
 use schema::violation::TEXT_MAX_CHARS;

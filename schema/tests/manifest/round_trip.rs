@@ -1,5 +1,6 @@
-//! What the loader makes of a manifest is a fixed point: writing it and loading it again changes nothing,
-//! and the defaults are filled in once.
+//! A loaded manifest is a fixed point: writing it and loading it again changes nothing, and the defaults are filled
+//! in
+//! once.
 
 use proptest::prelude::*;
 use schema::kinds::autoscaler::{
@@ -21,7 +22,7 @@ use schema::kinds::{KindSpec, Resource};
 use schema::manifest::{DraftObject, load_file};
 use serde_json::json;
 
-/// Writes the spec as a manifest, as JSON.
+/// Writes the spec as a JSON manifest.
 fn write(resource: &Resource) -> Vec<u8> {
     let mut object = serde_json::to_value(resource).expect("a spec is JSON");
     object["apiVersion"] = json!(resource.kind().api_version());
@@ -36,7 +37,7 @@ fn read(bytes: &[u8]) -> DraftObject {
     DraftObject::clone(&loaded.documents.into_iter().next().expect("one document").object)
 }
 
-/// Loading is idempotent, and so are the defaults.
+/// Asserts that loading is idempotent, and filling in the defaults too.
 fn is_fixed<S: KindSpec + Into<Resource> + Clone + PartialEq + std::fmt::Debug>(spec: S) {
     let first = read(&write(&spec.clone().into()));
     let second = read(&write(&first.resource));

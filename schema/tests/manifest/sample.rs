@@ -1,4 +1,4 @@
-//! `sample-repo/`: what people copy first must load without a word against it.
+//! `sample-repo/`, which people copy first, must load without any violation.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -11,7 +11,7 @@ fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../sample-repo")
 }
 
-/// Paths of all files from the root.
+/// Paths of all files, relative to the root.
 fn files() -> Vec<String> {
     fn collect(folder: &Path, below: &str, found: &mut Vec<String>) {
         for entry in std::fs::read_dir(folder).expect("the folder is there") {

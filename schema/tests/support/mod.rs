@@ -1,4 +1,4 @@
-//! A private etcd for one test, and waits that are bounded.
+//! A private etcd for each test, and bounded waits.
 #![allow(dead_code, reason = "each test file uses its own part of this")]
 
 use std::future::Future;
@@ -18,7 +18,7 @@ mod ports;
 /// Longest wait for anything in a test.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
 
-/// An etcd of its own on loopback, killed (only its own pid) when dropped.
+/// A private etcd on loopback, killed (only its own pid) when dropped.
 pub(crate) struct PrivateEtcd {
     child: Child,
     flags: &'static [&'static str],
@@ -33,7 +33,7 @@ impl PrivateEtcd {
         Self::start_with(&[])
     }
 
-    /// With more flags.
+    /// Starts etcd with further flags.
     pub(crate) fn start_with(flags: &'static [&'static str]) -> Self {
         let dir = tempfile::tempdir().unwrap();
         let data = dir.path().join("data");
@@ -65,30 +65,30 @@ impl PrivateEtcd {
         EtcdStore::connect(&self.access(None), PATIENCE).await.unwrap()
     }
 
-    /// SIGKILL, and waits until it is gone.
+    /// Kills etcd with SIGKILL and waits for its end.
     pub(crate) fn kill(&mut self) {
         self.child.kill().unwrap();
         self.child.wait().unwrap();
     }
 
-    /// Starts it again on the same data and port.
+    /// Starts etcd again on the same data and port.
     pub(crate) fn restart(&mut self) {
         self.child = spawn(&self.data, self.client_port, self.peer_port, self.flags);
     }
 
-    /// Forgets all data; start it again with [`PrivateEtcd::restart`].
+    /// Deletes all data; start etcd again with [`PrivateEtcd::restart`].
     pub(crate) fn wipe(&mut self) {
         std::fs::remove_dir_all(&self.data).unwrap();
     }
 
-    /// Sends a signal by name to its own pid: `STOP`, `CONT`.
+    /// Sends a signal by name to etcd's own pid: `STOP`, `CONT`.
     pub(crate) fn signal(&self, name: &str) {
         let pid = self.child.id().to_string();
         let status = Command::new("kill").args([&format!("-{name}"), &pid]).status().unwrap();
         assert!(status.success());
     }
 
-    /// Forgets the history up to `revision`, as an operator would.
+    /// Compacts the history up to `revision`, as an operator would.
     pub(crate) fn compact(&self, revision: i64) {
         self.ctl(&["compact", &revision.to_string()]);
     }
@@ -117,7 +117,7 @@ fn spawn(data: &std::path::Path, client_port: u16, peer_port: u16, flags: &[&str
         .expect("these tests need the etcd binary in PATH: apt-get install etcd-server etcd-client (tests/run.sh does it)")
 }
 
-/// Waits until `check` says yes; panics with `what` after [`PATIENCE`].
+/// Waits until `check` returns true; panics with `what` after [`PATIENCE`].
 pub(crate) async fn eventually<F, Fut>(what: &str, mut check: F)
 where
     F: FnMut() -> Fut,
@@ -130,7 +130,7 @@ where
     }
 }
 
-/// A store under test, whichever it is.
+/// A store under test: etcd or in memory.
 pub(crate) trait Backend: Send + Sync {
     fn store(&self) -> SharedStore;
     fn compact(&self, revision: i64);

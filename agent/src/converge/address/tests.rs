@@ -1,4 +1,4 @@
-//! When the node has another address, and what is published of it.
+//! Detection of a new node address, and its publication.
 
 use std::net::Ipv4Addr;
 

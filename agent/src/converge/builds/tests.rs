@@ -1,4 +1,4 @@
-//! What is built, retried, reported and removed.
+//! Builds, retries, reports and removals of function images.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -86,7 +86,7 @@ fn failure(since: i64) -> Failure {
     Failure { why: "no".to_owned(), at: at(since), attempts: 1, package_index: None }
 }
 
-// Seen red with a retry at once, and with none.
+// Seen red with an immediate retry, and with no retry.
 #[test]
 fn a_build_that_failed_is_tried_again_later_and_later() {
     let failed = |attempts| {
@@ -122,7 +122,7 @@ fn an_image_that_nothing_needs_goes_after_a_while() {
     assert_eq!(removes(&with(Some(BTreeSet::new()), Some(-600))), 1);
 }
 
-// Seen red with what goes planned beside a build.
+// Seen red with removals planned during a build.
 #[test]
 fn nothing_is_removed_beside_a_build() {
     let other = "fedcba9876543210fedcba9876543210";
@@ -153,7 +153,7 @@ fn pushed() -> StoredImage {
     StoredImage { tags, digests: vec!["r.lan:5000/team/function@sha256:2".to_owned()], ..stored() }
 }
 
-// Seen red with all of them in one plan, and with the first one only, however often that failed.
+// Seen red with all of them in one plan, and with only the first one, however often it failed.
 #[test]
 fn a_registry_is_asked_to_delete_one_image_at_a_time() {
     let of = |first: char, pushed: bool| {
@@ -176,7 +176,7 @@ fn a_registry_is_asked_to_delete_one_image_at_a_time() {
     assert!(next.remove[0].pushed.len() == 1 && next.remove[0].hash != goes[0].hash, "{next:?}");
 }
 
-// Seen red with an image that is reported ready before the push.
+// Seen red with an image reported ready before the push.
 #[test]
 fn what_is_built_is_pushed_before_others_learn_of_it_and_a_push_that_fails_keeps_it_from_nobody() {
     let here = |image: StoredImage, to_push: bool, failed: Option<i64>| Observed {
@@ -199,14 +199,14 @@ fn what_is_built_is_pushed_before_others_learn_of_it_and_a_push_that_fails_keeps
     let done = plan(&Observed { orders: ordered().orders, ..here(pushed(), false, Some(0)) }, at(10));
     let digest = "r.lan:5000/team/function@sha256:2".to_owned();
     assert_eq!((done.push, &done.reported[HASH].registry), (None, &Some(RegistryCopy::Pushed { digest })));
-    // A push that was cut off left the name and no digest.
+    // An interrupted push left the name but no digest.
     let cut_off = StoredImage { digests: Vec::new(), ..pushed() };
     assert_eq!(plan(&here(cut_off, true, None), at(0)).push, push);
-    // Another node has it there, or is to push it.
+    // Another node holds the image in the registry, or must push it.
     assert_eq!(plan(&here(stored(), false, None), at(0)).push, None);
 }
 
-// Seen red with the names of images that another instance claims removed, too.
+// Seen red with the names of images that another instance claims removed too.
 #[test]
 fn an_instance_takes_an_image_from_no_other_one_and_what_it_pushed_from_the_registry() {
     let own = format!("minik8s.local/instance-mk8s:{HASH}");
@@ -285,7 +285,7 @@ fn packages_come_from_wheels_first_then_from_the_named_index() {
     let (plain, network) = of(&order(), dir.path());
     assert!(!network && plain.starts_with("FROM base:1\n") && !plain.contains("pip"), "{plain}");
     fs::write(dir.path().join("requirements.txt"), "six\n").unwrap();
-    // Seen red with `--no-index` for it.
+    // Seen red with `--no-index` here.
     let (text, network) = of(&order(), dir.path());
     assert!(network && text.contains("\"install\"") && !text.contains("index"), "pip's default: {text}");
     let named = BuildOrder { package_index: Some("http://index.lan/simple".to_owned()), ..order() };
@@ -300,7 +300,7 @@ fn packages_come_from_wheels_first_then_from_the_named_index() {
     assert!(text.contains("FROM pip:1 AS packages\n") && text.contains("COPY --from=packages"), "{text}");
 }
 
-/// Gives out this archive.
+/// Blob source that returns this archive for every digest.
 struct Gives(Vec<u8>);
 
 #[async_trait]
@@ -310,7 +310,7 @@ impl BlobSource for Gives {
     }
 }
 
-/// Carries out an order for a folder with packages, in a cluster without a package index; why it failed, if it did.
+/// Builds `order` from a folder with packages, in a cluster without a package index. Returns the reason of a failure.
 async fn build(docker: &Arc<FakeDocker>, order: BuildOrder) -> Option<String> {
     let state = tempfile::tempdir().unwrap();
     let mut archive = Archive::new(Vec::new());
@@ -352,7 +352,7 @@ async fn build(docker: &Arc<FakeDocker>, order: BuildOrder) -> Option<String> {
     builds.failed.get(HASH).map(|failure| failure.why.clone())
 }
 
-// Seen red with the node's own base for all.
+// Seen red with the node's own base for every build.
 #[tokio::test]
 async fn what_is_built_on_is_the_base_that_the_cluster_names_or_else_the_nodes_own() {
     let Bases { runtime, packages } = own();
@@ -369,14 +369,14 @@ async fn what_is_built_on_is_the_base_that_the_cluster_names_or_else_the_nodes_o
     }
 }
 
-// Seen red without the help for the step in which pip installs packages.
+// Seen red without the help text for the step in which pip installs packages.
 #[tokio::test]
 async fn where_pip_finds_no_packages_the_failure_says_where_to_name_an_index() {
     let why = async |command: &str| {
         let docker = Arc::new(FakeDocker::default());
         let message = format!("The command '{command}' returned a non-zero code: 1");
         let error = DockerError::Refused { act: "to build an image", status: 0, message };
-        // The first makes the network.
+        // The first call creates the network.
         docker.engine().fault = Some(Fault::Fail { call: 2, error });
         build(&docker, BuildOrder { base: Some("base:1".to_owned()), ..order() }).await.unwrap()
     };
@@ -389,7 +389,7 @@ async fn where_pip_finds_no_packages_the_failure_says_where_to_name_an_index() {
     assert!(!of_another.contains("packageIndex") && !of_another.contains("wheels"), "{of_another}");
 }
 
-// Seen red with every word of ASCII.
+// Seen red with every ASCII word.
 #[test]
 fn a_login_for_the_index_is_a_word_that_every_python_reads_alike() {
     assert_eq!(netrc_word(b" s3cret#'$\n").as_deref(), Some("s3cret#'$"));
@@ -398,7 +398,7 @@ fn a_login_for_the_index_is_a_word_that_every_python_reads_alike() {
     }
 }
 
-/// Images are named by what they are made of: a change of the program in them, or of their base, goes with another
+/// Image names derive from their content: a change to the program in the images, or to their base, needs another
 /// [`RUNTIME_VERSION`] and the new digest here.
 #[test]
 fn the_program_in_each_image_has_its_version() {

@@ -1,4 +1,4 @@
-//! What systemd-resolved is asked and given, by a program that prints as `resolvectl` 252 does.
+//! Queries and settings of systemd-resolved, through a program that prints like `resolvectl` 252.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -40,7 +40,7 @@ fn split(switches: &[&'static str]) -> Split {
     }
 }
 
-// Seen red with the switches not read.
+// Seen red with the switches ignored.
 #[tokio::test]
 async fn what_is_printed_of_a_link_is_read() {
     let (_folder, program) = resolvectl();
@@ -48,7 +48,7 @@ async fn what_is_printed_of_a_link_is_read() {
     assert_eq!(said, Resolved::Says(split(&["default-route", "dnsovertls"])));
 }
 
-// Seen red with the server first: until its domains come, it is asked for everything.
+// Seen red with the server set first: until its domains follow, it receives every query.
 #[tokio::test]
 async fn the_server_is_set_last() {
     let (folder, program) = resolvectl();
@@ -64,7 +64,7 @@ async fn the_server_is_set_last() {
     assert_eq!(calls.lines().collect::<Vec<_>>(), wanted);
 }
 
-/// As systemd-resolved does it: what is there counts until the new is in, and of too many none stays.
+/// A stand-in for systemd-resolved: old domains count until the new ones are set, and of too many none stays.
 const COUNTS: &str = r#"#!/bin/sh
 cd "$(dirname "$0")" && touch there
 [ "$1" = domain ] || exit 0
@@ -79,7 +79,7 @@ grep -qx '~cluster.local' wanted || : > gap
 mv wanted there
 "#;
 
-// Seen red with the new domains set at once.
+// Seen red with the new domains set immediately.
 #[tokio::test]
 async fn hosts_that_come_while_others_go_leave_no_moment_without_the_zone() {
     let folder = tempfile::tempdir().unwrap();
@@ -100,7 +100,7 @@ async fn hosts_that_come_while_others_go_leave_no_moment_without_the_zone() {
     assert!(!folder.path().join("gap").exists(), "the zone was away");
 }
 
-// Seen red with all of them: systemd-resolved takes none then, the zone neither.
+// Seen red with all of them: systemd-resolved then accepts none, not even the zone.
 #[test]
 fn of_too_many_hosts_the_first_are_reported_and_the_zone_always() {
     let mut observed = seen(true);

@@ -81,7 +81,7 @@ fn pods_get_no_server_that_only_the_machine_reaches() {
     assert_eq!(pods.server, Some(VIP));
 }
 
-// Seen red with `written` not looked at: what was kept was our own file.
+// Seen red with `written` ignored: our own file was kept as the machine's.
 #[test]
 fn the_machines_file_is_changed_once_and_comes_back() {
     let node = |observed: &Observed| plan(observed).node;
@@ -95,16 +95,16 @@ fn the_machines_file_is_changed_once_and_comes_back() {
         former,
         ..seen(node_dns)
     };
-    // Not before somebody answers.
+    // No change before the server listens.
     assert_eq!(node(&Observed { bound: None, ..seen(true) }), NodeStep::Nothing);
     assert_eq!(node(&seen(true)), NodeStep::Write { keep: Some(former()), text: text.clone() });
-    // A crash between the two steps: the same again.
+    // After a crash between the two steps, the same step follows.
     assert_eq!(
         node(&Observed { former: Some(former()), ..seen(true) }),
         NodeStep::Write { keep: Some(former()), text: text.clone() }
     );
     assert_eq!(node(&written(true, Some(former()))), NodeStep::Nothing);
-    // The former one is lost: nothing is kept in its place, and the file stands.
+    // The machine's former file is lost: nothing replaces it, and ours stays.
     assert_eq!(node(&written(true, None)), NodeStep::Nothing);
     let moved = Observed {
         address: Some(Ipv4Addr::new(10, 97, 0, 10)),
@@ -112,7 +112,7 @@ fn the_machines_file_is_changed_once_and_comes_back() {
         ..written(true, Some(former()))
     };
     assert!(matches!(node(&moved), NodeStep::Write { keep: None, .. }));
-    // Off again.
+    // Switched off again.
     assert_eq!(node(&seen(false)), NodeStep::Nothing);
     assert_eq!(node(&written(false, Some(former()))), NodeStep::Restore(former()));
     assert_eq!(node(&Observed { former: Some(former()), ..seen(false) }), NodeStep::Forget);
@@ -191,7 +191,7 @@ fn with_hosts(hosts: &[&str], revision: i64) -> Arc<Catalog> {
     Arc::new(Catalog { routes: hosts.iter().map(route).collect(), revision, ..Catalog::default() })
 }
 
-// Seen red with every catalog passed on, and with the first one only.
+// Seen red with every catalog passed on, and with only the first one.
 #[tokio::test(start_paused = true)]
 async fn only_other_hosts_or_settings_are_worth_a_look() {
     let (catalogs, catalog) = watch::channel(with_hosts(&[], 1));
@@ -240,7 +240,7 @@ fn the_former_file_comes_back_as_it_was_also_as_a_link() {
         files.write(Some(&keep), &ours()).unwrap();
         assert_eq!(fs::read_to_string(&path).unwrap(), ours());
         assert_eq!(fs::read_to_string(&target).unwrap(), OWN, "what the link led to stays");
-        // As reset does it, which knows the agent's directory alone; another instance leaves it.
+        // As reset does, which knows only the agent's directory; another instance leaves the file alone.
         assert_eq!(MachineFiles::undo(&agent_dir, "other").unwrap(), None);
         assert_eq!(MachineFiles::undo(&agent_dir, "mk8s").unwrap(), Some(files.path()));
         assert_eq!(fs::read_to_string(&path).unwrap(), OWN);
@@ -249,7 +249,7 @@ fn the_former_file_comes_back_as_it_was_also_as_a_link() {
     }
 }
 
-// Seen red with an `admit` that refuses no client.
+// Seen red with an `admit` that rejects no client.
 #[tokio::test]
 async fn one_client_holds_a_quarter_of_all_connections_for_names() {
     use tokio::io::AsyncReadExt as _;
@@ -265,7 +265,7 @@ async fn one_client_holds_a_quarter_of_all_connections_for_names() {
         socket.bind((Ipv4Addr::from(from), 0).into()).unwrap();
         socket.connect(address).await.unwrap()
     };
-    // It ends at once, or waits for a question.
+    // A connection either ends immediately or waits for a question.
     let ends = async |stream: &mut tokio::net::TcpStream| {
         let read = stream.read_u8();
         tokio::time::timeout(std::time::Duration::from_millis(500), read).await.is_ok()
@@ -281,7 +281,7 @@ async fn one_client_holds_a_quarter_of_all_connections_for_names() {
     server.abort();
 }
 
-/// A catalog of one service with an address and these aliases.
+/// A catalog with one service that has an address, and these aliases.
 fn aliases(all: &[(&str, &str)]) -> Catalog {
     let record = |name: &str, value| {
         let versioned = Versioned { value, create_revision: 1, mod_revision: 1 };
@@ -296,7 +296,7 @@ fn aliases(all: &[(&str, &str)]) -> Catalog {
     Catalog { known_from: KnownFrom::Etcd, services: services.into_iter().collect(), ..Catalog::default() }
 }
 
-/// Says 192.0.2.1 to whatever it is asked.
+/// Starts an upstream that answers 192.0.2.1 to every question.
 async fn upstream() -> (SocketAddr, tokio::task::JoinHandle<()>) {
     let socket = tokio::net::UdpSocket::bind("127.0.0.1:0").await.unwrap();
     let address = socket.local_addr().unwrap();
@@ -315,7 +315,7 @@ async fn upstream() -> (SocketAddr, tokio::task::JoinHandle<()>) {
     (address, task)
 }
 
-// Seen red with the alias alone as the answer.
+// Seen red with only the alias as the answer.
 #[tokio::test]
 async fn an_alias_comes_with_what_it_leads_to_here_or_elsewhere() {
     use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
@@ -370,7 +370,7 @@ async fn an_alias_comes_with_what_it_leads_to_here_or_elsewhere() {
     task.abort();
 }
 
-// An address of documentation: no machine has it.
+// A documentation address, which no machine has.
 #[tokio::test]
 async fn the_server_listens_before_its_address_is_there_and_says_who_is_in_the_way() {
     let address = Ipv4Addr::new(192, 0, 2, 253);

@@ -1,4 +1,4 @@
-//! Which images go: a table, and the loop on an engine and a disk in memory.
+//! The choice of images to remove: a table, and the loop on an in-memory engine and disk.
 
 use std::collections::BTreeSet;
 
@@ -23,8 +23,9 @@ fn pulled(reference: &str, minutes: i64) -> PulledImage {
     PulledImage { references: BTreeSet::from([reference.to_owned()]), last_used: at(minutes) }
 }
 
-/// A disk of 1,000 bytes, 900 of them in use; images a, b and c are ours and unused, of minute 1, 2
-/// and 3, `theirs` is the operator's. It is minute 10.
+/// A disk of 1,000 bytes, 900 of them in use; images a, b and c are ours and unused since minutes 1, 2 and 3,
+/// `theirs`
+/// is the operator's. The time is minute 10.
 fn full() -> Observed {
     Observed {
         thresholds: Thresholds { high_percent: 85, low_percent: 80 },
@@ -55,7 +56,7 @@ fn kept(observed: &Observed, id: &str) -> Option<Keep> {
     plan(observed, at(10)).keep.into_iter().find(|(kept, _)| kept == id).map(|(_, why)| why)
 }
 
-// Red when the sort in plan.rs is taken out, and when `freed >= *to_free` is never true.
+// Red without the sort in plan.rs, and when `freed >= *to_free` is never true.
 #[test]
 fn the_longest_unused_go_first_and_no_more_than_needed() {
     let observed = full();
@@ -65,7 +66,7 @@ fn the_longest_unused_go_first_and_no_more_than_needed() {
     assert!(!plan(&observed, at(10)).too_little);
 }
 
-// Red when the images of `observed.images` are taken without asking `observed.pulled`.
+// Red when the images of `observed.images` are removed without a check of `observed.pulled`.
 #[test]
 fn an_operators_image_is_never_touched_however_full_the_disk() {
     let mut observed = full();
@@ -126,13 +127,13 @@ fn nothing_goes_when_off_when_there_is_room_and_while_nobody_knows_what_is_wante
     }
 }
 
-// Seen red without the look at what was there before.
+// Seen red without the check of the images present before.
 #[test]
 fn what_a_pull_brought_that_was_cut_off_is_ours_unless_it_was_there_before() {
     let mut observed = full();
     let there = |ids: &[&str]| ids.iter().map(|id| (*id).to_owned()).collect::<BTreeSet<_>>();
     observed.cut_off = [
-        // What Docker calls docker.io/library/busybox:1.
+        // Docker's own name for docker.io/library/busybox:1.
         ("docker.io/library/busybox:1".to_owned(), there(&["a"])),
         ("reg.example/b:1".to_owned(), there(&["b"])),
         ("reg.example/never-came:1".to_owned(), there(&[])),

@@ -1,4 +1,4 @@
-//! Registration and heartbeat on the store in memory.
+//! Registration and heartbeat on the in-memory store.
 
 use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Mutex;
@@ -102,7 +102,7 @@ async fn a_new_node_registers_and_beats() {
     assert_eq!(rig.heartbeat().await.unwrap().since, FIRST.parse().unwrap());
 }
 
-/// Seen red without the wait: the record is there before the statuses are.
+/// Seen red without the wait: the record appears before the statuses do.
 #[tokio::test(start_paused = true)]
 async fn a_node_registers_after_etcd_has_what_runs_on_it() {
     let rig = Rig::new();
@@ -112,7 +112,7 @@ async fn a_node_registers_after_etcd_has_what_runs_on_it() {
     rig.reported.send_replace(true);
     run(&mut agent, FIRST).await.unwrap();
     rig.record().await;
-    // What was not written within its time holds nothing up for good.
+    // Statuses that miss their deadline do not block registration for good.
     let rig = Rig::new();
     rig.reported.send_replace(false);
     let mut agent = rig.agent(FIRST);
@@ -122,7 +122,7 @@ async fn a_node_registers_after_etcd_has_what_runs_on_it() {
     rig.record().await;
 }
 
-// Seen red with the URL of the agent's start.
+// Seen red with the URL from the agent's start.
 #[tokio::test(start_paused = true)]
 async fn the_api_is_where_the_node_is_now() {
     let rig = Rig::new();
@@ -198,7 +198,7 @@ async fn a_lost_lease_a_lost_key_and_a_wiped_store_are_made_good() {
     let rig = Rig::new();
     let mut node = rig.agent(FIRST);
     run(&mut node, FIRST).await.unwrap();
-    // Longer away than the lease.
+    // An absence longer than the lease.
     tokio::time::sleep(Duration::from_secs(60)).await;
     run(&mut node, FIRST).await.unwrap();
     assert!(rig.heartbeat().await.is_some());

@@ -1,4 +1,4 @@
-//! What happens on the login host itself: locks, folders, files that can't be read.
+//! Effects on the login host itself: locks, folders, unreadable files.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -15,7 +15,7 @@ use super::parse::{Ended, Facts};
 use super::tests::{Site, at};
 use crate::worlds::ssh::SshError;
 
-/// A job that is uploaded, with its folder.
+/// An uploaded job, with its folder.
 async fn uploaded(site: &Site) -> (JobRecord, PathBuf) {
     let mut record = site.record();
     for _ in 0..2 {
@@ -26,7 +26,7 @@ async fn uploaded(site: &Site) -> (JobRecord, PathBuf) {
     (record, folder)
 }
 
-/// Leaves the lock of a submission whose holder last touched it this many seconds ago.
+/// Leaves the lock of a submission whose holder last touched it `age` seconds ago.
 fn lock(folder: &std::path::Path, host: &str, pid: u32, age: u32) {
     let lock = folder.join(".minik8s/lock");
     fs::create_dir_all(&lock).unwrap();
@@ -40,7 +40,7 @@ fn this_host() -> String {
     String::from_utf8(Command::new("uname").arg("-n").output().unwrap().stdout).unwrap().trim().to_owned()
 }
 
-/// A number that no process has any more.
+/// Id of a process that has ended.
 fn dead() -> u32 {
     let mut child = Command::new("true").process_group(0).spawn().unwrap();
     child.wait().unwrap();
@@ -55,7 +55,7 @@ async fn a_submission_waits_for_the_one_that_is_under_way() {
         (here.as_str(), alive, 100, false),
         (here.as_str(), dead(), 5, false),
         (here.as_str(), dead(), 20, true),
-        // Of a process of another host only its sign of life is known.
+        // The heartbeat is all that is known of a process on another host.
         ("elsewhere", dead(), 100, false),
         ("elsewhere", alive, 300, true),
     ] {
@@ -70,14 +70,14 @@ async fn a_submission_waits_for_the_one_that_is_under_way() {
 
 #[tokio::test]
 async fn a_lock_whose_holder_submitted_before_it_died_leads_to_its_job() {
-    // Its number was printed, but not put in its place.
+    // The job's number was printed but not yet moved into place.
     let site = Site::new();
     let (mut record, folder) = uploaded(&site).await;
     lock(&folder, &this_host(), dead(), 60);
     fs::write(folder.join(".minik8s/id.part"), "17\n").unwrap();
     site.step(&mut record, at(2), &[]).await;
     assert_eq!((record.state.clone(), record.facts.id, site.submitted()), (State::Submitted, 17, 0));
-    // Not even that: Slurm is asked again once the lock is taken over.
+    // Not even printed: Slurm is queried again once the lock is taken over.
     let site = Site::new();
     let (mut record, folder) = uploaded(&site).await;
     lock(&folder, &this_host(), dead(), 60);
@@ -99,7 +99,7 @@ async fn a_removal_waits_for_a_submission_before_it_asks_slurm() {
     assert_eq!(record.state, State::Deleting, "{record:?}");
     assert!(!site.home().join("cancelled").exists(), "Slurm was asked while sbatch may be under way");
     assert!(!folder.exists(), "another submission could begin");
-    // It has ended, with a job.
+    // The submission has ended, with a job.
     let gone = site.home().join(format!("minik8s-jobs/.{}.gone", record.slurm_name()));
     fs::write(gone.join(".minik8s/id"), "1\n").unwrap();
     site.step(&mut record, at(9), &[]).await;
@@ -128,7 +128,7 @@ async fn a_result_that_cannot_be_read_keeps_the_job_from_nothing() {
         unreadable.contains(&("out/bad", "denied")) && unreadable.contains(&("out/good", "")),
         "{unreadable:?}"
     );
-    // Its files go; that it was submitted stays to be seen.
+    // The job's files go; the record of its submission stays.
     fs::create_dir(folder.join(".minik8s")).unwrap();
     fs::write(folder.join(".minik8s/id"), "1\n").unwrap();
     record.order.spec.ttl_seconds_after_finished = Some(0);
@@ -161,7 +161,7 @@ async fn a_work_folder_that_is_away_keeps_a_job_that_has_ended_and_a_removed_job
     assert!(matches!(other.state, State::Ended(_)) && other.results.is_empty(), "{other:?}");
 }
 
-// An account that is asked in vain is no word that the job is nowhere: its number may have gone with its folder.
+// An accounting query that fails does not prove that the job is missing: its number may have gone with its folder.
 #[tokio::test]
 async fn a_job_is_not_submitted_again_while_the_accounts_do_not_answer() {
     let site = Site::new();
@@ -193,11 +193,11 @@ async fn the_next_host_of_a_pool_is_used_while_the_first_is_down() {
     site.step(&mut record, at(1), &[]).await;
     assert_eq!(
         *site.host.asked.lock().unwrap(),
-        // The pool was looked at, and then uploaded.
+        // The pool was searched, then uploaded to.
         ["login", "login2", "login2", "login", "login2", "login2"],
         "the one that answered goes first"
     );
-    // A submission that broke off there is looked for on whichever answers.
+    // An interrupted submission is looked up on whichever host answers.
     site.step(&mut record, at(1), &[Some(SshError::BrokenOff("cut".into()))]).await;
     site.step(&mut record, at(100), &[down()]).await;
     assert_eq!((record.state.clone(), site.submitted()), (State::Submitted, 1), "{record:?}");
@@ -208,7 +208,7 @@ async fn the_next_host_of_a_pool_is_used_while_the_first_is_down() {
     assert!(why.contains("login2: no route") && why.contains("login: no route"), "{why}");
 }
 
-// Seen red without a look at the pool: login2 submits nothing, and says that there is no folder.
+// Seen red without a search of the pool: login2 submits nothing, and reports that there is no folder.
 #[tokio::test]
 async fn hosts_of_a_pool_that_share_no_folder_get_no_job() {
     let site = Site::new();
@@ -228,14 +228,14 @@ async fn hosts_of_a_pool_that_share_no_folder_get_no_job() {
         (0, 0),
         "a marker is left"
     );
-    // They share one.
+    // Both hosts share a work folder.
     let shared = site.home().join("shared");
     record.order.spec.work_dir = Some(shared.display().to_string());
     for second in [100, 101] {
         site.step(&mut record, at(second), &[]).await;
     }
     assert_eq!((record.state.clone(), site.submitted()), (State::Submitted, 1), "{record:?}");
-    // The other one was down at first, and is the only one when the job is submitted.
+    // The other host was down at first, and is the only one up when the job is submitted.
     let mut late = site.record();
     late.order.uid = "fedcba9876543210".into();
     late.order.spec.login.login_pool = vec!["login2".into(), "login3".into()];
@@ -248,7 +248,7 @@ async fn hosts_of_a_pool_that_share_no_folder_get_no_job() {
     assert_eq!(site.submitted(), 1);
 }
 
-// Seen red while a folder that is gone was a failure like others: it never comes back.
+// Seen red while a removed folder was a failure like others: it never comes back.
 #[tokio::test]
 async fn a_folder_that_was_removed_before_the_submission_is_uploaded_again() {
     let site = Site::new();
@@ -261,7 +261,7 @@ async fn a_folder_that_was_removed_before_the_submission_is_uploaded_again() {
     }
     assert_eq!(steps, [Step::Submit, Step::Look, Step::Upload, Step::Submit], "{record:?}");
     assert_eq!((record.state.clone(), site.submitted()), (State::Submitted, 1));
-    // A submission may be under way that nothing on the login host speaks of any more.
+    // A submission may be under way of which the login host keeps no trace.
     let site = Site::new();
     let (mut record, folder) = uploaded(&site).await;
     site.host.program("sbatch", "exit 1");
@@ -272,7 +272,7 @@ async fn a_folder_that_was_removed_before_the_submission_is_uploaded_again() {
     assert_eq!(record.step(at(300)), Some(Step::Look));
 }
 
-// Seen red with a failure that is forgotten while its lock is waited for: the waits stay at two seconds.
+// Seen red with a failure that is forgotten while its lock is awaited: the waits stay at two seconds.
 #[tokio::test]
 async fn a_submission_that_is_turned_down_is_tried_less_and_less_often() {
     let site = Site::new();
@@ -289,7 +289,7 @@ async fn a_submission_that_is_turned_down_is_tried_less_and_less_often() {
             continue;
         }
         let before = tried();
-        // Time passes on the login host, too.
+        // Time also passes on the login host.
         if folder.join(".minik8s/lock").exists() && now - since > 15 {
             lock(&folder, &this_host(), dead(), 60);
         }
@@ -304,7 +304,7 @@ async fn a_submission_that_is_turned_down_is_tried_less_and_less_often() {
     assert_eq!(site.submitted(), 0);
 }
 
-// Seen red without the count: the status says nothing of what has no room.
+// Seen red without the count: the status does not mention results that have no room.
 #[tokio::test]
 async fn results_that_have_no_room_are_named_and_stay_where_they_are() {
     let site = Site::new();
@@ -320,7 +320,7 @@ async fn results_that_have_no_room_are_named_and_stay_where_they_are() {
     assert_eq!((report.results.len(), report.unfetched.count, report.unfetched.paths.len()), (150, 5, 5));
     assert!(report.unfetched.paths.iter().all(|path| folder.join(path).exists()), "{report:?}");
     assert_eq!(report.folder, format!("minik8s-jobs/{}", record.slurm_name()));
-    // More than their list has room for: none is half a name.
+    // More names than their list has room for: none is truncated.
     let long = "y".repeat(200);
     for number in 0..1500 {
         fs::write(folder.join(format!("out/{number:04}-{long}")), "").unwrap();
@@ -370,7 +370,7 @@ async fn a_dependency_that_ends_and_is_forgotten_before_the_submission_holds_not
     site.host.program("sbatch", sbatch);
     site.step(&mut record, at(2), &[]).await;
     assert!(record.report().status.reason.contains("dependency problem"), "{record:?}");
-    // Its end is known: as it should be, and otherwise.
+    // The end of the dependency is known: satisfied, and never satisfied.
     let mut otherwise = record.clone();
     let ordered = |dependency| JobOrder { dependency, ..record.order.clone() };
     let (met, never) = (ordered(JobDependencyState::None), ordered(JobDependencyState::Never("no".into())));

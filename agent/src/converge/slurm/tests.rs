@@ -1,4 +1,4 @@
-//! Jobs from their order to their end, on a login host that is a folder, with programs of Slurm that the tests write.
+//! Jobs from order to end, on a login host that is a folder, with Slurm programs written by the tests.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -30,7 +30,7 @@ use crate::files::{Keys, PodFiles};
 use crate::worlds::blobs::BlobSource;
 use crate::worlds::ssh::{FakeLoginHost, SshError};
 
-/// A Slurm in three programs: `jobs` has a line for each job that was submitted.
+/// A Slurm made of three programs: `jobs` has a line for each submitted job.
 const SBATCH: &str = r#"
 name=$(sed -n 's/^#SBATCH --job-name=//p' .minik8s/script.sh)
 id=$(( $(wc -l < "$HOME/jobs") + 1 ))
@@ -85,7 +85,7 @@ fn order(uid: &str) -> JobOrder {
     }
 }
 
-/// A login host with an agent that may log in there.
+/// A login host with an agent that may log in to it.
 pub(super) struct Site {
     dir: tempfile::TempDir,
     pub(super) host: Arc<FakeLoginHost>,
@@ -136,7 +136,7 @@ impl Site {
         fs::read_to_string(self.home().join("jobs")).unwrap().lines().count()
     }
 
-    /// Does the next step, with what the connection does meanwhile.
+    /// Performs the next step under these connection faults.
     pub(super) async fn step(
         &self,
         record: &mut JobRecord,
@@ -188,7 +188,7 @@ async fn a_job_is_uploaded_submitted_followed_fetched_and_removed() {
 #[tokio::test]
 async fn a_submission_whose_answer_is_lost_is_found_and_not_made_again() {
     let broken = || Some(SshError::BrokenOff("cut".into()));
-    // The submission itself, and then also the look for it.
+    // Cuts off the submission, and then the look-ups of its job as well.
     for looks in [0, 1, 2] {
         let site = Site::new();
         let mut record = site.record();
@@ -199,13 +199,13 @@ async fn a_submission_whose_answer_is_lost_is_found_and_not_made_again() {
             site.step(&mut record, at(1 + 100 * look), &[broken()]).await;
             assert!(record.trouble.is_some(), "{record:?}");
         }
-        // The agent ended here, and its disk has what it wrote before the submission.
+        // The agent ends here, with the record it wrote before the submission on disk.
         site.worker.book.write(&record).unwrap();
         let mut record = site.worker.book.read().remove(&id()).unwrap();
         site.step(&mut record, at(900), &[]).await;
         assert_eq!((record.state.clone(), record.facts.id), (State::Submitted, 1), "{record:?}");
         assert_eq!(site.submitted(), 1);
-        // A node that takes over knows nothing but the order.
+        // A node that takes over knows only the order.
         let mut other = site.record();
         assert_eq!(site.step(&mut other, at(200), &[]).await, Step::Look);
         assert_eq!((other.state.clone(), other.facts.id), (State::Submitted, 1), "{other:?}");
@@ -219,7 +219,7 @@ async fn a_submission_that_slurm_forgot_is_not_made_again() {
     for _ in 0..3 {
         site.step(&mut record, at(1), &[]).await;
     }
-    // Purged from the queue, and there are no accounts.
+    // Purged from the queue, and there is no accounting.
     fs::write(site.home().join("jobs"), "").unwrap();
     let mut other = site.record();
     site.step(&mut other, at(2), &[]).await;
@@ -288,7 +288,7 @@ fn a_changed_job_is_another_one_only_after_the_former_is_gone() {
     assert!(record.reached);
     record.follow(Some(&order("two")), at(2));
     assert_eq!((record.state.clone(), record.order.uid.as_str()), (State::Deleting, "one"));
-    // A step that was under way comes too late to matter.
+    // The result of a step already under way comes too late to matter.
     record.apply(Event::Uploaded, at(3));
     assert_eq!(record.state, State::Deleting);
     record.apply(Event::Busy, at(3));
@@ -296,7 +296,7 @@ fn a_changed_job_is_another_one_only_after_the_former_is_gone() {
     record.apply(Event::Deleted, at(5));
     record.follow(Some(&order("two")), at(6));
     assert_eq!((record.state.clone(), record.order.uid.as_str()), (State::Looking, "two"));
-    // Without an order nothing ends.
+    // A missing order ends nothing.
     record.follow(None, at(7));
     assert_eq!(record.state, State::Looking);
 }
@@ -317,11 +317,11 @@ fn a_login_that_never_worked_keeps_no_corrected_one_from_being_used() {
     record.apply(failed(), at(1));
     record.follow(Some(&JobOrder { deleting: true, ..wrong("one") }), at(2));
     assert!(record.report().is_gone, "{record:?}");
-    // Another node has reached a login host: what it submitted is to go.
+    // Another node has reached a login host, so its submission must go.
     let mut record = JobRecord::new(id(), JobOrder { reached: true, ..wrong("one") }, at(0));
     record.follow(Some(&order("two")), at(2));
     assert_eq!((record.state.clone(), record.order.uid.as_str()), (State::Deleting, "one"));
-    // Of the same account, the former goes with the credential that works now.
+    // For the same account, the former job is deleted with the credential that works now.
     let mut corrected = order("three");
     corrected.spec.login.host = Some("wrong".into());
     corrected.spec.login.port = Some(2222);
@@ -400,7 +400,7 @@ fn all_jobs_of_a_login_host_are_asked_for_at_once_and_less_often_while_nothing_c
     }
     observed.busy.insert(Slot::Poll(Box::new(login)));
     assert!(plan(&observed, at(9000)).polls.is_empty());
-    // No order, and etcd is whole: another node's, or over. Else nothing is known.
+    // Without an order while etcd is complete, a job is another node's or over; otherwise nothing is known.
     observed.orders.clear();
     observed.unordered_since = observed.records.keys().map(|id| (id.clone(), at(9000))).collect();
     let fresh = plan(&observed, at(9029));
@@ -418,7 +418,7 @@ fn all_jobs_of_a_login_host_are_asked_for_at_once_and_less_often_while_nothing_c
 fn a_login_host_that_does_not_answer_leaves_others_their_turn() {
     let mut observed = Observed { is_whole: true, ..Observed::default() };
     for number in 0..40 {
-        // All but the last two are of one host; its steps are under way for ever.
+        // All but the last two jobs are on one host, whose steps stay under way forever.
         let mut order = order(&format!("u{number}"));
         order.spec.login.host = Some(if number < 38 { "dead" } else { "well" }.into());
         let id = NamespacedName::new("default", format!("j{number:02}"));
@@ -457,7 +457,7 @@ fn a_finding_changes_the_record_of_its_order_and_is_an_event_once() {
     assert!(plan(&observed, at(1)).changes.is_empty());
 }
 
-// Seen red with the step begun all the same.
+// Seen red with the step begun regardless.
 #[tokio::test]
 async fn a_step_follows_only_from_a_record_that_is_on_the_disk() {
     let site = Site::new();
@@ -479,7 +479,7 @@ async fn a_step_follows_only_from_a_record_that_is_on_the_disk() {
         let next = jobs.act(&observed, plan).await;
         (next, jobs.busy.len())
     };
-    // Something has the name of the folder.
+    // A file occupies the folder's name.
     let folder = site.dir.path().join("jobs");
     fs::write(&folder, "").unwrap();
     assert_eq!(run().await, (Next::After(UNWRITTEN_RETRY), 0));

@@ -1,4 +1,4 @@
-//! Figures from two looks, on counters that the test sets.
+//! Usage figures from two readings of counters that the test sets.
 
 use schema::codec::{VALUE_MAX_BYTES, decode};
 use schema::meta::NamespacedName;
@@ -61,9 +61,9 @@ fn cpu_is_the_mean_since_the_look_before() {
     let usage = written(&plan(&observed, at(0)));
     assert_eq!((usage.cpu, usage.memory, usage.window_seconds), (1000, 1 << 30, 15));
     assert_eq!(usage.pods["default/web"].containers["app"].cpu, 500);
-    // One second of CPU in the four that it runs. Red when a new container's window is the loop's.
+    // One second of CPU in the four seconds since its start. Red when a new container's window is the loop's.
     assert_eq!(usage.pods["default/young"].containers["app"].cpu, 250);
-    // A counter never runs backwards; if it does, nothing is made up.
+    // A counter never decreases; if it does, no usage is invented.
     assert_eq!(usage.pods["default/odd"].containers["app"].cpu, 0);
     let first = Observed { former: None, ..observed };
     assert_eq!(plan(&first, at(0)), UsagePlan::SecondLook);
@@ -79,8 +79,9 @@ fn of_two_pods_of_one_name_one_is_shown() {
     assert_eq!(usage.pods["default/web"].uid, "uid-web");
 }
 
-/// 110 pods of two containers and a volume, with names as long as workloads make them, fit whole.
-/// Larger ones lose volumes first. Red without `without_volumes` in `STEPS`.
+/// 110 pods of two containers and a volume, with names as long as workloads generate them, fit completely. Larger
+/// ones
+/// lose volumes first. Red without `without_volumes` in `STEPS`.
 #[test]
 fn a_full_node_fits_under_its_key() {
     let node = |name: usize, containers: usize, volumes: usize| {
@@ -180,7 +181,7 @@ async fn two_looks_make_a_record_and_what_ended_is_not_in_it() {
     assert_eq!(rig.run().await.unwrap(), Next::Interval);
     let usage = rig.written().unwrap();
     let pod = usage.pod(&NamespacedName::new("default", "web"), "u1").unwrap();
-    // The pause container is no container of the pod.
+    // The pause container does not count as a container of the pod.
     assert_eq!(pod.containers.keys().collect::<Vec<_>>(), ["app"]);
     assert_eq!((pod.containers["app"].cpu, pod.containers["app"].memory), (200, 300));
     assert_eq!(pod.volumes.keys().collect::<Vec<_>>(), ["data"]);
@@ -205,12 +206,12 @@ async fn a_container_that_cannot_be_inspected_hides_no_other() {
         pod.containers.keys().cloned().collect::<Vec<_>>()
     };
     assert_eq!(seen(&rig).await, ["app"]);
-    // It is not given up for good.
+    // The container is inspected again later.
     rig.docker.engine().opaque.clear();
     tokio::time::advance(Duration::from_secs(301)).await;
     rig.run().await.unwrap();
     assert_eq!(seen(&rig).await, ["app", "stuck"]);
-    // Without Docker no pod is seen.
+    // Without Docker there is no list of pods.
     rig.docker.engine().unreachable = true;
     assert!(rig.run().await.is_err());
 }

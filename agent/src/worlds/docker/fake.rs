@@ -1,6 +1,6 @@
-//! An engine in memory: the same rules as far as the agent relies on them, a clock set by the test, and faults
-//! after the n-th changing call. A "crash" lets that call take effect, but neither that call nor any later one
-//! returns, as for an agent killed at that moment.
+//! An in-memory engine: the same rules as far as the agent relies on them, a clock set by the test, and faults after
+//! the n-th changing call. A "crash" lets that call take effect, but neither that call nor any later one returns, as
+//! for an agent killed at that moment.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
@@ -31,8 +31,9 @@ pub enum Fault {
     Fail { call: usize, error: DockerError },
     /// Changing call number `call` takes effect, and nothing returns from then on: its answer is lost.
     Crash { call: usize },
-    /// Changing call number `call` does nothing, and nothing returns from then on: the one before it
-    /// was answered, and this one never arrived.
+    /// Changing call number `call` does nothing, and nothing returns from then on: the call before it was answered,
+    /// and
+    /// this one never arrived.
     CrashBefore { call: usize },
 }
 

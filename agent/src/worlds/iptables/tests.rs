@@ -1,4 +1,4 @@
-//! On the real kernel, in network namespaces of the tests' own.
+//! Rules on the real kernel, in the tests' own network namespaces.
 
 use super::real::{lines_of, version_of};
 use super::*;
@@ -11,7 +11,7 @@ fn versions_are_read_from_what_iptables_prints() {
     assert_eq!(version_of("ip6tables"), None);
 }
 
-// Seen red with the first line alone.
+// Seen red with only the first line.
 #[test]
 fn the_refused_lines_are_read_from_what_iptables_restore_prints() {
     let parsed = "iptables-restore v1.8.9 (nf_tables): recent: bad value for option \"--seconds\"\n\n\
@@ -47,7 +47,7 @@ async fn a_wrong_rule_changes_nothing_and_says_why() {
         matches!(&error, IptablesError::Refused { message, lines, .. } if !message.contains('\n') && *lines == [4]),
         "{error}"
     );
-    // The kernel's own refusals come all at once: a rewrite of addresses is nothing for filter.
+    // The kernel reports all its own rejections together: the filter table has no address rewrite.
     let input = "*filter\n:MINE - [0:0]\n-A MINE -j DNAT --to-destination 192.0.2.1\n-A MINE -j ACCEPT\n\
         -A MINE -j DNAT --to-destination 192.0.2.2\nCOMMIT\n";
     let error = iptables.restore(input).await.unwrap_err();
@@ -55,7 +55,7 @@ async fn a_wrong_rule_changes_nothing_and_says_why() {
     assert!(!iptables.save().await.unwrap().contains("MINE"));
 }
 
-// Seen red with a ledger that notes nothing, and with the count given as the kernel has it.
+// Seen red with a ledger that records nothing, and with the kernel's count returned unchanged.
 #[tokio::test]
 async fn what_this_process_does_in_its_own_chains_is_nobody_elses_change() {
     let node = TestNamespace::new();
@@ -76,12 +76,12 @@ async fn what_this_process_does_in_its_own_chains_is_nobody_elses_change() {
     assert_eq!(iptables.generation().await, Some(count + 3), "what was written of it is looked at");
 }
 
-// Seen red with what was read kept, and given to a later caller.
+// Seen red with a finished read kept and returned to a later caller.
 #[tokio::test(flavor = "multi_thread")]
 async fn who_waits_for_a_read_is_given_it_only_if_nothing_changed_meanwhile() {
     let node = TestNamespace::new();
     let iptables = RealIptables::at(node.path());
-    // Some work for each read.
+    // Enough rules to make each read take a while.
     let rules = "-A MANY -s 192.0.2.1/32 -j ACCEPT\n".repeat(20_000);
     iptables.restore(&format!("*filter\n:MANY - [0:0]\n{rules}COMMIT\n")).await.unwrap();
     for number in 0..5 {
@@ -101,7 +101,7 @@ async fn who_waits_for_a_read_is_given_it_only_if_nothing_changed_meanwhile() {
     }
 }
 
-// Seen red with nothing left for those who wait.
+// Seen red with no result left for the waiting callers.
 #[tokio::test]
 async fn those_who_read_at_once_run_the_program_once() {
     let node = TestNamespace::new();

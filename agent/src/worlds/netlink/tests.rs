@@ -1,4 +1,4 @@
-//! On the real kernel, in network namespaces of the tests' own.
+//! Links on the real kernel, in the tests' own network namespaces.
 
 use std::time::{Duration, Instant};
 
@@ -30,7 +30,7 @@ fn link(pid: i32, number: u8) -> PodLink {
     }
 }
 
-/// A port without a listener is refused at once by the host that has the address, and by no other.
+/// True if the host with this address is reached: only that host refuses a port without a listener immediately.
 fn reaches(pid: i32, address: &str) -> bool {
     let target = format!("{address}:9").parse().unwrap();
     let pod = NetworkNamespace::of_process(pid).unwrap();
@@ -68,7 +68,8 @@ async fn what_is_right_is_left_untouched() {
     assert_eq!(links(&node.run("ip", &["link"])), before);
 }
 
-/// Indexes, names, addresses and settings: flags and state follow the carrier, in the kernel's own time.
+/// Indexes, names, addresses and settings, without flags and state, which follow the carrier in the kernel's own
+/// time.
 fn links(text: &str) -> Vec<String> {
     let mut words = text.split_whitespace();
     let mut kept = Vec::new();
@@ -135,7 +136,7 @@ async fn a_half_made_link_is_completed_or_replaced() {
     assert!(reaches(pod, "10.244.0.1"), "a new bridge got its ports back");
 }
 
-// Red without the comparison in `enter`: the link lands in a stranger's namespace.
+// Red without the comparison in `enter`: the link ends up in a stranger's namespace.
 #[tokio::test]
 async fn a_process_that_took_over_the_pause_containers_number_gets_no_link() {
     let mut node = TestNamespace::new();
@@ -195,7 +196,7 @@ async fn the_bridge_keeps_its_hardware_address_and_its_one_address() {
 async fn links_are_listed_by_instance_and_removed_with_both_ends() {
     let mut node = TestNamespace::new();
     let ours = RealNetlink::open_at("mk8s", &node.path()).unwrap();
-    // Same first four letters, so same prefix of the links' names.
+    // The same first four letters, so the link names have the same prefix.
     let theirs = RealNetlink::open_at("mk8sb", &node.path()).unwrap();
     ours.ensure_bridge(&bridge()).await.unwrap();
     theirs
@@ -249,7 +250,7 @@ async fn ports_in_use_are_found_with_their_process() {
     let sockets = namespace.run(|| {
         let tcp = std::net::TcpListener::bind("127.0.0.1:8080")?;
         let tcp6 = std::net::TcpListener::bind("[::1]:8081")?;
-        // A client's: it must not be found.
+        // A client's socket, which must not be found.
         let client = std::net::UdpSocket::bind("127.0.0.1:40000")?;
         Ok((tcp, tcp6, client, std::net::UdpSocket::bind("0.0.0.0:5353")?))
     });
@@ -294,7 +295,7 @@ fn names_of_links_are_stable_short_and_distinguish_pods() {
     assert_eq!(host_link_name("a", "x").len(), 11);
 }
 
-/// Not a check of speed, which depends on the machine: prints the figure for `--nocapture`.
+/// Prints a figure for `--nocapture` and checks no speed, which depends on the machine.
 #[tokio::test]
 async fn twenty_links_are_made_and_the_time_is_reported() {
     let mut node = TestNamespace::new();
@@ -318,8 +319,8 @@ async fn twenty_links_are_made_and_the_time_is_reported() {
     assert_eq!(netlink.list_pod_links().await.unwrap().len(), 20);
 }
 
-/// The pods' and the network's loop ask at the same moment, on one socket. Red without `listing` in
-/// socket.rs: the kernel answers EBUSY.
+/// The pod loop and the network loop query at the same moment, on one socket. Red without `listing` in socket.rs: the
+/// kernel answers EBUSY.
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn many_lists_at_once_are_all_answered() {
     let node = TestNamespace::new();

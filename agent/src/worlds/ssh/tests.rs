@@ -1,4 +1,4 @@
-//! The system's ssh against a real sshd on loopback, with keys of its own.
+//! The system's ssh against a real sshd on loopback, with its own keys.
 
 use std::fs;
 use std::net::{TcpListener, TcpStream};
@@ -16,7 +16,7 @@ use super::{Credential, LoginHost, RealSsh, RemoteCommand, RemoteOutput, Ssh as 
 #[path = "../../../../schema/tests/support/ports.rs"]
 mod ports;
 
-/// An SSH server that lets one key in.
+/// An SSH server that accepts a single key.
 struct Server {
     dir: tempfile::TempDir,
     sshd: Child,
@@ -25,7 +25,7 @@ struct Server {
 
 impl Drop for Server {
     fn drop(&mut self) {
-        // Masters stay for ten minutes otherwise, and so do their sessions.
+        // Otherwise masters stay for ten minutes, and so do their sessions.
         let _ = end_all(&self.dir.path().join("run"), &self.dir.path().join("agent"));
         let _ = self.sshd.kill();
         let _ = self.sshd.wait();
@@ -33,17 +33,17 @@ impl Drop for Server {
 }
 
 impl Server {
-    /// None where there is no sshd.
+    /// Starts a server; `None` where there is no sshd.
     fn start() -> Option<Self> {
         Self::start_with("")
     }
 
-    /// One that takes a user's password, and no key.
+    /// Starts a server that accepts a user's password and no key.
     fn with_passwords() -> Option<Self> {
         Self::start_with("PasswordAuthentication yes\nPubkeyAuthentication no\n")
     }
 
-    /// With further settings, in which `DIR` is its folder.
+    /// Starts a server with further settings, in which `DIR` stands for its folder.
     fn start_with(more: &str) -> Option<Self> {
         if !Path::new("/usr/sbin/sshd").exists() {
             eprintln!("skipped: there is no sshd; install openssh-server");
@@ -61,7 +61,7 @@ impl Server {
         let settings = format!(
             "{}ListenAddress 127.0.0.1\nPort {port}\nHostKey {}\nAuthorizedKeysFile {}\nPidFile none\nUsePAM no\n\
              StrictModes no\nPasswordAuthentication no\nPermitRootLogin yes\n",
-            // Of each setting, the first counts.
+            // sshd uses the first value of each setting.
             more.replace("DIR", &dir.path().display().to_string()),
             at("host"),
             at("authorized"),
@@ -103,13 +103,13 @@ impl Server {
         RealSsh::new(&self.dir.path().join("run"), &agent_dir)
     }
 
-    /// Where the logins of the agent are.
+    /// Folder of the agent's logins.
     fn ssh_dir(&self) -> std::path::PathBuf {
         let mut folders = fs::read_dir(self.dir.path().join("run/ssh")).unwrap();
         folders.next().map_or_else(|| self.dir.path().join("none"), |folder| folder.unwrap().path())
     }
 
-    /// Whether a secret lies anywhere on the disk where ssh works.
+    /// True if ssh's folders on disk contain a secret.
     fn has_secrets(&self) -> bool {
         let output =
             Command::new("grep").args(["-rl", "PRIVATE KEY"]).arg(self.dir.path().join("run")).output();
@@ -168,7 +168,7 @@ async fn another_host_key_and_a_key_that_is_not_let_in_are_refused() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_jump_host_is_held_to_its_key_too() {
     let (Some(server), Some(gate)) = (Server::start(), Server::start()) else { return };
-    // The gate lets the same key in.
+    // The jump host accepts the same key.
     fs::copy(server.dir.path().join("user.pub"), gate.dir.path().join("authorized")).unwrap();
     let ssh = server.ssh();
     let through = |key: &str| {
@@ -196,7 +196,7 @@ async fn what_a_shell_prints_when_it_starts_is_no_answer() {
     let said = run(&ssh, &host, "printf answer; printf why >&2; exit 4").await.unwrap();
     let expected = RemoteOutput { code: 4, stdout: b"answer".to_vec(), stderr: "why".to_owned() };
     assert_eq!(said, expected);
-    // One that ends there has not begun the command.
+    // A shell that ends in its startup file has not begun the command.
     fs::write(&noise, "exit 0\n").unwrap();
     let ended = run(&ssh, &host, "true").await.unwrap_err();
     assert!(matches!(&ended, SshError::Unreachable(why) if why.contains("before it ran")), "{ended}");
@@ -209,7 +209,7 @@ async fn nothing_is_left_of_connections_that_are_ended() {
     let ssh = server.ssh();
     let pid = run(&ssh, &server.login("host.pub", "user"), "echo $PPID").await.unwrap().stdout;
     let pid = String::from_utf8(pid).unwrap();
-    // What an agent leaves that is killed while it logs in goes at its next start; a live connection stays.
+    // The files of an agent killed during a login are deleted at its next start; a live connection stays.
     let killed = server.ssh_dir().join("0123456789abcdef");
     fs::create_dir_all(&killed).unwrap();
     fs::write(killed.join("key"), "PRIVATE KEY").unwrap();
@@ -234,7 +234,7 @@ async fn those_who_wait_for_a_login_that_fails_fail_with_it() {
     let Some(server) = Server::start() else { return };
     let ssh = server.ssh();
     let mut host = server.login("host.pub", "user");
-    // It takes connections and says nothing: ssh gives up after 15 s.
+    // This server accepts connections and stays silent: ssh gives up after 15 s.
     let silent = TcpListener::bind("127.0.0.1:0").unwrap();
     host.login.port = Some(silent.local_addr().unwrap().port());
     let begun = Instant::now();
@@ -249,7 +249,7 @@ async fn a_connection_that_broke_off_is_made_again() {
     let (ssh, host) = (server.ssh(), server.login("host.pub", "user"));
     let pid = run(&ssh, &host, "echo $PPID").await.unwrap().stdout;
     let pid = String::from_utf8(pid).unwrap();
-    // The server's side of the connection ends under a command.
+    // The server's side of the connection ends during a command.
     let broken = run(&ssh, &host, &format!("kill -9 {}; sleep 9", pid.trim())).await;
     assert!(matches!(broken, Err(SshError::BrokenOff(_))), "{broken:?}");
     assert_eq!(run(&ssh, &host, "echo again").await.unwrap().stdout, b"again\n");
@@ -262,7 +262,7 @@ struct User {
 }
 
 impl User {
-    /// None where this test may make no user.
+    /// Creates a user; `None` where the test may not.
     fn create() -> Option<Self> {
         if !nix::unistd::geteuid().is_root() {
             eprintln!("skipped: only root makes users");
@@ -288,7 +288,7 @@ impl Drop for User {
     }
 }
 
-/// Command lines and environments of all processes but this one, as long as they were seen to have a word.
+/// Finds the word in the command lines and environments of all other processes.
 fn processes_with(word: &str) -> Vec<String> {
     let own = std::process::id().to_string();
     let mut found = Vec::new();
@@ -323,7 +323,7 @@ async fn a_password_is_given_to_ssh_alone() {
         }),
         ..server.login("host.pub", "user").login
     };
-    // All processes are looked at while it logs in and while commands run.
+    // All processes are checked during the login and while commands run.
     let (is_over, watched) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicUsize::new(0)));
     let watcher = std::thread::spawn({
         let (is_over, watched, word) = (Arc::clone(&is_over), Arc::clone(&watched), user.password.clone());
@@ -345,7 +345,7 @@ async fn a_password_is_given_to_ssh_alone() {
         assert!(left.stdout.is_empty(), "the password lies on the disk");
         let wrong = LoginHost { login: login(jump), credential: Credential::Password(b"wrong".to_vec()) };
         let refused = run(&ssh, &wrong, "true").await.unwrap_err().to_string();
-        // ssh does not say what its connection to a jump host answered.
+        // ssh does not report the answer of its connection to a jump host.
         assert!(
             refused.starts_with("cannot log in") && (jump || refused.contains("Permission denied")),
             "{refused}"

@@ -1,4 +1,4 @@
-//! Headers and values as people write them, and what is refused.
+//! Headers and values as people write them, and rejected ones.
 
 use super::*;
 
@@ -57,7 +57,7 @@ fn a_map_of_texts_has_keys_and_anything_else_is_one_value() {
     let guess = |values: &str| keys(Format::Guess, values).unwrap();
     assert_eq!(guess("user: app\npassword: \"1\"\n"), "password=1,user=app");
     assert_eq!(guess("{\"a\": \"b\\/\"}"), "a=b/");
-    // Numbers are texts as they are written.
+    // Numbers are texts, exactly as written.
     assert_eq!(guess("pin: 0042\nrate: 1e5\n"), "pin=0042,rate=1e5");
     for whole in
         ["hunter2", "{\"auths\": {\"r\": {}}}", "- a\n", "", "\u{1}", "bXk=", "*secret", "a: b\n---\nc: d\n"]
@@ -69,7 +69,7 @@ fn a_map_of_texts_has_keys_and_anything_else_is_one_value() {
     assert_eq!(entries(Format::Guess, b"\xff").unwrap()[WHOLE], b"\xff");
 }
 
-/// The first, in 1 MiB, stands for 1 GB.
+/// The first text, of 1 MiB, expands to 1 GB.
 #[test]
 fn aliases_doubled_keys_and_too_many_are_refused_without_their_text() {
     let mut bomb = format!("a: &a \"{}\"\n", "canary".repeat(4000));

@@ -1,4 +1,4 @@
-//! The election on the store in memory, under paused time. On etcd: `tests/election.rs`.
+//! The election on the in-memory store and a paused clock. On etcd: `tests/election.rs`.
 
 use std::sync::Arc;
 
@@ -19,7 +19,7 @@ fn stand(store: &MemoryStore, id: &str) -> Candidacy {
     Candidacy { fence, shutdown, task: tokio::spawn(standing) }
 }
 
-/// Waits until the fence is as wanted; says how long it took.
+/// Waits until the candidate leads, or does not; returns the elapsed time.
 async fn until(candidacy: &mut Candidacy, leads: bool) -> Duration {
     let started = Instant::now();
     while candidacy.fence.current().is_some() != leads {
@@ -62,7 +62,7 @@ async fn the_fence_is_dropped_when_no_keep_alive_succeeds_for_a_ttl() {
     let took = until(&mut one, false).await;
     assert!(took <= TTL, "believed for {took:?}");
     assert!(took >= TTL / 2, "given up after {took:?}: one failure is not the end");
-    // And tries again when the store is back.
+    // The candidate tries again when the store is back.
     store.refuse_everything(false);
     until(&mut one, true).await;
 }
@@ -87,7 +87,7 @@ async fn a_process_that_was_stopped_has_no_fence_from_its_first_instruction_on()
     let store = MemoryStore::new();
     let mut one = stand(&store, "one");
     until(&mut one, true).await;
-    // Time passes and no task runs, as under SIGSTOP: `advance` wakes no task before we look.
+    // Time passes but no task runs, as under SIGSTOP: `advance` wakes no task before the assertion.
     let reader = one.fence.clone();
     let stopped = tokio::time::advance(TTL);
     tokio::pin!(stopped);
@@ -103,7 +103,7 @@ async fn a_leader_key_removed_by_hand_is_noticed() {
     let old = one.fence.current().unwrap();
     let _ = store.txn(vec![], vec![Op::delete(Key::Leader)]).await.unwrap();
     let started = Instant::now();
-    // Lost and won again in one go, so it may never be seen without a fence.
+    // Lost and won again in one step, so the change may pass without a moment that has no fence.
     while one.fence.current().is_none_or(|fence| fence == old) {
         timeout(TTL, one.fence.changed()).await.expect("a change");
     }

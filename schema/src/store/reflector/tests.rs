@@ -1,4 +1,4 @@
-//! The folding as a function, and the reflector on the store in memory under paused time.
+//! The fold as a function, and the reflector on the in-memory store and a paused clock.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -112,12 +112,12 @@ fn half_of_a_former_etcd_and_half_of_the_one_made_anew_are_no_snapshot() {
     assert!(!fold.snapshot().synced);
     fold.take(listed(2, vec![], 7));
     assert!(fold.snapshot().synced && fold.snapshot().revision == 7);
-    // And once more.
+    // And a second time.
     fold.take(listed(2, vec![], 1));
     assert!(!fold.snapshot().synced);
 }
 
-// Where the first list of the new etcd does not show that it is new, the prefix has to be listed once more.
+// Where the first list from the new etcd does not reveal that it is new, the prefix must be listed again.
 #[test]
 fn a_prefix_that_was_listed_before_etcd_was_found_to_be_anew_is_asked_for_again() {
     let mut fold = Fold::new(2);
@@ -183,7 +183,7 @@ fn start(store: &MemoryStore) -> Rig {
 }
 
 impl Rig {
-    /// Waits, in paused time, for a snapshot as wanted.
+    /// Waits, on the paused clock, for a snapshot that satisfies `wanted`.
     async fn until(&mut self, what: &str, wanted: impl Fn(&Snapshot) -> bool) {
         let arrive = async {
             while !wanted(&self.reader.current()) {
@@ -262,7 +262,7 @@ async fn a_fixed_snapshot_never_changes() {
     assert!(tokio::time::timeout(Duration::from_secs(60), reader.changed()).await.is_err());
 }
 
-/// What happens to the store in a random story.
+/// Step of a random story of the store.
 #[derive(Debug, Clone)]
 enum Step {
     Put(u8, bool),
@@ -272,7 +272,7 @@ enum Step {
     CutWatches,
     Compact(u8),
     Refuse(bool),
-    /// Lets the reflector get on, for this many tenths of a second.
+    /// Lets the reflector run for this many tenths of a second.
     Pass(u8),
 }
 
@@ -290,7 +290,7 @@ fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
-/// Keys below two of the three prefixes, and one below none.
+/// A key below one of two of the three prefixes, or below none of them.
 fn key(number: u8) -> String {
     match number {
         7 => format!("{}stranger", prefix::EVENTS),
@@ -309,7 +309,7 @@ async fn take(store: &MemoryStore, step: &Step) {
         };
         Op::put(key(n), value)
     };
-    // Writes fail while everything is refused; so they do in life.
+    // Writes fail while everything is refused, as they would in practice.
     let ops = match *step {
         Step::Put(n, later) => vec![put(n, later)],
         Step::PutMalformed(n) => vec![Op::put(key(n), "][")],
@@ -323,7 +323,7 @@ async fn take(store: &MemoryStore, step: &Step) {
     let _ = store.txn(vec![], ops).await;
 }
 
-/// The snapshot by one list of each prefix, without any watch.
+/// The snapshot made from one list per prefix, without any watch.
 async fn by_list(store: &MemoryStore) -> Snapshot {
     let mut fold = Fold::new(3);
     for (number, prefix) in [prefix::HEARTBEATS, prefix::NODES, prefix::SUBNETS].into_iter().enumerate() {
@@ -332,7 +332,7 @@ async fn by_list(store: &MemoryStore) -> Snapshot {
     fold.snapshot().clone()
 }
 
-/// Looks at every snapshot that is published: a key that is always there is never missing.
+/// Checks every published snapshot: a key that always exists must never be missing.
 fn guard_anchor(mut reader: SnapshotReader, missing: Arc<AtomicUsize>) {
     tokio::spawn(async move {
         loop {

@@ -1,4 +1,4 @@
-//! Autoscalers: good ones, what they become, and the errors of bad ones.
+//! Autoscalers: valid ones with their loaded form, and the errors of invalid ones.
 
 use schema::kinds::Resource;
 use schema::kinds::autoscaler::{AverageValue, HorizontalPodAutoscalerSpec, PolicyType, SelectPolicy};
@@ -12,7 +12,7 @@ fn autoscaler(spec: &str) -> String {
     document("autoscaling/v2", "HorizontalPodAutoscaler", spec)
 }
 
-/// A good one and the fields `fields`.
+/// A valid autoscaler with these additional fields.
 fn with(fields: &str) -> String {
     autoscaler(&format!("{TARGET}maxReplicas: 5\n{fields}"))
 }

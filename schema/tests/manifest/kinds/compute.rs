@@ -1,4 +1,4 @@
-//! Good functions, jobs, nodes and Cluster objects, older spellings of them, and what they become.
+//! Valid functions, jobs, nodes and Cluster objects, their older spellings, and their loaded form.
 
 use schema::kinds::cluster::ClusterSpec;
 use schema::kinds::function::FunctionSpec;
@@ -10,7 +10,7 @@ use schema::violation::Severity;
 
 use crate::{load, rules};
 
-/// An object of `kind` with the fields `fields` of its spec.
+/// An object of `kind` whose spec has these fields.
 fn object(kind: Kind, name: &str, fields: &str) -> String {
     let version = kind.api_version();
     let mut text = format!("apiVersion: {version}\nkind: {kind}\nmetadata:\n  name: {name}\nspec:\n");
@@ -35,12 +35,12 @@ pub(super) fn cluster(fields: &str) -> String {
     object(Kind::Cluster, "cluster", fields)
 }
 
-/// A node with what follows its metadata.
+/// A node with `rest` after its metadata.
 pub(super) fn node(rest: &str) -> String {
     format!("apiVersion: v1\nkind: Node\nmetadata:\n  name: web\n{rest}\n")
 }
 
-/// The one object of the text, without a word against it.
+/// Loads the only object of the text, which must have no violation.
 fn only(text: &str) -> DraftObject {
     let loaded = load(text);
     assert_eq!(rules(&loaded), Vec::<String>::new(), "{text}{:#?}", loaded.violations);
@@ -58,7 +58,7 @@ fn job_of(text: &str) -> JobSpec {
     (*spec).clone()
 }
 
-/// Places and messages of the older spellings that were found.
+/// Positions and messages of the notes on older spellings.
 fn older(text: &str) -> Vec<String> {
     let notes = load(text).violations.into_iter().filter(|violation| violation.rule == "older-spelling");
     notes
@@ -168,7 +168,7 @@ fn little_need_be_written() {
     only(&node(""));
 }
 
-/// Writes the object out and reads it again.
+/// Writes the object and loads it again.
 fn reloaded(draft: &DraftObject) -> DraftObject {
     let mut json = serde_json::to_value(&draft.resource).expect("JSON");
     json["apiVersion"] = draft.api_version.clone().into();

@@ -1,5 +1,5 @@
-//! Bad functions, jobs, nodes, Cluster objects and dependencies: each breaks one rule at one place. `§`
-//! marks the place and is taken out.
+//! Invalid functions, jobs, nodes, Cluster objects and dependencies: each breaks one rule at one position. `§` marks
+//! the position and is removed.
 
 use super::compute::{cluster, function, job, node};
 use crate::cases::{Case, check, messages, unmarked};

@@ -1,4 +1,6 @@
-//! ConfigMaps, and the fields of pods that name them: good ones, what they become, and the violations of bad ones.
+//! ConfigMaps, and the fields of pods that name them: valid ones with their loaded form, and the violations of
+//! invalid
+//! ones.
 
 use schema::kinds::content::Values;
 use schema::kinds::{Kind, Resource};
@@ -7,7 +9,7 @@ use schema::manifest::values_of;
 use crate::cases::{Case, check, messages};
 use crate::{container, load, rules, with};
 
-/// As `kubectl create configmap` writes it.
+/// Output of `kubectl create configmap`.
 const KUBERNETES: &str = "apiVersion: v1
 kind: ConfigMap
 metadata:

@@ -1,4 +1,4 @@
-//! Daemon sets: what good ones become, and the messages about bad ones.
+//! Daemon sets: the loaded form of valid ones, and the messages about invalid ones.
 
 use schema::kinds::daemon_set::DaemonSetSpec;
 use schema::kinds::pod::TolerationOperator;
@@ -10,7 +10,7 @@ use crate::{load, rules};
 
 const TEMPLATE: &str = "template:\n  metadata: {labels: {app: web}}\n  spec:\n    containers:\n    - {name: web, image: nginx}\n";
 
-/// A DaemonSet as Prometheus' node exporter is deployed on Kubernetes, without what only Kubernetes has.
+/// A DaemonSet like that of Prometheus' node exporter on Kubernetes, without the fields that only Kubernetes has.
 const EXPORTER: &str = "\
 apiVersion: apps/v1
 kind: DaemonSet
@@ -71,7 +71,7 @@ fn daemon_set(spec: &str) -> String {
     document("apps/v1", "DaemonSet", spec)
 }
 
-/// A good one and the fields `fields`.
+/// A valid daemon set with these additional fields.
 fn with(fields: &str) -> String {
     daemon_set(&format!("selector: {{matchLabels: {{app: web}}}}\n{TEMPLATE}{fields}"))
 }

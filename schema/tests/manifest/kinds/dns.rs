@@ -1,4 +1,4 @@
-//! Dns objects: good ones, what they become, and the errors of bad ones.
+//! Dns objects: valid ones with their loaded form, and the errors of invalid ones.
 
 use schema::kinds::Resource;
 use schema::kinds::dns::DnsSpec;
@@ -116,7 +116,7 @@ fn cases() -> Vec<Case> {
         host("shop.example:80"),
         host("http://shop.example"),
         host("localhost"),
-        // Seen red without the zone of the cluster.
+        // Seen red without the cluster's zone.
         host("s.default.svc.cluster.local"),
         host("cluster.local"),
         host("a_b.example"),

@@ -1,4 +1,4 @@
-//! Replica sets: good ones, what they become, and the errors of bad ones.
+//! Replica sets: valid ones with their loaded form, and the errors of invalid ones.
 
 use schema::kinds::Resource;
 use schema::kinds::pod::PullPolicy;
@@ -13,7 +13,7 @@ fn replica_set(spec: &str) -> String {
     document("apps/v1", "ReplicaSet", spec)
 }
 
-/// A good one and the fields `fields`.
+/// A valid replica set with these additional fields.
 fn with(fields: &str) -> String {
     replica_set(&format!("selector: {{matchLabels: {{app: web}}}}\n{TEMPLATE}{fields}"))
 }
@@ -116,7 +116,7 @@ fn each_bad_replica_set_breaks_exactly_its_rule_at_its_place() {
     check(&cases());
 }
 
-/// Seen red with pods of any number, and with ports that are free ones.
+/// Seen red with the check applied to any number of pods, and to ports that the node chooses.
 #[test]
 fn pods_that_can_run_side_by_side_on_a_node_may_be_many() {
     for (fields, port) in

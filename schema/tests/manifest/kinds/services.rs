@@ -1,4 +1,4 @@
-//! Services: good ones, what they become, and the errors of bad ones.
+//! Services: valid ones with their loaded form, and the errors of invalid ones.
 
 use schema::kinds::Resource;
 use schema::kinds::pod::PortReference;

@@ -1,4 +1,4 @@
-//! Bad workflows: each breaks one rule at one place. `§` marks the place and is taken out.
+//! Invalid workflows: each breaks one rule at one position. `§` marks the position and is removed.
 
 use super::{load, rules, states, workflow};
 use crate::cases;
@@ -20,7 +20,7 @@ fn task(fields: &str) -> String {
     states(&format!("a:\n  type: Task\n  function: f\n  end: true\n  {}", fields.replace('\n', "\n  ")))
 }
 
-/// A Choice of this one rule.
+/// A Choice with this single rule.
 fn rule(rule: &str) -> String {
     states(&format!("a: {{type: Choice, choices: [{rule}]}}\nb: {{type: Succeed}}"))
 }
@@ -274,7 +274,7 @@ fn machines_and_rules_lie_in_each_other_only_so_deep() {
     assert_eq!(found.iter().filter(|reported| reported.starts_with("too-deep")).count(), 1, "{found:?}");
 }
 
-/// What is said of a machine in the Amazon States Language, with what to do.
+/// Violations of a machine in the Amazon States Language, with their help texts.
 fn said(states: &str) -> Vec<String> {
     let text = format!("{{\"StartAt\": \"b\",\n \"States\": {states}}}");
     let loaded = schema::manifest::load_definition("flow.asl.json", text.as_bytes());
@@ -290,7 +290,7 @@ fn a_mistake_in_a_field_hides_no_state_that_is_not_there() {
     2:52 unknown-field spec.states.a.Retrys: unknown field `Retrys` (did you mean `retry`?)
     2:74 not-found spec.states.a.next: this machine has no state `c` (did you mean `a`?)
     ");
-    // Where the mistake is in what names the states, what is not found would only follow from it.
+    // Where the mistake is in the field that lists the states, missing states would only follow from it.
     let loaded = load(&workflow("startAt: a\nstats: {a: {type: Succeed}}"));
     assert_eq!(rules(&loaded), ["unknown-field 7:3"]);
 }

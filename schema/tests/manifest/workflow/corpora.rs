@@ -1,5 +1,5 @@
-//! State machines and recorded results that others wrote, in `../shared/corpora` beside the
-//! workspace. Where they are not, these tests say so and end.
+//! State machines and recorded results from others, in `../shared/corpora` next to the workspace. Where they are
+//! missing, these tests print so and end.
 
 use std::path::{Path, PathBuf};
 
@@ -7,7 +7,7 @@ use schema::kinds::workflow::Operator;
 use schema::manifest::{ManifestFile, load_file};
 use schema::violation::Severity;
 
-/// Valid machines that use what Minik8s does not have.
+/// Valid machines that use features Minik8s lacks.
 const UNSUPPORTED: &[&str] = &[
     "valid-assign.asl.json",
     "valid-fail-paths.json",
@@ -19,7 +19,7 @@ const UNSUPPORTED: &[&str] = &[
     "valid-task-intrisic-function.json",
 ];
 
-/// Looks beside the workspace and the folders above, as far as worktrees lie.
+/// Searches next to the workspace and its parent folders, so that worktrees find the corpora too.
 fn corpora() -> Option<PathBuf> {
     let workspace = Path::new(env!("CARGO_MANIFEST_DIR"));
     let found =
@@ -69,7 +69,7 @@ fn invalid_machines_are_refused_with_a_place() {
     for (name, loaded) in definitions("invalid-") {
         let error = loaded.violations.iter().find(|found| found.severity == Severity::Error);
         let error = error.unwrap_or_else(|| panic!("{name} is taken"));
-        // Line 1 is ours.
+        // Line 1 was added by the test.
         assert!(error.line > 1 && error.column > 0, "{name}: {error}");
         assert!(loaded.documents.is_empty(), "{name}");
     }

@@ -1,4 +1,4 @@
-//! What a workflow may say, and what is made of it.
+//! Valid workflows and their loaded form.
 
 use schema::kinds::workflow::{JitterStrategy, NullablePath, Operator, State};
 use serde_json::json;

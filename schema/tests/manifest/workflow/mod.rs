@@ -1,4 +1,4 @@
-//! Workflows: good ones, bad ones, other spellings, and state machines that others wrote.
+//! Workflows: valid ones, invalid ones, other spellings, and state machines written by others.
 
 mod bad;
 mod corpora;

@@ -1,4 +1,4 @@
-//! Older forms and AWS' own spelling: one machine is one machine, however it is written.
+//! Older forms and AWS' own spelling: every spelling gives the same state machine.
 
 use proptest::prelude::*;
 use schema::kinds::workflow::function_of_resource;
@@ -77,7 +77,7 @@ states:
   second-mismatch: {type: Fail, error: TypeMismatch, cause: 'y is not a number, but checkType is numGreaterAndEqualThan'}
 "#;
 
-/// As AWS writes it; `INDENT` is taken by what is around it.
+/// AWS' spelling; `INDENT` is replaced according to the surrounding text.
 const AMAZON: &str = r#"{
   "Comment": "one of each",
   "StartAt": "Call it",
@@ -134,7 +134,7 @@ fn indented(text: &str, by: usize) -> String {
     text.lines().map(|line| format!("{}{line}\n", " ".repeat(by))).collect()
 }
 
-/// All ways to write the machine of AWS.
+/// Every way to write the AWS machine.
 fn amazon() -> Vec<ManifestFile> {
     let json = format!(
         r#"{{"apiVersion": "minik8s.io/v1", "kind": "Workflow", "metadata": {{"name": "flow"}}, "spec": {AMAZON}}}"#
@@ -246,7 +246,7 @@ fn the_language_s_own_names_are_no_older_spelling() {
     let ours = workflow("startAt: a\nstates: {a: {type: Task, resource: price, end: true}}");
     let found = reported(&load(&ours));
     assert_eq!(found, ["7:38 older-spelling `resource` is an older spelling, read as `function: price`"]);
-    // A mistake is said under the name that is written.
+    // A violation uses the name as written.
     let blank = load_definition("flow.asl.json", machine.replace("function:default/price", "").as_bytes());
     assert_eq!(reported(&blank), ["1:63 task-resource Resource: `` names no function"]);
     let found = reported(&load(&ours.replace("price", "''")));
@@ -297,7 +297,8 @@ fn a_state_machine_without_a_kind_is_left_alone() {
     }
 }
 
-/// A machine of tasks and choices with only what form B can say: per node its next ones, none is the end.
+/// A machine of tasks and choices limited to what form B can express: for each node its successors, `None` for the
+/// end.
 fn machines() -> impl Strategy<Value = Vec<(usize, Option<(usize, usize)>)>> {
     proptest::collection::vec((0..7usize, proptest::option::of((0..7usize, 0..6usize))), 1..6)
 }

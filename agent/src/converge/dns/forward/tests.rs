@@ -1,4 +1,4 @@
-//! Upstreams that answer, refuse, cut off, lie or say nothing, on real sockets.
+//! Upstreams that answer, refuse, cut off, lie or stay silent, on real sockets.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::Arc;
@@ -16,7 +16,7 @@ use super::{ForwardError, Forwarder, QUESTIONS_MAX};
 
 const CLIENT: IpAddr = IpAddr::V4(Ipv4Addr::new(10, 244, 1, 1));
 
-/// Client number so much.
+/// Address of the client with this number.
 fn client(number: usize) -> IpAddr {
     IpAddr::from(
         u32::from(Ipv4Addr::new(10, 244, 2, 0)).wrapping_add(u32::try_from(number).unwrap()).to_be_bytes(),
@@ -25,7 +25,7 @@ fn client(number: usize) -> IpAddr {
 
 #[derive(Clone, Copy, PartialEq)]
 enum Says {
-    /// After a while; nothing of names that begin with `silent`.
+    /// Answers after a while; ignores names that begin with `silent`.
     Late,
     Address,
     Refused,
@@ -133,8 +133,8 @@ async fn upstream(says: Says) -> Upstream {
     Upstream { address, asked, _tasks: tasks }
 }
 
-// Seen red with the first answer taken whatever it says. With a silent upstream only marked at the end of
-// its own time, dnsperf at 1,000 questions a second got 66 % SERVFAIL.
+// Seen red with the first answer accepted whatever its content. With a silent upstream marked only when its own time
+// is up, dnsperf at 1,000 questions a second got 66 % SERVFAIL.
 #[tokio::test]
 async fn an_upstream_that_refuses_or_is_silent_costs_no_answer() {
     for bad in [Says::Refused, Says::Nothing] {
@@ -150,10 +150,9 @@ async fn an_upstream_that_refuses_or_is_silent_costs_no_answer() {
         for answered in asking.join_all().await {
             assert_eq!(answered.unwrap().answers.len(), 1);
         }
-        // More than once for a question where the machine was slow: an upstream is asked again after a while.
+        // More than once per question on a slow machine: an upstream is queried again after a while.
         assert!(bad.asked() > 0 && (200..=400).contains(&good.asked()), "{} {}", bad.asked(), good.asked());
-        // Who was silent is not waited for again and again: at 1,000 questions a second all places would
-        // be taken.
+        // A silent upstream is not awaited again and again: at 1,000 questions a second that would take every place.
         let before = bad.asked();
         for number in 0..20 {
             forwarder.ask(&question(&format!("later{number}.example.")), CLIENT).await.unwrap();
@@ -163,7 +162,7 @@ async fn an_upstream_that_refuses_or_is_silent_costs_no_answer() {
     }
 }
 
-// The clock is tokio's and jumps: how long it took is part of what is decided.
+// Tokio's paused clock, which jumps: elapsed time is part of the forwarder's decisions.
 #[tokio::test(start_paused = true)]
 async fn without_any_upstream_that_answers_all_end_in_bounded_time() {
     let (one, other) = (upstream(Says::Nothing).await, upstream(Says::Nothing).await);
@@ -181,7 +180,7 @@ async fn without_any_upstream_that_answers_all_end_in_bounded_time() {
     assert!(start.elapsed() <= super::DEADLINE + super::STAGGER, "{:?}", start.elapsed());
 }
 
-// Seen red with SERVFAIL for a question that finds no place at once.
+// Seen red with SERVFAIL for a question that finds no free place.
 #[tokio::test]
 async fn who_finds_no_place_waits_for_one() {
     let one = upstream(Says::Late).await;
@@ -209,7 +208,7 @@ async fn a_client_that_asks_for_what_nobody_answers_is_in_nobodys_way() {
         let question = question(&format!("silent{number}.example."));
         asking.spawn(async move { forwarder.ask(&question, CLIENT).await });
     }
-    // Those beyond what may wait get that answer; the others have or want a place.
+    // Questions beyond the queue get that answer; the others have a place or wait for one.
     for _ in 0..flood - QUESTIONS_MAX {
         assert_eq!(asking.join_next().await.unwrap().unwrap().unwrap_err(), ForwardError::Busy);
     }
@@ -223,7 +222,7 @@ async fn a_client_that_asks_for_what_nobody_answers_is_in_nobodys_way() {
     assert!(asking.try_join_next().is_none(), "the others did not wait for it");
 }
 
-// Seen red with a question to upstream for each.
+// Seen red with an upstream question for each client.
 #[tokio::test]
 async fn who_asks_the_same_waits_for_the_same_answer() {
     let one = upstream(Says::Late).await;
@@ -236,7 +235,7 @@ async fn who_asks_the_same_waits_for_the_same_answer() {
     for answered in asking.join_all().await {
         assert_eq!(answered.unwrap().answers.len(), 1);
     }
-    // More than one where the machine was slow: an upstream is asked again after a while.
+    // More than one on a slow machine: an upstream is queried again after a while.
     assert!(one.asked() <= 3, "{}", one.asked());
 }
 
@@ -258,7 +257,7 @@ async fn answers_that_are_cut_off_are_asked_for_over_tcp_and_forged_ones_ignored
     }
 }
 
-// Seen red with a negative answer without SOA kept.
+// Seen red with a cached negative answer that has no SOA.
 #[tokio::test]
 async fn answers_are_kept_as_long_as_they_say_within_limits() {
     for (says, kept, code, ttl) in [
@@ -268,7 +267,7 @@ async fn answers_are_kept_as_long_as_they_say_within_limits() {
     ] {
         let one = upstream(says).await;
         let forwarder = Forwarder::new(vec![one.address]);
-        // One that has answered is asked again only after a long silence.
+        // An upstream that has answered is queried again only after a long silence.
         forwarder.ask(&question("first.example."), CLIENT).await.unwrap();
         let before = one.asked();
         for asked in 1..=3 {

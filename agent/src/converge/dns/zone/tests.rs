@@ -1,4 +1,4 @@
-//! The table of the specification: what is asked, and what is answered.
+//! The specification as a table of questions and answers.
 
 use std::sync::Arc;
 
@@ -80,7 +80,7 @@ fn zone(catalog: &Catalog) -> Zone {
     Zone::build(&ZoneSettings::new(&Name::from_ascii("cluster.local.").unwrap(), &subnet), catalog)
 }
 
-/// The answer in words: records sorted, `NODATA owner`, `NXDOMAIN owner`, `SERVFAIL` or `elsewhere`.
+/// Formats the answer: sorted records, `NODATA owner`, `NXDOMAIN owner`, `SERVFAIL` or `elsewhere`.
 fn ask(zone: &Zone, name: &str, kind: RecordType) -> Vec<String> {
     let name = LowerName::new(&Name::from_ascii(name).unwrap());
     let mut lines: Vec<String> = match zone.answer(&name, kind) {
@@ -100,8 +100,8 @@ fn ask(zone: &Zone, name: &str, kind: RecordType) -> Vec<String> {
     lines
 }
 
-// Seen red without the other nodes' addresses, with the service's port in headless SRV records, with no empty
-// names between a name and the zone, with hosts that win over services, and with aliases that are no names.
+// Seen red without the other nodes' addresses, with the service's port in headless SRV records, without empty names
+// between a name and the zone, with hosts that win over services, and with aliases that are not names.
 #[test]
 #[expect(clippy::too_many_lines, reason = "a table")]
 fn every_record_of_the_specification_is_answered() {
@@ -111,7 +111,7 @@ fn every_record_of_the_specification_is_answered() {
     let nothing = "NXDOMAIN cluster.local.";
     let empty = "NODATA cluster.local.";
     let cases: &[(&str, RecordType, &[&str])] = &[
-        // The schema.
+        // The schema version.
         ("dns-version.cluster.local.", TXT, &["TXT 1.1.0"]),
         ("cluster.local.", SOA, &[soa]),
         ("cluster.local.", NS, &["NS ns.dns.cluster.local."]),
@@ -128,7 +128,7 @@ fn every_record_of_the_specification_is_answered() {
         ("web-0.web.default.svc.cluster.local.", A, &[nothing]),
         ("20.0.96.10.in-addr.arpa.", PTR, &["PTR web.default.svc.cluster.local."]),
         ("10.0.96.10.in-addr.arpa.", PTR, &["PTR ns.dns.cluster.local."]),
-        // A headless one.
+        // A headless service.
         ("db.prod.svc.cluster.local.", A, &["A 10.244.1.6", "A 10.244.2.6", "A 10.244.2.7"]),
         ("db-0.db.prod.svc.cluster.local.", A, &["A 10.244.1.6"]),
         ("10-244-2-7.db.prod.svc.cluster.local.", A, &["A 10.244.2.7"]),
@@ -162,7 +162,7 @@ fn every_record_of_the_specification_is_answered() {
         ("96.10.in-addr.arpa.", PTR, &["NODATA 96.10.in-addr.arpa."]),
         ("10.in-addr.arpa.", PTR, &["elsewhere"]),
         ("1.0.0.127.in-addr.arpa.", PTR, &["elsewhere"]),
-        // Without a ready endpoint.
+        // A service without a ready endpoint.
         ("none.default.svc.cluster.local.", A, &[nothing]),
         ("_http._tcp.none.default.svc.cluster.local.", SRV, &[nothing]),
         // An alias.
@@ -182,7 +182,7 @@ fn every_record_of_the_specification_is_answered() {
         ("x.10-244-1-5.default.pod.cluster.local.", A, &[nothing]),
         ("default.pod.cluster.local.", A, &[empty]),
         ("pod.cluster.local.", A, &[empty]),
-        // What is between names exists, what is not does not.
+        // Names above an existing name exist; others do not.
         ("svc.cluster.local.", A, &[empty]),
         ("prod.svc.cluster.local.", A, &[empty]),
         ("elsewhere.svc.cluster.local.", A, &[nothing]),
@@ -196,7 +196,7 @@ fn every_record_of_the_specification_is_answered() {
         ("example.com.", A, &["elsewhere"]),
         ("inner.cluster.local.", A, &["A 10.96.0.11"]),
         ("inner.cluster.local.", AAAA, &[empty]),
-        // Others.
+        // Other names.
         ("cluster.local.example.com.", A, &["elsewhere"]),
         ("local.", A, &["elsewhere"]),
         (".", NS, &["elsewhere"]),
@@ -222,7 +222,7 @@ fn service_records_bring_addresses_along_and_times_are_short() {
     assert!(answers.iter().chain(&additionals).all(|record| record.ttl == TTL));
 }
 
-// Seen red with NXDOMAIN instead: resolvers would keep it, and pods would give up.
+// Seen red with NXDOMAIN instead: resolvers would cache it, and pods would give up.
 #[test]
 fn before_anything_is_known_no_name_is_denied() {
     let zone = zone(&Catalog::default());

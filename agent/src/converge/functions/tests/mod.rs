@@ -1,4 +1,4 @@
-//! Who gets which place, and when it is given back; and calls over real loopback sockets.
+//! The assignment of places to calls and their return; and calls over real loopback sockets.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -106,7 +106,7 @@ async fn calls_wait_in_turn_for_the_replicas_that_come() {
     assert_eq!(state(&calls), (0, 0), "the second gave its place back, too");
 }
 
-// Seen red with `queue_length` alone: such a function slept for ever.
+// Seen red with `queue_length` alone: such a function slept forever.
 #[tokio::test]
 async fn one_call_may_wait_for_a_function_without_replicas_even_where_none_may_wait() {
     let none_waits = FunctionRecord { calls: CallLimits { queue_length: 0, ..limits() }, ..record(0) };
@@ -146,7 +146,7 @@ async fn the_demand_of_many_functions_fits_a_value_and_keeps_those_with_calls() 
     }
 }
 
-// Seen red with an address in the place of a lease.
+// Seen red with an address in place of a lease.
 #[tokio::test]
 async fn a_caller_that_goes_as_it_gets_its_place_gives_it_back() {
     let calls = calls(0);
@@ -210,7 +210,7 @@ async fn only_what_never_ran_and_cannot_start_is_answered_at_once() {
     assert!(matches!(gone.try_recv(), Ok(Given::Gone)));
 }
 
-/// A replica that answers each call with its body, and keeps no connection.
+/// Starts a replica that answers each call with its body, and keeps no connection open.
 async fn echoes() -> SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
@@ -237,7 +237,7 @@ async fn echoes() -> SocketAddr {
     address
 }
 
-/// A call, up to its body, as a replica reads it.
+/// Reads a call, up to its body, as a replica does.
 async fn read_call(stream: &mut TcpStream) {
     let mut said = Vec::new();
     while !String::from_utf8_lossy(&said).contains("\r\n\r\n{") {
@@ -245,7 +245,7 @@ async fn read_call(stream: &mut TcpStream) {
     }
 }
 
-/// A replica that answers its calls so, the last of these for good; and how many it had.
+/// Starts a replica that gives these answers in order and repeats the last; also returns its count of calls.
 async fn says(answers: &'static [&'static str]) -> (SocketAddr, Arc<AtomicUsize>) {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
@@ -261,18 +261,18 @@ async fn says(answers: &'static [&'static str]) -> (SocketAddr, Arc<AtomicUsize>
     (address, asked)
 }
 
-/// A replica that answers one call so late, by a clock that waits for nothing meanwhile.
+/// Starts a replica that answers one call after `wait`, on a paused clock that jumps there.
 async fn answers_after(wait: Duration) -> SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
     tokio::spawn(async move {
         let (mut stream, _) = listener.accept().await.unwrap();
         read_call(&mut stream).await;
-        // Not before: it would run ahead of bytes that are under way.
+        // Pausing earlier would let the clock run ahead of bytes still in transit.
         tokio::time::pause();
         tokio::time::sleep(wait).await;
         tokio::time::resume();
-        // The gateway may have given it up.
+        // The gateway may have abandoned the call.
         let _ = stream.write_all(DONE.as_bytes()).await;
     });
     address
@@ -282,7 +282,8 @@ const DONE: &str = "HTTP/1.1 200 OK\r\nContent-Length: 8\r\nConnection: close\r\
 const BUSY: &str = "HTTP/1.1 503 Service Unavailable\r\nX-Minik8s-Busy: 1\r\nContent-Length: 0\r\n\
                     Connection: close\r\n\r\n";
 
-/// A gateway to these replicas, with bounds that nothing reaches: its URL of the function, and what serves it.
+/// Starts a gateway to these replicas with limits that no test reaches; returns its URL of the function, and its
+/// task.
 async fn gateway(replicas: &[SocketAddr], timeout_seconds: u32) -> (String, JoinHandle<()>) {
     let replica = |address: &SocketAddr| {
         let SocketAddr::V4(address) = *address else { panic!("{address}") };
@@ -322,7 +323,7 @@ async fn a_replica_of_another_function_at_an_old_address_costs_no_call() {
     serving.abort();
 }
 
-// Seen red with 503 of a busy replica taken for the function's answer.
+// Seen red with a busy replica's 503 taken for the function's answer.
 #[tokio::test]
 async fn a_call_that_a_busy_replica_refuses_goes_to_another_one() {
     let (busy, asked) = says(&[BUSY]).await;
@@ -347,7 +348,7 @@ async fn a_call_whose_only_replica_is_busy_waits_and_is_sent_there_again() {
     serving.abort();
 }
 
-// Seen red with a call that may run for 60 s at most.
+// Seen red with a call limited to 60 s.
 #[tokio::test]
 async fn a_call_may_run_as_long_as_the_function_says_and_no_longer() {
     let client = reqwest::Client::new();
@@ -439,7 +440,7 @@ async fn only_nodes_and_reconcilers_have_beats_taken() {
     }
 }
 
-// Seen red with a bound for each part alone.
+// Seen red with a time limit for each part alone.
 #[tokio::test(start_paused = true)]
 async fn a_body_that_comes_byte_by_byte_is_given_up() {
     let limits = CallLimits { request_body_bytes: 1000, ..limits() };
@@ -463,7 +464,7 @@ async fn a_body_that_comes_byte_by_byte_is_given_up() {
     serving.abort();
 }
 
-// Seen red with room for the body that is held until the answer has passed: ten calls hold all, and each waits.
+// Seen red with the body's room held until the answer has passed: ten calls hold everything, and each waits.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn bodies_and_answers_of_many_calls_pass_through_the_room_of_a_few() {
     let replica = echoes().await;
@@ -498,7 +499,7 @@ async fn bodies_and_answers_of_many_calls_pass_through_the_room_of_a_few() {
     assert_eq!(big.status(), 503, "there never is so much room");
     assert_eq!(big.headers()["retry-after"], "1");
     assert!(big.text().await.unwrap().contains("GatewayFull"));
-    // By another connection: the refused body may have ended that one.
+    // On another connection, because the rejected body may have ended that one.
     let counted = reqwest::get(&url).await.unwrap().json::<serde_json::Value>().await.unwrap();
     let counted = &counted["here"]["calls"];
     assert_eq!(counted["answers"], serde_json::json!({"200": 10, "503": 1}), "{counted}");

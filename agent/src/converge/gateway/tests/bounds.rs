@@ -1,4 +1,4 @@
-//! Time and number: clients that are slow, many, or still there at the end.
+//! Limits of time and number: clients that are slow, too many, or still connected at shutdown.
 
 use std::time::Duration;
 
@@ -27,7 +27,7 @@ async fn a_head_that_comes_byte_by_byte_is_given_up() {
     assert!(bed.client().await.closes().await, "who says nothing at all is no better");
 }
 
-// Seen red without the change from idle to a head.
+// Seen red without the transition from idle to a head.
 #[tokio::test]
 async fn a_later_head_has_no_more_time_than_the_first() {
     let limits = Limits { idle: Duration::from_secs(3600), ..short() };
@@ -46,7 +46,7 @@ async fn a_kept_connection_may_rest_longer_than_a_head_may_take_and_not_for_ever
     for _ in 0..2 {
         client.send(&get("/")).await;
         assert!(client.message().await.ends_with("hello"));
-        // Longer than a head may take, shorter than a rest: there is no event to wait for.
+        // Longer than a head may take, shorter than an idle period: there is no event to wait for.
         tokio::time::sleep(Duration::from_millis(700)).await;
     }
     client.send("GET / HT").await;
@@ -102,7 +102,7 @@ async fn who_is_one_too_many_waits_for_a_place() {
 async fn one_client_holds_a_quarter_of_all_places_and_its_refusal_says_so() {
     use crate::testing::TestNamespace;
     let limits = Limits { connections: 8, ..Limits::default() };
-    // The client has another address than the gateway: the node itself may hold all.
+    // The client has another address than the gateway, because the node itself may hold all connections.
     let mut node = TestNamespace::new();
     let client = node.pod();
     let peer = client.to_string();
@@ -159,7 +159,7 @@ async fn one_client_holds_a_quarter_of_all_places_and_its_refusal_says_so() {
     bed.shutdown.cancel();
 }
 
-/// An endpoint that says that it was asked, and answers after a while.
+/// Starts an endpoint that reports each request and answers it after a while.
 async fn slow() -> (std::net::SocketAddr, tokio::sync::mpsc::Receiver<()>) {
     let (asked, begun) = tokio::sync::mpsc::channel::<()>(1);
     let at = endpoint(move |mut wire| {
@@ -213,7 +213,7 @@ async fn at_the_end_a_request_that_hyper_takes_over_is_answered() {
     assert!(half.message().await.ends_with("done"));
 }
 
-// Seen red with connections that end at once: the first client gets no answer.
+// Seen red with connections that end immediately: the first client gets no answer.
 #[tokio::test]
 async fn at_the_end_a_connection_that_was_just_made_has_time_for_its_first_request() {
     let limits = Limits { drain: super::PATIENCE, first_byte: super::PATIENCE, ..Limits::default() };
@@ -221,7 +221,7 @@ async fn at_the_end_a_connection_that_was_just_made_has_time_for_its_first_reque
     let mut new = bed.client().await;
     let mut idle = bed.client().await;
     idle.send(&get("/")).await;
-    // The other one was taken before.
+    // Connections are accepted in order, so `new` has been accepted by now.
     idle.message().await;
     bed.shutdown.cancel();
     assert!(idle.closes().await);
@@ -246,7 +246,7 @@ async fn at_the_end_an_answer_that_began_before_the_request_was_sent_is_whole() 
     let bed = Bed::start(limits, table(&[at])).await;
     let (mut new, mut idle) = (bed.client().await, bed.client().await);
     idle.send("GET /nowhere HTTP/1.1\r\nHost: other.example\r\n\r\n").await;
-    // The other one was taken before.
+    // Connections are accepted in order, so `new` has been accepted by now.
     idle.message().await;
     bed.shutdown.cancel();
     assert!(idle.closes().await);

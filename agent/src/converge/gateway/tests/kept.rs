@@ -1,4 +1,4 @@
-//! Connections to endpoints between two requests.
+//! Idle connections to endpoints between two requests.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -11,7 +11,7 @@ use tokio::time::timeout;
 use super::{Bed, PATIENCE, endpoint, get, ok, table};
 use crate::http::server::Limits;
 
-/// An endpoint that answers with the number of connections that it has taken, and says when one ends.
+/// Starts an endpoint that answers with the number of connections it has accepted, and reports each one that ends.
 async fn counting() -> (std::net::SocketAddr, mpsc::Receiver<()>) {
     let (taken, (ended, ends)) = (Arc::new(AtomicUsize::new(0)), mpsc::channel(100));
     let at = endpoint(move |mut wire| {
@@ -99,7 +99,7 @@ async fn an_idle_connection_to_an_endpoint_that_no_table_has_is_closed() {
     timeout(PATIENCE, ends.recv()).await.unwrap().unwrap();
 }
 
-/// The names of this process's threads.
+/// Names of this process's threads.
 fn threads() -> Vec<String> {
     let tasks = std::fs::read_dir("/proc/self/task").unwrap();
     tasks.filter_map(|task| std::fs::read_to_string(task.unwrap().path().join("comm")).ok()).collect()

@@ -1,4 +1,4 @@
-//! The loop: where it listens, when it makes a table anew, and that a taken port ends nothing.
+//! The gateway's loop: its listening address, when it rebuilds the table, and a taken port that ends nothing.
 
 use std::net::TcpListener;
 use std::sync::Arc;
@@ -38,7 +38,7 @@ fn it_listens_at_the_eleventh_address_and_does_nothing_twice() {
     seen.listens = first.listen.map(|listen| listen.at);
     seen.routed = Some(Arc::clone(&seen.catalog));
     assert!(plan(&seen).is_empty());
-    // Another node came: routes and services are the same.
+    // Another node joined: routes and services are the same.
     seen.catalog = Arc::new(Catalog { revision: 9, ..Catalog::clone(&seen.catalog) });
     assert!(plan(&seen).is_empty());
     add_route(Arc::make_mut(&mut seen.catalog), "shop", "shop.example", &json!([]));
@@ -109,7 +109,7 @@ async fn a_taken_port_is_reported_and_tried_again_while_routes_are_kept_up() {
     let answer = ask("127.93.0.11").await;
     assert_eq!(first_line(&answer), "http/1.1 200 ok");
 
-    // An address that no link has yet, then one that can be asked: the gateway moves.
+    // First an address that no link has yet, then a reachable one: the gateway moves.
     subnets.send_replace(range("192.0.2.0/24"));
     run(&mut the_loop).await.unwrap();
     subnets.send_replace(range("127.94.0.0/16"));

@@ -1,4 +1,4 @@
-//! The gateway over real loopback sockets, with small endpoints that do what real ones may.
+//! The gateway over real loopback sockets, with small endpoints that behave as real ones may.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -37,14 +37,14 @@ mod shares;
 mod trouble;
 mod vanishing;
 
-/// Far above what any step takes.
+/// Far longer than any step takes.
 const PATIENCE: Duration = Duration::from_secs(20);
 
 fn versioned<T>(value: T) -> Arc<Versioned<T>> {
     Arc::new(Versioned { value, create_revision: 1, mod_revision: 1 })
 }
 
-/// A catalog as etcd gave it.
+/// A catalog as received from etcd.
 fn known() -> Catalog {
     Catalog { known_from: KnownFrom::Etcd, ..Catalog::default() }
 }
@@ -59,7 +59,7 @@ fn add_route(catalog: &mut Catalog, name: &str, host: &str, paths: &Value) {
     catalog.routes.insert(NamespacedName::new("default", name), versioned(record));
 }
 
-/// One that sleeps, as a process without an agent knows it.
+/// Functions with one that sleeps, as known to a process without an agent.
 fn functions() -> Arc<Functions> {
     let mut catalog = known();
     catalog.functions.insert(NamespacedName::new("default", "asleep"), versioned(FunctionRecord::default()));
@@ -67,7 +67,7 @@ fn functions() -> Arc<Functions> {
     Arc::new(Functions::of_last_known(catalog, None, &ControlPlane::default()))
 }
 
-/// `shop.example` with `/` to these endpoints.
+/// Routes `/` of `shop.example` to these endpoints.
 fn table(endpoints: &[SocketAddr]) -> Table {
     let mut catalog = known();
     let endpoints: Vec<Value> =
@@ -78,7 +78,7 @@ fn table(endpoints: &[SocketAddr]) -> Table {
     Table::of(&catalog, "n1")
 }
 
-/// A gateway on a port of its own.
+/// A gateway on its own port.
 struct Bed {
     address: SocketAddr,
     tables: watch::Sender<Arc<Table>>,
@@ -107,7 +107,7 @@ impl Bed {
         Self { address, tables, proxy, shutdown, serving }
     }
 
-    /// With the usual limits and `/` of `shop.example` to these endpoints.
+    /// Starts a gateway with the usual limits that routes `/` of `shop.example` to these endpoints.
     async fn with(endpoints: &[SocketAddr]) -> Self {
         Self::start(Limits::default(), table(endpoints)).await
     }
@@ -116,7 +116,7 @@ impl Bed {
         Wire::new(TcpStream::connect(self.address).await.unwrap())
     }
 
-    /// One request on a connection of its own; the whole answer.
+    /// Sends one request on its own connection and returns the whole answer.
     async fn ask(&self, request: &str) -> String {
         let mut client = self.client().await;
         client.send(request).await;
@@ -129,7 +129,7 @@ fn get(path: &str) -> String {
     format!("GET {path} HTTP/1.1\r\nHost: shop.example\r\n\r\n")
 }
 
-/// One end of a connection, byte by byte.
+/// End of a connection that is read and written byte by byte.
 struct Wire {
     stream: TcpStream,
     buffer: Vec<u8>,
@@ -144,17 +144,17 @@ impl Wire {
         self.stream.write_all(text.as_bytes()).await.unwrap();
     }
 
-    /// More bytes; false at the end.
+    /// Reads more bytes; false at the end.
     async fn more(&mut self) -> bool {
         let mut chunk = vec![0; 65536];
         let read = timeout(PATIENCE, self.stream.read(&mut chunk)).await.expect("nothing came");
-        // A reset is an end, too.
+        // A reset counts as the end too.
         let read = read.unwrap_or(0);
         self.buffer.extend_from_slice(&chunk[..read]);
         read > 0
     }
 
-    /// All up to and with `mark`; what there is if the connection ends before.
+    /// Reads up to and including `mark`; returns less if the connection ends before.
     async fn until(&mut self, mark: &str) -> String {
         loop {
             let found = self.buffer.windows(mark.len()).position(|window| window == mark.as_bytes());
@@ -177,12 +177,12 @@ impl Wire {
         self.take(count.min(self.buffer.len()))
     }
 
-    /// The head of a message, in lower case; empty at the end of the connection.
+    /// Reads the head of a message, in lower case; empty at the end of the connection.
     async fn head(&mut self) -> String {
         self.until("\r\n\r\n").await.to_ascii_lowercase()
     }
 
-    /// A head, then a body of the length that it names or in chunks as they were sent.
+    /// Reads a head and its body: of the declared length, or in chunks as they were sent.
     async fn message(&mut self) -> String {
         let head = self.head().await;
         let body = match field(&head, "content-length") {
@@ -193,31 +193,30 @@ impl Wire {
         head + &body
     }
 
-    /// Whether the other side closes without another word.
+    /// True if the other side closes without sending anything more.
     async fn closes(&mut self) -> bool {
         self.buffer.is_empty() && !self.more().await
     }
 }
 
-/// The value of a field of a lower-case head.
+/// Finds a field's value in a lower-case head.
 fn field<'a>(head: &'a str, name: &str) -> Option<&'a str> {
     head.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(": "))
 }
 
-/// The first line.
 fn first_line(message: &str) -> &str {
     message.lines().next().unwrap_or_default()
 }
 
-/// What servers add to an answer; one without it is not plain.
+/// Header that servers add to an answer; an answer without it is not plain.
 const DATE: &str = "Date: Thu, 26 Nov 2026 18:00:00 GMT";
 
-/// A plain answer with this body.
+/// Builds a plain answer with this body.
 fn ok(body: &str) -> String {
     format!("HTTP/1.1 200 OK\r\n{DATE}\r\nContent-Length: {}\r\n\r\n{body}", body.len())
 }
 
-/// An endpoint that gives each connection to `serve`.
+/// Starts an endpoint that passes each connection to `serve`.
 async fn endpoint<F, S>(serve: S) -> SocketAddr
 where
     S: Fn(Wire) -> F + Send + 'static,
@@ -229,7 +228,7 @@ where
     address
 }
 
-/// Gives each connection of the listener to `serve`.
+/// Passes each connection of the listener to `serve`.
 fn serve_at<F, S>(listener: TcpListener, serve: S)
 where
     S: Fn(Wire) -> F + Send + 'static,
@@ -242,7 +241,7 @@ where
     });
 }
 
-/// An endpoint that answers every request of a connection with what it got.
+/// Starts an endpoint that answers every request of a connection with the request itself.
 async fn mirror() -> SocketAddr {
     endpoint(|mut wire| async move {
         loop {
@@ -256,7 +255,7 @@ async fn mirror() -> SocketAddr {
     .await
 }
 
-/// An endpoint that answers every request with its name.
+/// Starts an endpoint that answers every request with its name.
 async fn named(name: &'static str) -> SocketAddr {
     endpoint(move |mut wire| async move {
         while !wire.message().await.is_empty() {
@@ -266,7 +265,7 @@ async fn named(name: &'static str) -> SocketAddr {
     .await
 }
 
-/// An address where nothing listens.
+/// Address on which nothing listens.
 async fn nobody() -> SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     listener.local_addr().unwrap()

@@ -1,4 +1,4 @@
-//! What passes through the gateway, and how it looks on the other side.
+//! Requests and answers that pass through the gateway, as the other side receives them.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -8,7 +8,7 @@ use tokio::sync::{Mutex, mpsc};
 
 use super::{Bed, DATE, Wire, endpoint, field, first_line, get, mirror, ok};
 
-// Seen red with a client that keeps no connection (`pool_max_idle_per_host(0)`).
+// Seen red with a client that keeps no connections (`pool_max_idle_per_host(0)`).
 #[tokio::test]
 async fn both_sides_keep_their_connection() {
     let connections = Arc::new(AtomicUsize::new(0));
@@ -31,7 +31,7 @@ async fn both_sides_keep_their_connection() {
     assert_eq!(connections.load(Ordering::SeqCst), 1);
 }
 
-// Seen red with a rewrite that forgets the query, and without `headers::to_endpoint`.
+// Seen red with a rewrite that drops the query, and without `headers::to_endpoint`.
 #[tokio::test]
 async fn a_request_arrives_as_it_was_but_for_what_a_proxy_does() {
     let bed = Bed::with(&[mirror().await]).await;
@@ -104,8 +104,8 @@ async fn each_side_sees_the_first_chunk_before_the_other_has_sent_the_last() {
     assert_eq!(client.until("0\r\n\r\n").await, "4\r\nlast\r\n0\r\n\r\n");
 }
 
-// Seen red with a connection that wakes no task while the next piece of an answer is waited for, and with a plain answer that
-// is waited for without limit.
+// Seen red with a connection that wakes no task while the next piece of an answer is pending, and with a plain answer
+// that is awaited without limit.
 #[tokio::test]
 async fn each_piece_of_an_answer_passes_before_the_next_is_sent() {
     let (next, pieces) = mpsc::channel(1);
@@ -220,7 +220,7 @@ async fn a_web_socket_is_a_tunnel_that_may_rest_longer_than_a_connection() {
     assert_eq!(first_line(&head), "http/1.1 101 switching protocols");
     assert_eq!(field(&head, "sec-websocket-accept"), Some("s3pplmbitxaq9kygzzhzrbk+xoo="));
     assert_eq!(client.exactly(7).await, "welcome");
-    // Longer than an idle connection may: there is no event to wait for.
+    // Longer than a connection may stay idle: there is no event to wait for.
     tokio::time::sleep(std::time::Duration::from_millis(400)).await;
     for text in ["ping", "\u{1}\u{0}frame", "end"] {
         client.send(text).await;
@@ -230,11 +230,11 @@ async fn a_web_socket_is_a_tunnel_that_may_rest_longer_than_a_connection() {
     assert!(client.closes().await, "the end of one side ends the other");
 }
 
-/// Bytes in blocks, with the number of the block in each.
+/// Size of a block; each block carries its number.
 const BLOCK: usize = 1 << 16;
 const BLOCKS: usize = 1600;
 
-/// Sends blocks until the other side takes none for a while; how many.
+/// Sends blocks until the other side accepts none for a while. Returns their number.
 async fn pour(wire: &mut Wire) -> usize {
     for number in 0..BLOCKS {
         let block = vec![u8::try_from(number % 251).unwrap(); BLOCK];
@@ -309,7 +309,7 @@ async fn what_the_endpoint_does_not_take_is_not_taken_from_the_client() {
     let mut client = bed.client().await;
     client.send(&post_of_100_mib()).await;
     let sent = (pour(&mut client).await * BLOCK) >> 20;
-    // The kernel's buffers of two connections, 4 to 6 MiB each; the gateway's own are below 1 MiB.
+    // The kernel's buffers of two connections hold 4 to 6 MiB each; the gateway's own are below 1 MiB.
     assert!(sent < 48, "{sent} MiB were taken");
     drop(wanted.recv().await);
 }

@@ -1,4 +1,4 @@
-//! Plain requests, and those that hyper takes over: each reaches an endpoint once.
+//! Plain requests, and those that hyper takes over: each reaches an endpoint exactly once.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -14,7 +14,7 @@ use super::{Bed, DATE, Wire, endpoint, field, first_line, get, ok};
 use crate::http::server;
 use crate::http::server::Limits;
 
-/// Counts what an endpoint gets.
+/// Counts of an endpoint's connections and requests.
 #[derive(Debug, Clone, Default)]
 struct Counts {
     connections: Arc<AtomicUsize>,
@@ -27,7 +27,7 @@ impl Counts {
     }
 }
 
-/// A bed whose endpoint answers each request on its connections with these pieces, one after the other.
+/// Starts a gateway whose endpoint answers each request with these pieces, one after the other.
 async fn bed(pieces: &'static [&'static str], pause: Duration) -> (Bed, Counts) {
     let counts = Counts::default();
     let counted = counts.clone();
@@ -48,8 +48,8 @@ async fn bed(pieces: &'static [&'static str], pause: Duration) -> (Bed, Counts) 
     (Bed::with(&[at]).await, counts)
 }
 
-/// Asks twice on one connection: each answer must be `wanted`, in lower case, and the endpoint must get two requests by one
-/// connection.
+/// Sends two requests on one connection: each answer must contain all of `wanted`, in lower case, and the endpoint
+/// must receive both on one connection.
 async fn asked_twice(pieces: &'static [&'static str], pause: Duration, wanted: &[&str]) {
     let (bed, counts) = bed(pieces, pause).await;
     let mut client = bed.client().await;
@@ -64,7 +64,7 @@ async fn asked_twice(pieces: &'static [&'static str], pause: Duration, wanted: &
 const PLAIN: &str =
     "HTTP/1.1 200 OK\r\nDate: Thu, 26 Nov 2026 18:00:00 GMT\r\nContent-Length: 5\r\nX-A: b\r\n\r\nhello";
 
-// Seen red with every request through hyper: it writes names in lower case.
+// Seen red with every request through hyper, which writes names in lower case.
 #[tokio::test]
 async fn a_plain_request_arrives_without_hyper_and_another_one_on_its_connection_with_it() {
     let at = endpoint(|mut wire| async move {
@@ -93,7 +93,7 @@ async fn a_plain_request_arrives_without_hyper_and_another_one_on_its_connection
     }
 }
 
-// Seen red without `proxy-authenticate` in `hop_by_hop`: each header goes with a request that is plain without it.
+// Seen red without `proxy-authenticate` in `hop_by_hop`: each header is on a request that is plain without it.
 #[tokio::test]
 async fn what_holds_for_one_connection_only_does_not_reach_an_endpoint() {
     let bed = Bed::with(&[super::mirror().await]).await;
@@ -119,8 +119,8 @@ async fn a_plain_answer_passes_also_in_pieces() {
     asked_twice(pieces, Duration::from_millis(5), &["hello"]).await;
 }
 
-// Seen red with a `Replayed` that passes the request on again, that reads no more than what had come, and that reads before
-// the request.
+// Seen red with a `Replayed` that passes the request on a second time, that reads no more than what had arrived, and
+// that reads before the request.
 #[tokio::test]
 async fn what_is_not_plain_is_asked_for_once_and_its_connection_is_kept() {
     let quick = Duration::from_millis(5);
@@ -131,7 +131,7 @@ async fn what_is_not_plain_is_asked_for_once_and_its_connection_is_kept() {
     asked_twice(&["HTTP/1.1 204 No Content\r\nX-A: b\r\n\r\n"], quick, &["204", "x-a: b"]).await;
 }
 
-// Seen red with a request that is sent anew when its time is up.
+// Seen red with a request that is sent again when its time is up.
 #[tokio::test]
 async fn a_slow_answer_is_asked_for_once() {
     asked_twice(&[PLAIN], Duration::from_millis(400), &["hello"]).await;
@@ -139,7 +139,7 @@ async fn a_slow_answer_is_asked_for_once() {
     asked_twice(pieces, Duration::from_millis(400), &["hellohello"]).await;
 }
 
-// Seen red without `avoid`: each client's request opens a connection.
+// Seen red without `avoid`: each client's request opens a new connection.
 #[tokio::test]
 async fn an_answer_that_is_large_or_ends_with_its_connection_is_whole() {
     let large: &'static str =
@@ -159,7 +159,7 @@ async fn an_answer_that_is_large_or_ends_with_its_connection_is_whole() {
     assert!(answer.ends_with("hello\r\n0\r\n\r\n"), "{answer}");
 }
 
-// Seen red without `is_held`: the connection lasts for ever.
+// Seen red without `is_held`: the connection lasts forever.
 #[tokio::test]
 async fn an_answer_that_nobody_reads_is_given_up() {
     let large: &'static str =
@@ -178,7 +178,7 @@ async fn an_answer_that_nobody_reads_is_given_up() {
     .await;
     let limits = Limits { answer: Duration::from_millis(300), ..Limits::default() };
     let listener = server::listen("127.0.0.1:0".parse().unwrap()).unwrap();
-    // Connections inherit it, so a few answers fill it.
+    // Accepted connections inherit the buffer size, so a few answers fill it.
     SockRef::from(&listener).set_send_buffer_size(4096).unwrap();
     let bed = Bed::at(listener, limits, super::table(&[at])).await;
     let mut client = bed.client().await;
@@ -192,7 +192,7 @@ async fn an_answer_that_nobody_reads_is_given_up() {
     assert!(counts.now().1 > 0);
 }
 
-// Seen red with a rest that is not written.
+// Seen red with a remainder that is not written.
 #[tokio::test]
 async fn answers_that_the_client_takes_late_are_whole() {
     let body: String = (0..3000).map(|number| format!("{number:05}")).collect();
@@ -210,7 +210,7 @@ async fn answers_that_the_client_takes_late_are_whole() {
     .await;
     let bed = Bed::with(&[at]).await;
     let mut client = bed.client().await;
-    // More than the kernel keeps for a client that does not read: then nothing more is asked for.
+    // More answers than the kernel buffers for a client that does not read: the gateway then sends no more requests.
     let requests = 1000;
     let mut answered = 0;
     client.send(&get("/").repeat(requests)).await;
@@ -223,7 +223,7 @@ async fn answers_that_the_client_takes_late_are_whole() {
     }
 }
 
-// Seen red with `is_silent` that is always true.
+// Seen red with an `is_silent` that is always true.
 #[tokio::test]
 async fn what_an_endpoint_sends_unasked_is_no_answer_to_the_next_request() {
     let (unasked, go) = mpsc::channel::<()>(1);
@@ -250,7 +250,7 @@ async fn what_an_endpoint_sends_unasked_is_no_answer_to_the_next_request() {
     }
 }
 
-// Seen red with a handler that routes a request anew whose answer is on the way.
+// Seen red with a handler that routes a request again while its answer is on the way.
 #[tokio::test]
 async fn a_request_that_hyper_takes_over_is_answered_though_its_route_is_gone() {
     let (asked, mut begun) = mpsc::channel::<()>(1);
@@ -273,7 +273,7 @@ async fn a_request_that_hyper_takes_over_is_answered_though_its_route_is_gone() 
     assert_eq!(first_line(&bed.ask(&get("/")).await), "http/1.1 503 service unavailable");
 }
 
-// Seen red with links that are kept whatever has come.
+// Seen red with links that are kept whatever has arrived.
 #[tokio::test]
 async fn what_an_endpoint_sends_behind_its_answer_is_no_answer_to_the_next_request() {
     let (bed, counts) = bed(&["HTTP/1.1 200 OK\r\nDate: now\r\nContent-Length: 1\r\n\r\naHTTP/1.1 200 OK\r\nDate: now\r\nContent-Length: 1\r\n\r\nb"], Duration::ZERO).await;

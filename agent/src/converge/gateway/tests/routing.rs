@@ -1,4 +1,4 @@
-//! Tables: which endpoints a host and a path lead to, and with which path.
+//! Routing tables: the endpoints and the path for a host and a path.
 
 use hyper::HeaderMap;
 use serde_json::{Value, json};
@@ -15,7 +15,7 @@ fn service(endpoints: &Value) -> Value {
     })
 }
 
-/// One endpoint of this number.
+/// An endpoint with this number.
 fn pod(number: u8) -> Value {
     service(&json!([{"address": format!("10.244.0.{number}"), "ports": [5300, 8080, 0], "node": "n1"}]))
 }
@@ -35,7 +35,7 @@ fn catalog() -> Catalog {
     catalog
 }
 
-/// The endpoint and path, as text.
+/// Formats the endpoint and path.
 fn found(table: &Table, host: &str, path: &str) -> String {
     match table.find(host, path) {
         Err(what) => format!("{what:?}"),
@@ -50,7 +50,7 @@ fn found(table: &Table, host: &str, path: &str) -> String {
     }
 }
 
-// Seen red without the look for a slash in `rest_of`, and with `host` instead of `name(host)`.
+// Seen red without the check for a slash in `rest_of`, and with `host` instead of `name(host)`.
 #[test]
 fn the_longest_path_that_ends_where_a_segment_ends_wins() {
     let table = Table::of(&catalog(), "n1");
@@ -78,7 +78,7 @@ fn the_longest_path_that_ends_where_a_segment_ends_wins() {
     }
 }
 
-// Seen red with `port.port == path.port` alone, and without the look for port 0.
+// Seen red with `port.port == path.port` alone, and without the check for port 0.
 #[test]
 fn a_path_that_leads_nowhere_says_why() {
     let mut catalog = catalog();

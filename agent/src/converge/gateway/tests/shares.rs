@@ -1,4 +1,4 @@
-//! Which backend of a path gets which request.
+//! The choice of a backend for each request to a path.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
@@ -37,7 +37,7 @@ fn headers(all: &[(&str, &str)]) -> HeaderMap {
     all.iter().map(header).collect()
 }
 
-/// How often each was picked.
+/// Counts the picks of each backend.
 fn count(shares: &Shares, turns: &Turns, requests: u32, counts: &mut BTreeMap<String, u32>) {
     for _ in 0..requests {
         let picked = shares.pick(&HeaderMap::new(), turns).unwrap();
@@ -45,7 +45,7 @@ fn count(shares: &Shares, turns: &Turns, requests: u32, counts: &mut BTreeMap<St
     }
 }
 
-// Seen red with points that are drawn at random.
+// Seen red with randomly drawn points.
 #[test]
 fn shares_are_exact_over_any_stretch_of_requests() {
     let shares = shares(vec![backend(90, to(1)), backend(10, to(2))]);
@@ -63,7 +63,7 @@ fn shares_are_exact_over_several_gateways_and_through_changes_of_the_table() {
     let gateways = [Turns::default(), Turns::default(), Turns::default()];
     let mut counts = BTreeMap::new();
     for round in 0..1_000_u32 {
-        // Each time a new table, as when endpoints change.
+        // A new table each time, as when endpoints change.
         let shares = shares(vec![backend(9, to(1)), backend(1, to(2))]);
         count(&shares, &gateways[(round % 3) as usize], 10, &mut counts);
     }

@@ -1,4 +1,4 @@
-//! Endpoints that fail, clients that err, and what each gets.
+//! Failing endpoints, misbehaving clients, and the answer that each gets.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -10,7 +10,7 @@ use super::super::route::Table;
 use super::{Bed, add_route, endpoint, field, first_line, get, known, mirror, named, nobody, ok, table};
 use crate::http::server::Limits;
 
-// Seen red with a table that a handler takes once.
+// Seen red with a table that a handler loads only once.
 #[tokio::test]
 async fn every_refusal_has_its_status_and_says_why() {
     let mut catalog = known();
@@ -77,7 +77,7 @@ async fn when_nobody_takes_the_connection_it_is_a_502_with_the_address() {
     assert!(answer.contains("refused"), "{answer}");
 }
 
-/// An endpoint that reads a request and hangs up, and how often it was asked.
+/// Starts an endpoint that reads a request and hangs up; returns its address and its count of requests.
 async fn rude() -> (std::net::SocketAddr, Arc<AtomicUsize>) {
     let asked = Arc::new(AtomicUsize::new(0));
     let counter = Arc::clone(&asked);
@@ -112,7 +112,7 @@ async fn what_may_have_been_done_is_done_again_only_if_that_is_the_same() {
 #[tokio::test]
 async fn a_connection_that_was_closed_while_it_was_kept_costs_no_request() {
     let at = endpoint(|mut wire| async move {
-        // One request, and the second finds the door shut.
+        // Answers one request; the second finds the connection closed.
         wire.message().await;
         wire.send(&ok("hello")).await;
         wire.message().await;
@@ -144,7 +144,7 @@ async fn an_upload_may_take_as_long_as_it_goes_on() {
     client.send("POST / HTTP/1.1\r\nHost: shop.example\r\nContent-Length: 10\r\n\r\n").await;
     for _ in 0..10 {
         client.send("x").await;
-        // The pace of a slow client, not a wait: together more than an answer may take.
+        // The pace of a slow client; together more than an answer may take.
         tokio::time::sleep(Duration::from_millis(300)).await;
     }
     assert_eq!(first_line(&client.message().await), "http/1.1 200 ok");
@@ -186,7 +186,7 @@ async fn a_client_that_leaves_frees_the_endpoint() {
     tokio::time::timeout(super::PATIENCE, left.recv()).await.unwrap().unwrap();
 }
 
-/// What is sent when two programs are to disagree about where a request ends.
+/// Request smuggled behind another when two programs disagree about where that one ends.
 const SMUGGLED: &str = "GET /admin HTTP/1.1\r\nHost: shop.example\r\n\r\n";
 
 #[tokio::test]
@@ -230,7 +230,7 @@ async fn no_request_hides_in_another() {
         let mut client = bed.client().await;
         client.send(&attempt).await;
         let answers = client.until("\u{4}").await;
-        // Refused, or answered once as what it is; then the connection is over.
+        // The request is refused or answered once as what it is; then the connection ends.
         assert!(answers.matches("HTTP/1.1 ").count() <= 1, "{attempt:?} gives {answers:?}");
     }
     let seen = seen.lock().unwrap();

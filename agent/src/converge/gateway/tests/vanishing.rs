@@ -1,5 +1,5 @@
-//! Endpoints whose packets vanish, as those of a node that lost its power, in network namespaces of the
-//! test's own; and endpoints that are only slow, which must not be taken for them.
+//! Endpoints whose packets vanish, like those of a node that lost power, in the test's own network namespaces; and
+//! endpoints that are only slow, which must not be mistaken for them.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -13,10 +13,10 @@ use crate::testing::{TestNamespace, in_pod, inside};
 
 const POST: &str = "POST / HTTP/1.1\r\nHost: shop.example\r\nContent-Length: 2\r\n\r\nhi";
 
-/// Longer than an endpoint is waited for that gives no sign.
+/// Longer than the gateway waits for an endpoint that gives no sign of life.
 const SLOW: Duration = Duration::from_secs(7);
 
-/// Two machines, each with a link of its own to where the gateway is.
+/// Two machines, each with its own link to the gateway's namespace.
 struct Machines {
     namespace: TestNamespace,
     pods: [i32; 2],
@@ -44,7 +44,7 @@ impl Machines {
         Self { namespace, pods }
     }
 
-    /// Runs `work` where the gateway is.
+    /// Runs `work` in the gateway's namespace.
     fn run(&mut self, work: impl AsyncFnOnce([i32; 2]) + Send) {
         let pods = self.pods;
         let talk = || {
@@ -60,7 +60,7 @@ fn address(number: usize) -> SocketAddr {
     format!("10.9.{number}.2:80").parse().unwrap()
 }
 
-/// Port 80 of a machine.
+/// Listens on port 80 of a machine.
 fn port(pid: i32) -> TcpListener {
     let listener = inside(pid, || std::net::TcpListener::bind("0.0.0.0:80")).unwrap();
     listener.set_nonblocking(true).unwrap();
@@ -81,7 +81,7 @@ async fn bed(endpoints: &[SocketAddr]) -> Bed {
     Bed::at(listener, Limits::default(), table(endpoints)).await
 }
 
-/// From now on nothing reaches the machine or leaves it.
+/// Drops every packet to and from the machine from now on.
 fn vanish(pid: i32) {
     for chain in ["INPUT", "OUTPUT"] {
         assert!(in_pod(pid, "iptables", &["-I", chain, "-j", "DROP"]).0);
@@ -110,7 +110,7 @@ fn requests_on_kept_connections_to_a_machine_that_is_gone_go_elsewhere_soon() {
     });
 }
 
-// Seen red with all requests by patient connections.
+// Seen red with all requests on patient connections.
 #[test]
 fn what_may_have_been_done_by_a_machine_that_is_gone_is_a_502_soon() {
     Machines::new().run(async |[one, _]| {
@@ -124,7 +124,7 @@ fn what_may_have_been_done_by_a_machine_that_is_gone_is_a_502_soon() {
     });
 }
 
-// Seen red with the keepalive of `idle`: all that was sent is acknowledged.
+// Seen red with the keepalive of `idle`: everything sent has been acknowledged.
 #[test]
 fn a_machine_that_goes_after_it_took_the_request_is_not_waited_for() {
     Machines::new().run(async |[one, two]| {
@@ -141,7 +141,7 @@ fn a_machine_that_goes_after_it_took_the_request_is_not_waited_for() {
         let bed = bed(&[address(0)]).await;
         let mut client = bed.client().await;
         bed.tables.send_replace(std::sync::Arc::new(table(&[address(0), address(1)])));
-        // One of two gets the one that takes it.
+        // One of the two requests goes to the machine that vanishes.
         let mut other = bed.client().await;
         client.send(&get("/")).await;
         other.send(&get("/")).await;
@@ -152,18 +152,18 @@ fn a_machine_that_goes_after_it_took_the_request_is_not_waited_for() {
     });
 }
 
-// Seen red with large bodies over watched connections: the endpoint's kernel has no room for 7 s.
+// Seen red with large bodies on watched connections: the endpoint's kernel has no room for 7 s.
 #[tokio::test]
 async fn who_is_only_slow_gets_its_time() {
     let slow = endpoint(|mut wire| async move {
         wire.message().await;
-        // The pace of a slow endpoint, not a wait.
+        // The pace of a slow endpoint; nothing is awaited.
         tokio::time::sleep(SLOW).await;
         wire.send(&ok("slow")).await;
     })
     .await;
     let full = endpoint(|mut wire| async move {
-        // It reads nothing for as long.
+        // The endpoint reads nothing for that long.
         tokio::time::sleep(SLOW).await;
         wire.message().await;
         wire.send(&ok("full")).await;

@@ -1,5 +1,5 @@
-//! The trial of the tunnel's checksums: whom it asks, what it does on a fake, and a card that lies on the real
-//! kernel.
+//! The trial of the tunnel's checksums: the nodes it connects to, its effects on a fake, and a card that falsely
+//! reports checksum offload on the real kernel.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -45,7 +45,7 @@ fn a_whole_tunnel_is_tried_with_the_nodes_that_it_leads_to() {
     assert!(!plan(&fresh).iter().any(|step| matches!(step, TunnelStep::TryChecksums(_))));
 }
 
-/// What a trial does and says of a tunnel whose other nodes answer so.
+/// Runs a trial on a tunnel whose other nodes answer like this. Returns its result, its acts and the final setting.
 async fn run(answering: &[(u8, bool)], lost: usize) -> (TrialResult, Vec<String>, bool) {
     let netlink = FakeNetlink::default();
     netlink.kernel().offload_is_on = true;
@@ -65,17 +65,18 @@ async fn checksums_are_computed_only_where_nothing_else_gets_through() {
     let (found, acts, is_on) = run(&[(2, true)], 0).await;
     assert_eq!((found, is_on), (TrialResult::Computed("n2".into()), false));
     assert_eq!(acts, [knock, off, knock, on, knock, off]);
-    // No node answers either way: left as it was.
+    // No node answers either way: the offload stays as it was.
     let (found, acts, is_on) = run(&[], 0).await;
     assert_eq!((found, is_on), (TrialResult::Silence, true));
     assert_eq!(acts, [knock, off, knock, on]);
-    // Lost by chance.
+    // A packet lost by chance.
     let (found, acts, is_on) = run(&[(2, false)], 1).await;
     assert_eq!((found, is_on), (TrialResult::Sound, true));
     assert_eq!(acts, [knock, off, knock, on, knock]);
 }
 
-/// How often a loop tries, and what it says. Halfway its tunnel vanishes, and is made again with this offload.
+/// Returns the number of trials of a loop and its reports. Halfway, its tunnel vanishes and is recreated with this
+/// offload setting.
 async fn tries_of_a_loop(netlink: &Arc<FakeNetlink>, on_when_made: bool) -> (usize, Vec<String>) {
     netlink.kernel().addresses.insert([192, 0, 2, 1].into());
     let subnet = Subnet {
@@ -118,7 +119,7 @@ async fn tries_of_a_loop(netlink: &Arc<FakeNetlink>, on_when_made: bool) -> (usi
     (tried, said)
 }
 
-// Seen red without the count of trials, and without a new count for a new link.
+// Seen red without the count of trials, and without resetting it for a new link.
 #[tokio::test]
 async fn a_loop_tries_until_a_node_answered_or_often_enough() {
     let netlink = Arc::new(FakeNetlink::default());
@@ -139,13 +140,14 @@ async fn a_loop_tries_until_a_node_answered_or_often_enough() {
     assert!(tried == 2 && said.len() == 2 && said[0].contains("not permitted"), "{said:?}");
 }
 
-/// Drops each first packet of a connection through the tunnel from node 1 to node 2 whose checksum was left
-/// to the card: it holds the sum of the addresses, the protocol and the length alone. So does a card that
-/// only says that it computes them.
+/// Drops the first packet of every connection through the tunnel from node 1 to node 2 whose checksum was left to the
+/// card: such a checksum covers only the addresses, the protocol and the length. This is what a card sends that
+/// claims
+/// checksum offload but does not compute it.
 fn lying_card(node: &TestNamespace) {
     let first_packet = 40;
     let sum = 0x0af4 + 0x0100 + 0x0af4 + 0x0200 + 6 + first_packet;
-    // Headers of IP, UDP, VXLAN, Ethernet and IP: 70 bytes, and 16 more of TCP.
+    // Headers of IP, UDP, VXLAN, Ethernet and IP: 70 bytes, plus 16 bytes of TCP.
     let unfinished = format!("84&0xFFFF={sum:#x}");
     let rule =
         ["-A", "OUTPUT", "-p", "udp", "--dport", "8472", "-m", "u32", "--u32", &unfinished, "-j", "DROP"];
@@ -179,7 +181,7 @@ async fn a_card_that_only_says_it_computes_them_is_found_out_on_the_real_kernel(
     assert!(!netlink.answers(at(2)).await, "the card lies");
     assert_eq!(tried().await, TrialResult::Computed("n2".into()));
     assert!(!is_on().await && netlink.answers(at(2)).await);
-    // A link that is made anew has the card's checksums again.
+    // A recreated link has the card's checksums again.
     netlink.remove_tunnel("mk8s.1").await.unwrap();
     netlink.ensure_tunnel(&tunnel(1)).await.unwrap();
     for entry in entries(2) {

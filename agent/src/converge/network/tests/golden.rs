@@ -115,7 +115,7 @@ fn builds_reach_the_world_the_index_and_dns_and_nothing_else_of_the_cluster_or_t
     assert!(written.contains(wanted), "{written}");
 }
 
-/// What is on a node after the rules above, with one host port.
+/// State of a node with the rules above and one host port.
 const ADOPTED: &str = "\
 *filter
 :INPUT ACCEPT [0:0]

@@ -1,5 +1,6 @@
-//! Real packets through real rules, in network namespaces of the test's own: a node, its pods, and a
-//! neighbour of the node that stands for the world outside.
+//! Real packets through real rules, in the test's own network namespaces: a node, its pods, and a neighbor of the
+//! node
+//! that stands for the world outside.
 
 use std::io::{Read as _, Write as _};
 use std::net::{SocketAddr, TcpListener, TcpStream, UdpSocket};
@@ -28,12 +29,12 @@ struct Node {
     network: NetworkLoop,
     tables: watch::Sender<PodTable>,
     _subnets: watch::Sender<Option<Subnet>>,
-    /// The neighbour's network namespace.
+    /// Process in the neighbor's network namespace.
     outside: i32,
 }
 
 impl Node {
-    /// A node at 192.0.2.1 whose FORWARD drops, as Docker leaves it, and a neighbour at 192.0.2.2.
+    /// Creates a node at 192.0.2.1 whose FORWARD drops, as Docker leaves it, and a neighbor at 192.0.2.2.
     async fn new() -> Self {
         let mut namespace = TestNamespace::new();
         let outside = namespace.pod();
@@ -59,7 +60,7 @@ impl Node {
         Self { namespace, netlink, iptables, network, tables, _subnets: subnets, outside }
     }
 
-    /// One run of the loop; true if it had to do something.
+    /// Runs the loop once; true if there was something to do.
     async fn converge(&mut self) -> bool {
         let Observation::Ready(observed) = self.network.observe().await.unwrap() else { panic!("ready") };
         let plan = NetworkLoop::plan(&observed, jiff::Timestamp::now());
@@ -69,7 +70,8 @@ impl Node {
         acts
     }
 
-    /// Runs until it has something to do: the next read waits for a multiple of the time that the last took.
+    /// Runs the loop until there is something to do: the next read waits for a multiple of the time that the last
+    /// took.
     async fn heals(&mut self) -> bool {
         let acts = async {
             while !self.converge().await {
@@ -79,7 +81,7 @@ impl Node {
         tokio::time::timeout(Duration::from_secs(10), acts).await.is_ok()
     }
 
-    /// A pod with this last number of its address.
+    /// Creates a pod whose address ends with this number.
     async fn pod(&mut self, number: u8) -> i32 {
         let pid = self.namespace.pod();
         let link = PodLink {
@@ -95,7 +97,7 @@ impl Node {
         pid
     }
 
-    /// From now on these ports of the node lead to these pods' port 80.
+    /// Directs these ports of the node to port 80 of these pods.
     fn publish(&self, ports: &[(Protocol, u16, u8)]) {
         let net = |(protocol, port, number): &(Protocol, u16, u8)| {
             let uid = number.to_string();
@@ -108,8 +110,7 @@ impl Node {
     }
 }
 
-/// Answers every connection to port 80 of the pod with the address that it comes from, until the
-/// test ends.
+/// Answers every connection to port 80 of the pod with the client's address, until the test ends.
 fn serve_tcp(pid: i32) {
     let listener = inside(pid, || TcpListener::bind("0.0.0.0:80")).unwrap();
     std::thread::spawn(move || {
@@ -119,7 +120,7 @@ fn serve_tcp(pid: i32) {
     });
 }
 
-/// What the server at `target` says to a client in the network namespace of `pid`.
+/// Returns the answer of the server at `target` to a client in the network namespace of `pid`.
 fn ask_tcp(pid: i32, target: &str) -> Result<String, String> {
     let target: SocketAddr = target.parse().unwrap();
     let talk = || {
@@ -132,7 +133,7 @@ fn ask_tcp(pid: i32, target: &str) -> Result<String, String> {
     inside(pid, talk).map_err(|error| error.to_string())
 }
 
-/// The process id by which the node's own network namespace can be entered.
+/// Id of a process in the node's own network namespace.
 fn own(node: &mut Node) -> i32 {
     node.namespace.process()
 }
@@ -151,13 +152,13 @@ async fn pods_reach_the_outside_with_the_nodes_address_and_each_other_with_their
     assert_eq!(ask_tcp(own, "10.244.3.3:80"), Ok("10.244.3.1".into()), "from the node");
 }
 
-// Seen red with clients of the same node masqueraded in both cases, and without the rule for a pod that
-// reaches itself.
+// Seen red with clients of the same node masqueraded in both cases, and without the rule for a pod that connects to
+// itself.
 #[tokio::test]
 async fn a_host_port_answers_from_everywhere() {
     for bridged_frames in ["0", "1"] {
         let mut node = Node::new().await;
-        // With 1, as Docker sets it, frames within the bridge pass the rules too.
+        // With 1, as Docker sets it, frames within the bridge also pass the rules.
         node.namespace
             .run("sysctl", &["-w", &format!("net.bridge.bridge-nf-call-iptables={bridged_frames}")]);
         node.converge().await;
@@ -199,7 +200,7 @@ async fn no_pod_reaches_the_nodes_loopback() {
     let own = own(&mut node);
     let secret = inside(own, || UdpSocket::bind("127.0.0.1:7777")).unwrap();
     secret.set_read_timeout(Some(Duration::from_millis(300))).unwrap();
-    // The pod sends to 127.0.0.1 by way of the bridge.
+    // The pod sends to 127.0.0.1 through the bridge.
     for (name, value) in [("conf.all.route_localnet", "1"), ("conf.eth0.route_localnet", "1")] {
         assert!(crate::testing::in_pod(pod, "sysctl", &["-w", &format!("net.ipv4.{name}={value}")]).0);
     }
@@ -217,7 +218,7 @@ async fn no_pod_reaches_the_nodes_loopback() {
     inside(pod, send).unwrap();
     let mut buffer = [0; 32];
     assert!(secret.recv(&mut buffer).is_err(), "a packet from a pod reached the node's loopback");
-    // The same without the guard gets through: the packet is as harmful as it should be.
+    // Without the guard the same packet gets through, so it is as harmful as intended.
     node.namespace.run("iptables", &["-F", "MK8S-INPUT"]);
     inside(pod, send).unwrap();
     assert!(secret.recv(&mut buffer).is_ok(), "the test's packet does not test anything");
@@ -256,8 +257,7 @@ async fn who_routes_to_the_pods_from_outside_does_not_reach_a_function_past_the_
     }
 }
 
-/// Answers what comes to the cluster's DNS address in the namespace of `pid`, over UDP and TCP, until the
-/// test ends.
+/// Answers requests to the cluster's DNS address in the namespace of `pid`, over UDP and TCP, until the test ends.
 fn serve_dns(pid: i32) {
     let socket = inside(pid, || UdpSocket::bind("10.96.0.10:53")).unwrap();
     std::thread::spawn(move || {
@@ -270,8 +270,9 @@ fn serve_dns(pid: i32) {
     std::thread::spawn(move || while listener.accept().is_ok() {});
 }
 
-// Seen red with DROP in place of each REJECT (both wait until their time is over), and without the rules
-// (a stranger gets its answer).
+// Seen red with DROP in place of each REJECT (both clients wait until their timeout), and without the rules (a
+// stranger
+// gets an answer).
 #[tokio::test]
 async fn who_is_no_pod_is_refused_by_dns_at_once() {
     use std::io::ErrorKind::ConnectionRefused;
@@ -281,7 +282,7 @@ async fn who_is_no_pod_is_refused_by_dns_at_once() {
     let count = node.iptables.generation().await;
     let (pod, own) = (node.pod(2).await, own(&mut node));
     serve_dns(own);
-    // Another network of the machine, as Docker's bridge is one.
+    // Another network of the machine, such as Docker's bridge.
     let route = ["route", "add", "10.96.0.0/16", "via", "192.0.2.1"];
     assert!(crate::testing::in_pod(node.outside, "ip", &route).0);
     let udp = |pid| {
@@ -352,7 +353,7 @@ async fn a_udp_client_follows_a_replaced_pod() {
             }
         });
     }
-    // One socket all the time: one connection, as the kernel sees it.
+    // The same socket throughout: to the kernel, one connection.
     let client = inside(node.outside, || UdpSocket::bind("192.0.2.2:0")).unwrap();
     client.set_read_timeout(Some(WAIT)).unwrap();
     let ask = || {

@@ -58,7 +58,7 @@ fn bridge(model: &Model) -> Bridge {
     }
 }
 
-/// A loop on these, of a node that knows no other node yet, and what it says of its tunnel.
+/// Creates a loop on these worlds, for a node that knows no other node yet, and the receiver of its tunnel reports.
 fn network_loop<N: Netlink + Tunnels>(
     settings: NetworkSettings,
     netlink: Arc<N>,
@@ -88,7 +88,7 @@ fn network_loop<N: Netlink + Tunnels>(
     )
 }
 
-/// A node whose rules are what `saved` says, and whose bridge is whole.
+/// A node whose rules are those of `saved`, and whose bridge is intact.
 fn observed(model: Model, saved: &str) -> Observed {
     let bases: Vec<ChainRef> = model.names.jumps().into_iter().map(|jump| jump.base).collect();
     let ours: Vec<ChainRef> = model.names.chains().into_iter().cloned().collect();
@@ -103,7 +103,7 @@ fn observed(model: Model, saved: &str) -> Observed {
     }
 }
 
-/// What Docker 20.10 leaves on a node, as `iptables-save` printed it there.
+/// Rules that Docker 20.10 leaves on a node, as printed there by `iptables-save`.
 const DOCKERS_RULES: &str = "\
 *filter
 :INPUT ACCEPT [0:0]

@@ -1,4 +1,4 @@
-//! Decisions beside the rules' text: links, UDP, spellings; and the loop on fakes.
+//! Decisions other than the rules' text: links, UDP, spellings; and the loop on fakes.
 
 use std::collections::BTreeSet;
 use std::net::SocketAddrV4;
@@ -121,7 +121,7 @@ async fn nothing_is_planned_before_range_and_pods_are_known() {
     assert_eq!(rig.netlink.kernel().acts, ["ensure_bridge mk8s0", "ensure_tunnel mk8s.1"]);
 }
 
-/// What `iptables-save` prints of what was written to a kernel without rules.
+/// Output of `iptables-save` after this input was restored to a kernel without rules.
 fn as_saved(written: &str) -> String {
     let printed = written.replace("*filter\n", "*filter\n:FORWARD DROP [0:0]\n:INPUT ACCEPT [0:0]\n");
     let bases = "*nat\n:PREROUTING ACCEPT [0:0]\n:OUTPUT ACCEPT [0:0]\n:POSTROUTING ACCEPT [0:0]\n";
@@ -132,7 +132,7 @@ fn as_saved(written: &str) -> String {
     printed
 }
 
-/// A rig whose kernel keeps what is restored, with one pod's port; all is as it should be.
+/// A rig whose kernel keeps restored rules, with one pod's port whose rules are in place.
 async fn programmed_rig(generation: Option<u32>, apply: fn(&str, &str) -> String) -> Rig {
     let mut rig = rig();
     {
@@ -145,12 +145,12 @@ async fn programmed_rig(generation: Option<u32>, apply: fn(&str, &str) -> String
     rig
 }
 
-/// An iptables that prints the same rules without `-m tcp` and with a port range's spelling.
+/// Restores as an iptables that prints the same rules without `-m tcp` and in the spelling of a port range.
 fn respelled(there: &str, input: &str) -> String {
     after_restore(there, input).replace("-m tcp --dport 8080", "--dport 8080:8080")
 }
 
-// Seen red with `learn` that learns nothing.
+// Seen red with a `learn` that learns nothing.
 #[tokio::test(start_paused = true)]
 async fn what_is_printed_in_another_spelling_is_written_once_more() {
     for generation in [Some(1), None] {
@@ -165,8 +165,8 @@ async fn what_is_printed_in_another_spelling_is_written_once_more() {
     }
 }
 
-// Seen red with what was there before the write taken for a spelling (another target), and with empty
-// chains taken for one (both flushes).
+// Seen red with the state before the write taken for a spelling (another target), and with empty chains taken for one
+// (both flushes).
 #[tokio::test(start_paused = true)]
 async fn what_others_do_after_each_write_is_healed_each_time() {
     let without = |saved: &str, rules: &str| -> String {
@@ -237,7 +237,7 @@ async fn a_functions_pod_is_named_once_its_rules_stand_whatever_else_fails() {
         assert_eq!(run(&mut rig).await, Ok(true));
         assert_eq!(sandboxed(&rig), [7], "the tunnel is none of its concern");
     }
-    // The rules of one that is gone may go in any moment, so its address counts no more.
+    // The rules of a removed replica may go at any moment, so its address no longer counts.
     rig.tables.send_replace(Some(Arc::new([function(8)].into())));
     run_refused(&mut rig).await;
     assert!(sandboxed(&rig).is_empty());
@@ -265,7 +265,7 @@ async fn a_build_is_let_in_once_its_rules_stand_and_for_that_index_alone() {
     assert_eq!(stands(), None, "its rules may be those of the other index, or none");
 }
 
-/// A run in which no rule is taken.
+/// Runs the loop while iptables rejects every rule.
 async fn run_refused(rig: &mut Rig) {
     let Observation::Ready(observed) = rig.network.observe().await.unwrap() else { panic!("ready") };
     let plan = NetworkLoop::plan(&observed, Timestamp::now());
@@ -308,7 +308,7 @@ async fn all_rules_are_read_again_only_when_somebody_changed_some_or_after_a_whi
     run(&mut rig).await.unwrap();
     run(&mut rig).await.unwrap();
     assert_eq!(rig.iptables.rules().saves, 2, "once more after what was written");
-    // The fake keeps no rules: what was written is missing until it is there.
+    // The fake keeps no rules, so the written ones are missing until the test adds them.
     let printed = as_saved(&rig.iptables.rules().restored[0]);
     rig.iptables.rules().saved.clone_from(&printed);
     for _ in 0..5 {

@@ -1,4 +1,4 @@
-//! The tunnel: what is decided, and nodes that reach each other through it on the real kernel.
+//! The tunnel: its plans, and nodes that reach each other through it on the real kernel.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -64,11 +64,11 @@ fn each_node_has_three_entries_in_order_and_no_more() {
     assert_eq!(plan(&seen(&[2], &[])), new);
     assert_eq!(plan(&seen(&[2], &entries(2))), [], "what is there is left alone");
     assert_eq!(plan(&seen(&[2], &entries(2)[..2])), new[2..]);
-    // Nothing of a node that is gone stays: the route first.
+    // Nothing of a removed node stays; the route goes first.
     let both: Vec<TunnelEntry> = entries(2).into_iter().chain(entries(3)).collect();
     let [neighbour, forwarding, route] = entries(3);
     assert_eq!(plan(&seen(&[2], &both)), [route, forwarding, neighbour].map(TunnelStep::Drop));
-    // A link that is made anew has nothing on it.
+    // A recreated link has no entries.
     let fresh = TunnelSeen { is_whole: false, ..seen(&[2], &entries(2)) };
     assert_eq!(plan(&fresh), [vec![TunnelStep::Link(tunnel(1))], new].concat());
 }
@@ -98,7 +98,7 @@ fn a_node_that_claims_our_own_range_gets_nothing() {
     assert_eq!(plan(&seen(&[1], &[])), []);
 }
 
-// Seen red with `unwrap_or_default` for the peers: all is taken away.
+// Seen red with `unwrap_or_default` for the peers: everything is removed.
 #[test]
 fn before_the_other_nodes_are_known_what_is_there_stays() {
     let unknown = TunnelSeen { peers: None, ..seen(&[], &entries(2)) };
@@ -137,7 +137,7 @@ async fn a_number_and_port_that_another_link_has_are_refused_with_the_remedy() {
     assert!(error.contains("VNI 1 at UDP port 8472") && error.contains("--vxlan-port"), "{error}");
 }
 
-/// Carries steps out on the kernel.
+/// Plans and carries out the steps on the kernel.
 async fn carry_out(netlink: &RealNetlink, seen: &mut TunnelSeen) -> Vec<TunnelStep> {
     seen.is_there = netlink.tunnel_origin(&seen.tunnel.name).await.unwrap().is_some();
     seen.is_whole = netlink.tunnel_is_whole(&seen.tunnel).await.unwrap();
@@ -177,7 +177,7 @@ async fn the_kernel_takes_the_steps_and_shows_what_they_made() {
     let neighbours = node.run("ip", &["neigh", "show", "dev", "mk8s.1"]);
     assert!(neighbours.contains("10.244.2.0 lladdr 0a:58:0a:f4:02:00 PERMANENT"), "{neighbours}");
 
-    // A node with another address, one that is gone, and what somebody else put there.
+    // A node with another address, a removed node, and an entry that somebody else added.
     seen.peers = peers(&[2]);
     let Some(moved) = seen.peers.as_mut().and_then(|peers| peers.get_mut("n2")) else { unreachable!() };
     moved.vtep.address = [192, 0, 2, 77].into();
@@ -188,12 +188,12 @@ async fn the_kernel_takes_the_steps_and_shows_what_they_made() {
     assert_eq!(frames.trim(), "0a:58:0a:f4:02:00 dst 192.0.2.77 self permanent");
     assert!(!node.run("ip", &["route"]).contains("10.244.3.0"));
 
-    // The node's own address changes: a new link, with all entries.
+    // The node's own address changes: a new link, with every entry.
     seen.tunnel.local = [192, 0, 2, 8].into();
     node.run("ip", &["addr", "add", "192.0.2.8/24", "dev", "lo"]);
     assert_eq!(carry_out(&netlink, &mut seen).await.len(), 4);
     assert!(node.run("ip", &["-d", "link", "show", "mk8s.1"]).contains("local 192.0.2.8"));
-    // The last other node is gone.
+    // The last other node leaves.
     seen.peers = peers(&[]);
     assert_eq!(carry_out(&netlink, &mut seen).await, [TunnelStep::Unlink("mk8s.1".into())]);
     assert_eq!(carry_out(&netlink, &mut seen).await, []);

@@ -1,4 +1,4 @@
-//! Requests and limits by the kubelet's arithmetic, and what every container gets besides.
+//! Requests and limits by the kubelet's arithmetic, and the settings that every container gets in addition.
 
 use schema::kinds::pod::HostPortStatus;
 
@@ -21,15 +21,15 @@ fn requests_and_limits_become_shares_quota_and_bytes() {
             32 << 20,
         ),
         (r#"{"requests": {"cpu": "1"}}"#, 1024, 0, 0),
-        // Only a limit: it is the request too.
+        // A limit alone is the request too.
         (r#"{"limits": {"cpu": "500m"}}"#, 512, 50_000, 0),
-        // No less than 2 shares and 1 ms, no more shares than the kernel takes.
+        // At least 2 shares and 1 ms, and at most the shares that the kernel accepts.
         (r#"{"requests": {"cpu": "1m"}, "limits": {"cpu": "5m"}}"#, 2, 1000, 0),
         (r#"{"requests": {"cpu": "300"}}"#, 262_144, 0, 0),
         // No limit, as in Kubernetes.
         (r#"{"limits": {"cpu": "0"}}"#, 2, 0, 0),
         (r#"{"limits": {"cpu": "18446744073709551"}}"#, 262_144, i64::MAX, 0),
-        // Not the engine's 1024, which is more than many a request.
+        // Not the engine's 1024, which exceeds many a request.
         ("{}", 2, 0, 0),
     ] {
         let mut pod = spec(&["a"]);

@@ -1,4 +1,4 @@
-//! Probes without containers: the machine as tables, the runner with a made-up clock.
+//! Probes without containers: the state machine as tables, the runner with a paused clock.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -38,7 +38,7 @@ fn machine(kinds: &[ProbeKind], former: Option<ProbeHealth>) -> ProbeMachine {
     ProbeMachine::new(kinds.iter().map(|kind| (*kind, timing(1, 3))).collect(), former)
 }
 
-/// `started`, `ready` and failed, as letters.
+/// Formats `started`, `ready` and the failure as letters.
 fn word(health: ProbeHealth) -> String {
     let flag = |holds, letter| if holds { letter } else { "-" };
     let failed = health.failed.map_or("", ProbeKind::word);
@@ -105,7 +105,7 @@ fn only_as_many_in_a_row_as_the_threshold_count() {
     }
 }
 
-// Seen red with `ProbeHealth::default()` for `former`.
+// Seen red with `ProbeHealth::default()` for the former health.
 #[test]
 fn a_new_agent_goes_on_with_what_the_former_one_knew() {
     let known = |started, ready, failed| Some(ProbeHealth { started, ready, failed });
@@ -144,7 +144,7 @@ impl Rig {
         Self::with(EventRecorder::disabled())
     }
 
-    /// One whose events are written.
+    /// Creates a runner whose events are written, and their store.
     fn with_events() -> (Self, Arc<MemoryStore>) {
         let store = Arc::new(MemoryStore::new());
         let (events, writing) =
@@ -192,7 +192,7 @@ fn target(checks: &[(ProbeKind, Action)]) -> ProbeTarget {
     }
 }
 
-// Seen red without the `insert_at` after an answer: each is asked once.
+// Seen red without the `insert_at` after an answer: each probe runs only once.
 #[tokio::test(start_paused = true)]
 async fn each_is_asked_once_a_period_until_it_is_not_wanted() {
     let rig = Rig::new();
@@ -202,7 +202,7 @@ async fn each_is_asked_once_a_period_until_it_is_not_wanted() {
     rig.wanted.send_replace(Arc::new(targets));
     tokio::time::sleep(Duration::from_millis(9500)).await;
     for port in [0, 299, 1000, 1299] {
-        // A container that was there before the runner is spread over its first period.
+        // Probes of containers older than the runner are spread over their first period.
         assert!((9..=10).contains(&rig.asked(port)), "{port}: {}", rig.asked(port));
     }
     assert!((0..300).all(|n| rig.health(&format!("c{n}")) == "sr"));
@@ -214,7 +214,7 @@ async fn each_is_asked_once_a_period_until_it_is_not_wanted() {
     rig.shutdown.cancel();
 }
 
-// Seen red with the first target kept, and with answers of the former one counted.
+// Seen red with the first target kept, and with answers from the former address counted.
 #[tokio::test(start_paused = true)]
 async fn a_container_whose_node_moves_is_asked_at_the_new_address_and_stays_what_it_is() {
     let rig = Rig::new();
@@ -224,7 +224,7 @@ async fn a_container_whose_node_moves_is_asked_at_the_new_address_and_stays_what
     rig.wanted.send_replace(at(1));
     tokio::time::sleep(SECOND * 5).await;
     assert_eq!(rig.health("c"), "sr");
-    // The former address is gone; what is asked there now gets no answer, or too late.
+    // The former address is gone; a probe sent there now gets no answer, or one that comes too late.
     rig.prober.net().answers.insert("h:1".into(), FakeAnswer::Silent);
     tokio::time::sleep(SECOND * 5 / 2).await;
     rig.wanted.send_replace(at(2));
@@ -317,7 +317,7 @@ async fn a_hook_that_fails_says_what_it_said_if_it_said_anything() {
     }
 }
 
-// Seen red with `before.ready` not asked for (reported at the first failure), and without the event of its own.
+// Seen red with `before.ready` ignored (reported at the first failure), and without a separate event.
 #[tokio::test(start_paused = true)]
 async fn each_time_that_a_container_is_not_ready_any_more_is_reported_anew() {
     let (rig, store) = Rig::with_events();
@@ -326,7 +326,7 @@ async fn each_time_that_a_container_is_not_ready_any_more_is_reported_anew() {
         let events = store.list("/minik8s/events/").await.unwrap().items;
         events.iter().filter(|kv| String::from_utf8_lossy(&kv.value).contains(part)).count()
     };
-    // It was never ready, then it was once, so it fell once.
+    // The container was never ready in the first round and ready once in the second, so readiness was lost once.
     for fell in 0..2 {
         rig.prober.net().answers.insert("h:1".into(), FakeAnswer::Refused);
         tokio::time::sleep(SECOND * 5).await;
@@ -340,7 +340,7 @@ async fn each_time_that_a_container_is_not_ready_any_more_is_reported_anew() {
     rig.shutdown.cancel();
 }
 
-// Seen red without `round`: each time that the pod came back it was asked once more in a period.
+// Seen red without `round`: each return of the pod added a probe within the period.
 #[tokio::test(start_paused = true)]
 async fn a_container_that_leaves_and_comes_back_is_asked_as_often_as_before() {
     let rig = Rig::new();
@@ -361,7 +361,7 @@ async fn a_container_that_leaves_and_comes_back_is_asked_as_often_as_before() {
     rig.shutdown.cancel();
 }
 
-// For `catch_unwind` in `ask`.
+// Covers `catch_unwind` in `ask`.
 #[tokio::test(start_paused = true)]
 async fn a_check_that_panics_is_made_again() {
     let rig = Rig::new();
@@ -375,7 +375,7 @@ async fn a_check_that_panics_is_made_again() {
     rig.shutdown.cancel();
 }
 
-// For the bound in `Timing::of`: the timer queue panics beyond some two years.
+// Covers the bound in `Timing::of`: the timer queue panics beyond some two years.
 #[tokio::test(start_paused = true)]
 async fn numbers_beyond_all_reason_stop_no_other_probe() {
     let rig = Rig::new();
@@ -390,7 +390,7 @@ async fn numbers_beyond_all_reason_stop_no_other_probe() {
     rig.shutdown.cancel();
 }
 
-// Seen red with `continue` for every container that is tracked: "sr" of the life before, and no startup.
+// Seen red with `continue` for every tracked container: "sr" of the life before, and no startup.
 #[tokio::test(start_paused = true)]
 async fn a_container_that_is_started_again_under_its_id_begins_anew() {
     let rig = Rig::new();
@@ -409,11 +409,11 @@ async fn a_container_that_is_started_again_under_its_id_begins_anew() {
         rig.book.kept()["c"].of(started_at).map(word)
     };
     assert_eq!((kept(&rig, 0), kept(&rig, 1)), (Some("sr".into()), None), "another life of it is not known");
-    // Docker can't be asked for a moment: that is no new life.
+    // A failed Docker query is not a new life.
     rig.wanted.send_replace(life(None, None));
     tokio::time::sleep(SECOND).await;
     assert_eq!(kept(&rig, 0), Some("sr".into()));
-    // Two failures of three, of a life that ends.
+    // Two failures of three, in a life that ends.
     rig.prober.net().answers.extend((1..=3).map(|port| (format!("h:{port}"), FakeAnswer::Refused)));
     tokio::time::sleep(SECOND * 2).await;
     rig.wanted.send_replace(life(Some(60), None));
@@ -428,11 +428,11 @@ async fn a_container_that_is_started_again_under_its_id_begins_anew() {
     rig.shutdown.cancel();
 }
 
-// For the retry in `HealthBook::run`.
+// Covers the retry in `HealthBook::run`.
 #[tokio::test(start_paused = true)]
 async fn what_a_full_disk_did_not_take_is_seen_at_once_and_written_later() {
     let state = tempfile::tempdir().unwrap();
-    // A file in the place of the folder stands in for the full disk.
+    // A file in place of the folder stands for the full disk.
     let in_the_way = state.path().join("agent");
     std::fs::write(&in_the_way, "").unwrap();
     let book = HealthBook::open(state.path(), Nudge::new().0);

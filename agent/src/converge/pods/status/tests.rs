@@ -1,4 +1,4 @@
-//! Statuses reach the store: the last one always, those of pods that are gone not.
+//! Statuses reach the store: the last one always, those of removed pods never.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -80,7 +80,7 @@ async fn the_last_status_is_written_and_a_stale_key_removed() {
     until(&store, "old", None).await;
     until(&store, "web", Some("0")).await;
     let before = store.list("/minik8s/").await.unwrap().revision;
-    // Many at once become few writes, and the last is among them.
+    // Many changes at once become few writes, and the last one is among them.
     for n in 1..=50 {
         sender.send_replace(statuses(&[("web", PodPhase::Pending, &n.to_string())]));
         tokio::time::sleep(Duration::from_millis(10)).await;
@@ -88,7 +88,7 @@ async fn the_last_status_is_written_and_a_stale_key_removed() {
     until(&store, "web", Some("50")).await;
     let writes = store.list("/minik8s/").await.unwrap().revision - before;
     assert!(writes <= 2, "{writes} writes within a second");
-    // Someone else wrote the key: the guard sees it, and the newest still wins.
+    // Someone else wrote the key: the guard detects it, and the newest status still wins.
     let foreign = encode(&PodStatus::default()).unwrap();
     let _ = store.txn(vec![], vec![Op::put(key("web"), foreign)]).await.unwrap();
     sender.send_replace(statuses(&[("web", PodPhase::Running, "runs")]));
@@ -98,7 +98,7 @@ async fn the_last_status_is_written_and_a_stale_key_removed() {
     shutdown.cancel();
 }
 
-// Seen red with `learn` at the first list alone: the key stays for good.
+// Seen red with `learn` on the first list alone: the key stays for good.
 #[tokio::test(start_paused = true)]
 async fn a_write_that_came_through_late_does_not_outlive_its_pod() {
     let store = Arc::new(MemoryStore::new());
@@ -110,7 +110,7 @@ async fn a_write_that_came_through_late_does_not_outlive_its_pod() {
     tokio::spawn(writer.run(receiver, shutdown.clone()));
     sender.send_replace(statuses(&[("web", PodPhase::Running, "runs")]));
     until(&store, "web", Some("runs")).await;
-    // The agent does not know of it: the answer was lost.
+    // The agent does not know of this write, because its answer was lost.
     let late = encode(&PodStatus { message: "late".into(), ..PodStatus::default() }).unwrap();
     let _ = store.txn(vec![], vec![Op::put(key("late"), late)]).await.unwrap();
     let show = |snapshot: &mut Snapshot, stored: &[schema::store::KeyValue]| {
@@ -129,14 +129,14 @@ async fn a_write_that_came_through_late_does_not_outlive_its_pod() {
     publisher.publish(snapshot.clone());
     until(&store, "late", None).await;
     until(&store, "web", Some("runs")).await;
-    // The snapshot shows it a while longer: nothing is written for that.
+    // The snapshot still shows the key for a while, which causes no write.
     let before = store.list("/minik8s/").await.unwrap().revision;
     tokio::time::sleep(Duration::from_secs(60)).await;
     assert_eq!(store.list("/minik8s/").await.unwrap().revision, before);
     shutdown.cancel();
 }
 
-// Three in a row end a round: for `step_back`, without which the same three would come first for ever.
+// Three failures in a row end a round. Covers `step_back`, without which the same three would come first forever.
 #[tokio::test(start_paused = true)]
 async fn statuses_that_cannot_be_written_stop_no_other() {
     for bad in [&["a"][..], &["a", "b", "c"], &["a", "b", "c", "d", "e"]] {
@@ -151,7 +151,7 @@ async fn statuses_that_cannot_be_written_stop_no_other() {
             let names = bad.iter().chain(good);
             statuses(&names.map(|name| (*name, PodPhase::Running, message)).collect::<Vec<_>>())
         };
-        // Again and again, while the others are refused every time.
+        // Repeatedly, while the others are rejected every time.
         for message in ["0", "1", "2", "3", "4"] {
             let began = tokio::time::Instant::now();
             sender.send_replace(all(message, &["x", "y"]));
@@ -159,7 +159,7 @@ async fn statuses_that_cannot_be_written_stop_no_other() {
             until(&store, "y", Some(message)).await;
             assert!(began.elapsed() < Duration::from_secs(8), "{bad:?} {message}: {:?}", began.elapsed());
         }
-        // One that goes is removed too.
+        // The key of a removed pod is deleted too.
         sender.send_replace(all("5", &["x"]));
         until(&store, "y", None).await;
         for name in bad {
@@ -191,7 +191,7 @@ async fn a_status_that_is_too_large_stops_no_other_and_is_written_once_it_is_not
     shutdown.cancel();
 }
 
-// Red when a conflict of one leaves the whole transaction undone.
+// Red when one conflict leaves the whole transaction undone.
 #[tokio::test(start_paused = true)]
 async fn one_conflict_in_a_transaction_of_many_spoils_none_of_them() {
     let store = Arc::new(MemoryStore::new());
@@ -208,7 +208,7 @@ async fn one_conflict_in_a_transaction_of_many_spoils_none_of_them() {
     for name in &names {
         until(&store, name, Some("runs")).await;
     }
-    // An outage: all are written once it is over.
+    // An outage: every status is written once it is over.
     store.refuse_everything(true);
     let list: Vec<_> = names.iter().map(|name| (name.as_str(), PodPhase::Pending, "later")).collect();
     sender.send_replace(statuses(&list));

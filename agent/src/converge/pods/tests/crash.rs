@@ -1,13 +1,13 @@
-//! The agent dies at each single call of creating and deleting a pod that has everything a pod may
-//! have, twice: before the call takes effect, and after it but before its answer. The next agent must
-//! make the very snapshot that an undisturbed one makes: exactly one pod, or nothing, and no orphan.
+//! The agent dies at each call of creating and deleting a pod that has everything a pod may have, twice: before the
+//! call takes effect, and after it but before its answer. The next agent must produce exactly the same state as an
+//! undisturbed one: exactly one pod, or nothing, and no orphan.
 //!
-//! Calls are those that change something, of the engine and of the kernel's links; mounts are real. A
-//! preStop hook is one of them; probes, which come at their own times, ask over the network.
+//! Counted are the changing calls of the engine and of the kernel's links, a preStop hook among them; mounts are
+//! real.
+//! Probes run over the network at their own times and are not counted.
 //!
-//! The creation is red when a container that was made and not started counts as running
-//! (`State::Created` in machine.rs), the deletion when `plan_unwanted` in plan.rs leaves folders without
-//! containers.
+//! The creation is red when a container that was created but not started counts as running (`State::Created` in
+//! machine.rs), the deletion when `plan_unwanted` in plan.rs leaves folders without containers.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -40,14 +40,14 @@ use crate::worlds::netlink::{
 };
 use crate::worlds::prober::FakeProber;
 
-/// The fake kernel behind the fake engine's gate, so that a crash may come at its calls too.
+/// The fake kernel behind the fake engine's gate, so that a crash can also hit its calls.
 struct Gated {
     kernel: FakeNetlink,
     docker: Arc<FakeDocker>,
 }
 
 impl Gated {
-    /// A changing call that a crash may prevent, or whose answer it may take.
+    /// Makes a changing call that a crash may prevent, or whose answer it may discard.
     async fn gate<T>(&self, call: String, effect: impl Future<Output = T>) -> T {
         let now = |effect| FutureExt::now_or_never(effect).expect("the fake kernel answers at once");
         let done: Result<T, DockerError> = self.docker.gate(call, |_| Ok(now(Box::pin(effect)))).await;
@@ -97,9 +97,9 @@ pub(in crate::converge::pods) struct Rig {
     pub(in crate::converge::pods) prober: Arc<FakeProber>,
     pub(in crate::converge::pods) store: Arc<MemoryStore>,
     netlink: Arc<Gated>,
-    /// What the network loop says of functions' pods.
+    /// Sandboxed pods of functions, as the network loop reports them.
     pub(in crate::converge::pods) sandboxed: watch::Sender<SandboxedPods>,
-    /// What it is given.
+    /// Pod table for the network loop.
     pub(in crate::converge::pods) table: watch::Sender<PodTable>,
     state: tempfile::TempDir,
     snapshot: Snapshot,
@@ -155,7 +155,7 @@ impl Rig {
         self.publisher.publish(self.snapshot.clone());
     }
 
-    /// From now on no pod is desired, also in the middle of an agent's life.
+    /// Removes every pod from the desired state, even while an agent runs.
     pub(in crate::converge::pods) fn unwant_all(&self) {
         let mut snapshot = self.snapshot.clone();
         snapshot.bindings.clear();
@@ -249,7 +249,7 @@ impl Rig {
         self.docker.engine().calls.iter().map(|call| call.0.clone()).collect()
     }
 
-    /// Everything there is, without what differs from one run to the next: ids, pids, this test's folder.
+    /// Lists the whole state, without ids, pids and this test's folder, which differ between runs.
     fn everything_there_is(&self) -> BTreeSet<String> {
         let state = self.state.path().display().to_string();
         let (engine, kernel) = (self.docker.engine(), self.netlink.kernel.kernel());
@@ -273,7 +273,7 @@ impl Rig {
         let mounts = std::fs::read_to_string("/proc/self/mountinfo").unwrap();
         let mounts: Vec<&str> = mounts.lines().filter_map(|line| line.split(' ').nth(4)).collect();
         let mounts = mounts.into_iter().filter(|at| at.starts_with(&state)).map(|at| format!("mount {at}"));
-        // What probes said is written when they have said it.
+        // Probe results are written at their own times.
         let books = |path: &String| path.ends_with("/probes.json") || path.ends_with("/probes.tmp");
         let files = files_below(self.state.path()).into_iter().filter(|path| !books(path));
         let files = files.map(|path| format!("file {path}"));
@@ -281,7 +281,7 @@ impl Rig {
     }
 }
 
-/// No mount outlives a test that failed.
+/// Unmounts everything, also when the test fails.
 impl Drop for Rig {
     fn drop(&mut self) {
         for uid in folders::folders(self.state.path()) {
@@ -301,7 +301,7 @@ fn files_below(folder: &std::path::Path) -> Vec<String> {
     list
 }
 
-/// A pod with everything that is made or mounted for one.
+/// A pod with everything that can be created or mounted for one.
 fn everything() -> PodSpec {
     let mounts = serde_json::json!([
         {"name": "disk", "mountPath": "/disk"},
@@ -331,7 +331,7 @@ fn versioned<T>(value: T) -> Arc<Versioned<T>> {
     Arc::new(Versioned { value, create_revision: 1, mod_revision: 1 })
 }
 
-/// What an agent makes that nothing disturbs, and its calls.
+/// Runs an undisturbed agent; returns the resulting state and the calls.
 async fn undisturbed() -> (BTreeSet<String>, Vec<String>) {
     let mut rig = Rig::new();
     rig.want(true);
@@ -342,7 +342,7 @@ async fn undisturbed() -> (BTreeSet<String>, Vec<String>) {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn killed_at_any_call_of_a_creation_the_next_agent_makes_the_same_pod() {
     let (whole, calls) = undisturbed().await;
-    // create ×4 and the first one without its image, load, start ×4, link.
+    // create ×4, the first once more because its image was missing, load, start ×4, link.
     assert_eq!(calls.len(), 11, "{calls:?}");
     for call in 1..=calls.len() {
         for fault in [Fault::CrashBefore { call }, Fault::Crash { call }] {
@@ -370,7 +370,7 @@ async fn killed_at_any_call_of_a_deletion_the_next_agent_leaves_nothing() {
             rig.fault(fault.clone());
             rig.want(false);
             rig.agent_until("crash or end", |rig| rig.docker.has_crashed() || rig.empty()).await;
-            // As long as the container runs: an agent that does not know whether it has ended runs it again.
+            // The hook may run again while the container runs: an agent does not know whether an earlier run ended.
             assert!(rig.calls().iter().any(|call| call.ends_with(" bye")) || call < 3, "{:?}", rig.calls());
             assert_eq!(rig.docker.has_crashed(), call <= CALLS, "{fault:?}: {:?}", rig.calls());
             rig.docker.revive();
@@ -382,9 +382,9 @@ async fn killed_at_any_call_of_a_deletion_the_next_agent_leaves_nothing() {
     }
 }
 
-/// What an agent without any pod has in its state directory.
+/// True for a line of an agent's state directory that exists without any pod.
 fn is_the_agents_own(line: &str) -> bool {
-    // The test's own: its identity lies beside the agent's folder.
+    // The test's own file: the identity is next to the agent's folder.
     if line == "file STATE/age-identity.txt" {
         return true;
     }
@@ -394,7 +394,7 @@ fn is_the_agents_own(line: &str) -> bool {
     own.contains(&path) || books.contains(&path)
 }
 
-/// No files: no reconciler is there.
+/// Pod files without a reconciler to fetch from.
 fn files(state_dir: &std::path::Path) -> Arc<crate::files::PodFiles> {
     let store = Arc::new(MemoryStore::new());
     let source = crate::worlds::blobs::Reconcilers::new(Vec::new(), store);

@@ -1,4 +1,4 @@
-//! Many pods of one node at once, and pods that can't be killed among them.
+//! Many pods of a node at once, some of which can't be killed.
 
 use std::sync::Mutex;
 
@@ -70,7 +70,7 @@ async fn pods_that_ignore_the_signal_end_side_by_side() {
     assert!((5.0..6.0).contains(&took), "{took} s for a grace period of 5 s");
 }
 
-// Red with a fixed message in `terminating`, and with CREATIONS taken before what has to go is gone.
+// Red with a fixed message in `terminating`, and with CREATIONS taken before the obsolete pods are gone.
 #[tokio::test(start_paused = true)]
 async fn a_pod_that_cannot_be_killed_says_so_and_holds_nobody_up() {
     let mut rig = Rig::new();
@@ -79,7 +79,7 @@ async fn a_pod_that_cannot_be_killed_says_so_and_holds_nobody_up() {
     rig.agent_until("12 pods", |rig| all_run(rig, 12)).await;
     let name =
         |pod: &Binding| crate::names::container_name("mk8s", "a", &pod.pod.reference(), &pod.pod.uid, 0);
-    // More of them than pods are made at once.
+    // More of them than the node creates at once.
     rig.docker.engine().hung = old[..5].iter().map(name).collect();
     rig.docker.engine().unkillable = old[5..6].iter().map(name).collect();
     want(&mut rig, &old, false);
@@ -87,13 +87,13 @@ async fn a_pod_that_cannot_be_killed_says_so_and_holds_nobody_up() {
     rig.want_pod(new.clone(), true);
     rig.agent_until("the others are gone, the new one runs", |rig| {
         let running = rig.docker.running();
-        // Of each of the six the container that is stuck and its pause container.
+        // Each of the six keeps its stuck container and its pause container.
         running.len() == 6 * 2 + 2 && running.keys().filter(|name| name.contains("_new_")).count() == 2
     })
     .await;
     let stuck = until_status(&rig, &old[5], "it says so", |s| s.message.contains("could not kill")).await;
     assert_eq!((stuck.reason.as_str(), stuck.is_ready()), ("Terminating", false));
-    // The next version of a stuck pod says what it waits for.
+    // The next version of a stuck pod reports the reason for its wait.
     let mut next = spec(&["a"]);
     next.containers[0].image = "app:2".into();
     let next = binding("p05", next);
@@ -107,7 +107,7 @@ async fn a_pod_that_cannot_be_killed_says_so_and_holds_nobody_up() {
     rig.docker.engine().hung.clear();
 }
 
-/// With one transaction per status this took 107.
+/// With a transaction per status this took 107.
 #[tokio::test(start_paused = true)]
 async fn fifty_pods_that_start_at_once_are_reported_in_few_transactions() {
     let mut rig = Rig::new();

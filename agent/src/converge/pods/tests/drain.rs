@@ -1,4 +1,4 @@
-//! A pod that goes waits until no node leads clients to it, and 5 s at most.
+//! Draining: a pod that must go waits until no node leads clients to it, and 5 s at most.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -28,7 +28,7 @@ struct Rig {
     book: DrainBook,
     catalogs: watch::Sender<Arc<Catalog>>,
     programmed: watch::Sender<i64>,
-    /// What is behind `store`.
+    /// The fake behind `store`.
     memory: MemoryStore,
     store: SharedStore,
     snapshot: Snapshot,
@@ -62,7 +62,7 @@ fn rig() -> Rig {
 }
 
 impl Rig {
-    /// The services of revision `revision`, with our pod at that address in one of them.
+    /// Publishes services of this revision; one of them has our pod at `address`, if given.
     fn services(&self, revision: i64, address: Option<&str>) {
         let mut catalog = Catalog { revision, known_from: KnownFrom::Etcd, ..Catalog::default() };
         let mut record = ServiceRecord::default();
@@ -88,7 +88,7 @@ impl Rig {
         self.catalogs.send_replace(Arc::new(catalog));
     }
 
-    /// The functions as this node knows them, with our pod as the replica of one, or without it.
+    /// Publishes the functions as this node knows them, with or without our pod as a replica.
     fn functions(&self, is_replica: bool) {
         let mut catalog = Catalog { known_from: KnownFrom::Etcd, ..Catalog::default() };
         let (pod, node) = ("web".to_owned(), self.observed.node.node.clone());
@@ -107,7 +107,7 @@ impl Rig {
         let _ = self.store.txn(vec![], vec![Op::put(&key, value)]).await.unwrap();
     }
 
-    /// A book in which nothing stands.
+    /// Creates an empty book on the same worlds.
     fn again(&self) -> DrainBook {
         let worlds = (Arc::clone(&self.kernel) as _, Arc::clone(&self.store));
         let (catalog, follow) = (self.catalogs.subscribe(), self.programmed.subscribe());
@@ -121,7 +121,7 @@ impl Rig {
     }
 }
 
-// Seen red in turn without `Listing::Gone`, without the own rules and without those of the others.
+// Seen red in turn without `Listing::Gone`, without this node's rules and without those of the others.
 #[tokio::test]
 async fn a_pod_goes_when_the_services_and_then_all_nodes_have_let_it_go() {
     let mut rig = rig();
@@ -132,7 +132,7 @@ async fn a_pod_goes_when_the_services_and_then_all_nodes_have_let_it_go() {
     let ours = rig.observed.node.node.clone();
     assert_eq!(rig.look(101).await, Some(DrainedBy::Nodes(vec![ours, "n9".to_owned()])));
     rig.programmed.send_replace(7);
-    // The other one, n8, gives no sign of life: the pod does not wait for it.
+    // The other node, n8, has no heartbeat, so the pod does not wait for it.
     assert_eq!(rig.look(101).await, Some(DrainedBy::Nodes(vec!["n9".to_owned()])));
     rig.rules_of("n9", 8).await;
     assert_eq!(rig.look(102).await, None);
@@ -203,7 +203,7 @@ async fn a_node_whose_rules_cannot_be_read_counts_as_behind_until_the_time_is_ov
     rig.programmed.send_replace(7);
     rig.rules_of("n9", 7).await;
     let behind = Some(DrainedBy::Nodes(vec!["n9".to_owned()]));
-    // One answer in time is enough.
+    // A single answer in time is enough.
     rig.memory.slow_gets(Duration::from_millis(400));
     assert_eq!(rig.look(100).await, None);
     rig.memory.slow_gets(Duration::from_secs(3));

@@ -1,4 +1,4 @@
-//! Files of the repository and secrets in what is planned: where they are, and that no plan has a secret.
+//! Repository files and secrets in plans: their locations, and plans without any secret.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -106,7 +106,7 @@ fn files_that_the_pod_does_not_bring_and_paths_below_a_file_are_reported() {
     assert!(why.contains("single file"), "{why}");
 }
 
-/// Red with the engine's words as they are.
+/// Red with the engine's message unchanged.
 #[test]
 fn what_docker_says_of_a_failed_start_is_not_shown_where_a_secret_may_be_in_it() {
     let (mut world, mut binding) = (super::wants(&[]), pod());
@@ -171,7 +171,7 @@ fn configured() -> Binding {
     binding
 }
 
-/// Red with `env` before `envFrom`, with keys that are no names, and with optional ones not left out.
+/// Red with `env` before `envFrom`, with keys that are not valid names, and with optional keys not left out.
 #[test]
 fn all_texts_of_a_map_are_variables_and_explicit_ones_win() {
     let (node, binding) = (node(), configured());
@@ -192,7 +192,7 @@ fn all_texts_of_a_map_are_variables_and_explicit_ones_win() {
     assert!(rendered.new.mounts.iter().all(|mount| mount.read_only));
 }
 
-/// Which keys a secret has shows when it is decrypted: until then its variables are not among those of the plan.
+/// A secret's keys are known only once it is decrypted: until then the plan has none of its variables.
 #[test]
 fn all_keys_of_a_secret_are_variables_once_they_are_known() {
     let (node, mut binding) = (node(), configured());
@@ -214,7 +214,7 @@ fn all_keys_of_a_secret_are_variables_once_they_are_known() {
     assert!(inputs.values.iter().any(|value| value.marker == marker && value.key == "USER"));
 }
 
-/// Red with the mode of the volume for all, and with the group without its bit.
+/// Red with the volume's mode for every file, and with the group without its bit.
 #[test]
 fn items_are_files_with_their_modes() {
     let (node, binding) = (node(), configured());
@@ -252,7 +252,7 @@ fn items_are_files_with_their_modes() {
 #[tokio::test(start_paused = true)]
 async fn what_cannot_be_fetched_takes_nothing_down_that_runs() {
     let mut rig = Rig::new();
-    // The pause container has run long enough to be made anew when it ends.
+    // The pause container has run long enough to be recreated when it ends.
     rig.docker.engine().now = jiff::Timestamp::now() - jiff::SignedDuration::from_secs(60);
     let mut web = binding("web", super::spec(&["a"]));
     rig.want_pod(web.clone(), true);
@@ -270,7 +270,7 @@ async fn what_cannot_be_fetched_takes_nothing_down_that_runs() {
     rig.agent_until("made anew", |rig| rig.docker.running().get(&pause) == Some(&true)).await;
 }
 
-/// As an agent leaves it that ends between two calls.
+/// The state left by an agent that ends between two calls.
 #[test]
 fn a_half_made_file_of_a_secret_is_made_whole() {
     let state = tempfile::tempdir().unwrap();

@@ -1,4 +1,4 @@
-//! Pods that ended for good stay so.
+//! Pods that ended for good stay ended.
 
 use std::sync::Arc;
 
@@ -37,7 +37,7 @@ fn a_pod_that_ended_is_not_built_whatever_is_left_of_it() {
     }
 }
 
-// Seen red with `None` for the former status (no start time), and without the look at `finished` in `end`.
+// Seen red with `None` for the former status (no start time), and without the check of `finished` in `end`.
 #[test]
 fn how_a_pod_ended_is_in_the_plan_once() {
     let job = once("job", RestartPolicy::Never);
@@ -50,7 +50,7 @@ fn how_a_pod_ended_is_in_the_plan_once() {
     let status = &decided.ends[uid];
     assert_eq!((status.phase, status.start_time), (PodPhase::Failed, Some(at(1))));
     assert!(status.conditions.iter().all(|one| one.last_transition_time == at(9)), "{status:?}");
-    // What was said of another life of it is not its own.
+    // The status of another life of the pod does not count.
     let mut other = PodStatus::clone(&observed.last_reported[&job.pod.reference()]);
     other.uid = "another".into();
     observed.last_reported.insert(job.pod.reference(), Arc::new(other));
@@ -64,7 +64,7 @@ fn how_a_pod_ended_is_in_the_plan_once() {
 async fn nothing_of_a_pod_is_taken_away_before_its_end_is_on_the_disk() {
     let mut rig = Rig::new();
     let job = once("job", RestartPolicy::Never);
-    // A folder where the file is to be written first.
+    // A folder occupies the path to which the file is first written.
     let file = names::finished_file(rig.state_dir(), &job.pod.uid);
     let in_the_way = file.with_extension("tmp");
     std::fs::create_dir_all(&in_the_way).unwrap();
@@ -84,7 +84,7 @@ async fn a_pod_that_ended_stays_so_when_its_containers_are_pruned() {
     let mut rig = Rig::new();
     let job = once("job", RestartPolicy::Never);
     rig.want_pod(job.clone(), true);
-    // Wound up: its pause container is gone.
+    // Fully ended: the pause container is gone.
     let ended =
         |rig: &Rig| rig.docker.running().len() == 1 && rig.docker.running().values().all(|runs| !runs);
     rig.agent_until("the end", ended).await;
@@ -97,7 +97,7 @@ async fn a_pod_that_ended_stays_so_when_its_containers_are_pruned() {
     rig.agent_until("the other pod", others).await;
     let names: Vec<String> = rig.docker.running().into_keys().collect();
     assert!(!names.iter().any(|name| name.contains("_job_")), "{names:?}");
-    // Removed and wanted again, it is another life of it.
+    // A pod removed and wanted again starts a new life.
     rig.want_pod(job.clone(), false);
     rig.agent_until("its folder gone", |rig| !rig.has_folder(&job.pod.uid)).await;
     rig.want_pod(job, true);
@@ -122,18 +122,18 @@ async fn etcds_word_stands_in_for_a_lost_file_at_the_start_alone() {
     let mut book = FinishedBook::default();
     let found = book.look(&facts, &desired, &both).await;
     assert_eq!(found.keys().collect::<Vec<_>>(), [&job.pod.uid]);
-    // It goes with the pod, and a status that is still there does not bring it back.
+    // The entry goes with the pod, and a remaining status does not bring it back.
     assert!(book.look(&facts, &wants(&[]).desired, &both).await.is_empty());
     assert!(book.look(&facts, &desired, &both).await.is_empty());
     let terminating = PodStatus { reason: "Terminating".into(), ..end(&job) };
     assert!(FinishedBook::default().look(&facts, &desired, &said(&[terminating])).await.is_empty());
-    // What is kept is known to the next agent.
+    // The next agent reads the kept end.
     book.keep(&facts, end(&job)).await.unwrap();
     let found = FinishedBook::default().look(&facts, &desired, &Snapshot::default()).await;
     assert_eq!(*found[&job.pod.uid], end(&job));
 }
 
-/// What the plan does for a pod that is wanted; a former one of its name goes first.
+/// Classifies the plan for a wanted pod; a former pod of its name goes first.
 fn does(observed: &mut Observed, pod: &Binding) -> &'static str {
     let decided = plan(observed, at(100));
     let decision = &decided.pods[&pod.pod.uid];
@@ -152,8 +152,8 @@ fn does(observed: &mut Observed, pod: &Binding) -> &'static str {
     }
 }
 
-// Removed and wanted again while no agent was there to see it go: the same manifest is the
-// same uid. Seen red with `is_end_of` without the uid.
+// The pod is removed and wanted again while no agent is running: the same manifest has the same uid. Seen red with
+// `is_end_of` without the uid.
 #[tokio::test]
 async fn an_agent_that_comes_back_runs_another_instance_and_never_the_same_one_twice() {
     let all = [false, true];
@@ -202,7 +202,7 @@ async fn an_agent_that_comes_back_runs_another_instance_and_never_the_same_one_t
             assert_eq!(does(&mut observed, &pod), expected, "{row}");
         }
     }
-    // One that failed and is to be run again has not ended.
+    // A container that failed and will be restarted has not ended for good.
     let job = once("job", RestartPolicy::OnFailure);
     let mut observed = wants(std::slice::from_ref(&job));
     let failed = facts(&job, vec![], vec![container("job", 0, exited(1, 5, 0))]);

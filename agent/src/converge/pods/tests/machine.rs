@@ -47,9 +47,9 @@ fn later_crashes_wait_and_a_long_run_makes_the_next_crash_the_first() {
     assert_eq!(look(6, 5, 1299), wait(300));
     assert_eq!(look(6, 599, 1299), wait(300));
     assert_eq!(look(6, 600, 1000), make(1));
-    // A clock that was set back does not hold a container for hours.
+    // A clock set back does not hold a container for hours.
     assert_eq!(look(6, 5, 500), make(7));
-    // One that ended while it was looked at does: a look has the time at which it began.
+    // A container that ended during the observation does wait: the observation's time is that of its start.
     assert_eq!(look(1, 5, 999), wait(10));
 }
 
@@ -64,7 +64,7 @@ fn what_joined_a_lost_pause_container_is_made_again_unless_never() {
     assert_eq!(decide(&alive, None, Never, at(9)), ContainerDecision::Ended { success: false });
     let done = [container("web", 2, exited(0, 5, 8))];
     assert_eq!(decide(&done, None, OnFailure, at(9)), ContainerDecision::Ended { success: true });
-    // Somebody has to remove it first.
+    // The dead container must be removed first.
     let dead = [container("web", 2, State::Dead)];
     assert_eq!(decide(&dead, Some("POD-0"), Always, at(9)), ContainerDecision::Removing);
     let made = [container("web", 2, State::Created)];

@@ -25,7 +25,7 @@ use crate::converge::pods::facts::{Container, Exited, NodeFacts, Observed, PodFa
 use crate::desired::{Desired, KnownFrom};
 use crate::names;
 
-/// A time; others are written as seconds after it.
+/// Time `seconds` after the tests' reference time.
 fn at(seconds: i64) -> Timestamp {
     Timestamp::from_second(1_900_000_000 + seconds).unwrap()
 }
@@ -72,7 +72,7 @@ pub(in crate::converge::pods) fn binding(name: &str, spec: PodSpec) -> Binding {
     Binding { node: "n1".into(), pod, reason: "test".into() }
 }
 
-/// A node that wants these pods and has nothing.
+/// An empty node that wants these pods.
 fn wants(bindings: &[Binding]) -> Observed {
     let pods = bindings.iter().map(|b| (b.pod.reference(), b.clone())).collect();
     Observed {

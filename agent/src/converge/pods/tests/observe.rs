@@ -1,4 +1,4 @@
-//! What is seen of containers that Docker does not answer all questions about.
+//! Observation of containers for which Docker does not answer every query.
 
 use std::sync::Arc;
 
@@ -28,7 +28,7 @@ async fn a_container_that_docker_cannot_inspect_is_left_alone_ever_longer() {
     let mut looker = Looker::new(docker.clone(), "mk8s".into());
     looker.look().await.unwrap();
     for wait in [10, 20] {
-        // One that would answer by now is not asked before its time.
+        // A container that would answer by now is not inspected before its retry is due.
         docker.engine().opaque.clear();
         tokio::time::advance(std::time::Duration::from_secs(wait - 1)).await;
         let pods = looker.look().await.unwrap();
@@ -53,7 +53,7 @@ async fn an_end_that_the_listing_does_not_show_yet_is_seen() {
     assert!(matches!(&pods["web"].containers["a"][0].state, State::Exited(_)), "{pods:?}");
 }
 
-// Seen red with the log of every container that ended.
+// Seen red with the log of every ended container.
 #[tokio::test]
 async fn the_last_lines_of_a_container_that_failed_are_kept() {
     let docker = Arc::new(FakeDocker::with_images(&["app:1"]));
@@ -72,7 +72,7 @@ async fn the_last_lines_of_a_container_that_failed_are_kept() {
     assert_eq!((wrote("stopped").as_str(), wrote("well").as_str()), ("", ""));
 }
 
-/// A container of the pod `name` that was started and ended.
+/// Starts and ends a container of the pod `name`.
 async fn ended(docker: &FakeDocker, name: &str) {
     ended_with(docker, name, Exit::default()).await;
 }

@@ -1,4 +1,4 @@
-//! What the plan says of whole nodes.
+//! Plans for whole nodes.
 
 use schema::kinds::pod::{ContainerPort, PodPhase, Protocol, RestartPolicy};
 use schema::records::Binding;
@@ -44,7 +44,7 @@ fn a_new_pod_gets_the_next_address_and_both_containers_at_once() {
     let names: Vec<_> = up.containers.iter().map(|c| (c.container.as_str(), c.attempt)).collect();
     assert_eq!(names, [("a", 0), ("b", 0)]);
     assert_eq!(up.link.map(|l| l.gateway.to_string()).as_deref(), Some("10.244.3.1"));
-    // The one that runs is left alone.
+    // The running pod is left alone.
     let decision = decide(&observed, &other, 0);
     assert!(decision.task.is_none() && decision.why == DecisionReason::UpToDate, "{decision:?}");
 }
@@ -84,7 +84,7 @@ fn nothing_is_taken_down_while_nobody_knows_what_should_run() {
     );
     observed.links = Some([("mk8sv123456789".to_owned(), HostEnd::default())].into());
     observed.folders = ["abc".to_owned()].into();
-    // Seen red with a sweep in the midst of what is unknown or unreadable.
+    // Seen red with a sweep while some state is unknown or unreadable.
     observed.sweep_is_due = true;
     observed.desired.known_from = KnownFrom::Unknown;
     let unknown = plan(&observed, at(0));
@@ -117,7 +117,7 @@ fn a_disk_that_was_lost_and_an_etcd_that_is_not_filled_again_take_nothing_down()
         let decision = decide(&observed, &old, 0);
         assert!(decision.task.is_none() && decision.why == DecisionReason::Unsettled, "{decision:?}");
     }
-    // That the name is wanted in another form is said, not missing.
+    // A binding that wants another form of the name is a statement, not a gap.
     observed.desired.pods.insert(new.pod.reference(), new);
     assert!(matches!(decide(&observed, &old, 0).task, Some(Task::Down(_))));
 }
@@ -133,7 +133,7 @@ fn a_folder_that_could_not_be_removed_is_tried_again_later() {
     assert!(decision.task.is_some(), "{decision:?}");
 }
 
-// Seen red with a `removal_trouble` that takes any trouble.
+// Seen red with a `removal_trouble` that accepts any trouble.
 #[test]
 fn what_could_not_be_made_is_taken_down_at_once() {
     let (old, new) = (binding("web", spec(&["a"])), binding("web", spec(&["a", "b"])));
@@ -152,7 +152,7 @@ fn what_could_not_be_made_is_taken_down_at_once() {
         observed.work.trouble.insert(slot.clone(), trouble);
         assert!(matches!(decide(&observed, &old, 5).task, Some(Task::Down(_))), "{reason}");
         assert!(!said(&observed).contains("can't be removed"), "{reason}: {}", said(&observed));
-        // Nor is it said of the one that goes.
+        // The status of the former pod does not report it either.
         let mut observed = observed.clone();
         observed.desired.pods.clear();
         let statuses = fold(&observed, &plan(&observed, at(5)), &Statuses::default(), at(5));
@@ -278,7 +278,7 @@ fn a_finished_pod_gives_its_namespaces_and_address_back_and_keeps_its_containers
     let done = |name: &str, code| container(name, 0, exited(code, 1, 5));
     for there in [
         vec![done("one", 0), done("two", 0), done("a", 1)],
-        // An init container that failed ends the pod; the success before it is not repeated.
+        // A failed init container ends the pod; the successful one before it does not run again.
         vec![done("one", 0), done("two", 1)],
     ] {
         has(&mut observed, &job, facts(&job, vec![pause(running(), "10.244.3.2")], there.clone()));
@@ -324,7 +324,7 @@ fn a_pause_container_that_ends_at_once_is_not_made_anew_in_a_loop() {
     assert!(decision.task.is_none() && decision.next_at == Some(at(94)), "{decision:?}");
     assert_eq!(decision.waiting["a"].reason, "ContainerCreating");
     assert!(decide(&observed, &web, 94).task.is_some());
-    // One that lived for a while, or whose start lies in the future, is replaced at once.
+    // A pause container that ran for a while, or whose start is in the future, is replaced immediately.
     assert!(decide(&observed, &web, 80).task.is_some());
     has(&mut observed, &web, facts(&web, dead(60), vec![]));
     assert!(decide(&observed, &web, 91).task.is_some());
@@ -342,7 +342,7 @@ fn a_port_of_a_pod_on_the_hosts_network_is_the_containers_own() {
     assert!(up.link.is_none() && up.address.is_none());
 }
 
-// Seen red with a `Pool::ports` that passes over nothing but what is held: a free port was 20000.
+// Seen red with a `Pool::ports` that skips only held ports: a free port was 20000.
 #[test]
 fn host_ports_are_free_ones_and_never_given_twice() {
     let with = |ports: &[u16]| {
@@ -355,7 +355,7 @@ fn host_ports_are_free_ones_and_never_given_twice() {
     };
     let (mut one, mut two, mut three) =
         (binding("one", with(&[0, 20_001])), binding("two", with(&[0])), binding("three", with(&[20_000])));
-    // In the order of the plan, which is that of the uids: pods with a port come last.
+    // In the order of the plan, which is by uid: pods with a port come last.
     for (binding, letter) in [(&mut one, "a"), (&mut two, "b"), (&mut three, "c")] {
         binding.pod.uid = letter.repeat(32);
     }
@@ -397,7 +397,7 @@ fn a_pull_that_no_wanted_pod_needs_is_given_up() {
         observed.work.pulling.insert(slot.clone(), crate::converge::pods::facts::Pulling::default());
     }
     assert_eq!(plan(&observed, at(0)).cancel_pulls, [gone]);
-    // While it is unknown what is desired, nothing is given up.
+    // While the desired state is unknown, no pull is cancelled.
     observed.desired.settled = false;
     assert!(plan(&observed, at(0)).cancel_pulls.is_empty());
 }
@@ -449,7 +449,7 @@ fn a_pod_that_does_not_get_all_its_ports_holds_none_and_no_address() {
         host_port: Some(9090),
         ..ContainerPort::default()
     });
-    // In the order of the plan, which is that of the uids.
+    // In the order of the plan, which is by uid.
     let (mut greedy, mut modest) = (binding("greedy", both), binding("modest", with_port(8080, false)));
     (greedy.pod.uid, modest.pod.uid) = ("a".repeat(32), "b".repeat(32));
     let mut observed = wants(&[greedy.clone(), modest.clone()]);
@@ -482,7 +482,7 @@ fn what_listens_on_the_node_itself_has_its_port() {
     observed.listeners.clear();
     assert_eq!(up(decide(&observed, &fixed, 2)).ports[0].host_port, 8080);
 
-    // A pod on the host's network whose pause container is gone listens itself: it is made anew.
+    // A pod on the host's network whose pause container is gone is itself the listener, so it is recreated.
     let mut observed = wants(std::slice::from_ref(&host));
     observed.listeners.insert((Protocol::Tcp, 8080), listener("web (process 9)"));
     assert!(matches!(decide(&observed, &host, 0).why, DecisionReason::PortTaken(_)));
@@ -513,7 +513,7 @@ fn containers_of_a_pod_without_its_pause_container_run_and_are_not_ready() {
     let one = || vec![container("a", 0, running())];
     has(&mut observed, &web, facts(&web, vec![pause(running(), "10.244.3.2")], one()));
     assert!(status(&observed).is_ready());
-    // Removed by hand; and made anew, while the old start is being stopped.
+    // First removed by hand, then recreated while the old start is being stopped.
     let anew =
         crate::converge::pods::facts::Container { id: "POD-1".into(), ..pause(running(), "10.244.3.2") };
     for pauses in [vec![], vec![anew]] {
@@ -524,7 +524,7 @@ fn containers_of_a_pod_without_its_pause_container_run_and_are_not_ready() {
     }
 }
 
-// Seen red with the pause container first: its start moves with each new one.
+// Seen red with the pause container's start preferred: it moves with each new one.
 #[test]
 fn a_pod_has_started_once_however_often_its_pause_container_is_made_anew() {
     let web = binding("web", spec(&["a"]));
@@ -543,14 +543,14 @@ fn a_pod_has_started_once_however_often_its_pause_container_is_made_anew() {
         has(&mut observed, &web, facts(&web, pauses, vec![]));
         assert_eq!(start(&reported(&observed, &own)), Some(at(0)));
     }
-    // Taken away and wanted again, it is another life of it.
+    // A pod removed and wanted again starts a new life.
     let mut gone = (*own.pods[&web.pod.reference()]).clone();
     gone.reason = "Terminating".into();
     observed.last_reported = [(web.pod.reference(), gone.into())].into();
     assert_eq!(start(&reported(&observed, &own)), Some(at(40)));
 }
 
-// Red when `link_is_off` looks for the name alone.
+// Red when `link_is_off` checks only the name.
 #[test]
 fn a_link_that_is_not_whole_or_was_not_looked_at_yet_is_ensured() {
     let web = binding("web", spec(&["a"]));
@@ -578,7 +578,7 @@ fn a_link_that_is_not_whole_or_was_not_looked_at_yet_is_ensured() {
         let up = up(decision);
         assert!(up.link.is_some_and(|link| link.host_name == name) && up.containers.is_empty());
     }
-    // An agent that just started has not seen the inner end.
+    // An agent that has just started has not checked the inner end.
     observed.links = Some([(name, whole)].into());
     observed.work.linked.clear();
     assert!(up(decide(&observed, &web, 0)).link.is_some());

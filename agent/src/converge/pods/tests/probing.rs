@@ -27,8 +27,8 @@ fn sick(state: State) -> Container {
     Container { health: Some(health), ..container("web", 0, state) }
 }
 
-/// Restart policy × exit code × probe outcome; an agent that is restarted in between reads the same
-/// from Docker and its disk, which the loop's test below shows.
+/// Restart policy × exit code × probe outcome. A restarted agent reads the same from Docker and its disk, as the test
+/// of the loop below shows.
 // Seen red with `end.code == 0` alone in `succeeded`.
 #[test]
 fn policy_exit_code_and_probe_decide_together() {
@@ -37,7 +37,7 @@ fn policy_exit_code_and_probe_decide_together() {
     for (policy, code, well, failed_probe) in [
         (Always, 0, again(), again()),
         (Always, 137, again(), again()),
-        // A container that was ended for its health and took SIGTERM well has not succeeded.
+        // A container stopped for its health that exits 0 on SIGTERM has not succeeded.
         (OnFailure, 0, ended(true), again()),
         (OnFailure, 143, again(), again()),
         (Never, 0, ended(true), ended(false)),
@@ -47,14 +47,14 @@ fn policy_exit_code_and_probe_decide_together() {
         assert_eq!(look(container("web", 0, exited(code, 5, 100))), well, "{policy:?} {code}");
         assert_eq!(look(sick(exited(code, 5, 100))), failed_probe, "{policy:?} {code} after a failed probe");
         assert_eq!(look(sick(running())), ContainerDecision::Unhealthy, "{policy:?}");
-        // The second time it waits, as after any crash.
+        // The second restart waits, as after any crash.
         let crashed = Container { backoff: 1, ..sick(exited(code, 5, 100)) };
         let wait = matches!(look(crashed), ContainerDecision::BackOff { until, .. } if until == at(110));
         assert_eq!(wait, policy != Never, "{policy:?} {code}");
     }
 }
 
-// Seen red with `known.health` for `known.of` in `fill_health`: ready, and ended for a failure of its life before.
+// Seen red with `known.health` for `known.of` in `fill_health`: ready, and stopped for a failure in its former life.
 #[test]
 fn what_is_known_of_a_container_is_of_one_life_of_it() {
     let web = with_probes(OnFailure);
@@ -80,7 +80,7 @@ fn what_is_known_of_a_container_is_of_one_life_of_it() {
         };
         assert_eq!(word, expected, "{health:?} of {started_at:?}, began at {began}");
     }
-    // Ended well in a life that failed no probe: it is done.
+    // Ended successfully in a life without failed probes: the container is done.
     let mut done = container("web", 0, exited(0, 5, 20));
     done.started_at = Some(at(15));
     for (started_at, again) in [(Some(at(15)), true), (Some(at(5)), false)] {
@@ -154,13 +154,13 @@ fn a_sick_container_is_ended_once_by_itself_and_asked_nothing_more() {
     assert_eq!((status.reason.as_str(), status.message.as_str()), ("FailedKillPod", message));
     let web = with_probes(Never);
     let observed = seen(&web, vec![sick(exited(0, 5, 90)), container("other", 0, exited(0, 5, 90))]);
-    // Seen red with what the policy goes by in `phase`.
+    // Seen red with the success that the restart policy uses in `phase`.
     assert_eq!(reported(&web, &observed).phase, PodPhase::Succeeded);
     let observed = seen(&web, vec![sick(exited(137, 5, 90)), container("other", 0, exited(0, 5, 90))]);
     assert_eq!(reported(&web, &observed).phase, PodPhase::Failed);
 }
 
-// Seen red with the pod's grace for both.
+// Seen red with the pod's grace period for both.
 #[test]
 fn a_probe_with_a_grace_of_its_own_ends_its_container_by_it() {
     let mut web = with_probes(Always);
@@ -182,7 +182,7 @@ fn a_probe_with_a_grace_of_its_own_ends_its_container_by_it() {
     }
 }
 
-// Seen red with `running` alone for ready, and with any run's status believed in `fill_health`.
+// Seen red with `running` alone for ready, and with the status of any run accepted in `fill_health`.
 #[test]
 fn ready_is_what_the_probes_say_and_what_was_known_stands() {
     let web = with_probes(Always);
@@ -195,7 +195,7 @@ fn ready_is_what_the_probes_say_and_what_was_known_stands() {
     let mut observed = seen(&web, running());
     assert_eq!(ready(&observed), ((true, false), (true, true), false), "nothing is known yet");
     assert_eq!(plan(&observed, at(100)).probes.keys().collect::<Vec<_>>(), ["web-0"]);
-    // From the former agent's disk, and without it from etcd.
+    // Read from the former agent's disk, or from etcd without it.
     let well = ProbeHealth { started: true, ready: true, failed: None };
     let kept = [("web-0".to_owned(), RunHealth { started_at: None, health: well })].into();
     observe::fill_health(&mut observed.pods, &kept, |_| None);
@@ -204,11 +204,11 @@ fn ready_is_what_the_probes_say_and_what_was_known_stands() {
     let mut observed = seen(&web, running());
     observe::fill_health(&mut observed.pods, &Default::default(), |_| Some(statuses.clone()));
     assert_eq!(ready(&observed), ((true, true), (true, true), true));
-    // Another run of it is not known, also if somebody has started the same container again.
+    // The health of another run is unknown, even if somebody restarted the same container.
     let mut observed = seen(&web, vec![container("web", 0, State::Running { started_at: at(50) })]);
     observe::fill_health(&mut observed.pods, &Default::default(), |_| Some(statuses.clone()));
     assert!(!reported(&web, &observed).container_statuses[0].ready);
-    // Another start of it is not known.
+    // The health of another start is unknown.
     let mut observed = seen(&web, vec![container("web", 1, super::running())]);
     observe::fill_health(&mut observed.pods, &Default::default(), |_| Some(statuses.clone()));
     assert!(!reported(&web, &observed).container_statuses[0].ready);
@@ -242,7 +242,7 @@ fn a_pod_that_is_not_ready_says_what_its_probe_said_and_which_init_container_hol
     observe::fill_failing(&mut observed.pods, &failing);
     let said = "containers with unready status: [web]; web: Readiness probe failed: refused";
     assert_eq!(message(&reported(&web, &observed), "Ready"), said);
-    // What ended is not asked any more.
+    // An ended container is no longer probed.
     let mut observed = seen(&web, vec![container("web", 0, exited(1, 5, 99))]);
     observe::fill_failing(&mut observed.pods, &failing);
     assert_eq!(message(&reported(&web, &observed), "Ready"), "containers with unready status: [web other]");
@@ -262,7 +262,7 @@ fn a_pod_that_is_not_ready_says_what_its_probe_said_and_which_init_container_hol
     }
 }
 
-/// The name of the start `attempt` of a container runs.
+/// True if start `attempt` of the container runs.
 fn runs(rig: &Rig, container: &str, attempt: u32) -> bool {
     let (begin, end) = (format!("mk8s_{container}_"), format!("_{attempt}"));
     rig.docker.running().iter().any(|(name, runs)| *runs && name.starts_with(&begin) && name.ends_with(&end))
@@ -278,7 +278,7 @@ async fn a_sick_container_holds_up_nobody_and_a_new_agent_ends_it_too() {
     let web = rig.docker.running().into_keys().find(|name| name.starts_with("mk8s_web_")).unwrap();
     rig.docker.engine().stubborn.insert(web.clone());
     rig.agent_until("being stopped", |rig| !rig.docker.engine().graces.is_empty()).await;
-    // All is well from now on: only what the former agent knew ends it.
+    // Every probe succeeds from now on: only the former agent's knowledge ends the container.
     rig.prober.net().answers.clear();
     let other = rig.docker.running().into_keys().find(|name| name.starts_with("mk8s_other_")).unwrap();
     rig.docker.end(&other, Exit { code: 1, oom_killed: false });
@@ -297,7 +297,7 @@ async fn a_sick_container_holds_up_nobody_and_a_new_agent_ends_it_too() {
     }
 }
 
-// Seen red without the hook, and with the whole grace for SIGTERM after it.
+// Seen red without the hook, and with the whole grace period for SIGTERM after it.
 #[tokio::test(start_paused = true)]
 async fn a_hook_runs_first_and_takes_its_time_from_the_grace() {
     for (hangs, rest) in [(false, 5), (true, 2)] {
@@ -312,7 +312,7 @@ async fn a_hook_runs_first_and_takes_its_time_from_the_grace() {
         rig.want_pod(web.clone(), true);
         rig.agent_until("complete", Rig::complete).await;
         rig.docker.engine().calls.clear();
-        // The binding is gone, and the agent is a new one: only the label says that the hook ran.
+        // The binding is gone and the agent is new, so only the label holds the hook.
         rig.want_pod(web, false);
         rig.agent_until("gone", Rig::empty).await;
         let engine = rig.docker.engine();
@@ -334,7 +334,7 @@ async fn values_in(rig: &Rig, prefix: &str) -> Vec<String> {
     items.iter().map(|kv| String::from_utf8_lossy(&kv.value).into_owned()).collect()
 }
 
-// For `note_hooked` and `TaskReport::Kill` in the supervisor.
+// Covers `note_hooked` and `TaskReport::Kill` in the supervisor.
 #[tokio::test(start_paused = true)]
 async fn a_container_that_cannot_be_killed_is_asked_to_go_once_and_its_pod_says_so() {
     let mut rig = Rig::new();
@@ -344,7 +344,7 @@ async fn a_container_that_cannot_be_killed_is_asked_to_go_once_and_its_pod_says_
     let hook = json!({"preStop": {"exec": {"command": ["bye"]}}});
     spec.containers[0].lifecycle = Some(serde_json::from_value(hook).unwrap());
     sick.pod.spec = spec.into();
-    // The pause container has run long enough to be made anew when it ends.
+    // The pause container has run long enough to be recreated when it ends.
     rig.docker.engine().now = jiff::Timestamp::now() - jiff::SignedDuration::from_secs(60);
     rig.want_pod(sick.clone(), true);
     rig.agent_until("complete", Rig::complete).await;
@@ -363,7 +363,7 @@ async fn a_container_that_cannot_be_killed_is_asked_to_go_once_and_its_pod_says_
             ended.set(1);
         } else if began.elapsed() > Duration::from_secs(30) && ended.get() == 1 {
             assert!(runs(rig, "other", 1), "the other one goes on: {:?}", rig.docker.running());
-            // The wall clock, which the retries go by, all but stands still here: none is due.
+            // The wall clock, on which retries depend, hardly advances here: none is due.
             assert!(stops(rig) == 1 || retried());
             rig.docker.end(&pause, Exit { code: 137, oom_killed: false });
             ended.set(2);
@@ -378,7 +378,7 @@ async fn a_container_that_cannot_be_killed_is_asked_to_go_once_and_its_pod_says_
     let statuses = values_in(&rig, "/minik8s/status/").await;
     let says = |part: &str| statuses.iter().any(|text| text.contains(part));
     assert!(says("\"reason\":\"FailedKillPod\"") && says("got no exit event"), "{statuses:#?}");
-    // It is not desired any more: its removal does not wait for the next try.
+    // The pod is no longer desired: its removal does not wait for the next retry.
     rig.docker.engine().unkillable.clear();
     rig.want_pod(sick, false);
     rig.agent_until("gone", Rig::empty).await;
@@ -397,7 +397,7 @@ async fn a_hook_that_cannot_be_read_is_reported_at_the_stop() {
     }
     rig.want_pod(web, false);
     let began = tokio::time::Instant::now();
-    // A while longer: events are written by the way.
+    // Some time longer, because events are written asynchronously.
     rig.agent_until("gone", |rig| rig.empty() && began.elapsed() > Duration::from_secs(20)).await;
     let events = values_in(&rig, "/minik8s/events/").await;
     let is_reported = |text: &String| text.contains("FailedPreStopHook") && text.contains("can't be read");
@@ -418,7 +418,7 @@ async fn a_hook_that_fails_is_reported_and_holds_nothing_up() {
     rig.agent_until("complete", Rig::complete).await;
     rig.want_pod(web, false);
     let began = tokio::time::Instant::now();
-    // A while longer: events are written by the way.
+    // Some time longer, because events are written asynchronously.
     rig.agent_until("gone", |rig| rig.empty() && began.elapsed() > Duration::from_secs(20)).await;
     let events = values_in(&rig, "/minik8s/events/").await;
     let said = "PreStopHook of container a failed: command \\\"bye\\\" ended with code 3\"";
@@ -426,8 +426,9 @@ async fn a_hook_that_fails_is_reported_and_holds_nothing_up() {
     assert_eq!(events.iter().filter(|text| is_reported(text)).count(), 1, "{events:#?}");
 }
 
-// Seen red with all of them left in `obsolete`; the loop's test below with `obsolete` removed by `remove_all`: the
-// crash of the other one is not healed before the removal is due again.
+// Seen red with all of them left in `obsolete`; and the loop's test below with `obsolete` removed by `remove_all`:
+// the
+// crash of the other container is not healed before the removal is due again.
 #[test]
 fn a_dead_container_that_cannot_be_removed_waits_for_itself() {
     let web = with_probes(Always);
@@ -449,13 +450,13 @@ fn a_dead_container_that_cannot_be_removed_waits_for_itself() {
     assert_eq!(obsolete(&observed, 155), (DecisionReason::Containers, Some((0, 1))));
     let status = reported(&web, &observed);
     assert_eq!((status.reason.as_str(), status.message.as_str()), ("FailedKillPod", "no exit event"));
-    // Its neighbour is made anew meanwhile.
+    // Its neighbor is recreated meanwhile.
     let crashed = container("other", 0, exited(1, 5, 90));
     observed.pods = seen(&web, vec![container("web", 0, State::Dead), crashed]).pods;
     assert_eq!(obsolete(&observed, 100), (DecisionReason::Containers, Some((1, 0))));
 }
 
-// Read as `Removing`, it would be left alone for ever.
+// Read as `Removing`, the container would be left alone forever.
 #[tokio::test(start_paused = true)]
 async fn a_container_that_docker_could_not_remove_is_removed_again_and_made_anew() {
     let mut rig = Rig::new();
@@ -475,7 +476,7 @@ async fn a_container_that_docker_could_not_remove_is_removed_again_and_made_anew
         if passed > Duration::from_secs(5) && !ended.replace(true) {
             rig.docker.end(&other, Exit { code: 1, oom_killed: false });
         }
-        // The wall clock, which the retries go by, all but stands still here: the removal is not due again.
+        // The wall clock, on which retries depend, hardly advances here: the removal is not due again.
         assert!(passed < Duration::from_secs(10) || runs(rig, "other", 1), "{:?}", rig.docker.running());
         passed > Duration::from_secs(20)
     })

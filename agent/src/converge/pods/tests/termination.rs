@@ -1,4 +1,4 @@
-//! What is said last of a pod that is taken away: not ready at once, and in the end how it ended.
+//! The last status of a removed pod: not ready immediately, and finally how it ended.
 
 use std::sync::Arc;
 
@@ -19,7 +19,7 @@ use crate::converge::pods::status::statuses::{LAST_WORDS, LastWords, Statuses};
 use crate::converge::pods::status::wanted;
 use crate::worlds::docker::Exit;
 
-/// What an agent said of a pod that runs, and the node at which it is not desired any more.
+/// The statuses that an agent reported of a running pod, and the node once the pod is no longer desired.
 fn reported(web: &Binding, containers: Vec<Container>) -> (Statuses, Observed) {
     let mut observed = wants(std::slice::from_ref(web));
     observed.pods.insert(web.pod.uid.clone(), facts(web, vec![pause(running(), "10.244.3.2")], containers));
@@ -28,7 +28,7 @@ fn reported(web: &Binding, containers: Vec<Container>) -> (Statuses, Observed) {
     (statuses, observed)
 }
 
-/// What is said after a look at that time.
+/// The statuses reported after an observation at that time.
 fn say(observed: &mut Observed, own: &Statuses, now: i64) -> Statuses {
     observed.last_reported = own.pods.clone();
     fold(observed, &plan(observed, at(now)), own, at(now))
@@ -39,7 +39,7 @@ fn busy(web: &Binding, up: bool) -> Busy {
     Busy { pod: web.pod.reference(), up, address: None, ports: Vec::new(), stops: Vec::new(), cancel }
 }
 
-/// Phase, readiness, and of each container whether it runs or with which code and word it ended.
+/// Formats the phase and readiness, and for each container whether it runs, or its reason and exit code.
 fn words(statuses: &Statuses, web: &Binding) -> String {
     let Some(status) = statuses.pods.get(&web.pod.reference()) else { return "gone".to_owned() };
     let mut words = format!("{} {:?} {}", status.reason, status.phase, status.is_ready());
@@ -54,7 +54,7 @@ fn words(statuses: &Statuses, web: &Binding) -> String {
     words
 }
 
-// Seen red with the phase left as it was: Running to the end, also in the two tests below and in the last one.
+// Seen red with the phase left unchanged: Running to the end, also in the two tests below and in the last one.
 #[test]
 fn a_pod_that_is_taken_away_says_how_its_containers_ended() {
     let web = binding("web", spec(&["a", "b"]));
@@ -65,7 +65,7 @@ fn a_pod_that_is_taken_away_says_how_its_containers_ended() {
     for (ends, last) in [
         (&[("a-0", 0), ("b-0", 0)][..], "Terminating Succeeded false Completed:0 Completed:0"),
         (&[("a-0", 0), ("b-0", 143)], "Terminating Failed false Completed:0 Error:143"),
-        // It was removed by hand, and the agent did not see its end.
+        // Removed by hand, so the agent did not observe its end.
         (&[("a-0", 0)], "Terminating Failed false Completed:0 ContainerStatusUnknown:137"),
     ] {
         let (own, mut observed) =
@@ -79,7 +79,7 @@ fn a_pod_that_is_taken_away_says_how_its_containers_ended() {
             (ready.status == ConditionStatus::True, ready.last_transition_time)
         };
         assert_eq!(since(&own), (false, at(20)));
-        // Its containers are removed, its link and folder not yet.
+        // The containers are removed; the link and the folder are not yet.
         observed.pods.clear();
         observed.work.busy.insert(web.pod.uid.clone(), busy(&web, false));
         for (id, code) in ends {
@@ -90,7 +90,7 @@ fn a_pod_that_is_taken_away_says_how_its_containers_ended() {
         assert_eq!((words(&done, &web).as_str(), since(&done)), (last, (false, at(20))));
         observed.work.busy.clear();
         assert_eq!(words(&say(&mut observed, &done, 22), &web), "gone");
-        // Had the loop not looked meanwhile, it would be said all the same, and once.
+        // If the loop did not observe the pod meanwhile, its end is reported all the same, and once.
         let late = say(&mut observed, &own, 22);
         assert_eq!(words(&late, &web), last);
         assert!(has_last_words(&late, &observed));
@@ -117,7 +117,7 @@ fn an_end_that_becomes_known_mends_the_phase_that_was_reported_without_it() {
     }
 }
 
-// Seen red without `is_made` (Failed while it is about to run).
+// Seen red without `is_made` (Failed shortly before it runs).
 #[test]
 fn its_end_is_reported_when_nothing_of_it_runs() {
     let web = binding("web", spec(&["a", "b"]));
@@ -134,7 +134,7 @@ fn its_end_is_reported_when_nothing_of_it_runs() {
             false,
             "Failed false Completed:0 ContainerStatusUnknown:137",
         ),
-        // Made anew as it was cut off.
+        // Interrupted while being recreated.
         (
             vec![container("a", 0, running()), container("b", 1, State::Created)],
             true,
@@ -150,7 +150,7 @@ fn its_end_is_reported_when_nothing_of_it_runs() {
         }
         assert_eq!(words(&say(&mut observed, &own, 21), &web), format!("Terminating {expected}"));
     }
-    // Never started, and one that had ended before.
+    // A container that never started, and one that had ended before.
     let (own, mut observed) = reported(&web, vec![container("a", 0, State::Created)]);
     assert_eq!(own.pods[&web.pod.reference()].phase, PodPhase::Pending);
     let last = "Terminating Failed false ContainerCreating ContainerCreating";
@@ -206,7 +206,7 @@ fn the_engines_words_about_a_start_are_shown_only_if_they_were() {
         ContainerState::Terminated(end) => end.message.clone(),
         other => panic!("{other:?}"),
     };
-    // Said before by one who knew that the container holds no secret.
+    // Reported before by an agent that knew the container to hold no secret.
     let (own, mut observed) = reported(&web, vec![container("a", 0, State::Exited(end.clone()))]);
     assert_eq!(message(&say(&mut observed, &own, 21)), error);
     let (own, mut observed) = reported(&web, vec![container("a", 0, running())]);

@@ -1,4 +1,4 @@
-//! What containers are said to wait for while something is tried again.
+//! Waiting reasons of containers while an operation is retried.
 
 use schema::kinds::Kind;
 use schema::kinds::pod::{ContainerState, PodStatus, PullPolicy, RestartPolicy};
@@ -19,7 +19,7 @@ fn slot(pod: &Binding) -> Slot {
     (pod.pod.uid.clone(), "a".into())
 }
 
-/// The reason, and whether something is done about the pod.
+/// The waiting reason, and whether the plan acts on the pod.
 fn waits(observed: &Observed, pod: &Binding, now: i64) -> (String, bool) {
     let decision = &plan(observed, at(now)).pods[&pod.pod.uid];
     let reason = decision.waiting.get("a").map_or_else(String::new, |waiting| waiting.reason.clone());
@@ -70,7 +70,7 @@ async fn a_function_starts_only_when_the_rules_that_confine_it_stand() {
         let is_named =
             rig.table.borrow().as_ref().is_some_and(|table| table.values().any(|pod| pod.is_function));
         let runs = |name: &str| rig.docker.running().iter().any(|(one, runs)| *runs && one.contains(name));
-        // The function's container is made, and all else has its turn.
+        // The function's container is created, and everything else has its turn.
         is_named && runs("web") && rig.docker.running().len() == 4
     };
     rig.agent_until("the other pod runs", web_runs).await;
@@ -103,7 +103,7 @@ fn a_pod_in_trouble_keeps_the_ends_of_what_ended_for_good() {
         let decision = &plan(&observed, at(5)).pods[&web.pod.uid];
         assert_eq!(decision.waiting.keys().collect::<Vec<_>>(), ["b", "c"]);
     }
-    // Nor do they wait for what the pod as a whole waits for, to be made anew.
+    // Nor do they wait for the recreation of the whole pod.
     observed.work = Work::default();
     observed.desired.subnet = None;
     if let Some(facts) = observed.pods.get_mut(&web.pod.uid) {
@@ -124,7 +124,7 @@ fn an_image_that_has_come_is_not_waited_for() {
     assert_eq!(waits(&observed, &web, 11), (String::new(), true));
 }
 
-// Seen red with an idle decision for `in_flight`: it is shown as ended while its neighbour is made.
+// Seen red with an idle decision for `in_flight`: the container is shown as ended while its neighbor is created.
 #[test]
 fn a_crash_is_waited_out_also_while_a_neighbour_is_started() {
     let web = binding("web", spec(&["a", "b"]));
@@ -137,7 +137,7 @@ fn a_crash_is_waited_out_also_while_a_neighbour_is_started() {
     assert_eq!(waits(&observed, &web, 5), ("CrashLoopBackOff".into(), false));
 }
 
-// Seen red with the pod made all the same: its containers are refused for a source that is absent.
+// Seen red with the pod created regardless: its containers are rejected for a missing mount source.
 #[tokio::test(start_paused = true)]
 async fn a_pod_whose_name_files_cannot_be_written_says_so_and_runs_once_they_can() {
     let web = binding("web", spec(&["a"]));

@@ -56,7 +56,7 @@ fn a_folder_made_for_a_sub_path_is_as_open_as_its_volume() {
         let open = found("");
         assert_eq!(open, (if group.is_some() { 0o2777 } else { 0o777 }, group.unwrap_or(0)));
         assert_eq!([found("deep"), found("deep/er"), found("there/in")], [open; 3], "{volume}");
-        // What was there stays as it was.
+        // The existing folder keeps its mode.
         assert_eq!(found("there").0 & 0o777, 0o700, "{volume}");
     }
     remove_pod(state.path(), "uid").unwrap();
@@ -83,7 +83,7 @@ fn a_folder_for_a_sub_path_whose_making_was_cut_off_is_made_after_all() {
     remove_pod(state.path(), "uid").unwrap();
 }
 
-// What is mounted in between is on the same disk: the device number shows nothing.
+// The mount in between is on the same disk, so the device number does not reveal it.
 #[test]
 fn nothing_is_removed_of_what_is_mounted_in_a_pods_folder() {
     let state = tempfile::tempdir().unwrap();
@@ -102,7 +102,7 @@ fn nothing_is_removed_of_what_is_mounted_in_a_pods_folder() {
     assert_eq!(std::fs::read_to_string(precious.join("data")).unwrap(), "data");
 }
 
-// Seen red with `mount_sub_paths` as trouble of the pod: neither runs.
+// Seen red with a failure of `mount_sub_paths` as trouble of the whole pod: neither container runs.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_sub_path_that_cannot_be_used_stops_its_own_container_alone() {
     let host = tempfile::tempdir().unwrap();
@@ -125,7 +125,7 @@ async fn a_sub_path_that_cannot_be_used_stops_its_own_container_alone() {
             if why.reason == "CreateContainerConfigError" && why.message.contains("subPath file/in/it"))
     });
     assert_eq!(status.await.reason, "", "the pod as a whole is well");
-    // What it needs has come.
+    // The obstacle is removed.
     std::fs::remove_file(host.path().join("file")).unwrap();
     rig.agent_until("both run", Rig::complete).await;
 }

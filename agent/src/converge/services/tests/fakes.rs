@@ -1,4 +1,4 @@
-//! The loop on fakes: what it reads, writes and reports.
+//! The services loop on fakes: reads, writes and reports.
 
 use std::time::Duration;
 
@@ -30,9 +30,9 @@ pub(super) struct Rig {
     status: watch::Receiver<Option<RulesStatus>>,
     programmed: watch::Receiver<i64>,
     pub(super) services: ServicesLoop,
-    /// Services whose refusal was news.
+    /// Services whose rejection was reported as new.
     news: Vec<String>,
-    /// What the last run asked for.
+    /// The last run's request for the next run.
     pub(super) next: Option<Next>,
 }
 
@@ -82,23 +82,23 @@ impl Rig {
         self.subnets.send_replace(Some(subnet));
     }
 
-    /// What a kernel has after all that was restored.
+    /// State of a kernel after every restore so far.
     fn kernel(&self) -> String {
         let restored = self.iptables.rules().restored.clone();
         restored.iter().fold(BARE.to_owned(), |there, input| after_restore(&there, input))
     }
 
-    /// The kernel has the rules of these services and of no others.
+    /// Asserts that the kernel has the rules of exactly these services.
     fn stands(&self, services: &[(&str, &ServiceRecord)]) {
         assert_eq!(self.kernel(), programmed(services));
     }
 
-    /// What is reported, but for the time.
+    /// The reported status without its time.
     fn timeless(&self) -> Option<RulesStatus> {
         self.status.borrow().clone().map(|status| RulesStatus { programmed_at: None, ..status })
     }
 
-    /// One run: whether it had to do something, or why not.
+    /// Runs the loop once: `Ok(true)` if there was something to do, or the reason why it could not run.
     pub(super) async fn run(&mut self) -> Result<bool, String> {
         let observed = match self.services.observe().await.map_err(|e| e.to_string())? {
             Observation::Ready(observed) => observed,
@@ -139,7 +139,7 @@ async fn all_rules_are_read_once_and_then_only_when_others_change_some() {
         assert_eq!(rig.run().await, Ok(true));
     }
     assert_eq!(rig.iptables.rules().saves, 1);
-    // Somebody flushes everything.
+    // Somebody else flushes everything.
     rig.iptables.rules().generation = Some(99);
     assert_eq!(rig.run().await, Ok(true));
     assert_eq!(rig.iptables.rules().saves, 2);
@@ -161,7 +161,7 @@ async fn a_change_of_services_does_not_wait_for_the_read_that_others_cause() {
     assert_eq!(rig.run().await, Ok(true));
     assert_eq!((saves(&rig), rig.next), (1, Some(Next::After(Duration::ZERO))), "it is written first");
     assert!(rig.iptables.rules().restored.last().unwrap().contains("10.244.3.6:80"));
-    // What the fake answers is a kernel without a rule: all is written again.
+    // The fake reports a kernel without rules, so everything is written again.
     assert_eq!(rig.run().await, Ok(true));
     assert_eq!(saves(&rig), 2, "and read then");
     for revision in 7_u8..30 {
@@ -223,8 +223,7 @@ fn at(last: u8, endpoint: &str) -> ServiceRecord {
     ServiceRecord { cluster_ip: Some(Ipv4Addr::new(10, 96, 0, last)), ..service(&[endpoint]) }
 }
 
-// Seen red with `owners` always empty, with one owner of a refusal alone, and without
-// `forget_changed`.
+// Seen red with `owners` always empty, with only one owner per rejection, and without `forget_changed`.
 #[tokio::test]
 async fn services_that_iptables_refuses_keep_no_other_from_its_rules() {
     let mut rig = rig();
@@ -245,7 +244,7 @@ async fn services_that_iptables_refuses_keep_no_other_from_its_rules() {
     }
     assert!(status.left_out.len() == 2 && status.error.is_empty(), "{status:?}");
     assert_eq!(rig.run().await, Ok(false), "they are not tried again at once");
-    // Others change meanwhile; then its own record does.
+    // First other services change, then the bad service's own record.
     rig.know(KnownFrom::Etcd, 8, &[("web", at(5, "10.244.3.7:80")), ("bad", bad.clone())]);
     assert_eq!(rig.run().await, Ok(true));
     let named: Vec<_> = rig.status.borrow().clone().unwrap().left_out.into_keys().collect();
@@ -255,7 +254,7 @@ async fn services_that_iptables_refuses_keep_no_other_from_its_rules() {
     assert_eq!(rig.run().await, Ok(true));
     rig.stands(&[("web", &web), ("bad", &mended)]);
     assert_eq!(rig.timeless(), Some(RulesStatus { revision: 9, ..RulesStatus::default() }));
-    // Refused once more: what it had may lead to an address that no pod has.
+    // Rejected once more: its former rules may lead to an address that no pod has.
     let kernel = rig.kernel();
     rig.iptables.rules().saved = kernel;
     rig.know(KnownFrom::Etcd, 10, &[("web", web.clone()), ("bad", bad)]);
@@ -265,7 +264,7 @@ async fn services_that_iptables_refuses_keep_no_other_from_its_rules() {
     assert_eq!(rig.run().await, Ok(false));
 }
 
-// Seen red with what was refused sent in parts again: one round for each bad service.
+// Seen red with the rejected input sent in parts again: one round for each bad service.
 #[tokio::test]
 async fn bad_services_of_several_transactions_are_left_out_in_three_rounds() {
     let mut rig = rig();
@@ -289,7 +288,7 @@ async fn bad_services_of_several_transactions_are_left_out_in_three_rounds() {
     assert_eq!(rig.status.borrow().clone().unwrap().left_out.len(), 4);
 }
 
-// Seen red with every refusal taken for a service's fault.
+// Seen red with every rejection blamed on a service.
 #[tokio::test(start_paused = true)]
 async fn no_service_is_left_out_for_what_others_took_away() {
     let mut rig = rig();
@@ -297,7 +296,7 @@ async fn no_service_is_left_out_for_what_others_took_away() {
     rig.iptables.rules().apply = Some(after_restore);
     rig.know(KnownFrom::Etcd, 5, &[("web", service(&["10.244.3.5:80"]))]);
     assert_eq!(rig.run().await, Ok(true));
-    // All is flushed and gone, and what is written by what was known leads to a chain that is not there.
+    // The rules are flushed and deleted, and the input based on the rules known before jumps to a missing chain.
     {
         let mut rules = rig.iptables.rules();
         (rules.generation, rules.saved) = (Some(99), BARE.to_owned());
@@ -342,7 +341,7 @@ async fn a_restarted_agent_leaves_the_refused_service_out_and_touches_no_other()
     assert!(second.status.borrow().clone().unwrap().left_out.contains_key("default/bad"));
 }
 
-// Seen red with `is_due` always false, with every refusal as news, and without `put_back`.
+// Seen red with `is_due` always false, with every rejection as news, and without `put_back`.
 #[tokio::test(start_paused = true)]
 async fn a_refused_service_is_tried_again_each_minute_until_it_is_taken() {
     let mut rig = rig();
@@ -363,7 +362,7 @@ async fn a_refused_service_is_tried_again_each_minute_until_it_is_taken() {
         assert_eq!(*rig.status.borrow(), shown);
         assert_eq!(rig.news, ["default/bad"], "the same is reported once, whatever the line was");
     }
-    // What names no rule is a failure of the whole: who is tried again waits once more, for the others' sake.
+    // A rejection that names no rule fails the whole input: the retried service waits again, for the others' sake.
     rig.iptables.rules().refuse_lines = vec!["COMMIT".into()];
     tokio::time::advance(RETRY).await;
     assert!(rig.run().await.unwrap_err().contains("bad rule"));
@@ -458,7 +457,7 @@ async fn the_status_is_written_when_it_changes_and_again_when_etcd_lost_it() {
     assert_eq!(stored(2).await, Some(8));
     let _ = store.txn(Vec::new(), vec![schema::store::Op::delete(&key)]).await.unwrap();
     assert_eq!(stored(31).await, Some(8));
-    // An agent that starts anew finds the rules as they are: so they have been since then.
+    // A restarted agent finds the rules in place, so the stored time stays for the same revision.
     let (then, now) = (Timestamp::UNIX_EPOCH, Timestamp::now());
     let at = |revision: i64, time: Timestamp| {
         Some(RulesStatus { revision, programmed_at: Some(time), ..RulesStatus::default() })

@@ -1,10 +1,10 @@
-//! Rule sets as text, one for each case. Names of chains are shown by what they are for.
+//! Rule sets as text, one for each case. Chain names are replaced by their purpose.
 
 use super::super::names::Role;
 use super::*;
 use crate::packet_rules::chain::{ChainRef, Table};
 
-/// The rules of the service `web`, with the chains in the order of a packet's way.
+/// The rules of the service `web`, with the chains in the order in which a packet passes them.
 fn golden(record: &ServiceRecord) -> String {
     let rules = service_rules(&place(), &id("web"), record);
     let mut text = String::new();

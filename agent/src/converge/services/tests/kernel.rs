@@ -1,5 +1,5 @@
-//! Real packets through real rules, in network namespaces of the test's own: a node with the rules of
-//! the network loop too, its pods, and a neighbour that stands for the snapshot outside.
+//! Real packets through real rules, in the test's own network namespaces: a node that also has the rules of the
+//! network loop, its pods, and a neighbor that stands for the world outside.
 
 use std::io::{Read as _, Write as _};
 use std::net::{SocketAddr, TcpListener, TcpStream, UdpSocket};
@@ -34,7 +34,7 @@ pub(super) struct Node {
     pub(super) services: ServicesLoop,
     catalogs: watch::Sender<Arc<Catalog>>,
     revision: i64,
-    /// A process in the node's own namespace, and one in the neighbour's.
+    /// Process in the node's own namespace; `outside` is in the neighbor's.
     own: i32,
     outside: i32,
     _subnets: watch::Sender<Option<Subnet>>,
@@ -51,8 +51,8 @@ pub(super) async fn converge<L: Loop>(the_loop: &mut L) -> bool {
 }
 
 impl Node {
-    /// A node at 192.0.2.1 whose FORWARD drops, as Docker leaves it, and a neighbour at 192.0.2.2,
-    /// who is the way to everywhere.
+    /// Creates a node at 192.0.2.1 whose FORWARD drops, as Docker leaves it, and a neighbor at 192.0.2.2 that is the
+    /// default route.
     pub(super) async fn new() -> Self {
         let mut namespace = TestNamespace::new();
         let (outside, own) = (namespace.pod(), namespace.process());
@@ -121,13 +121,13 @@ impl Node {
         self.catalogs.send_replace(Arc::new(catalog));
     }
 
-    /// Knows and programs these services, and no others.
+    /// Programs exactly these services.
     pub(super) async fn serve(&mut self, services: &[(&str, &ServiceRecord)]) {
         self.know(services);
         converge(&mut self.services).await;
     }
 
-    /// A pod with this last number of its address.
+    /// Creates a pod whose address ends with this number.
     async fn pod(&mut self, number: u8) -> i32 {
         let pid = self.namespace.pod();
         let link = PodLink {
@@ -164,8 +164,7 @@ fn services_loop(
     (catalogs, services)
 }
 
-/// Answers every connection to port 80 of the namespace with `name` and the address that it comes
-/// from, until the test ends.
+/// Answers every connection to port 80 of the namespace with `name` and the client's address, until the test ends.
 fn serve_tcp(pid: i32, name: &str) {
     let listener = inside(pid, || TcpListener::bind("0.0.0.0:80")).unwrap();
     let name = name.to_owned();
@@ -176,7 +175,7 @@ fn serve_tcp(pid: i32, name: &str) {
     });
 }
 
-/// What the server at `target` says to a client in the network namespace of `pid`.
+/// Returns the answer of the server at `target` to a client in the network namespace of `pid`.
 fn ask_tcp(pid: i32, target: &str) -> std::io::Result<String> {
     let target: SocketAddr = target.parse().unwrap();
     inside(pid, || {
@@ -188,7 +187,7 @@ fn ask_tcp(pid: i32, target: &str) -> std::io::Result<String> {
     })
 }
 
-/// What the UDP server at `target` says to a client in the network namespace of `pid` that asks once.
+/// Returns the answer of the UDP server at `target` to a single request from the network namespace of `pid`.
 fn ask_udp(pid: i32, target: &str) -> std::io::Result<String> {
     inside(pid, || {
         let socket = UdpSocket::bind("0.0.0.0:0")?;
@@ -201,7 +200,7 @@ fn ask_udp(pid: i32, target: &str) -> std::io::Result<String> {
     })
 }
 
-/// Web at 10.96.0.5:80, node port 30080, external address 198.51.100.7.
+/// The service `web` at 10.96.0.5:80, with node port 30080 and external address 198.51.100.7.
 fn web(endpoints: &[&str]) -> ServiceRecord {
     ServiceRecord {
         ports: vec![port(Protocol::Tcp, 80, Some(30_080))],
@@ -210,11 +209,10 @@ fn web(endpoints: &[&str]) -> ServiceRecord {
     }
 }
 
-// Seen red without the rule that leads to `NODEPORTS`, and with clients of the same node masqueraded in
-// both cases.
+// Seen red without the rule that leads to `NODEPORTS`, and with clients of the same node masqueraded in both cases.
 #[tokio::test]
 async fn a_service_answers_from_everywhere() {
-    // With 1, as Docker sets it, frames within the bridge pass the rules too.
+    // With 1, as Docker sets it, frames within the bridge also pass the rules.
     for (bridged_frames, other_seen) in [("0", "two 10.244.3.1"), ("1", "two 10.244.3.3")] {
         let mut node = Node::new().await;
         let setting = format!("net.bridge.bridge-nf-call-iptables={bridged_frames}");
@@ -242,7 +240,7 @@ async fn a_service_answers_from_everywhere() {
                 "{what} gets {answer:?} with bridge-nf-call-iptables={bridged_frames}"
             );
         }
-        // What the server sees: another pod, and itself.
+        // The client addresses that the server receives: another pod's, and its own.
         let seen = |pid: i32| ask_tcp(pid, "10.96.0.5:80").unwrap();
         assert_eq!(seen(other), other_seen, "bridge-nf-call-iptables={bridged_frames}");
         assert_eq!(seen(server), "two 10.244.3.1", "bridge-nf-call-iptables={bridged_frames}");
@@ -251,12 +249,12 @@ async fn a_service_answers_from_everywhere() {
     }
 }
 
-// Seen red without the mark in `external_rules`, and without that of clients that are no pods in `choice`.
+// Seen red without the mark in `external_rules`, and without that of clients other than pods in `choice`.
 #[tokio::test]
 async fn an_endpoint_beyond_is_reached_by_way_of_this_node() {
     let mut node = Node::new().await;
     let pod = node.pod(2).await;
-    // The neighbour serves; a second one asks.
+    // The neighbor serves, and a second neighbor sends the requests.
     serve_tcp(node.outside, "beyond");
     let client = node.namespace.pod();
     let peer = client.to_string();
@@ -303,7 +301,7 @@ async fn without_endpoints_clients_are_refused_at_once_and_a_local_policy_drops(
         (node.outside, "192.0.2.1:30053"),
     ] {
         let error = ask_udp(pid, target).unwrap_err();
-        // The node itself is not even let send.
+        // The node itself may not even send.
         let refused = [std::io::ErrorKind::ConnectionRefused, std::io::ErrorKind::PermissionDenied];
         assert!(refused.contains(&error.kind()), "UDP {target} from {pid}: {error}");
     }
@@ -341,7 +339,7 @@ async fn without_endpoints_clients_are_refused_at_once_and_a_local_policy_drops(
     }
 }
 
-/// Every kind of rule that there is.
+/// Services that need every kind of rule.
 fn everything() -> Vec<(&'static str, ServiceRecord)> {
     let all = ["10.244.3.2:80", "10.244.3.3:80", "10.244.4.4:80", "10.244.4.5:80", "10.244.4.6:80"];
     let at = |host: u8, record: ServiceRecord| ServiceRecord {
@@ -374,11 +372,11 @@ async fn what_was_written_is_what_is_wanted_for_this_agent_and_the_next() {
     let count = node.iptables.generation().await.unwrap();
     let (catalogs, mut restarted) = services_loop(&node.iptables, node.services.deps.subnet.clone());
     catalogs.send_replace(Arc::clone(&node.catalogs.borrow()));
-    // It looks at UDP connections once, and writes no rule.
+    // The restarted loop checks UDP connections once, and writes no rule.
     converge(&mut restarted).await;
     assert!(!converge(&mut restarted).await);
     assert_eq!(node.iptables.generation().await, Some(count), "no rule was written");
-    // Known without looking: the kernel's count went on by as many as tables were written.
+    // Known without a read: the kernel's count went up by the number of tables written.
     for endpoint in ["10.244.3.7:80", "10.244.3.8:80"] {
         node.serve(&[("all", &web(&[endpoint]))]).await;
         assert_eq!(node.services.rules.generation(), node.iptables.generation().await);
@@ -394,8 +392,8 @@ async fn what_was_written_is_what_is_wanted_for_this_agent_and_the_next() {
     assert!(left.chains.is_empty() && left.held.is_empty(), "{left:?}");
 }
 
-// Seen red with a chain that is missing written at the start only (the rows with -X), and with a table that
-// is missing taken to be as it was read last (those of nft).
+// Seen red with a missing chain written only at the start (the rows with -X), and with a missing table assumed to be
+// as last read (those of nft).
 #[tokio::test]
 async fn what_others_flush_is_healed_and_theirs_is_left_alone() {
     let mut node = Node::new().await;
@@ -403,7 +401,7 @@ async fn what_others_flush_is_healed_and_theirs_is_left_alone() {
     serve_tcp(pod, "two");
     node.namespace.run("iptables", &["-A", "FORWARD", "-s", "203.0.113.1/32", "-j", "DROP"]);
     node.serve(&[("web", &web(&["10.244.3.2:80"]))]).await;
-    // Whose jump is first does not matter where neither hides the other.
+    // The order of jumps does not matter where neither hides the other.
     let rules = |text: &str| {
         let mut rules: Vec<_> = text.lines().filter(|l| l.starts_with('-')).map(str::to_owned).collect();
         rules.sort();
@@ -419,7 +417,7 @@ async fn what_others_flush_is_healed_and_theirs_is_left_alone() {
         &of_chain,
         "iptables -t nat -D PREROUTING 1",
         "iptables -F MK8S-SERVICES",
-        // What scripts of firewalls begin with.
+        // The usual first lines of firewall scripts.
         "iptables -t nat -F; iptables -t nat -X",
         "iptables -F; iptables -X",
         "iptables -F; iptables -X; iptables -t nat -F; iptables -t nat -X; iptables -P FORWARD DROP; iptables -P INPUT DROP",
@@ -433,7 +431,7 @@ async fn what_others_flush_is_healed_and_theirs_is_left_alone() {
         if !node.namespace.try_run("iptables", &[&["-C"], theirs.as_slice()].concat()).0 {
             node.namespace.run("iptables", &[&["-A"], theirs.as_slice()].concat());
         }
-        // The next look waits for some times as long as the former took.
+        // The next read waits for a multiple of the time that the last one took.
         let heals = async {
             loop {
                 converge(&mut node.network).await;
@@ -449,7 +447,7 @@ async fn what_others_flush_is_healed_and_theirs_is_left_alone() {
     }
 }
 
-// Seen red with an empty chain taken for a spelling: the second flush of it is never healed.
+// Seen red with an empty chain taken for a spelling: its second flush is never healed.
 #[tokio::test]
 async fn a_chain_that_is_flushed_after_each_heal_is_healed_each_time() {
     let mut node = Node::new().await;
@@ -486,8 +484,7 @@ async fn clients_are_shared_alike_among_endpoints_unless_they_are_to_stay() {
     }
     let texts: Vec<&str> = texts.iter().map(String::as_str).collect();
     let asks = 400_u32;
-    // The value that chance alone exceeds once in 100,000 times, for 1, 4 and 19 degrees of
-    // freedom.
+    // Limits that chance alone exceeds once in 100,000 times, for 1, 4 and 19 degrees of freedom.
     for (count, limit) in [(2_usize, 19.5), (5, 28.5), (20, 57.4)] {
         node.serve(&[("web", &web(&texts[..count]))]).await;
         let mut seen: BTreeMap<String, u32> = BTreeMap::new();
@@ -503,7 +500,7 @@ async fn clients_are_shared_alike_among_endpoints_unless_they_are_to_stay() {
     let first = ask_tcp(node.outside, "192.0.2.1:30080").unwrap();
     for _ in 0..20 {
         assert_eq!(ask_tcp(node.outside, "192.0.2.1:30080").unwrap(), first);
-        // Another way into the same service.
+        // A second way into the same service.
         assert_eq!(ask_tcp(node.outside, "198.51.100.7:80").unwrap(), first);
     }
 }
@@ -514,7 +511,7 @@ async fn a_service_whose_rule_iptables_does_not_take_is_left_out_alone() {
     let mut node = Node::new().await;
     let pod = node.pod(2).await;
     serve_tcp(pod, "two");
-    // No iptables takes an affinity of no seconds.
+    // iptables rejects an affinity of zero seconds.
     let bad = ServiceRecord {
         cluster_ip: Some("10.96.0.6".parse().unwrap()),
         ports: vec![port(Protocol::Tcp, 80, None)],
@@ -537,7 +534,7 @@ async fn a_service_whose_rule_iptables_does_not_take_is_left_out_alone() {
     assert!(text.contains("--seconds 60") && text.contains("-d 10.96.0.6/32"), "{text}");
 }
 
-// Seen red when `forget_stale` passes over every flow.
+// Seen red with a `forget_stale` that skips every flow.
 #[tokio::test]
 async fn a_udp_client_follows_a_replaced_endpoint() {
     let mut node = Node::new().await;
@@ -555,7 +552,7 @@ async fn a_udp_client_follows_a_replaced_endpoint() {
         ports: vec![port(Protocol::Udp, 53, Some(30_053))],
         ..web(&[endpoint])
     };
-    // One socket all the time: one connection, as the kernel sees it.
+    // The same socket throughout: to the kernel, one connection.
     for (pid, target) in [(node.own, "10.96.0.5:53"), (node.outside, "192.0.2.1:30053")] {
         node.serve(&[]).await;
         let client = inside(pid, || UdpSocket::bind("0.0.0.0:0")).unwrap();

@@ -1,5 +1,5 @@
-//! What holds for the rules of whatever services: no jump leads nowhere, no chain is forgotten, no
-//! other program's rule is touched, and what was written is what is wanted.
+//! Laws for the rules of arbitrary services: no jump leads nowhere, no chain is forgotten, no other program's rule is
+//! touched, and the written rules are the wanted ones.
 
 use std::collections::BTreeSet;
 
@@ -15,7 +15,7 @@ use crate::packet_rules::jumps::removal;
 use crate::packet_rules::saved::{after, saved_rules};
 use crate::worlds::iptables::UdpFlow;
 
-/// No service has one port of one protocol twice.
+/// Removes duplicates of a port and protocol, which no service has.
 fn distinct(ports: Vec<(bool, u16, Option<u16>)>) -> impl Iterator<Item = ((bool, u16), Option<u16>)> {
     let ports = ports.into_iter().map(|(tcp, number, node)| ((tcp, number), node));
     ports.collect::<BTreeMap<_, _>>().into_iter()
@@ -55,7 +55,7 @@ pub(super) fn any_cluster() -> impl Strategy<Value = Wanted> {
     })
 }
 
-/// What others have there: Docker, a kube-proxy, another instance, someone's hand.
+/// Rules of others: Docker, a kube-proxy, another instance, an administrator.
 pub(super) const OTHERS: &str = "\
 *filter
 :INPUT - [0:0]
@@ -116,7 +116,7 @@ fn check_whole(text: &str) {
             assert_eq!(dnats, usize::from(chain.chain.contains("-SEP-")), "{chain} {rules:?}");
         }
     }
-    // Marked is only what comes to a service.
+    // Only packets to a service are marked.
     for chain in ours.keys().filter(|chain| **chain != names.mark) {
         assert!(reached.contains(chain), "no rule leads to {chain} in\n{text}");
     }
@@ -194,7 +194,7 @@ fn only_udp_clients_that_lead_where_nobody_serves_start_anew() {
     assert_eq!(BTreeSet::from_iter(found), BTreeSet::from(stale));
 }
 
-// Seen red with the node's address left out of what is settled.
+// Seen red with the node's address left out of the settled state.
 #[test]
 fn udp_is_looked_at_after_a_start_and_a_change_and_what_is_gone_is_served_by_nobody() {
     let mut udp = service(&["10.244.3.5:53"]);
@@ -203,7 +203,7 @@ fn udp_is_looked_at_after_a_start_and_a_change_and_what_is_gone_is_served_by_nob
     assert_eq!(plan(&settled).udp, None);
     let started = Observed { udp_settled: None, ..settled.clone() };
     assert_eq!(plan(&started).udp.as_ref(), Some(&*settled.wanted.udp));
-    // Who passed through to the address was a stranger's, and is one from before the service now.
+    // A flow that passed through to the address was a stranger's; now it predates the service.
     let moved = Observed { node: Some([192, 0, 2, 2].into()), ..settled.clone() };
     assert_eq!(plan(&moved).udp.as_ref(), Some(&*settled.wanted.udp), "the node has another address");
     let looked = Observed { udp_settled: Some(moved.udp()), ..moved };

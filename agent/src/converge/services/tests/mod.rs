@@ -1,4 +1,4 @@
-//! The services loop: golden rules, what must hold for all rules, decisions, and all on the real kernel.
+//! The services loop: golden rules, laws that hold for all rules, decisions, and everything on the real kernel.
 
 mod fakes;
 mod golden;
@@ -35,7 +35,7 @@ fn port(protocol: Protocol, number: u16, node_port: Option<u16>) -> ServicePortR
     ServicePortRecord { name: None, protocol, port: number, node_port }
 }
 
-/// `10.244.3.5:8080`, of the node `here` if it begins as its addresses do.
+/// Parses an endpoint such as `10.244.3.5:8080`; it is on the node `here` if its address begins with `10.244.3.`.
 fn endpoint(text: &str) -> Endpoint {
     let address: SocketAddrV4 = text.parse().unwrap();
     let node = if text.starts_with("10.244.3.") { "here" } else { "there" };
@@ -48,7 +48,7 @@ fn endpoint(text: &str) -> Endpoint {
     }
 }
 
-/// A service at 10.96.0.5 with one port, 80.
+/// A service at 10.96.0.5 with the single port 80.
 fn service(endpoints: &[&str]) -> ServiceRecord {
     ServiceRecord {
         cluster_ip: Some("10.96.0.5".parse().unwrap()),
@@ -88,13 +88,13 @@ fn seen(wanted: Wanted, present: Present) -> Observed {
     }
 }
 
-/// What would be given to `iptables-restore`.
+/// The input for `iptables-restore`.
 fn input(observed: &Observed) -> String {
     let changes: Vec<_> = plan(observed).rules.into_iter().map(|(change, _)| change).collect();
     restore_input(&changes)
 }
 
-/// What is on a node that had no rules once these services are programmed.
+/// State of a node that had no rules after these services are programmed.
 fn programmed(services: &[(&str, &ServiceRecord)]) -> String {
     after_restore(BARE, &input(&observed(wanted(services), BARE)))
 }

@@ -1,4 +1,4 @@
-//! Rules that are written in several transactions: packets meet all old rules or all new ones.
+//! Rules written in several transactions: packets meet either all old rules or all new ones.
 
 use std::collections::BTreeSet;
 
@@ -12,7 +12,7 @@ use crate::packet_rules::restore::restore_in_parts;
 use crate::packet_rules::saved::{SavedRules, after, saved_rules};
 use crate::worlds::iptables::Iptables as _;
 
-/// The rules of a table that packets come to.
+/// Returns the rules of a table that packets can reach.
 fn met(text: &str, table: Table) -> SavedRules {
     let saved = saved_rules(text, |chain| chain.table == table);
     let mut left: Vec<ChainRef> = ["PREROUTING", "INPUT", "FORWARD", "OUTPUT", "POSTROUTING"]
@@ -28,7 +28,7 @@ fn met(text: &str, table: Table) -> SavedRules {
     met
 }
 
-/// A jump to a chain that is not there, which the kernel refuses.
+/// Finds a jump to a missing chain, which the kernel rejects.
 fn dangling(text: &str) -> Option<String> {
     let saved = saved_rules(text, |_| true);
     let leads_nowhere = |chain: &ChainRef, rule: &[String]| {
@@ -39,12 +39,12 @@ fn dangling(text: &str) -> Option<String> {
     rules.find(|(chain, rule)| leads_nowhere(chain, rule)).map(|(chain, rule)| format!("{chain} {rule:?}"))
 }
 
-/// The transactions of an input, in order.
+/// Splits an input into its transactions, in order.
 fn transactions(input: &str) -> Vec<String> {
     input.split_inclusive("COMMIT\n").map(str::to_owned).collect()
 }
 
-/// What somebody did to all rules of nat before.
+/// Flushes all nat rules, as somebody may do before the write.
 fn flushed(there: &str) -> String {
     let rules = there.split_once("*nat").map_or(0, |(filter, _)| filter.lines().count());
     let kept = there.lines().enumerate().filter(|(at, line)| *at < rules || !line.starts_with("-A "));
@@ -52,8 +52,9 @@ fn flushed(there: &str) -> String {
 }
 
 proptest! {
-    // Seen red with every chain that is written taken for unreached, with the order of names in place of
-    // `leaves_first`, and with the chains that go removed before the others are written.
+    // Seen red with every written chain taken for unreached, with the order of names in place of `leaves_first`,
+    // and with
+    // the obsolete chains removed before the others are written.
     #[test]
     fn packets_meet_all_old_rules_or_all_new_ones(
         first in any_cluster(),
@@ -105,7 +106,7 @@ fn many_chains_are_written_in_small_transactions() {
     assert!(chains > 400 && sizes.iter().sum::<usize>() == chains, "{chains} {sizes:?}");
 }
 
-/// 100 services of three endpoints each; `moved`: all have others.
+/// Builds 100 services of three endpoints each; with `moved`, every endpoint is another.
 fn hundred(moved: bool) -> Vec<(String, ServiceRecord)> {
     let record = |number: u8| {
         let endpoints = [2, 3, 4].map(|node| format!("10.244.{}.{number}:80", node + u8::from(moved) * 10));
@@ -119,7 +120,7 @@ fn pairs(records: &[(String, ServiceRecord)]) -> Vec<(&str, &ServiceRecord)> {
     records.iter().map(|(name, record)| (name.as_str(), record)).collect()
 }
 
-/// The kernel has the rules of these services and of no others.
+/// Asserts that the kernel has the rules of exactly these services.
 async fn stand(node: &Node, services: &[(String, ServiceRecord)], when: &str) {
     let there = present(&node.iptables.save().await.unwrap(), &place().names);
     let wanted = wanted(&pairs(services));
@@ -128,8 +129,9 @@ async fn stand(node: &Node, services: &[(String, ServiceRecord)], when: &str) {
     assert_eq!(there.chains, chains, "{when}");
 }
 
-// Seen red with the order of names in place of `leaves_first`, and with chains that go removed in parts before
-// all of them are empty.
+// Seen red with the order of names in place of `leaves_first`, and with obsolete chains removed in parts before all
+// of
+// them are empty.
 #[tokio::test]
 async fn many_services_are_written_changed_healed_and_removed_on_a_real_kernel() {
     let mut node = Node::new().await;
@@ -141,7 +143,7 @@ async fn many_services_are_written_changed_healed_and_removed_on_a_real_kernel()
     stand(&node, &second, "all endpoints moved").await;
     for flush in ["iptables -t nat -F", "iptables -t nat -F; iptables -t nat -X"] {
         node.namespace.run("sh", &["-ec", flush]);
-        // A change comes with it, and is written by what was known before.
+        // A change arrives together with the flush, and is written on the basis of the rules known before.
         node.know(&pairs(&first));
         for _ in 0..3 {
             converge(&mut node.services).await;
@@ -153,11 +155,11 @@ async fn many_services_are_written_changed_healed_and_removed_on_a_real_kernel()
     }
     let mut bad = first.clone();
     for number in [10, 60, 90] {
-        // No iptables takes an affinity of no seconds.
+        // iptables rejects an affinity of zero seconds.
         bad[number].1.affinity_seconds = Some(0);
     }
     node.know(&pairs(&bad));
-    // A text that can't be read is refused at its first bad line: one round for each.
+    // An unparsable text is rejected at its first bad line, so each bad line takes a round.
     for _ in 0..4 {
         converge(&mut node.services).await;
     }

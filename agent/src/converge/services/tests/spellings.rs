@@ -1,4 +1,4 @@
-//! What others do to our chains is healed each time; what this iptables prints otherwise is left alone.
+//! Other programs' changes to our chains are healed each time; this iptables' own spelling is left alone.
 
 use std::time::Duration;
 
@@ -8,7 +8,7 @@ use super::fakes::{Rig, rig};
 use super::*;
 use crate::desired::KnownFrom;
 
-/// A rig whose kernel keeps what is restored, with one service; all is as it should be.
+/// A rig whose kernel keeps restored rules, with one service whose rules are in place.
 async fn programmed_rig(generation: Option<u32>, apply: fn(&str, &str) -> String) -> Rig {
     let mut rig = rig();
     {
@@ -21,7 +21,7 @@ async fn programmed_rig(generation: Option<u32>, apply: fn(&str, &str) -> String
 }
 
 impl Rig {
-    /// Somebody else changes the rules to this.
+    /// Changes the rules as another program would.
     fn meddle(&self, change: impl Fn(&str) -> String) {
         let mut rules = self.iptables.rules();
         rules.saved = change(&rules.saved);
@@ -46,8 +46,8 @@ const CHANGES: [(&str, Change); 4] = [
     ("a rule less", |saved| without(saved, "-A MK8S-MASQ -m mark ")),
 ];
 
-// Seen red with what was there before the write taken for a spelling (another endpoint), and with empty
-// chains taken for one (both flushes).
+// Seen red with the state before the write taken for a spelling (another endpoint), and with empty chains taken for
+// one (both flushes).
 #[tokio::test(start_paused = true)]
 async fn what_others_do_after_each_write_is_healed_each_time() {
     for generation in [Some(1), None] {
@@ -67,17 +67,17 @@ async fn what_others_do_after_each_write_is_healed_each_time() {
     }
 }
 
-/// A kernel or program of another spelling.
+/// Restores as a kernel or program that prints a mark differently.
 fn respelled(there: &str, input: &str) -> String {
     after_restore(there, input).replace("0x4000/0x0\n", "0x4000/0x00000000\n")
 }
 
-// Seen red with `learn` that learns nothing.
+// Seen red with a `learn` that learns nothing.
 #[tokio::test(start_paused = true)]
 async fn another_spelling_is_written_once_more_and_then_known_until_somebody_changes_it() {
     for generation in [Some(1), None] {
         let mut rig = programmed_rig(generation, respelled).await;
-        // Where the kernel counts, all is read only now.
+        // With a generation counter, all rules are read only now.
         tokio::time::advance(Duration::from_secs(61)).await;
         assert!(rig.saved().contains("0x00000000"), "{}", rig.saved());
         assert_eq!(rig.run().await, Ok(true), "it may be somebody's change");

@@ -1,11 +1,11 @@
-//! Files that SOPS 3.11 wrote, and what becomes of them when somebody else writes in them.
+//! Files written by SOPS 3.11, intact and tampered with.
 
 use super::super::{Format, entries, split};
 use super::*;
 
 const YAML: &str = include_str!("testdata/db.sops.yaml");
 const JSON: &str = include_str!("testdata/two.sops.json");
-/// What `age -d -i testdata/identity.txt` makes of `sops.age[].enc`.
+/// Output of `age -d -i testdata/identity.txt` for `sops.age[].enc`.
 const YAML_KEY: &str = "4fc178406a353cfdf9a336ef2c83291abb9c44c5ae1059584cf66b9acb257b22";
 const JSON_KEY: &str = "255a5801ceebf0e28b42d9ec67217a815bddd7ef89e3379aecec55e3015ede2c";
 
@@ -17,7 +17,7 @@ fn open(text: &str, hex: &str) -> Result<Vec<u8>, SopsError> {
     Sealed::parse(text.as_bytes())?.plaintext(&key(hex))
 }
 
-/// The file with lines that begin so in place of those.
+/// The file with `other` in place of the lines that begin with `begins`.
 fn with(begins: &str, other: impl Fn(&str) -> String) -> String {
     YAML.lines()
         .map(|line| if line.starts_with(begins) { other(line) } else { format!("{line}\n") })
@@ -91,7 +91,7 @@ fn what_was_changed_afterwards_is_refused() {
 #[test]
 fn what_does_not_say_for_whom_it_is_and_what_is_in_clear_is_refused() {
     let name_only = with("namespace:", |_| String::new());
-    // Without the namespace the MAC is another: the values decide first.
+    // Without the namespace the MAC differs: the values are checked first.
     assert_eq!(open(&name_only, YAML_KEY).err(), Some(SopsError::Mac));
     for (text, wanted) in [
         (with("namespace:", |_| "namespace: shop\n".to_owned()), SopsError::Clear("namespace".into())),
@@ -106,7 +106,7 @@ fn what_does_not_say_for_whom_it_is_and_what_is_in_clear_is_refused() {
     }
 }
 
-/// Each ends at once and says nothing of the values.
+/// Each text is rejected immediately, with an error that reveals none of its values.
 #[test]
 fn bombs_and_nonsense_are_refused() {
     let mut bomb = format!("a: &a \"{}\"\n", "canary".repeat(4000));
