@@ -1,20 +1,20 @@
-# The parts of tests/run.sh one by one, and what takes longer than a check may.
+# The parts of tests/run.sh one by one, and longer runs.
 
 # Debug build of everything.
 build:
     cargo build --workspace
 
-# Unit and property tests, and the shape of the tree. Needs no root.
+# Unit and property tests, and the tidy test. Needs no root.
 test:
     cargo test --workspace --all-features --lib --bins
     cargo test -p minik8s-schema --all-features
     cargo test -p minik8s-tests --test tidy
 
-# End-to-end tests: root, Docker, etcd. `just e2e crash` runs those whose name holds the word.
+# End-to-end tests: root, Docker, etcd. `just e2e crash` runs those whose name contains the word.
 e2e *FILTER:
     cargo test -p minik8s-tests --test e2e -- --test-threads=4 {{FILTER}}
 
-# The long tests in full. MINIK8S_SEED=… walks the same walk again.
+# The long tests in full. MINIK8S_SEED=… repeats a walk.
 soak:
     MINIK8S_ROUNDS=100 MINIK8S_SEED=${MINIK8S_SEED:-$(date +%s)} \
         cargo test -p minik8s-tests --test e2e -- --nocapture --test-threads=1
@@ -25,9 +25,9 @@ soak:
     MINIK8S_FUZZ_ROUNDS=20000 cargo test -p minik8s-schema --all-features --test fuzz_smoke
     MINIK8S_FUZZ_ROUNDS=20000 cargo test -p minik8s-reconciler --lib fuzz_smoke
 
-# Fuzzes each target for SECONDS. Needs `cargo install cargo-fuzz` and a C++ compiler. The toolchain is the
-# stable one, so RUSTC_BOOTSTRAP lets it take the fuzzer's flags, and there is no sanitizer: all code is safe
-# Rust, in which a panic is what there is to find.
+# Fuzzes each target for SECONDS. Needs `cargo install cargo-fuzz` and a C++ compiler. The toolchain is
+# stable, so RUSTC_BOOTSTRAP makes it accept the fuzzer's flags, and there is no sanitizer: all code is safe
+# Rust, where only panics are to be found.
 fuzz SECONDS="60":
     for target in manifest_load dialects webhook; do \
         seeds=tests/fuzz/seeds; [ $target != webhook ] || seeds=tests/fuzz/requests; \
@@ -37,7 +37,7 @@ fuzz SECONDS="60":
             -max_total_time={{SECONDS}} -max_len=8192 -timeout=10 -rss_limit_mb=1024 || exit 1; \
     done
 
-# Our figures beside the bare engine's; installs what they are compared with. Wants a quiet machine, and root.
+# Our figures next to the bare engine's; installs the programs for comparison. Needs a quiet machine, and root.
 bench:
     #!/usr/bin/env bash
     set -euo pipefail
@@ -49,13 +49,13 @@ bench:
 fmt:
     cargo fmt --all
 
-# What CI refuses, and docs that can't be rendered.
+# Everything that CI rejects, and docs that can't be rendered.
 lint:
     cargo fmt --all --check
     cargo clippy --workspace --all-targets --all-features -- -D warnings
     RUSTDOCFLAGS="-D warnings" cargo doc --workspace --all-features --no-deps --document-private-items
 
-# Write the generated pages anew, then build the API documentation.
+# Rewrites the generated pages, then builds the API documentation.
 docs:
     MINIK8S_UPDATE=1 cargo test -q -p minik8s-tests --test tidy
     cargo doc --workspace --no-deps

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# From a fresh Debian or Ubuntu machine to one healthy node on sample-repo/, as root. Running it again is harmless.
-# `--with-slurm` makes a Slurm of one machine, too, and runs the sample's batch job on it.
-# `--remove` takes away everything it made (but not the packages).
+# Turns a fresh Debian or Ubuntu machine into a healthy node on sample-repo/, as root. Running it again is harmless.
+# `--with-slurm` also sets up a single-machine Slurm, and runs the sample's batch job on it.
+# `--remove` removes everything it created (but not the packages).
 set -euo pipefail
 
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
@@ -19,7 +19,7 @@ image=minik8s-sample/busybox:1
 bin=$here/target/quickstart
 times=()
 
-# timed WHAT COMMAND...: runs it and notes how long it took.
+# timed WHAT COMMAND...: runs the command and records its duration.
 timed() {
 	local what=$1 start=$SECONDS
 	shift
@@ -125,7 +125,7 @@ start_node() {
 	"$bin/minik8s" up --detach --repo "$remote" --branch main
 }
 
-# The sample's job with the login of that Slurm, and the key as a secret of the cluster.
+# Gives the sample's job the login of that Slurm, and stores the key as a secret of the cluster.
 add_job() {
 	local me=("$bin/minik8s" secrets --dir "$clone" --identity "$home/age-identity.txt") manifest=$clone/jobs/matrix.yaml
 	local key node recipient

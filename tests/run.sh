@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
-# The whole check, on a fresh Debian or Ubuntu machine too, as root: installs what is missing,
-# starts Docker if none runs (and ends only that), then goes from fast to slow. The last line is
+# The whole check, as root, also on a fresh Debian or Ubuntu machine: installs missing packages,
+# starts Docker if it does not run (and stops it again), then goes from fast to slow. The last line is
 # `N passed, N failed`; the exit code is 0 only if nothing failed.
 #
-#   MINIK8S_ROUNDS=100 tests/run.sh    the rounds of faults in full (1000: the random commits, too)
-#   MINIK8S_STAGES="format lint" …     only these stages
+#   MINIK8S_ROUNDS=100 tests/run.sh    runs all rounds of faults (1000: all random commits, too)
+#   MINIK8S_STAGES="format lint" …     runs only these stages
 set -uo pipefail
 
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
@@ -20,9 +20,9 @@ scratch=$(mktemp -d)
 began=$SECONDS
 beside=$scratch/beside
 
-# Ends what this script started, whatever way it ends.
+# Stops everything that this script started, however it ends.
 finish() {
-	# What an interrupted run did not show.
+	# Output that an interrupted run did not show.
 	[ ! -f "$scratch/waits.log" ] || cat "$scratch/waits.log"
 	if [ -d "$beside" ]; then
 		say "ending the node that ran beside the tests"
@@ -55,7 +55,7 @@ finish() {
 trap finish EXIT
 trap 'exit 130' INT TERM
 
-# Lints and the formatter, which minimal installations of Rust lack.
+# Clippy and rustfmt, which minimal installations of Rust lack.
 install_rust_tools() {
 	cargo fmt --version >/dev/null 2>&1 && cargo clippy --version >/dev/null 2>&1 && return 0
 	if command -v rustup >/dev/null; then
@@ -67,8 +67,8 @@ install_rust_tools() {
 	fi
 }
 
-# stage NAME COMMAND...: runs it, shows its output, and adds up its tests: what test programs
-# count themselves, else the command as one.
+# stage NAME COMMAND...: runs the command, shows its output, and adds up its tests: the counts of test
+# programs, else the command as one test.
 stage() {
 	local name=$1 log="$scratch/$1.log" start=$SECONDS status good bad
 	shift
@@ -87,37 +87,37 @@ stage() {
 	failed=$((failed + bad))
 	if [ "$bad" != 0 ]; then
 		failures+=("$name")
-		# Which, and why: at the end, where the logs of the daemons don't hide it.
+		# Failed tests and reasons, repeated at the end, where the logs of the daemons don't hide them.
 		grep -nE '^(Error:|thread .* panicked|test .* FAILED|error(\[|:))' -A 2 "$log" | head -40 | cut -c 1-1000 >>"$scratch/why"
 	fi
 	say "$name: $good passed, $bad failed, $((SECONDS - start)) s"
 }
 
-# The sum of `1+2+3`; 0 of nothing.
+# Adds up `1+2+3`; 0 for no input.
 bc_or_zero() {
 	local sum
 	read -r sum
 	echo $((${sum:-0}))
 }
 
-# The compiler is the one that lints, so that one build serves the lints and the tests.
+# Compiles with clippy's driver, so that one build serves lints and tests.
 build() {
 	local driver
 	driver=$(command -v clippy-driver || echo "$(rustc --print sysroot)/bin/clippy-driver")
 	RUSTC_WORKSPACE_WRAPPER=$driver cargo "$@"
 }
 
-# Repeats the warnings of the build that is there, and fails if there are any.
+# Repeats the warnings of the existing build, and fails if there are any.
 lint() {
 	local log="$scratch/warnings.log"
 	build build "${all[@]}" --all-targets 2>&1 | tee "$log" | grep -v '^ *Compiling'
 	! grep -qE '^(warning|error)' "$log"
 }
 
-# The lints of rustdoc on our four libraries, reusing the build's artifacts: `cargo doc` would check all dependencies
-# again, and render pages (`just lint` does, and lints the two main.rs, too). There are no doc tests, but for them cargo
-# calls rustdoc with all it needs, whatever a Cargo.toml says of `doctest`; the wrapper has it lint instead. `--check`
-# needs RUSTC_BOOTSTRAP; set for cargo itself, it would rebuild everything.
+# Runs rustdoc's lints on our four libraries, reusing the build's artifacts: `cargo doc` would check all dependencies
+# again, and render pages (`just lint` does, and lints the two main.rs, too). There are no doc tests, but to run them
+# cargo calls rustdoc with all its arguments, whatever `doctest` in a Cargo.toml says; the wrapper makes it lint instead.
+# `--check` needs RUSTC_BOOTSTRAP; set for cargo itself, it would rebuild everything.
 documents() {
 	cat >"$scratch/rustdoc" <<-'END'
 		#!/bin/bash
@@ -136,8 +136,8 @@ documents() {
 	RUSTDOC=$scratch/rustdoc build test "${all[@]}" --no-fail-fast --doc --quiet
 }
 
-# All test programs but the end-to-end one, in two parallel runs: those within the crates, most of which compute, beside
-# those that wait for Docker and etcd. The election (all that `e[!2]*` is) runs alone: it asserts a bound with half a
+# All test programs except the end-to-end one, in two parallel runs: the tests within the crates, most of which compute,
+# and those that wait for Docker and etcd. The election (all that `e[!2]*` is) runs alone: it asserts a bound with half a
 # second to spare. Doc comments hold no code to run.
 unit() {
 	local status=0 waits
@@ -151,7 +151,7 @@ unit() {
 	return "$status"
 }
 
-# A node of the quickstart's kind runs while the tests do: neither may disturb the other.
+# A node like the quickstart's runs alongside the tests: neither may disturb the other.
 run_beside() {
 	if "$(target_dir)/debug/minik8s" status >/dev/null 2>&1; then
 		say "a node runs here already"
@@ -166,14 +166,14 @@ run_beside() {
 	"$(target_dir)/debug/minik8s" up --detach --state-dir "$beside/state" --repo "$beside/sample" --branch main
 }
 
-# The end-to-end tests hold a cluster each, and wait much of the time, for leases and grace periods: four at once leave two
-# cores idle for a tenth of it. They go by name, and the longest have names that come early: a_long, autoscales, functions,
-# jobs.
+# The end-to-end tests hold a cluster each, and mostly wait for leases and grace periods: four in parallel leave two
+# cores idle for a tenth of the time. They run in order of name, and the longest have names that come early: a_long,
+# autoscales, functions, jobs.
 end_to_end() {
 	MINIK8S_BIN_DIR=$(target_dir)/debug build test "${all[@]}" --test e2e -- --test-threads=4
 }
 
-# What the node beside the tests is like after them; and a call of its function, which is asleep when they end.
+# Checks the node beside the tests after they end, and calls its function, which is asleep by then.
 still_healthy() {
 	[ -d "$beside" ] || return 0
 	"$(target_dir)/debug/minik8s" status | tee "$scratch/status" && grep -q '7/7 ready' "$scratch/status" &&
@@ -192,10 +192,10 @@ install_rust_tools
 ensure_docker "$scratch/dockerd.pid" "$scratch/dockerd.log"
 
 export CARGO_TERM_COLOR=never RUST_BACKTRACE=0
-# A build from nothing is quicker, and takes half the disk, without what the next one could reuse.
-# Nobody looks at line numbers there: no backtrace is printed.
+# A clean build is faster, and takes half the disk, without the data that the next build could reuse.
+# Debug line numbers are not needed: no backtrace is printed.
 [ -z "${CI:-}" ] || export CARGO_INCREMENTAL=0 CARGO_PROFILE_DEV_DEBUG=0
-# The same selection everywhere, so that no dependency is built twice with other features.
+# The same selection everywhere, so that no dependency is built twice with different features.
 all=(--locked --workspace --all-features)
 stage format cargo fmt --all --check
 stage build build build "${all[@]}" --all-targets --quiet

@@ -1,17 +1,17 @@
 #!/bin/sh
-# Checks a pull request of a manifest repository and keeps one comment on it up to date: what is
-# wrong (minik8s validate) and what would change (minik8s plan). Needs sh, git, curl and minik8s.
+# Checks a pull request of a manifest repository and keeps one comment on it up to date, with errors
+# (minik8s validate) and planned changes (minik8s plan). Needs sh, git, curl and minik8s.
 #
-# Nothing that the pull request brings along is run: manifests are read, never executed. Take this
+# Nothing from the pull request is run: manifests are read, never executed. Take this
 # script from the base branch, not from the pull request (the templates do).
 #
-# Only a comment that the token's own account wrote is ever changed: anybody can write one that
-# looks like it.
+# The script only ever changes a comment written by the token's own account: anybody can write one
+# that looks like it.
 #
-# Exit code: 0 good (with or without changes), 1 manifests have errors or the comment can't be
-# written with the token that was given.
+# Exit code: 0 on success (with or without changes), 1 if manifests have errors or the comment can't
+# be written with the given token.
 #
-# Known by themselves in GitHub Actions, GitLab CI, Gitea and Forgejo Actions; else set:
+# Detected in GitHub Actions, GitLab CI, Gitea and Forgejo Actions; set them elsewhere:
 #   MINIK8S_FORGE    github, gitlab or gitea (Forgejo: gitea)
 #   MINIK8S_API      address of the API, for example https://git.example.org/api/v1
 #   MINIK8S_PROJECT  owner/name; for GitLab the project's id
@@ -22,8 +22,8 @@
 # Optional:
 #   MINIK8S_BIN      the program (minik8s)
 #   MINIK8S_PATH     folder of the repository that the source reads (all of it)
-#   MINIK8S_STRICT   true for a source that is strict: one bad file blocks the whole commit
-#   MINIK8S_LOGIN    the account that the token belongs to, where the forge does not say: tokens of
+#   MINIK8S_STRICT   true for a strict source, where a bad file blocks the whole commit
+#   MINIK8S_LOGIN    the account of the token, if the forge does not report it: tokens of
 #                    GitHub Apps ("name[bot]"), Gitea's tokens without the scope read:user
 set -eu
 
@@ -40,7 +40,7 @@ work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 trap 'exit 1' HUP INT TERM
 
-# Which forge, and where in it.
+# Detects the forge, and the project and pull request in it.
 forge=${MINIK8S_FORGE:-}
 if [ -z "$forge" ]; then
     if [ -n "${GITEA_ACTIONS:-}${FORGEJO_ACTIONS:-}" ]; then forge=gitea
@@ -75,8 +75,8 @@ esac
 head=${MINIK8S_HEAD:-HEAD}
 [ -n "$base" ] || die "no base is known; name the target branch with MINIK8S_BASE"
 
-# Runs a command whose output names files of the pull request: a name may look like a command to the
-# runner (::warning …), which takes none until the word comes.
+# Runs a command whose output names files of the pull request. A name may look like a command to the
+# runner (::warning …), so the runner ignores commands until it reads the stop word again.
 unheeded() {
     case $forge in github | gitea) ;; *) "$@"; return ;; esac
     word=$(od -An -N16 -tx1 /dev/urandom | tr -d ' \n')
@@ -87,14 +87,14 @@ unheeded() {
     return "$ended"
 }
 
-# What is wrong, at the place where it is.
+# Reports errors at their place in the files.
 failed=0
 case $forge in
     github) "$bin" validate -o github "./$folder" || failed=1 ;;
     *) unheeded "$bin" validate "./$folder" || failed=1 ;;
 esac
 
-# What would change. The plan is printed also for manifests with errors.
+# Plans the changes. The plan is also printed for manifests with errors.
 # $strict is one word or none.
 # shellcheck disable=SC2086
 plan() { "$bin" plan --base "$base" --head "$head" --path "$folder" $strict -o "$1"; }
@@ -127,8 +127,8 @@ case $forge in
     gitea) login="Authorization: token $MINIK8S_TOKEN" ;;
     gitlab) login="PRIVATE-TOKEN: $MINIK8S_TOKEN" ;;
 esac
-# ask METHOD URL ANSWER [BODY]: sets $status. The token goes in by a pipe, so that no list of
-# processes shows it.
+# ask METHOD URL ANSWER [BODY]: sends a request and sets $status. The token is passed through a pipe,
+# so that no process list shows it.
 ask() {
     method=$1 url=$2 answer=$3
     shift 3
@@ -138,7 +138,7 @@ ask() {
         --header 'Accept: application/json' --output "$answer" --write-out '%{http_code}' \
         "$@" "$url") || die "cannot reach $api"
 }
-# As ask, and ends for every answer but success.
+# Like ask, but exits on any answer other than success.
 call() {
     ask "$@"
     succeed
@@ -157,7 +157,7 @@ succeed() {
     esac
 }
 
-# Whose comments are ours. The token of GitHub Actions is no user's, so it may not ask.
+# Finds the account of our comments. GitHub Actions' token belongs to no user, so it can't ask.
 if [ -z "$account" ]; then
     ask GET "$api/user" "$work/user"
     case $forge:$status in
@@ -170,14 +170,14 @@ if [ -z "$account" ]; then
     esac
 fi
 
-# The newest comment of an earlier run, on whichever page it is.
+# Finds the newest comment of an earlier run, on any page.
 id=
 page=1
 pages_max=50
 : >"$work/before"
 while [ "$page" -le "$pages_max" ]; do
     call GET "$list?per_page=100&limit=100&page=$page" "$work/page"
-    # The last page, or a forge that knows no pages.
+    # The last page, or a forge without pages.
     if [ "$(tr -d ' \t\r\n' <"$work/page")" = '[]' ] || cmp -s "$work/page" "$work/before"; then break; fi
     found=$("$bin" find-comment --by "$account" <"$work/page") || die "cannot read the comments of $forge"
     if [ -n "$found" ] && [ "$found" -gt "${id:-0}" ]; then id=$found; fi
@@ -185,13 +185,13 @@ while [ "$page" -le "$pages_max" ]; do
     page=$((page + 1))
 done
 
-# Also that there is no plan: the one of before would look valid.
+# A failed plan is written, too: otherwise the former plan would look valid.
 plan comment >"$work/body" 2>/dev/null || true
 [ -s "$work/body" ] || die "there is nothing to write as a comment"
 if [ -n "$id" ]; then
     ask "$change" "$one/$id" "$work/answer" "$work/body"
     case $status in
-        # Locked, or removed meanwhile. Whether the token may write at all, a new one shows.
+        # Locked, or removed meanwhile. Writing a new one shows if the token may write at all.
         403 | 404)
             say "comment $id can't be changed (HTTP $status): a new one is written"
             id=

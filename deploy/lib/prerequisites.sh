@@ -1,5 +1,5 @@
-# Functions shared by deploy/quickstart.sh and tests/run.sh: install what is missing, start Docker
-# where no other script does. To be sourced; sets nothing by itself.
+# Functions shared by deploy/quickstart.sh and tests/run.sh: install missing packages, start Docker
+# if it does not run. To be sourced; changes nothing by itself.
 # shellcheck shell=bash
 
 MINIMUM_RUST=88 # the minor version of `rust-version` in Cargo.toml
@@ -15,7 +15,7 @@ require_root_and_apt() {
 	command -v apt-get >/dev/null || die "cannot install packages: no apt-get here; on Debian or Ubuntu it is there, elsewhere install what docs/quickstart.md lists and run $0 again"
 }
 
-# install_for COMMAND PACKAGE...: installs the packages unless the command is there.
+# want_for COMMAND PACKAGE...: adds the packages to the wanted ones if the command is missing.
 WANTED_PACKAGES=()
 want_for() {
 	local command=$1
@@ -23,7 +23,7 @@ want_for() {
 	command -v "$command" >/dev/null || WANTED_PACKAGES+=("$@")
 }
 
-# want_file FILE PACKAGE...: the same for a file.
+# want_file FILE PACKAGE...: like want_for, for a missing file.
 want_file() {
 	local file=$1
 	shift
@@ -41,7 +41,7 @@ install_wanted() {
 	WANTED_PACKAGES=()
 }
 
-# What a build and one node need.
+# Packages for a build and a single node.
 want_build_and_node() {
 	want_for cc gcc libc6-dev
 	want_for pkg-config pkg-config
@@ -62,8 +62,8 @@ want_build_and_node() {
 	want_file /bin/busybox busybox-static
 }
 
-# What the tests need besides: an SSH server of their own, the programs that sign commits, an image
-# registry with logins, programs that ask for names.
+# Further packages for the tests: a separate SSH server, programs that sign commits, an image
+# registry with logins, and DNS clients.
 want_tests() {
 	want_for tar tar
 	want_file /usr/sbin/sshd openssh-server
@@ -79,7 +79,7 @@ want_tests() {
 	want_slurm
 }
 
-# A Slurm of one machine, with accounts: about a minute of installing, most of it MariaDB's.
+# A single-machine Slurm with accounting: takes about a minute to install, most of it for MariaDB.
 want_slurm() {
 	want_for slurmctld slurmctld slurmd slurm-client
 	want_for slurmdbd slurmdbd
@@ -87,7 +87,7 @@ want_slurm() {
 	want_for munged munge
 }
 
-# What the benches compare with.
+# Programs that the benches compare with.
 want_bench() {
 	want_for wrk wrk
 	want_for nginx nginx-light
@@ -96,7 +96,7 @@ want_bench() {
 
 rust_minor() { rustc --version 2>/dev/null | sed -n 's/^rustc 1\.\([0-9]*\).*/\1/p'; }
 
-# Rust from Debian where it is absent or too old: rustup where packaged, else the newest rustc.
+# Rust from Debian if it is missing or too old: rustup if packaged, else the newest rustc.
 install_rust() {
 	[ -d "$HOME/.cargo/bin" ] && PATH=$HOME/.cargo/bin:$PATH
 	export PATH
@@ -125,8 +125,8 @@ install_rust() {
 		die "this system's packages have no Rust 1.$MINIMUM_RUST or newer; install it with rustup and run $0 again"
 }
 
-# ensure_docker PIDFILE LOG: starts Docker if none answers. By hand (where no service manager runs) its
-# process id goes to PIDFILE, so that its starter can end it.
+# ensure_docker PIDFILE LOG: starts Docker if it does not answer. Without a service manager it is started
+# directly, and its process id is written to PIDFILE, so that the caller can stop it.
 ensure_docker() {
 	local pidfile=$1 log=$2
 	docker info >/dev/null 2>&1 && return 0
@@ -146,7 +146,7 @@ ensure_docker() {
 	die "Docker does not answer 60 s after its start (try $try); see $log"
 }
 
-# make_busybox_image TAG: an image with a static busybox and a link per applet, from Debian's package.
+# make_busybox_image TAG: builds an image with a static busybox and a link per applet from Debian's package.
 make_busybox_image() {
 	local tag=$1 root
 	docker image inspect "$tag" >/dev/null 2>&1 && return 0

@@ -1,6 +1,6 @@
-# A Slurm of one machine with accounts, and a login host in front of it, for deploy/quickstart.sh. To be sourced, after
-# prerequisites.sh. All of it listens on loopback and lies below one folder; nothing of the machine's own Slurm, MariaDB,
-# munge or sshd is read or written. MariaDB runs as its own user and listens on a socket that only root reaches.
+# A single-machine Slurm with accounting, and a login host in front of it, for deploy/quickstart.sh. To be sourced after
+# prerequisites.sh. Everything listens on loopback and is kept below one folder; nothing of the machine's own Slurm,
+# MariaDB, munge or sshd is read or written. MariaDB runs as its own user and listens on a socket that only root can reach.
 # shellcheck shell=bash
 
 SLURM_PORT=${MINIK8S_SLURM_PORT:-17400} # sshd; the next ones: slurmdbd, slurmctld, slurmd
@@ -14,8 +14,8 @@ slurm_daemon() {
 	echo $! >"$dir/pids/$name"
 }
 
-# slurm_runs DIR NAME: the process is there, and is no other that got its id since, as the machine's own sshd could: the
-# folder is in its arguments or, of Slurm's daemons, in its environment.
+# slurm_runs DIR NAME: true if the process runs, and is not another that reused its id, such as the machine's own sshd:
+# the folder must be in its arguments or, for Slurm's daemons, in its environment.
 slurm_runs() {
 	local pid
 	pid=$(cat "$1/pids/$2" 2>/dev/null) || return 1
@@ -23,7 +23,7 @@ slurm_runs() {
 		cat "/proc/$pid/cmdline" "/proc/$pid/environ" 2>/dev/null | grep -aF -- "$1/" >/dev/null
 }
 
-# slurm_wait WHAT LOG COMMAND...: until the command succeeds, a minute at most.
+# slurm_wait WHAT LOG COMMAND...: waits until the command succeeds, for at most a minute.
 slurm_wait() {
 	local what=$1 log=$2 try
 	shift 2
@@ -36,12 +36,12 @@ slurm_wait() {
 
 slurm_is_idle() { [ "$(SLURM_CONF=$1/slurm.conf sinfo -h -o %T 2>/dev/null)" = idle ]; }
 
-# start_slurm DIR: makes it at the first call, starts what does not run.
+# start_slurm DIR: creates the cluster on the first call, and starts every daemon that does not run.
 start_slurm() {
 	local dir=$1 password
 	local db=(mariadb --no-defaults "--socket=$dir/db/socket" -u root)
 	if [ ! -e "$dir/complete" ]; then
-		# What a start that failed has left running.
+		# Daemons that a failed start left running.
 		stop_slurm "$dir"
 		say "making a Slurm of one machine in $dir"
 		rm -rf "$dir"
@@ -149,7 +149,7 @@ PrintMotd no
 TEXT
 }
 
-# stop_slurm DIR: ends its jobs and daemons.
+# stop_slurm DIR: stops its jobs and daemons.
 stop_slurm() {
 	local dir=$1 name try
 	[ -d "$dir/pids" ] || return 0

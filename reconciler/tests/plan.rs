@@ -1,4 +1,4 @@
-//! `minik8s plan` as a person or CI runs it: what it prints, with which exit code.
+//! `minik8s plan` as a person or CI runs it: output and exit codes.
 
 #![allow(clippy::unwrap_used)] // Helpers of tests fail by panicking, as tests do.
 
@@ -161,7 +161,7 @@ fn code_of_a_function_that_python_cannot_parse_is_an_error_with_its_line() {
     let validate =
         || Command::new(env!("CARGO_BIN_EXE_minik8s")).current_dir(dir).args(["validate", "."]).output();
     check(&validate().unwrap(), 1, "SyntaxError");
-    // What it imports of its folder, and no other file there. Seen red without following imports.
+    // Files of its folder that it imports, and no others. Seen red without following imports.
     write("hello/main.py", "import json\nfrom lib.words import greet\n\ndef main(params):\n    return {}\n");
     std::fs::create_dir_all(dir.join("hello/lib")).unwrap();
     write("hello/notes.py", "print 'of an older Python'\n");

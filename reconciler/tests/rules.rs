@@ -1,5 +1,5 @@
-//! Every rule has a sample in `docs/rules/` that breaks it and no other, or a test that does;
-//! `docs/rules.md` lists them. `MINIK8S_UPDATE=1` writes that page anew.
+//! Checks that every rule has a sample in `docs/rules/` that breaks it alone, or a test that does, and that
+//! `docs/rules.md` lists them. `MINIK8S_UPDATE=1` rewrites that page.
 
 #![allow(clippy::unwrap_used)] // Helpers of tests fail by panicking, as tests do.
 
@@ -12,7 +12,7 @@ use std::process::Command;
 use reconciler::diagnostics::inspect;
 use schema::violation::rules;
 
-/// Rules that no file of bearable size, or no file alone, can break: rule, file of the test, its name.
+/// Rules that no reasonably small file, or no single file, can break: rule, file of the test, its name.
 const TESTED: [(&str, &str, &str); 20] = [
     ("too-large", "schema/tests/manifest/files.rs", "every_bound_is_named"),
     (
@@ -80,7 +80,7 @@ fn samples() -> BTreeMap<String, PathBuf> {
     files.map(|path| (path.file_stem().unwrap().to_str().unwrap().to_owned(), path)).collect()
 }
 
-/// Of a repository that holds this file and no other.
+/// Rules broken by a repository that holds only this file.
 fn broken_rules(path: &Path) -> BTreeSet<String> {
     let folder = tempfile::tempdir().unwrap();
     if path.is_file() {
@@ -143,14 +143,14 @@ fn annotations_may_not_be_too_large() {
     let text =
         format!("apiVersion: v1\nkind: Pod\nmetadata: {{name: a, annotations: {{big: {big}}}}}\n{pod}\n");
     fs::write(dir.path().join("a.yaml"), text).unwrap();
-    // So large an object fits under no key either.
+    // Such a large object fits under no key either.
     let found = broken_rules(dir.path());
     assert!(found.contains("annotations-size"), "{found:?}");
 }
 
 #[test]
 fn what_a_newcomer_copies_breaks_no_rule() {
-    // A repository of its own: paths in it are from its root.
+    // In a separate repository, so that paths are relative to its root.
     let copy = tempfile::tempdir().unwrap();
     let copied = Command::new("cp").arg("-R").arg(root().join("sample-repo/.")).arg(copy.path()).status();
     assert!(copied.unwrap().success());
@@ -159,7 +159,7 @@ fn what_a_newcomer_copies_breaks_no_rule() {
     assert!(report.objects > 0);
 }
 
-/// docs/rules.md as rules and samples have it.
+/// Expected content of docs/rules.md, from rules and samples.
 fn page() -> String {
     let mut page = String::from(
         "# Rules\n\n\

@@ -378,7 +378,7 @@ fn a_definition_in_a_file_of_its_own_is_followed() {
 fn the_time_limit_of_a_function_counts_where_its_manifest_is_at_hand() {
     let dir = repository();
     let late = r#"{"price": {"return": {}, "afterSeconds": 6}, "pay": {"return": {}, "afterSeconds": 6}}"#;
-    // In the repository, beside the workflow in its file.
+    // In the repository, next to the workflow in its file.
     for file in ["flows/order.yaml", "flows/order.asl.json", "one.yaml"] {
         let (code, said, errors) = simulated(dir.path(), file, late);
         assert_eq!(code, Some(1), "{file}: {errors}");

@@ -31,7 +31,7 @@ fn folder(files: &[(&str, &[u8])]) -> tempfile::TempDir {
     dir
 }
 
-/// The fourteen files with twenty-six faults, in a folder of their own so that no repository is around it.
+/// The fourteen files with twenty-six faults, in a separate folder outside of any repository.
 fn faults() -> tempfile::TempDir {
     fn copy(from: &Path, to: &Path) {
         fs::create_dir_all(to).unwrap();
@@ -150,8 +150,8 @@ fn exit_codes_distinguish_good_from_wrong_from_misuse() {
     }
 }
 
-/// Runs `validate` with so much address space that a file read whole or a bomb unpacked does not fit, and
-/// so much processor time that nothing quadratic does.
+/// Runs `validate` with limits on address space, so that reading a file whole or unpacking a bomb fails, and on
+/// processor time, so that anything quadratic fails.
 fn bounded(dir: &Path, format: &str) -> Output {
     let begun = Instant::now();
     let output = Command::new("prlimit")

@@ -1,5 +1,5 @@
-//! The controllers' plans as functions: the scheduler on pods that have no node, and every controller on 30,000 pods
-//! where there is nothing to do, which is what each change of any key costs.
+//! The plans of the controllers as functions: the scheduler on unbound pods, and every controller on 30,000 pods
+//! with nothing to do, which is the cost of a change of any key.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -24,12 +24,12 @@ use crate::figures::{Row, Series, Table, ms};
 use crate::pods::sync;
 
 const AT: &str = "2026-01-01T00:00:00Z";
-/// Nodes, and workloads of 100 pods each with a Service and an autoscaler, where there is nothing to do.
+/// Nodes, and workloads of 100 pods each with a Service and an autoscaler, with nothing left to do.
 const NODES: usize = 1_000;
 const WORKLOADS: usize = 300;
-/// Nodes, and pods that get one through etcd.
+/// Nodes, and pods that are bound through etcd.
 const THROUGH_ETCD: (usize, usize) = (100, 2_000);
-/// Plans of each controller.
+/// Plans per controller.
 const PLANS: usize = 20;
 
 pub(crate) fn measure(_: Scale, table: &mut Table) -> Result<()> {
@@ -52,7 +52,7 @@ pub(crate) fn measure(_: Scale, table: &mut Table) -> Result<()> {
     nothing_to_do(table)
 }
 
-/// Pods of one push that get a node, with every write through etcd: nodes are records alone.
+/// Binds the pods of one push, with every write through etcd: nodes are records alone.
 fn through_etcd(table: &mut Table) -> Result<()> {
     let mut cluster = Cluster::prepare(ClusterOptions { poll: "1h", ..ClusterOptions::default() })?;
     cluster.etcd.start()?;
@@ -121,7 +121,7 @@ fn of<C: Controller>(seen: &Observed, now: Timestamp, table: &mut Table) -> Resu
     Ok(())
 }
 
-/// The controllers' own plans, carried out until they come to nothing more; each pod that has a node runs.
+/// Applies the controllers' own plans until nothing is left to do; every bound pod runs.
 fn steady() -> Result<(Snapshot, Timestamp)> {
     let mut snapshot = nodes_of(NODES);
     for number in 0..WORKLOADS {
@@ -163,7 +163,7 @@ fn steady() -> Result<(Snapshot, Timestamp)> {
     }
 }
 
-/// Every bound pod runs, has an address and uses half of what it requests.
+/// Reports every bound pod as running, with an address and half of its requested resources in use.
 fn report(snapshot: &mut Snapshot, now: Timestamp) {
     let (mut usage, revision) =
         (std::collections::BTreeMap::<String, serde_json::Map<_, _>>::new(), snapshot.revision);
@@ -205,7 +205,7 @@ fn put_object(snapshot: &mut Snapshot, kind: Kind, name: &str, spec: &Value) {
     snapshot.put(&Key::Object(id), &object, 1);
 }
 
-/// Nodes that are empty.
+/// Empty nodes.
 fn nodes_of(nodes: usize) -> Snapshot {
     let mut snapshot = Snapshot { synced: true, ..Snapshot::default() };
     for number in 0..nodes {
@@ -225,7 +225,7 @@ fn nodes_of(nodes: usize) -> Snapshot {
     snapshot
 }
 
-/// Nodes that are empty, and pods of ReplicaSets of 100 that have no node.
+/// Empty nodes, and unbound pods of ReplicaSets of 100.
 fn unscheduled(nodes: usize, pods: usize, strategy: SchedulerStrategy) -> Observed {
     let mut snapshot = nodes_of(nodes);
     for number in 0..pods {

@@ -1,4 +1,4 @@
-//! The bare engine: Docker's API with nothing on top, and Docker's own word of what started when.
+//! The bare engine: Docker's API with nothing on top, and Docker's own report of start times.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex};
@@ -14,26 +14,26 @@ use harness::{Cluster, Context, IMAGE, Node, PodView, Result, ensure, eventually
 use schema::control::lock;
 use tokio::runtime::Runtime;
 
-/// Start times in nanoseconds of the epoch, by pod and container name.
+/// Start times in nanoseconds since the epoch, by pod and container name.
 type Starts = Arc<Mutex<BTreeMap<(String, String), i64>>>;
 
-/// Docker's API, and everything that Docker says it started in one cluster.
+/// Docker's API, and everything that Docker reports as started in one cluster.
 pub(crate) struct Engine {
     runtime: Runtime,
     docker: Docker,
     slot: String,
     starts: Starts,
-    /// What second containers of pairs run.
+    /// Command of the second containers of pairs.
     pub(crate) command: Vec<String>,
 }
 
 impl Engine {
-    /// Listens to the events of `cluster`'s containers on its first node from now on.
+    /// Starts following the events of `cluster`'s containers on its first node.
     pub(crate) fn beside(cluster: &Cluster) -> Result<Self> {
         Self::of(cluster, cluster.node())
     }
 
-    /// The same on this node.
+    /// Like `beside`, on this node.
     pub(crate) fn of(cluster: &Cluster, node: &Node) -> Result<Self> {
         let runtime = Runtime::new()?;
         let host = node.docker.host().to_owned();
@@ -65,7 +65,7 @@ impl Engine {
         Ok(Self { runtime, docker, slot, starts, command })
     }
 
-    /// How long after `since` Docker had started container `main` of every one of these pods.
+    /// Time from `since` until Docker had started container `main` of every one of these pods.
     pub(crate) fn started(&self, pods: &[String], since: SystemTime) -> Result<Duration> {
         let since = i64::try_from(since.duration_since(UNIX_EPOCH)?.as_nanos())?;
         let last = eventually("Docker has started the pods", secs(180), || {
@@ -81,8 +81,8 @@ impl Engine {
         Ok(Duration::from_nanos(u64::try_from(last - since)?))
     }
 
-    /// Creates and starts `count` pause containers with one container each in its namespaces, so
-    /// many at once; how long all took.
+    /// Creates and starts `count` pause containers, with one container each in their namespaces, `at_once` in
+    /// parallel; returns the total time.
     pub(crate) fn bare_pairs(
         &self,
         pause: &str,
@@ -100,7 +100,7 @@ impl Engine {
         Ok(start.elapsed())
     }
 
-    /// Kills the first process of the pod's container `main`; how long after its end Docker had started
+    /// Kills the first process of the pod's container `main`; returns the time from its end until Docker had started
     /// its successor.
     pub(crate) fn restarted(&self, pod: &PodView) -> Result<Duration> {
         let main = pod.container("main")?;
@@ -111,7 +111,7 @@ impl Engine {
         self.started(&[name], ended)
     }
 
-    /// Makes a pair, ends its second container and starts it again; how long the start took.
+    /// Creates a pair, stops its second container and starts it again; returns the time of the start.
     pub(crate) fn bare_restart(&self, pause: &str, name: &str) -> Result<Duration> {
         let id = self.runtime.block_on(self.bare_pair(pause, format!("{}-{name}", self.slot)))?;
         self.runtime.block_on(self.docker.kill_container(&id, None))?;
@@ -121,7 +121,7 @@ impl Engine {
         Ok(start.elapsed())
     }
 
-    /// When the container ended, in Docker's words.
+    /// End time of the container as reported by Docker.
     fn ended(&self, id: &str) -> Result<SystemTime> {
         eventually("the container has ended", secs(20), || {
             let state = self.runtime.block_on(self.docker.inspect_container(id, None))?.state;
@@ -152,13 +152,14 @@ impl Engine {
         Ok(all.into_iter().filter_map(|one| one.id).collect())
     }
 
-    /// Whether the container has this in its environment.
+    /// True if the container has `wanted` in its environment.
     pub(crate) fn has_env(&self, id: &str, wanted: &str) -> Result<bool> {
         let config = self.runtime.block_on(self.docker.inspect_container(id, None))?.config;
         Ok(config.and_then(|config| config.env).is_some_and(|env| env.iter().any(|one| one == wanted)))
     }
 
-    /// Ends and removes `count` pairs that [`Engine::bare_pairs`] made, `at_once` in parallel; how long all took.
+    /// Stops and removes `count` pairs created by [`Engine::bare_pairs`], `at_once` in parallel; returns the total
+    /// time.
     pub(crate) fn end_pairs(&self, name: &str, count: usize, at_once: usize) -> Result<Duration> {
         let start = Instant::now();
         let pairs = futures::stream::iter(0..count).map(|index| async move {
@@ -173,7 +174,7 @@ impl Engine {
         Ok(start.elapsed())
     }
 
-    /// What a container of the same image with the same bounds is, on Docker's own bridge.
+    /// Configuration for a container of the same image with the same limits, on Docker's own bridge.
     pub(crate) fn like(&self, id: &str) -> Result<ContainerCreateBody> {
         let found = self.runtime.block_on(self.docker.inspect_container(id, None))?;
         let (config, host) = (found.config.context("no config")?, found.host_config.context("no bounds")?);
@@ -200,7 +201,7 @@ impl Engine {
         })
     }
 
-    /// Makes and starts such a container; how long until it gave its first answer. It is ended then.
+    /// Creates and starts such a container; returns the time until its first answer, and stops it.
     pub(crate) fn first_answer(
         &self,
         body: &ContainerCreateBody,
@@ -220,7 +221,7 @@ impl Engine {
         let address = format!("{address}:8080");
         while let Err(error) = ask(&address) {
             ensure!(start.elapsed() < secs(30), "no answer: {error:#}");
-            // Short beside what is measured: the address refuses until the code is loaded.
+            // Short compared with the measured time: the address refuses connections until the code is loaded.
             std::thread::sleep(Duration::from_millis(1));
         }
         let took = start.elapsed();
@@ -233,7 +234,7 @@ impl Engine {
         Ok(self.runtime.block_on(self.docker.pause_container(id))?)
     }
 
-    /// Lets them go on.
+    /// Resumes a container's processes.
     pub(crate) fn resume(&self, id: &str) -> Result<()> {
         Ok(self.runtime.block_on(self.docker.unpause_container(id))?)
     }
@@ -259,7 +260,7 @@ impl Engine {
     }
 }
 
-/// Removes the bare containers again.
+/// Removes the bare containers.
 pub(crate) fn remove_bare(cluster: &Cluster) -> Result<()> {
     let filter = format!("label=minik8s-test.slot={}", cluster.slot().instance());
     cluster.node().docker.remove_by_filter(&filter)

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::time::Duration;
 
-/// Durations of one kind.
+/// Samples of one kind.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Series(Vec<Duration>);
 
@@ -24,37 +24,36 @@ impl Series {
     }
 }
 
-/// Milliseconds with one digit.
+/// Formats milliseconds with one digit.
 pub(crate) fn ms(duration: Duration) -> String {
     format!("{:.1} ms", duration.as_secs_f64() * 1000.0)
 }
 
-/// How many times `bare` is in `ours`.
+/// Formats `ours` as a multiple of `bare`.
 pub(crate) fn ratio(ours: Duration, bare: Duration) -> String {
     format!("{:.2} ×", ours.as_secs_f64() / bare.as_secs_f64().max(f64::MIN_POSITIVE))
 }
 
-/// One figure.
+/// A row of the table.
 #[derive(Debug, Default)]
 pub(crate) struct Row<'a> {
-    /// What was measured.
+    /// Name of the measurement.
     pub(crate) what: &'a str,
-    /// Ours.
     pub(crate) ours: String,
-    /// The bare engine's, if it has one.
+    /// Figure of the bare engine, if any.
     pub(crate) bare: String,
-    /// The first through the second.
+    /// Ratio of the first to the second.
     pub(crate) ratio: String,
-    /// What the design allows.
+    /// Limit set by the design.
     pub(crate) budget: &'a str,
 }
 
-/// All figures.
+/// The table of all figures.
 #[derive(Debug, Default)]
 pub(crate) struct Table(Vec<[String; 5]>);
 
 impl Table {
-    /// Adds a figure, and prints it at once: the whole table comes late.
+    /// Adds a row and prints it immediately: the whole table comes late.
     pub(crate) fn add(&mut self, row: Row<'_>) {
         println!("measured: {}: {} {} {}", row.what, row.ours, row.bare, row.ratio);
         self.0.push([row.what.to_owned(), row.ours, row.bare, row.ratio, row.budget.to_owned()]);

@@ -1,4 +1,4 @@
-//! A repository of many files: the first sync, a poll that finds nothing new, one changed file.
+//! A repository of many files: the first sync, a poll without news, one changed file.
 
 use std::time::Instant;
 
@@ -14,7 +14,7 @@ use crate::idle::{cpu_time, resident_mib};
 use crate::pods::sync;
 use crate::written::NextWrite;
 
-/// Polls that are watched for what they cost.
+/// Polls whose cost is measured.
 const POLLS: usize = 40;
 
 pub(crate) fn measure(scale: Scale, table: &mut Table) -> Result<()> {
@@ -22,7 +22,7 @@ pub(crate) fn measure(scale: Scale, table: &mut Table) -> Result<()> {
     unchanged(scale, table)
 }
 
-/// A cluster without a node, so that nothing but gitops and controllers is measured.
+/// A cluster without a node, to measure only gitops and controllers.
 fn without_node(options: ClusterOptions) -> Result<Cluster> {
     let mut cluster = Cluster::prepare(options)?;
     cluster.etcd.start()?;
@@ -61,7 +61,7 @@ fn first_and_changed(scale: Scale, table: &mut Table) -> Result<()> {
     };
     memory("memory of the reconciler with them")?;
 
-    // etcd is quiet when the controllers are done with the 10,000 pods that fit nowhere.
+    // etcd is quiet once the controllers are done with the 10,000 pods that fit nowhere.
     settled(&cluster)?;
     memory("memory of the reconciler once their pods are written, too")?;
     changed_files(&cluster, scale, table, "sync", |_, _| {
@@ -71,8 +71,8 @@ fn first_and_changed(scale: Scale, table: &mut Table) -> Result<()> {
     })
 }
 
-/// Changes one file after the other, announces each to the reconciler by `announce`, which gives when it began, and
-/// measures from then until the pod's object is written.
+/// Changes one file after another and announces each to the reconciler with `announce`, which returns its start
+/// time; measures from then until the pod's object is written.
 pub(crate) fn changed_files(
     cluster: &Cluster,
     scale: Scale,
@@ -98,7 +98,7 @@ pub(crate) fn changed_files(
 }
 
 fn unchanged(scale: Scale, table: &mut Table) -> Result<()> {
-    // Over HTTP, so that the server can count the polls; and they come quickly.
+    // Over HTTP, so that the server can count the polls, which are frequent here.
     let options = ClusterOptions { poll: "100ms", repo: RepoAccess::HttpToken, ..ClusterOptions::default() };
     let mut cluster = without_node(options)?;
     let commit = fill(&cluster, scale.files)?;
@@ -122,7 +122,7 @@ fn unchanged(scale: Scale, table: &mut Table) -> Result<()> {
     Ok(())
 }
 
-/// Waits until etcd has seen no write for a while.
+/// Waits until etcd has had no write for a while.
 pub(crate) fn settled(cluster: &Cluster) -> Result<()> {
     let mut seen = (0, Instant::now());
     eventually("etcd is quiet", secs(120), || {

@@ -1,5 +1,5 @@
-//! Three nodes in network namespaces: how soon they are a cluster, how soon all of them know of another
-//! endpoint, and what a tunnel between two pods carries.
+//! Three nodes in network namespaces: time until they form a cluster, time until every node knows a new
+//! endpoint, and throughput of a tunnel between two pods.
 
 use std::process::Command;
 use std::time::{Duration, Instant};
@@ -19,7 +19,7 @@ const NODES: u8 = 3;
 const KNOWN_MAX: Duration = Duration::from_secs(30);
 
 pub(crate) fn measure(scale: Scale, table: &mut Table) -> Result<()> {
-    // The poll never comes: every commit is found by the sync right after its push.
+    // There is no poll: every commit is found by the sync right after its push.
     let place = Where::Namespaces(NODES);
     let options = ClusterOptions { place, poll: "1h", ..ClusterOptions::default() };
     let begun = Instant::now();
@@ -57,8 +57,8 @@ fn service(address: &str) -> Change {
     Change::write("moving.yaml", text)
 }
 
-/// From a push (with a sync, as by a webhook) until the rules of all nodes lead to the new endpoint; beside
-/// one rule that is written to one node after the other by hand.
+/// Measures from a push (with a sync, as by a webhook) until the rules of all nodes lead to the new endpoint,
+/// compared with one rule written by hand to one node after another.
 fn endpoints(cluster: &Cluster, scale: Scale, table: &mut Table) -> Result<()> {
     let (mut ours, mut bare) = (Series::default(), Series::default());
     for change in 0..=scale.changes {
@@ -88,7 +88,7 @@ fn endpoints(cluster: &Cluster, scale: Scale, table: &mut Table) -> Result<()> {
     Ok(())
 }
 
-/// When the last node's rules had it. Looked at without a pause, by one thread for each node.
+/// Time until the last node had the rule. Polls without a pause, in one thread per node.
 fn on_all_nodes(cluster: &Cluster, mark: &str, begun: Instant) -> Result<Duration> {
     let look = |net: &NetWorld| -> Result<Duration> {
         while begun.elapsed() < KNOWN_MAX {
@@ -114,7 +114,7 @@ fn by_hand(cluster: &Cluster, address: &str) -> Result<Duration> {
     Ok(begun.elapsed())
 }
 
-/// TCP from a pod to one of another node, beside the bare link between the two nodes.
+/// TCP from a pod to a pod on another node, compared with the bare link between the two nodes.
 fn throughput(cluster: &Cluster, scale: Scale, table: &mut Table) -> Result<()> {
     if !Command::new("sh").args(["-c", "command -v iperf3"]).output()?.status.success() {
         println!("fleet: throughput not measured, there is no iperf3 (apt-get install iperf3)");
@@ -152,7 +152,7 @@ fn median(samples: &mut [f64]) -> f64 {
     samples.get(samples.len() / 2).copied().unwrap_or_default()
 }
 
-/// An `iperf3` that listens.
+/// A listening `iperf3`.
 struct Link {
     address: String,
     _server: Daemon,
@@ -167,13 +167,13 @@ impl Link {
         Ok(Self { address: address.to_owned(), _server: server })
     }
 
-    /// What `from` sends to it in 4 s.
+    /// Throughput from `from` during 4 s.
     fn gigabits(&self, from: &NetWorld) -> Result<f64> {
         let bits = eventually("iperf3 answers", secs(20), || {
             let command = from.command("iperf3");
             let mut iperf = Command::new(&command[0]);
             iperf.args(&command[1..]).args(["-c", &self.address, "-t", "4", "-J"]);
-            // It ends with 0 also when it could not connect.
+            // It exits with 0 even if it could not connect.
             let said: serde_json::Value = serde_json::from_str(&outcome(&mut iperf, secs(20))?.ok()?)?;
             let bits = said["end"]["sum_received"]["bits_per_second"].as_f64();
             bits.with_context(|| format!("no rate in {said}"))

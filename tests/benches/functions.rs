@@ -1,5 +1,5 @@
-//! Functions: builds, cold starts, what the gateway adds to a warm call, calls per second, bursts. Beside bare Docker,
-//! which starts the same image with the same bounds, and beside the replica asked directly, in the same run.
+//! Functions: builds, cold starts, overhead of the gateway for a warm call, calls per second, bursts. Compared in the
+//! same run with bare Docker, which starts the same image with the same limits, and with the replica called directly.
 
 use std::collections::BTreeMap;
 use std::io::{Read as _, Write as _};
@@ -16,13 +16,13 @@ use crate::gateway::{Measured, has_tools, load};
 use crate::pods::sync;
 
 const CODE: &str = "def main(params):\n    return {}\n";
-/// What a burst calls.
+/// Code called by the burst.
 const SLOW: &str = "import time\n\n\ndef main(params):\n    time.sleep(0.05)\n    return {}\n";
-/// Functions of the round.
+/// Functions called in turn.
 const MANY: usize = 50;
-/// Calls at once of the burst.
+/// Concurrent calls of the burst.
 const BURST: usize = 200;
-/// The phases of a cold start, as the gateway reports them.
+/// Phases of a cold start, as reported by the gateway.
 const PHASES: [&str; 6] = ["scheduled", "created", "started", "imported", "routed", "handled"];
 
 pub(crate) fn measure(scale: Scale, table: &mut Table) -> Result<()> {
@@ -42,12 +42,12 @@ pub(crate) fn measure(scale: Scale, table: &mut Table) -> Result<()> {
     })
 }
 
-/// Where functions are called, and what wrk sends.
+/// Address for calls, and the scripts for wrk.
 struct Place {
     gateway: String,
-    /// A call of nothing.
+    /// Script for an empty call.
     post: PathBuf,
-    /// The same of one function after the other.
+    /// Script for an empty call of one function after another.
     turns: PathBuf,
 }
 
@@ -63,7 +63,7 @@ impl Place {
         Ok(Self { gateway: cluster.node().functions()?, post, turns })
     }
 
-    /// A call; what the head says, if it went well.
+    /// Calls a function; returns the head of a successful answer.
     fn call(&self, name: &str) -> Result<String> {
         post(&self.gateway, &format!("/default/{name}"))
     }
@@ -73,7 +73,7 @@ impl Place {
     }
 }
 
-/// The head of the answer to a call of nothing.
+/// Head of the answer to an empty call.
 fn post(address: &str, path: &str) -> Result<String> {
     let mut stream = TcpStream::connect(address)?;
     stream.set_read_timeout(Some(secs(100)))?;
@@ -101,10 +101,10 @@ fn push(cluster: &Cluster, changes: &[Change], message: &str) -> Result<()> {
     sync(cluster)
 }
 
-/// From a push with sync until the node has the image.
+/// Measures from a push with sync until the node has the image.
 fn builds(cluster: &Cluster, table: &mut Table) -> Result<()> {
     let spec = "  scaleToZeroAfterSeconds: 1\n";
-    // Docker may have what former runs built.
+    // Docker may have images of former runs.
     let own = format!("# {:?}\n{CODE}", std::time::SystemTime::now());
     let mut former = String::new();
     for (what, text) in [("at first", own.clone()), ("again, with other code", own.replace("{}", "{'n': 2}"))]
@@ -124,7 +124,7 @@ fn builds(cluster: &Cluster, table: &mut Table) -> Result<()> {
     Ok(())
 }
 
-/// From a call of a function without replicas to its answer, beside a bare container of the same image.
+/// Measures calls of a function without replicas, compared with a bare container of the same image.
 fn cold_starts(cluster: &Cluster, at: &Place, scale: Scale, table: &mut Table) -> Result<()> {
     let engine = Engine::beside(cluster)?;
     at.call("hello")?;
@@ -164,7 +164,7 @@ fn cold_starts(cluster: &Cluster, at: &Place, scale: Scale, table: &mut Table) -
     Ok(())
 }
 
-/// A call of a replica that has been idle, left running or paused meanwhile; resuming it is part of the call.
+/// Measures calls of a replica that was idle, left running or paused meanwhile; the resume is part of the call.
 fn idle(cluster: &Cluster, at: &Place, scale: Scale, table: &mut Table) -> Result<()> {
     let engine = Engine::beside(cluster)?;
     push(cluster, &[function("idle", "hello", "  minScale: 1\n")], "One that stays")?;
@@ -179,7 +179,7 @@ fn idle(cluster: &Cluster, at: &Place, scale: Scale, table: &mut Table) -> Resul
             if is_paused {
                 engine.pause(&replica)?;
             }
-            // It is to be idle.
+            // Let the replica become idle.
             std::thread::sleep(Duration::from_millis(200));
             let began = Instant::now();
             if is_paused {
@@ -200,13 +200,13 @@ fn idle(cluster: &Cluster, at: &Place, scale: Scale, table: &mut Table) -> Resul
     push(cluster, &[Change::remove("idle.yaml")], "It goes")
 }
 
-/// The functions' containers that run.
+/// Running containers of functions.
 fn running(cluster: &Cluster, engine: &Engine) -> Result<Vec<String>> {
     let slot = cluster.slot().instance();
     engine.running(&[format!("minik8s.io/instance={slot}"), "minik8s.io/container=function".to_owned()])
 }
 
-/// What the gateway adds to a call of a replica that runs, and how many calls one replica and the defaults take.
+/// Measures the overhead of the gateway for a running replica, and the throughput of one replica and of the defaults.
 fn warm(cluster: &Cluster, at: &Place, scale: Scale, table: &mut Table) -> Result<()> {
     let wide = "  minScale: 1\n  maxScale: 1\n  concurrency: 20\n  resources: {limits: {cpu: 1}}\n";
     let changes = [function("wide", "hello", wide), function("usual", "hello", "  minScale: 1\n")];
@@ -278,7 +278,7 @@ fn many(cluster: &Cluster, at: &Place, scale: Scale, table: &mut Table) -> Resul
     Ok(())
 }
 
-/// Many calls at once of a function that has no replica.
+/// Many concurrent calls of a function without a replica.
 fn burst(cluster: &Cluster, at: &Place, table: &mut Table) -> Result<()> {
     let spec = "  scaleToZeroAfterSeconds: 1\n  queueLength: 1000\n";
     push(cluster, &[function("burst", "burst", spec), code("burst", SLOW)], "A burst")?;

@@ -1,5 +1,5 @@
-//! What the gateway costs: latency of a small answer straight from an nginx, through the gateway and
-//! through another nginx that forwards, in turns, with kept connections.
+//! Cost of the gateway: latency of a small answer directly from an nginx, through the gateway and
+//! through another forwarding nginx, in turns, over kept connections.
 
 use std::net::Ipv4Addr;
 use std::process::Command;
@@ -17,7 +17,7 @@ use crate::Scale;
 use crate::figures::{Row, Series, Table, ratio};
 
 const HOST: &str = "bench.example";
-/// Clients at one time: one for latency, the second for what a busy node does.
+/// Concurrent clients: one for latency, the second number for a busy node.
 const CONNECTIONS: [u32; 2] = [1, 32];
 
 pub(crate) fn measure(scale: Scale, table: &mut Table) -> Result<()> {
@@ -38,7 +38,7 @@ pub(crate) fn measure(scale: Scale, table: &mut Table) -> Result<()> {
         let (port, forwarding) = (cluster.slot().port(8), cluster.slot().port(9));
         let answers =
             format!("server {{ listen {bridge}:{port}; location / {{ return 200 \"hello\\n\"; }} }}");
-        // The same headers as ours sets.
+        // The same headers as our gateway sets.
         let forwards = format!(
             "upstream there {{ server {bridge}:{port}; keepalive 64; }}\n\
              server {{ listen {bridge}:{forwarding}; location / {{ proxy_pass http://there; \
@@ -73,7 +73,7 @@ pub(crate) fn measure(scale: Scale, table: &mut Table) -> Result<()> {
     })
 }
 
-/// Whether all of these programs are there.
+/// True if all of these programs are installed.
 pub(crate) fn has_tools(tools: &[&str]) -> bool {
     let is_there =
         |tool: &&str| Command::new("which").arg(tool).output().is_ok_and(|said| said.status.success());
@@ -93,7 +93,7 @@ fn manifests(address: Ipv4Addr, port: u16) -> String {
     )
 }
 
-/// An nginx with one server and as many workers as there are cores.
+/// An nginx with one server and one worker per core.
 fn nginx(cluster: &Cluster, name: &str, server: &str) -> Result<Nginx> {
     let dir = cluster.dir(&format!("nginx-{name}"));
     std::fs::create_dir_all(&dir)?;
@@ -114,7 +114,7 @@ fn nginx(cluster: &Cluster, name: &str, server: &str) -> Result<Nginx> {
     Ok(Nginx(daemon))
 }
 
-/// It is asked to end: killed, it would leave its workers behind.
+/// Stopped by a signal that it handles: killed, it would leave its workers behind.
 struct Nginx(Daemon);
 
 impl Drop for Nginx {
@@ -125,12 +125,12 @@ impl Drop for Nginx {
     }
 }
 
-/// What wrk measured of one target.
+/// Measurements of wrk for one target.
 #[derive(Debug, Default)]
 pub(crate) struct Measured {
     /// Medians of the turns.
     pub(crate) half: Series,
-    /// Their 99th percentiles.
+    /// 99th percentiles of the turns.
     pub(crate) most: Series,
     rate: f64,
 }
@@ -204,18 +204,18 @@ fn compare(
     Ok(())
 }
 
-/// The processes that a process has started.
+/// Child processes of a process.
 fn children(pid: u32) -> Result<Vec<u32>> {
     let children = std::fs::read_to_string(format!("/proc/{pid}/task/{pid}/children"))?;
     children.split_whitespace().map(|pid| Ok(pid.parse()?)).collect()
 }
 
-/// CPU time of all threads of these processes.
+/// Total CPU time of all threads of these processes.
 fn cpu_time(pids: &[u32]) -> Result<Duration> {
     let mut total = Duration::ZERO;
     for pid in pids {
         for task in std::fs::read_dir(format!("/proc/{pid}/task"))? {
-            // A thread that has ended meanwhile has no file any more.
+            // A thread that has ended meanwhile no longer has a file.
             let Ok(spent) = std::fs::read_to_string(task?.path().join("schedstat")) else { continue };
             let nanoseconds = spent.split_whitespace().next().context("an empty schedstat")?;
             total += Duration::from_nanos(nanoseconds.parse()?);
@@ -224,11 +224,11 @@ fn cpu_time(pids: &[u32]) -> Result<Duration> {
     Ok(total)
 }
 
-/// How long each load lasts. At one connection much depends on which cores the kernel chose for client, gateway and endpoint,
-/// and that lasts for a turn: many short turns meet all of it.
+/// Duration of each load. With one connection, much depends on the cores that the kernel chose for client, gateway
+/// and endpoint, and the choice lasts for a turn: many short turns cover every case.
 const LOAD: Duration = Duration::from_secs(1);
 
-/// Load for [`LOAD`].
+/// Puts load on the target for [`LOAD`].
 pub(crate) fn load(connections: u32, target: &str, more: &[&str], measured: &mut Measured) -> Result<()> {
     let mut wrk = Command::new("wrk");
     wrk.args(["-t", "1", "-c", &connections.to_string(), "-d", &format!("{}s", LOAD.as_secs()), "--latency"])
@@ -246,7 +246,7 @@ pub(crate) fn load(connections: u32, target: &str, more: &[&str], measured: &mut
     Ok(())
 }
 
-/// A time as wrk writes it: `12.34us`, `1.50ms`, `2.00s`.
+/// Parses a time as wrk writes it: `12.34us`, `1.50ms`, `2.00s`.
 fn time(text: &str) -> Result<Duration> {
     let digits = text.trim_end_matches(char::is_alphabetic);
     let unit = match &text[digits.len()..] {

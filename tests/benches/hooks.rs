@@ -1,4 +1,4 @@
-//! Webhooks: from the hook to etcd for one of many files, and the memory of a hundred large bodies.
+//! Webhooks: time from the hook to etcd for one of many files, and memory use with a hundred large bodies.
 
 use std::time::Instant;
 
@@ -16,7 +16,7 @@ pub(crate) fn measure(scale: Scale, table: &mut Table) -> Result<()> {
     eventually("the commit is applied", secs(120), || cluster.applied(&commit))?;
     settled(&cluster)?;
     changed_files(&cluster, scale, table, "hook", |index, commit| {
-        // The signature takes openssl longer than all the rest: it is none of ours.
+        // Signing takes openssl longer than everything else, so it is not measured.
         let hook = harness::hooks::signed(&cluster, &format!("change-{index}"), commit)?;
         let start = Instant::now();
         let (code, answer) = hook.send(&cluster, 0)?;

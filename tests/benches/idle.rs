@@ -1,4 +1,4 @@
-//! What both daemons take while nothing happens: memory, CPU.
+//! Memory and CPU of both daemons while nothing happens.
 
 use std::time::Duration;
 
@@ -19,7 +19,7 @@ fn pods(count: usize) -> Vec<Change> {
     (0..count).map(|i| Change::write(format!("pods/idle-{i}.yaml"), sleeper(&format!("idle-{i}")))).collect()
 }
 
-/// Servers with two probes each, as often as Kubernetes asks by default.
+/// Servers with two probes each, at the default frequency of Kubernetes.
 fn probed(count: usize) -> Vec<Change> {
     let probe = "{httpGet: {path: /, port: 8080}, periodSeconds: 10}";
     let probes = format!("    readinessProbe: {probe}\n    livenessProbe: {probe}\n");
@@ -28,7 +28,7 @@ fn probed(count: usize) -> Vec<Change> {
 }
 
 fn agent(scale: Scale, table: &mut Table) -> Result<()> {
-    // The poll as it is by default: idle is what users have.
+    // The default poll interval, as users have it when idle.
     Cluster::run(ClusterOptions { poll: "5s", ..ClusterOptions::default() }, |cluster| {
         cluster.push(&probed(scale.idle_pods), "Idle pods")?;
         eventually("all pods run", secs(180), || {
@@ -61,7 +61,7 @@ pub(crate) struct Idler {
 
 impl Idler {
     pub(crate) fn show(&self, scale: Scale, table: &mut Table) -> Result<()> {
-        // The work of the push must be over before idling can be measured.
+        // The work of the push must be over before the idle daemons are measured.
         holds("it settles", secs(3), || Ok(()))?;
         let (before, during) = (cpu_time(self.pid)?, secs(scale.idle_seconds));
         holds("nothing happens", during, || Ok(()))?;
@@ -83,7 +83,7 @@ pub(crate) fn resident_mib(pid: u32) -> Result<f64> {
     Ok(kib / 1024.0)
 }
 
-/// CPU time of a process, of threads that ended too, to the nanosecond.
+/// CPU time of a process in nanoseconds, including ended threads.
 pub(crate) fn cpu_time(pid: u32) -> Result<Duration> {
     let clock = clock_getcpuclockid(Pid::from_raw(i32::try_from(pid)?))?;
     Ok(clock.now()?.into())

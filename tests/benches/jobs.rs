@@ -1,5 +1,5 @@
-//! Slurm jobs on a real Slurm: from a push to sbatch, from the end to results, upload, a long queue. And pods with secrets,
-//! of which jobs have one each.
+//! Slurm jobs on a real Slurm: from a push to sbatch, from the end to the results, an upload, a long queue. Also pods
+//! with secrets, because each job has a secret.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -20,13 +20,13 @@ use crate::figures::{Row, Series, Table, ms, ratio};
 use crate::idle::Idler;
 use crate::pods::sync;
 
-/// Bytes of the file that is uploaded: a folder may have 64 MiB.
+/// Size of the uploaded file: a folder may have 64 MiB.
 const UPLOAD: usize = 48 << 20;
 /// Secrets of one pod.
 const SECRETS: usize = 20;
 
 pub(crate) fn measure(scale: Scale, table: &mut Table) -> Result<()> {
-    // The poll never comes: every commit is found by the sync right after its push.
+    // There is no poll: every commit is found by the sync right after its push.
     Cluster::run(ClusterOptions { poll: "1h", ..ClusterOptions::default() }, |cluster| {
         pods_with_secrets(cluster, scale, table)?;
         let slurm = Slurm::start(&cluster.dir(""), cluster.slot().port(14))?;
@@ -38,7 +38,7 @@ pub(crate) fn measure(scale: Scale, table: &mut Table) -> Result<()> {
     })
 }
 
-/// A pod with many secrets, each as a volume, beside one with none.
+/// A pod with many secrets, each as a volume, compared with a pod without any.
 fn pods_with_secrets(cluster: &Cluster, scale: Scale, table: &mut Table) -> Result<()> {
     let recipient = recipient(cluster)?;
     let secret = |number: usize| -> Result<Change> {
@@ -104,7 +104,7 @@ impl Site<'_> {
         Change::write(format!("jobs/{name}.yaml"), text)
     }
 
-    /// When Slurm's number for the job was written on the login host, and the job's folder there.
+    /// Time at which the Slurm id of the job was written on the login host, and the job's folder there.
     fn accepted(&self, name: &str) -> Result<(SystemTime, PathBuf)> {
         let begins = format!("default.{name}.");
         eventually("sbatch has accepted the job", secs(120), || {
@@ -142,7 +142,7 @@ impl Site<'_> {
                 Ok(())
             })?;
             let read = SystemTime::now();
-            // The first one logs in.
+            // The first job also logs in.
             if number > 0 {
                 bare.add(by_hand);
                 accepted.add(at.duration_since(since)?);
@@ -159,7 +159,7 @@ impl Site<'_> {
         Ok(())
     }
 
-    /// The job is held, so that nothing writes in its folder after it has its name.
+    /// Measures an upload. The job is held, so that nothing writes to its folder after the rename.
     fn upload(&self, table: &mut Table) -> Result<()> {
         let file = self.cluster.repo.work().join("data/large.bin");
         fs::create_dir_all(file.parent().context("a folder")?)?;
@@ -179,7 +179,7 @@ impl Site<'_> {
         let batch = self.cluster.dir("sftp.batch");
         fs::write(&batch, format!("put {} {}\n", file.display(), to.display()))?;
         let mut sftp = Command::new("sftp");
-        // The login host has no subsystem of that name.
+        // The login host has no sftp subsystem.
         sftp.args(self.slurm.ssh_options())
             .args(["-s", "/usr/lib/openssh/sftp-server"])
             .arg("-b")
@@ -218,7 +218,7 @@ impl Site<'_> {
         })?;
         let what = &format!("{} jobs in one push, all accepted", scale.queued_jobs);
         table.add(Row { what, ours: ms(start.elapsed()), ..Row::default() });
-        // The agent hears of the last ones at its next question, and asks less often while nothing changes.
+        // The agent learns of the last ones at its next query, and queries less often while nothing changes.
         harness::holds("the questions become fewer", secs(60), || Ok(()))?;
         for (who, pid) in
             [("agent", self.cluster.node().agent.pid()?), ("reconciler", self.cluster.reconcilers[0].pid()?)]

@@ -1,7 +1,7 @@
-//! Our figures beside the bare engine's, taken in the same run on the same machine, printed as
-//! one table. Nothing here is asserted: the budgets stand in the table to be read.
+//! Our figures next to those of the bare engine, measured in the same run on the same machine and printed as
+//! one table. Nothing is asserted: the table shows the budgets for the reader to compare.
 //!
-//! `MINIK8S_BENCH=short` takes small samples, so that a check stays short. Words after `--` name the
+//! `MINIK8S_BENCH=short` takes small samples for a short check. Words after `--` select the
 //! parts to measure: `cargo bench -p minik8s-tests -- files plans`.
 
 mod controllers;
@@ -27,36 +27,36 @@ use harness::Result;
 
 use crate::figures::Table;
 
-/// How large the samples are.
+/// Sizes of the samples.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Scale {
-    /// Pushes one after the other.
+    /// Pushes, one after another.
     pushes: usize,
     /// Pods in one push.
     pods: usize,
     /// Files of the large repository.
     files: usize,
-    /// Changes of one file of it.
+    /// Changes of one of those files.
     changes: usize,
-    /// Seconds of watching what idles.
+    /// Seconds of measuring an idle daemon.
     idle_seconds: u64,
-    /// Pods that the idling agent has.
+    /// Pods of the idle agent.
     idle_pods: usize,
-    /// Objects that the idling reconciler has.
+    /// Objects of the idle reconciler.
     idle_objects: usize,
-    /// Services whose names are asked for.
+    /// Services whose names are resolved.
     services: usize,
-    /// Turns of the load on the gateway and on what it is compared with, 1 s each.
+    /// Turns of load on the gateway and its competitors, 1 s each.
     gateway_rounds: usize,
-    /// Pods to which a workload is scaled.
+    /// Replicas that a workload is scaled to.
     replicas: usize,
-    /// Turns of the load between nodes and on what it is compared with, 4 s each.
+    /// Turns of load between nodes and on the bare link, 4 s each.
     link_rounds: usize,
     /// Transitions of a run.
     transitions: usize,
-    /// Runs that are kept.
+    /// Kept runs.
     kept_runs: usize,
-    /// Jobs that wait in Slurm's queue.
+    /// Jobs waiting in Slurm's queue.
     queued_jobs: usize,
     /// Cold starts of a function.
     colds: usize,
@@ -97,7 +97,7 @@ const SHORT: Scale = Scale {
     colds: 5,
 };
 
-/// A part of the figures, and what takes them.
+/// A part of the figures, and the function that measures it.
 type Part = (&'static str, fn(Scale, &mut Table) -> Result<()>);
 
 const PARTS: [Part; 14] = [

@@ -1,6 +1,6 @@
-//! The name server: answers a second on one core, memory, and how fast it is beside others that forward.
+//! The name server: answers per second on one core, memory, and speed compared with other forwarders.
 //!
-//! `dnsperf` runs on the other cores; the agent is held on one.
+//! `dnsperf` runs on the other cores; the agent is pinned to one.
 
 use std::fmt::Write as _;
 use std::fs;
@@ -64,7 +64,7 @@ fn show(scale: Scale, table: &mut Table, address: &str, pid: u32, bare: f64) -> 
     Ok(())
 }
 
-/// Rate and loss as dnsperf counts them.
+/// Rate and loss as counted by dnsperf.
 fn dnsperf(server: &str, names: &str, seconds: u64, more: &[&str]) -> Result<String> {
     let file = std::env::temp_dir().join(format!("minik8s-names-{}", std::process::id()));
     fs::write(&file, names)?;

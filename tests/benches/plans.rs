@@ -1,5 +1,5 @@
 //! The plan of a pull request: 1,000 documents read from Git, planned, reviewed and hashed, by the
-//! program as CI runs it, so that its start is in the figure, too.
+//! program as CI runs it, including its startup time.
 
 use std::process::Command;
 use std::time::Instant;
@@ -37,7 +37,7 @@ fn plans(scale: Scale, table: &mut Table, folder: &std::path::Path) -> Result<()
         for _ in 0..scale.changes {
             let mut command = Command::new(minik8s_binary());
             command.current_dir(repo.work()).args(["plan", "--base", &base, "--head", head, "-o", "json"]);
-            // As on a stock Debian: where the environment names a file of CAs, libgit2 reads it (25 ms).
+            // As on stock Debian: if the environment names a CA file, libgit2 reads it (25 ms).
             command.env("SSL_CERT_FILE", "/dev/null");
             let start = Instant::now();
             let ran = outcome(&mut command, secs(60))?;

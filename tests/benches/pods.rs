@@ -1,4 +1,4 @@
-//! From a push to containers that run: one pod at a time, and many at once.
+//! Time from a push to running containers: one pod at a time, and many at once.
 
 use std::time::SystemTime;
 
@@ -10,7 +10,7 @@ use crate::engine::{Engine, remove_bare};
 use crate::figures::{Row, Series, Table, ms, ratio};
 
 pub(crate) fn measure(scale: Scale, table: &mut Table) -> Result<()> {
-    // The poll never comes: every commit is found by the sync right after its push.
+    // There is no poll: every commit is found by the sync right after its push.
     let options = ClusterOptions { poll: "1h", ..ClusterOptions::default() };
     Cluster::run(options, |cluster| {
         let engine = Engine::beside(cluster)?;
@@ -45,7 +45,8 @@ fn one_by_one(
     clear(cluster)
 }
 
-/// From a container's end to the start of its successor. Each pod's first restart: the next one waits.
+/// Measures from a container's end to the start of its successor: each pod's first restart, because the next one
+/// backs off.
 fn restarts(cluster: &Cluster, engine: &Engine, pause: &str, scale: Scale, table: &mut Table) -> Result<()> {
     let names: Vec<_> = (0..scale.pushes).map(|index| format!("ends-{index}")).collect();
     push(cluster, engine, &names)?;
@@ -80,7 +81,7 @@ fn at_once(cluster: &Cluster, engine: &Engine, pause: &str, scale: Scale, table:
     clear(cluster)
 }
 
-/// Pushes these pods, asks for a sync, and waits for Docker to have started them all.
+/// Pushes these pods, requests a sync, and waits until Docker has started them all.
 fn push(cluster: &Cluster, engine: &Engine, pods: &[String]) -> Result<std::time::Duration> {
     let write = |name: &String| Change::write(format!("pods/{name}.yaml"), sleeper(name));
     cluster.repo.push(&pods.iter().map(write).collect::<Vec<_>>(), "More pods")?;
@@ -101,7 +102,7 @@ fn clear(cluster: &Cluster) -> Result<()> {
     })
 }
 
-/// What a webhook does.
+/// Requests a sync, as a webhook does.
 pub(crate) fn sync(cluster: &Cluster) -> Result<()> {
     let (code, body) = http_post(&cluster.api(0), "/v1/sync")?;
     ensure!(code == 202, "sync: {code} {body}");

@@ -1,8 +1,8 @@
-//! A node with many services: all rules from nothing, and one change among them, beside `iptables-restore`
+//! A node with many services: all rules from scratch, and one change among them, compared with `iptables-restore`
 //! of the very same rules.
 //!
-//! All rules of this many services take a core half a second to read, so while something is timed only the
-//! chain is looked at that is written last.
+//! Reading every rule of this many services takes a core half a second, so during a measurement only the
+//! chain that is written last is read.
 
 use std::fs;
 use std::time::{Duration, Instant};
@@ -21,11 +21,11 @@ use crate::written::NextWrite;
 const ENDPOINTS: usize = 10;
 /// Longest wait for the rules.
 const PROGRAMMED_MAX: Duration = Duration::from_secs(180);
-/// Between two looks at a chain; a look takes 10 ms of a core.
+/// Interval between two reads of a chain; a read takes 10 ms of a core.
 const LOOK_EVERY: Duration = Duration::from_millis(20);
 
 pub(crate) fn measure(scale: Scale, table: &mut Table) -> Result<()> {
-    // The poll never comes: every commit is found by the sync right after its push.
+    // There is no poll: every commit is found by the sync right after its push.
     let options = ClusterOptions { place: Where::Namespaces(1), poll: "1h", ..ClusterOptions::default() };
     Cluster::run(options, |cluster| {
         let all: Vec<Change> = (0..scale.services).map(|number| service(number, 0)).collect();
@@ -43,13 +43,13 @@ pub(crate) fn measure(scale: Scale, table: &mut Table) -> Result<()> {
     })
 }
 
-/// Rules that lead to an endpoint, as the kernel has them.
+/// Number of endpoint rules in the kernel.
 fn endpoints(net: &NetWorld) -> Result<usize> {
     let rules = net.run("iptables-save", &["-t", "nat"])?;
     Ok(rules.lines().filter(|line| line.contains("--to-destination 198.")).count())
 }
 
-/// Waits until `is_there` of the chain's rules, and says when that was.
+/// Waits until the rules of a chain satisfy `is_there`, and returns the time.
 fn wait_chain(net: &NetWorld, chain: &str, is_there: impl Fn(&str) -> bool) -> Result<Instant> {
     let begun = Instant::now();
     while begun.elapsed() < PROGRAMMED_MAX {
@@ -61,7 +61,7 @@ fn wait_chain(net: &NetWorld, chain: &str, is_there: impl Fn(&str) -> bool) -> R
     harness::bail!("{chain} is not as it should be within {PROGRAMMED_MAX:?}")
 }
 
-/// An agent that starts and finds none of its rules, until all stand; beside the same text given to
+/// An agent that starts without any of its rules, until all are programmed, compared with the same text given to
 /// `iptables-restore`.
 fn full(cluster: &mut Cluster, scale: Scale, table: &mut Table) -> Result<()> {
     let net = cluster.node().net.clone();
@@ -79,7 +79,7 @@ fn full(cluster: &mut Cluster, scale: Scale, table: &mut Table) -> Result<()> {
     let wanted = scale.services * ENDPOINTS;
     ensure!(endpoints(&net)? == wanted, "iptables-restore took something else");
     flush()?;
-    // Its start included: when it begins to write is unknown. The jump is of the last transaction.
+    // Its startup is included, because the time of its first write is unknown. The last transaction writes the jump.
     let begun = Instant::now();
     cluster.node_mut().agent.start()?;
     let chain = format!("{}-SERVICES", cluster.slot().instance().to_uppercase());
@@ -96,7 +96,7 @@ fn full(cluster: &mut Cluster, scale: Scale, table: &mut Table) -> Result<()> {
     cluster.node().wait_agent()
 }
 
-/// All rules of the table are flushed by hand, one time right after the other, until all stand again.
+/// Flushes every rule of the table by hand, again and again, and measures until all are back.
 fn flushed(cluster: &Cluster, scale: Scale, table: &mut Table) -> Result<()> {
     let net = &cluster.node().net;
     let chain = format!("{}-SERVICES", cluster.slot().instance().to_uppercase());
@@ -117,8 +117,8 @@ fn flushed(cluster: &Cluster, scale: Scale, table: &mut Table) -> Result<()> {
     Ok(())
 }
 
-/// One endpoint of one service moves, from the push and from its record in etcd until the rules follow;
-/// beside the same change by `iptables-restore`.
+/// Moves one endpoint of one service, and measures from the push, and from its record in etcd, until the rules
+/// follow, compared with the same change by `iptables-restore`.
 fn one_change(cluster: &Cluster, scale: Scale, table: &mut Table) -> Result<()> {
     let net = &cluster.node().net;
     let (mut ours, mut of_record, mut bare) = (Series::default(), Series::default(), Series::default());
@@ -141,7 +141,7 @@ fn one_change(cluster: &Cluster, scale: Scale, table: &mut Table) -> Result<()> 
         ensure!(rules.contains(&mark), "no rule of {mark}");
         chains.push(chain);
     }
-    // Afterwards: what somebody else writes makes the agent read all rules.
+    // Afterwards, because foreign writes make the agent read every rule.
     for chain in &chains {
         bare.add(by_hand(cluster, net, chain)?);
     }
@@ -161,7 +161,7 @@ fn one_change(cluster: &Cluster, scale: Scale, table: &mut Table) -> Result<()> 
     Ok(())
 }
 
-/// The chain that chooses an endpoint of a service.
+/// Chain that chooses an endpoint of a service.
 fn chain_of(net: &NetWorld, number: usize) -> Result<String> {
     let rules = net.run("iptables-save", &["-t", "nat"])?;
     let mark = format!("\"default/s{number}:80 cluster IP\"");
@@ -169,7 +169,8 @@ fn chain_of(net: &NetWorld, number: usize) -> Result<String> {
     Ok(rule.rsplit(' ').next().unwrap_or_default().to_owned())
 }
 
-/// As many rules in as many chains: a copy of the chain, and one like that of the endpoint that moved.
+/// Writes as many rules in as many chains: a copy of the service's chain, and one like the chain of the moved
+/// endpoint.
 fn by_hand(cluster: &Cluster, net: &NetWorld, chain: &str) -> Result<Duration> {
     let now = net.run("iptables", &["-w", "-t", "nat", "-S", chain])?;
     let now: Vec<&str> = now.lines().filter(|line| line.starts_with("-A ")).collect();
@@ -183,7 +184,7 @@ fn by_hand(cluster: &Cluster, net: &NetWorld, chain: &str) -> Result<Duration> {
     Ok(begun.elapsed())
 }
 
-/// Address `index` of a service; the first is another in each `version`.
+/// Address `index` of a service; the first one differs in each `version`.
 fn address(service: usize, index: usize, version: usize) -> String {
     let number = service * ENDPOINTS + index;
     let moved = if index == 0 { version } else { 0 };

@@ -1,5 +1,5 @@
-//! Runs of workflows on a private etcd, with an HTTP server in place of functions: what a transition costs beside one
-//! transaction of the same etcd, what a step adds to the call that it makes, many runs at once, and what is kept.
+//! Workflow runs on a private etcd, with an HTTP server in place of functions: cost of a transition compared with one
+//! transaction of the same etcd, overhead of a step on top of its call, many concurrent runs, and kept runs.
 
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::net::TcpStream;
@@ -22,17 +22,17 @@ use crate::figures::{Row, Series, Table, ms};
 use crate::idle::resident_mib;
 use crate::pods::sync;
 
-/// Runs that loop at the same time.
+/// Concurrent runs that loop.
 const LOOPS: usize = 32;
-/// Calls of one run, one after the other.
+/// Calls of one run, one after another.
 const CALLS: usize = 200;
-/// Runs at once, which is the most, and how often each calls.
+/// Concurrent runs, at the limit, and the calls of each.
 const AT_ONCE: (usize, usize) = (500, 10);
-/// Clients that ask for these.
+/// Clients that request these runs.
 const CLIENTS: usize = 16;
-/// Workflows whose runs are kept, 10,000 of each at most.
+/// Workflows whose runs are kept, up to 10,000 per workflow.
 const KEPT: usize = 10;
-/// Most that wait to begin.
+/// Maximum number of runs waiting to start.
 const WAITING: usize = 900;
 
 pub(crate) fn measure(scale: Scale, table: &mut Table) -> Result<()> {
@@ -64,7 +64,7 @@ pub(crate) fn measure(scale: Scale, table: &mut Table) -> Result<()> {
     })
 }
 
-/// A node whose gateway is our server.
+/// Registers a node whose gateway is our server.
 fn register(cluster: &Cluster, calls: &str) -> Result<()> {
     let at = Timestamp::now();
     let node = json!({
@@ -94,14 +94,14 @@ fn flows() -> Vec<Change> {
     };
     let mut flows = vec![flow("loop", COUNTS), flow("chain", &chain(CALLS)), flow("many", &chain(AT_ONCE.1))];
     let one_state = "\n  runsHistoryLimit: 10000\n  startAt: a\n  states: {a: {type: Pass, end: true}}\n";
-    // Never made: the calls go to our server.
+    // Never built: the calls go to our server.
     let function = "apiVersion: minik8s.io/v1\nkind: Function\nmetadata: {name: f}\nspec: {image: none:1}\n";
     flows.push(Change::write("f.yaml", function));
     flows.extend((0..KEPT).map(|number| flow(&format!("kept-{number}"), one_state)));
     flows
 }
 
-/// A connection that is kept, and one request at a time.
+/// A kept connection for one request at a time.
 struct Http {
     address: String,
     stream: BufReader<TcpStream>,
@@ -137,7 +137,7 @@ impl Http {
         Ok((code, String::from_utf8(body)?))
     }
 
-    /// Asks for a run, again while too many wait.
+    /// Requests a run, and retries while too many wait.
     fn start(&mut self, workflow: &str, run: &str, input: &Value) -> Result<()> {
         let path = format!("/v1/workflows/default/{workflow}/runs");
         let body = json!({"input": input, "id": run}).to_string();
@@ -148,7 +148,7 @@ impl Http {
         })
     }
 
-    /// The runs of a workflow, once this many have ended.
+    /// Runs of a workflow, once `count` have ended.
     fn ended(&mut self, workflow: &str, count: usize) -> Result<Vec<Value>> {
         let path = format!("/v1/runs?namespace=default&workflow={workflow}&limit=1000");
         eventually("the runs end", secs(1_200), || {
@@ -168,7 +168,7 @@ fn took(run: &Value) -> Result<Duration> {
     Ok(Duration::try_from(took)?)
 }
 
-/// From the first beginning to the last end.
+/// Time from the first start to the last end.
 fn span(runs: &[Value]) -> Result<Duration> {
     let times = |name: &str| -> Result<Vec<Timestamp>> {
         runs.iter().map(|run| Ok(run[name].as_str().context("no time")?.parse()?)).collect()
@@ -213,7 +213,7 @@ fn transitions(
     Ok(())
 }
 
-/// Transactions of etcd as small as a transition's, by writers that each wait for their last one.
+/// Runs etcd transactions as small as a transition's, by writers that each wait for their previous one.
 async fn bare(cluster: &Cluster, writers: usize, each: usize) -> Result<(Duration, usize)> {
     let access = Access::anonymous(&[cluster.etcd.endpoint().to_owned()]);
     let store: SharedStore = Arc::new(EtcdStore::connect(&access, secs(5)).await?);
@@ -237,7 +237,7 @@ async fn bare(cluster: &Cluster, writers: usize, each: usize) -> Result<(Duratio
     Ok((start.elapsed(), writers * each))
 }
 
-/// What a step of a run takes beside the call alone.
+/// Measures the overhead of a step compared with its call alone.
 fn steps(cluster: &Cluster, api: &mut Http, calls: &str, table: &mut Table) -> Result<()> {
     let mut direct = Http::connect(calls)?;
     let mut series = Series::default();
@@ -261,7 +261,7 @@ fn steps(cluster: &Cluster, api: &mut Http, calls: &str, table: &mut Table) -> R
     Ok(())
 }
 
-/// Asks for runs by many clients at once, each of the workflow that its number says.
+/// Requests runs from many concurrent clients, each of the workflow for its number.
 fn ask_for(
     cluster: &Cluster,
     numbers: Range<usize>,
@@ -304,7 +304,7 @@ fn at_once(cluster: &Cluster, api: &mut Http, table: &mut Table) -> Result<()> {
     Ok(())
 }
 
-/// How many runs were under way at the time when most were.
+/// Maximum number of concurrent runs.
 fn most_at_once(runs: &[Value]) -> Result<i64> {
     let mut changes = Vec::new();
     for run in runs {
@@ -321,7 +321,7 @@ fn most_at_once(runs: &[Value]) -> Result<i64> {
     Ok(counts.max().unwrap_or_default())
 }
 
-/// What many runs that have ended take.
+/// Measures the cost of many ended runs.
 fn kept(cluster: &Cluster, scale: Scale, table: &mut Table) -> Result<()> {
     let pid = cluster.reconcilers[0].pid()?;
     let (memory, size) = (resident_mib(pid)?, in_use(cluster)?);
@@ -359,7 +359,7 @@ fn waiting(cluster: &Cluster) -> Result<()> {
     Ok(())
 }
 
-/// Bytes of etcd's file that hold something.
+/// Bytes in use in etcd's database file.
 fn in_use(cluster: &Cluster) -> Result<u64> {
     let mut command = std::process::Command::new("etcdctl");
     command.args(["--endpoints", cluster.etcd.endpoint(), "endpoint", "status", "-w", "json"]);

@@ -1,4 +1,4 @@
-//! Docker Swarm on the daemons of a cluster's nodes, to compare with.
+//! Docker Swarm on the daemons of a cluster's nodes, for comparison.
 
 use std::time::{Duration, Instant};
 
@@ -9,14 +9,14 @@ use crate::workloads::wait;
 
 const SERVICE: &str = "beside";
 
-/// A swarm of all nodes; dropping it leaves it on each.
+/// A swarm of all nodes; on drop every node leaves it.
 pub(crate) struct Swarm<'a> {
     dockers: Vec<&'a DockerWorld>,
     engines: &'a [Engine],
 }
 
 impl<'a> Swarm<'a> {
-    /// The first node manages it.
+    /// Creates the swarm with the first node as its manager.
     pub(crate) fn of(cluster: &'a Cluster, engines: &'a [Engine]) -> Result<Self> {
         let dockers: Vec<_> = cluster.nodes.iter().map(|node| &node.docker).collect();
         let swarm = Self { dockers, engines };
@@ -35,7 +35,7 @@ impl<'a> Swarm<'a> {
         self.dockers[0]
     }
 
-    /// Makes the service with no task yet.
+    /// Creates the service without tasks.
     pub(crate) fn create(&self, command: &str) -> Result<()> {
         let all = [
             "service",
@@ -52,7 +52,7 @@ impl<'a> Swarm<'a> {
         self.manager().run(&[&all[..], &what].concat()).map(drop)
     }
 
-    /// Scales the service; how long until exactly `replicas` tasks of this version run.
+    /// Scales the service; returns the time until exactly `replicas` tasks of this version run.
     pub(crate) fn scale(&self, replicas: usize, version: usize) -> Result<Duration> {
         let start = Instant::now();
         self.manager().run(&["service", "scale", "--detach", &format!("{SERVICE}={replicas}")])?;
@@ -60,7 +60,7 @@ impl<'a> Swarm<'a> {
         Ok(start.elapsed())
     }
 
-    /// A rolling update, as many at once as ours; how long until all tasks are new ones.
+    /// Runs a rolling update with as many tasks at once as ours; returns the time until every task is new.
     pub(crate) fn roll(&self, replicas: usize, at_once: usize) -> Result<Duration> {
         let start = Instant::now();
         let at_once = at_once.to_string();
@@ -71,7 +71,7 @@ impl<'a> Swarm<'a> {
         Ok(start.elapsed())
     }
 
-    /// How long until `replicas` updated tasks run on the first `nodes` nodes.
+    /// Time until `replicas` updated tasks run on the first `nodes` nodes.
     pub(crate) fn moved(&self, nodes: usize, replicas: usize) -> Result<Duration> {
         let start = Instant::now();
         wait(&self.engines[..nodes], &labels(), replicas, 1)?;

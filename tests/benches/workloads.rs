@@ -1,5 +1,5 @@
-//! A workload of many pods: scaled up and down, rolled, and moved away from a node that is lost. Beside bare Docker,
-//! which makes as many pairs with its API, and beside Docker Swarm, all on the same daemons in the same run.
+//! A workload of many pods: scaled up and down, rolled, and moved off a lost node. Compared with bare Docker,
+//! which creates as many pairs with its API, and with Docker Swarm, on the same daemons in the same run.
 
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
@@ -12,18 +12,18 @@ use crate::figures::{Row, Table, ms, ratio};
 use crate::pods::sync;
 use crate::swarm::Swarm;
 
-/// Ends at once when it is asked to.
+/// A command that exits immediately on SIGTERM.
 const COMMAND: &str = "trap 'exit 0' TERM; while :; do sleep 1000 & wait $!; done";
-/// Pairs that the bare engine makes at once on each node.
+/// Pairs that the bare engine creates in parallel on each node.
 const AT_ONCE: usize = 4;
-/// Pods that are rolled.
+/// Pods of the rollout.
 const ROLLED: usize = 20;
-/// Pods when a node is lost.
+/// Pods of the workload when a node is lost.
 const MOVED: usize = 6;
 
 pub(crate) fn measure(scale: Scale, table: &mut Table) -> Result<()> {
     for nodes in [1, 3] {
-        // The poll never comes: every commit is found by the sync right after its push.
+        // There is no poll: every commit is found by the sync right after its push.
         let place = Where::Namespaces(nodes);
         let options = ClusterOptions { place, poll: "1h", live_restore: false, ..ClusterOptions::default() };
         Cluster::run(options, |cluster| on_nodes(cluster, scale, table))?;
@@ -80,13 +80,13 @@ fn on_nodes(cluster: &mut Cluster, scale: Scale, table: &mut Table) -> Result<()
     Ok(())
 }
 
-/// What Swarm took, as far as it got: it may keep tasks for ever, which must not cost the other figures.
+/// Times of Swarm, as far as it got: it may hang on tasks for ever, which must not cost the other figures.
 #[derive(Default)]
 struct Theirs {
     up: Option<Duration>,
     down: Option<Duration>,
     roll: Option<Duration>,
-    /// From the loss of a node of several until its tasks run elsewhere.
+    /// Time from the loss of one of several nodes until its tasks run elsewhere.
     moved: Option<Duration>,
 }
 
@@ -123,7 +123,7 @@ fn ours_labels(cluster: &Cluster) -> Vec<String> {
     vec![format!("minik8s.io/instance={}", cluster.slot().instance()), "minik8s.io/container=main".to_owned()]
 }
 
-/// Pushes a number of pods and a version; how long from the sync until exactly these run.
+/// Pushes a replica count and a version; returns the time from the sync until exactly these pods run.
 fn ours(cluster: &Cluster, engines: &[Engine], replicas: usize, version: usize) -> Result<Duration> {
     cluster.repo.push(&[file(replicas, version)], "Change")?;
     let start = Instant::now();
@@ -153,7 +153,7 @@ pub(crate) fn wait(engines: &[Engine], labels: &[String], replicas: usize, versi
     })
 }
 
-/// Pairs made and ended with Docker's API, an equal share on each node.
+/// Creates and stops pairs with Docker's API, an equal share on each node.
 fn bare(engines: &[Engine], pause: &str, replicas: usize) -> Result<(Duration, Duration)> {
     let share = |index: usize| replicas / engines.len() + usize::from(index < replicas % engines.len());
     let all = |act: &(dyn Fn(&Engine, usize) -> Result<Duration> + Sync)| -> Result<Duration> {
@@ -173,7 +173,7 @@ fn bare(engines: &[Engine], pause: &str, replicas: usize) -> Result<(Duration, D
     Ok((up, down))
 }
 
-/// Cuts a node off; how long until all pods run on the others.
+/// Cuts a node off; returns the time until all pods run on the others.
 fn lose(cluster: &Cluster, engines: &[Engine], lost: usize) -> Result<Duration> {
     cluster.nodes[lost].cut_off()?;
     let start = Instant::now();

@@ -1,4 +1,4 @@
-//! When etcd sends a write to its watchers, agents among them.
+//! Time at which etcd sends a write to its watchers, such as agents.
 
 use std::time::Instant;
 
@@ -10,14 +10,14 @@ use schema::store::{Store, WatchEvent};
 use tokio::runtime::Runtime;
 use tokio::task::JoinHandle;
 
-/// A watch of one key, until its next write.
+/// A watch of one key until its next write.
 pub(crate) struct NextWrite {
     runtime: Runtime,
     seen: JoinHandle<Result<Instant>>,
 }
 
 impl NextWrite {
-    /// Returns when etcd has the watch, so that no later write is missed or seen late.
+    /// Starts the watch, and returns once etcd has it, so that no later write is missed or delayed.
     pub(crate) fn of(cluster: &Cluster, key: &Key) -> Result<NextWrite> {
         let runtime = Runtime::new()?;
         let endpoint = cluster.etcd.endpoint().to_owned();
@@ -37,7 +37,7 @@ impl NextWrite {
         Ok(NextWrite { runtime, seen })
     }
 
-    /// When the write came.
+    /// Waits for the write, and returns its time.
     pub(crate) fn seen(self) -> Result<Instant> {
         let seen = async { tokio::time::timeout(secs(30), self.seen).await };
         self.runtime.block_on(seen).context("not written within 30 s")??

@@ -1,6 +1,6 @@
 //! An agent that starts while etcd is gone heals its pods from its own disk.
 //!
-//! Red when `DesiredStore::open` does not take what the disk holds: the agent ends, as it knows nothing.
+//! Fails when `DesiredStore::open` ignores the disk: the agent exits, as it knows nothing.
 
 use harness::manifests::web;
 use harness::{Change, Cluster, ClusterOptions, Result, ensure};
@@ -19,7 +19,7 @@ fn an_agent_without_etcd_restores_its_pods_from_its_own_disk() -> Result<()> {
 
         cluster.node_mut().agent.kill()?;
         cluster.etcd.daemon.kill()?;
-        // One container dies, one pod goes as a whole.
+        // One container dies, one pod disappears entirely.
         let docker = cluster.node().docker.clone();
         docker.run(&["kill", &shop.container("web")?.id])?;
         docker.run(&["rm", "-f", &blog.pause.id, &blog.container("web")?.id])?;

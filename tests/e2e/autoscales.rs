@@ -1,6 +1,5 @@
-//! An autoscaler on real containers: a load brings pods up to the most that it may have, its end takes them down
-//! again, and commits in between never reset the number. `MINIK8S_ROUNDS` says how often (once by default, 20 times in
-//! a soak).
+//! An autoscaler on real containers: load raises the pods to their maximum, its end lowers them again, and commits
+//! in between never reset the number. `MINIK8S_ROUNDS` is the number of rounds (one by default, 20 in a soak).
 
 use std::collections::BTreeSet;
 use std::time::Instant;
@@ -16,9 +15,9 @@ use schema::records::{AutoscalerRecord, ScaleRecord, ServiceRecord};
 
 const SAMPLE_IMAGE: &str = "minik8s-sample/busybox:1";
 
-/// The sample's load, whose pods use what they are asked for over HTTP, and the autoscaler of 1 to 4 of them. In a soak,
-/// whose many rounds would take too long otherwise, it shrinks at once; and it goes by memory there, which a pod gets however
-/// busy the machine is.
+/// The sample's load, whose pods use the resources requested over HTTP, and its autoscaler of 1 to 4 pods. In a
+/// soak, whose many rounds would take too long otherwise, it scales down immediately, and it uses memory there,
+/// which a pod gets however busy the machine is.
 fn load() -> String {
     let sample = include_str!("../../sample-repo/apps/load.yaml").replace(SAMPLE_IMAGE, IMAGE);
     if !is_soak() {
@@ -43,14 +42,14 @@ fn count(cluster: &Cluster, wanted: usize) -> Result<Vec<ContainerView>> {
     Ok(running)
 }
 
-/// Sets what the pod uses, as `cpu=300` does.
+/// Sets the pod's usage, for example `cpu=300`.
 fn ask(cluster: &Cluster, container: &ContainerView, what: &str) -> Result<String> {
     let pod = cluster.pod(container.label("pod"))?;
     let url = format!("http://{}:8080/cgi-bin/load?{what}", pod.address()?);
     cluster.node().net.run("curl", &["-sf", "-m", "2", &url])
 }
 
-/// Which pods answer at the address of the Service, of 100 requests.
+/// Pods that answer 100 requests to the Service's address.
 fn answering(cluster: &Cluster) -> Result<BTreeSet<String>> {
     let record: ServiceRecord = cluster.etcd.value(Key::Service(NamespacedName::new("default", "load")))?;
     let url = format!("http://{}/", record.cluster_ip.context("no address")?);
@@ -59,7 +58,7 @@ fn answering(cluster: &Cluster) -> Result<BTreeSet<String>> {
     Ok(said.lines().map(str::to_owned).collect())
 }
 
-/// Loads each pod that there is until there are four: one alone asks for fewer on a busy machine.
+/// Puts load on every pod until there are four: a single pod asks for fewer on a busy machine.
 fn grow(cluster: &Cluster, container: &ContainerView) -> Result<Vec<ContainerView>> {
     let what = if is_soak() { "memory=60" } else { "cpu=400&memory=20" };
     eventually("it is asked for more", secs(20), || ask(cluster, container, what))?;
@@ -77,7 +76,7 @@ fn grow(cluster: &Cluster, container: &ContainerView) -> Result<Vec<ContainerVie
     Ok(all)
 }
 
-/// Takes the load from all pods.
+/// Removes the load from all pods.
 fn rest(cluster: &Cluster) -> Result<()> {
     running(cluster)?.iter().try_for_each(|one| ask(cluster, one, "cpu=0&memory=0").map(drop))
 }
@@ -107,8 +106,8 @@ fn a_load_brings_pods_and_its_end_takes_them_and_git_resets_nothing() -> Result<
             let scale: ScaleRecord = cluster.etcd.value(Key::Scale(target.clone()))?;
             ensure!(scale.replicas == 4, "{scale:?}");
 
-            // Git still says one. A commit elsewhere leaves the number alone, and so does one that writes the same
-            // manifests in another way.
+            // Git still says one. A commit elsewhere leaves the number alone, and so does a commit that writes the
+            // same manifests differently.
             let other = format!(
                 "apiVersion: v1\nkind: ConfigMap\nmetadata: {{name: other}}\ndata: {{a: \"{round}\"}}\n"
             );
@@ -124,14 +123,14 @@ fn a_load_brings_pods_and_its_end_takes_them_and_git_resets_nothing() -> Result<
             ensure!(plan.code == 0, "drift is reported: {plan:?}");
 
             rest(cluster)?;
-            // Not always the same: one that was not ready for a moment goes before the others.
+            // Not always the same pod: one that was briefly not ready goes before the others.
             first = eventually("one container is left", secs(150), || count(cluster, 1))?;
         }
         let record: AutoscalerRecord =
             cluster.etcd.value(Key::Autoscaler(NamespacedName::new("default", "load")))?;
         ensure!(record.status.desired_replicas == 1, "{record:?}");
 
-        // In a soak also as Kubernetes does unless configured otherwise: what was wanted in the last five minutes stays.
+        // In a soak, also with the default of Kubernetes: the highest recommendation of the last five minutes holds.
         if is_soak() {
             let text = load();
             let (default, _) = text.split_once("  behavior:").context("no behavior")?;

@@ -1,6 +1,6 @@
-//! A file that can't be read keeps its pods; the rest of the commit applies; status says where.
+//! A file that can't be read keeps its pods; the rest of the commit is applied; the status says where the fault is.
 //!
-//! Red without the hold on quarantined files in `reconciler/src/gitops/prune.rs`: `wiki` goes.
+//! Fails without the hold on quarantined files in `reconciler/src/gitops/prune.rs`: `wiki` is removed.
 
 use harness::manifests::web;
 use harness::{Change, Cluster, ClusterOptions, Result, ensure};
@@ -38,7 +38,7 @@ fn a_broken_file_keeps_its_pods_and_holds_up_no_other() -> Result<()> {
         ensure!(said.contains("apps/shop.yaml:") && said.contains(&broken[..7]), "{said}");
         ensure!(said.contains("Degraded"), "{said}");
 
-        // A file whose YAML reads well but has an unknown field names that field's own line.
+        // A file with valid YAML but an unknown field is reported with that field's own line.
         let text = web("shop").to_string().replace("    env:", "    enviroment: []\n    env:");
         let line = 1 + text.lines().position(|line| line.contains("enviroment")).unwrap_or_default();
         cluster.push(&[Change::write("apps/shop.yaml", text)], "Misspell")?;
@@ -46,12 +46,12 @@ fn a_broken_file_keeps_its_pods_and_holds_up_no_other() -> Result<()> {
         let said = cluster.cli(&["status"])?.ok()?;
         ensure!(said.contains(&place) && said.contains("enviroment"), "no {place} in {said}");
 
-        // Nothing is pruned beside a broken file, not even another's.
+        // Nothing is pruned while a file is broken, not even objects of another file.
         cluster.push(&[Change::remove("apps/wiki.yaml")], "Remove another")?;
         ensure!(cluster.pod("wiki").is_ok(), "pruned beside a quarantined file");
         ensure!(cluster.pod("shop")?.lives() == shop.lives());
 
-        // Mended: the pod follows, the held removal too.
+        // Repaired: the pod follows, and so does the held removal.
         cluster.push(&[Change::write("apps/shop.yaml", web("shop").greeting("open").to_string())], "Mend")?;
         cluster.serving("shop", "open")?;
         cluster.gone("wiki")?;

@@ -1,6 +1,6 @@
-//! What a change does to a running pod: a label nothing, image and env a new pod.
+//! Effects of changes on a running pod: none for a label, a new pod for image and env.
 //!
-//! Red when the pod's uid takes the labels in (`PodInstance::uid_of`): the label restarts it.
+//! Fails when the pod's uid includes the labels (`PodInstance::uid_of`): the label restarts it.
 
 use harness::manifests::web;
 use harness::{Change, Cluster, ClusterOptions, IMAGE_TWO, Result, ensure, eventually, secs};
@@ -38,7 +38,7 @@ fn a_changed_label_restarts_nothing_and_reaches_the_node(cluster: &Cluster) -> R
     }))?;
     ensure!(object.provenance.commit == commit && object.generation == 1, "{object:?}");
 
-    // A second pod through the same agent: when it runs, the agent has seen the label too.
+    // A second pod through the same agent: when it runs, the agent has read the label, too.
     cluster.push(&[Change::write("next.yaml", web("next").to_string())], "Another")?;
     cluster.serving("next", "hello from next")?;
     ensure!(cluster.pod("tagged")?.lives() == before.lives(), "the label restarted something");

@@ -1,9 +1,9 @@
-//! Pods come and go in crowds: nothing of them is left. Not in Docker's lists of containers and volumes,
-//! not among links, rules and mounts, not in the agent's folder. By default 30 pods once; a soak makes
+//! Pods come and go in crowds and leave nothing behind: not in Docker's lists of containers and volumes,
+//! not among links, rules and mounts, not in the agent's folder. By default 30 pods once; a soak creates
 //! and removes 100, three times.
 //!
-//! The pods' image has a `VOLUME`, so that Docker makes one for each container. Red without `v: true`
-//! at the removal of a container in `agent/src/worlds/docker/real.rs`.
+//! The pods' image has a `VOLUME`, so Docker creates one for each container. Fails without `v: true`
+//! in the removal of a container in `agent/src/worlds/docker/real.rs`.
 
 use harness::manifests::{rich, web};
 use harness::{
@@ -16,7 +16,7 @@ const IMAGE_WITH_VOLUME: &str = "minik8s-e2e/with-volume:1";
 fn crowds_of_pods_come_and_go_without_a_trace() -> Result<()> {
     let rounds = rounds(1, 3);
     let pods: u16 = if rounds == 1 { 30 } else { 100 };
-    // What the slowest machine needs for each of them, and for the rest.
+    // Time that the slowest machine needs per pod, plus the rest.
     let patience = secs(60 + 3 * u64::from(pods));
     let options = ClusterOptions { place: Where::Namespaces(1), ..ClusterOptions::default() };
     Cluster::run(options, |cluster| {
@@ -26,14 +26,14 @@ fn crowds_of_pods_come_and_go_without_a_trace() -> Result<()> {
         let before = Listing::at_rest(cluster.node(), cluster.slot())?;
         for round in 0..rounds {
             let crowd: Vec<String> = (0..pods)
-                // A host port for some; the node has its ports for itself.
+                // A host port for some; the node has its own set of ports.
                 .map(|n| rich(&format!("crowd-{n}"), IMAGE_WITH_VOLUME, (n % 10 == 0).then_some(20_000 + n)))
                 .collect();
             cluster.push(&[Change::write("crowd.yaml", crowd.join("---\n"))], "A crowd comes")?;
             let wanted = 2 + 3 * usize::from(pods);
             eventually("the crowd runs", patience, || whole(cluster, usize::from(pods), wanted))?;
             let during = listing(cluster)?;
-            // What is compared is there: else its absence in the end would say nothing.
+            // The compared items must exist first: otherwise their absence at the end would prove nothing.
             for (what, at_least) in [("volume", pods), ("mount", pods), ("link mt", pods), ("file", pods)] {
                 let count = during.count(what) - before.count(what);
                 ensure!(count >= usize::from(at_least), "only {count} more lines of {what}");

@@ -1,5 +1,5 @@
 //! The script that reviews pull requests in CI, against a bare repository and a forge's API: one
-//! comment, kept up to date, and a check that fails on errors and not on changes.
+//! comment, kept up to date, and a check that fails on errors but not on changes.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -27,7 +27,7 @@ impl Drop for Folder {
     }
 }
 
-/// A repository with one pod on `main` that the clone knows as `origin/main`.
+/// A repository with one pod on `main`, known to the clone as `origin/main`.
 fn repository(folder: &Folder) -> Result<GitRepo> {
     let repo = GitRepo::create(&folder.0)?;
     repo.push(&[Change::write("apps/web.yaml", sleeper("web"))], "Open")?;
@@ -38,12 +38,12 @@ fn template(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../deploy/ci").join(name)
 }
 
-/// Commits on a branch of the clone that is not merged.
+/// Commits on an unmerged branch of the clone.
 fn propose(repo: &GitRepo, path: &str, text: &str) -> Result<()> {
     let git = |args: &[&str]| {
         let mut git = Command::new("git");
         git.current_dir(repo.work()).args(["-c", "user.name=Ada", "-c", "user.email=a@b"]);
-        // A gigabyte is hashed and packed in one of the tests.
+        // Level 1, because one of the tests hashes and packs a gigabyte.
         git.args(["-c", "core.compression=1"]).args(args);
         outcome(&mut git, secs(300))?.ok()
     };
@@ -54,12 +54,12 @@ fn propose(repo: &GitRepo, path: &str, text: &str) -> Result<()> {
     Ok(())
 }
 
-/// Runs the script as the forge's CI would.
+/// Runs the script as the forge's CI does.
 fn review(repo: &GitRepo, kind: ForgeKind, forge: Option<(&Forge, Option<&str>)>) -> Result<Outcome> {
     review_within("", repo, kind, forge)
 }
 
-/// The same, after commands of a shell that set limits.
+/// Like `review`, after shell commands that set limits.
 fn review_within(
     limits: &str,
     repo: &GitRepo,
@@ -106,7 +106,7 @@ fn one_comment_is_written_and_kept_up_to_date() -> Result<()> {
         let folder = Folder::new(&format!("sticky-{kind:?}"))?;
         let repo = repository(&folder)?;
         let forge = Forge::serve(kind, TOKEN, true)?;
-        // Enough of others' comments that ours is on the second page.
+        // Enough foreign comments to put ours on the second page.
         for number in 0..120 {
             forge.say(&format!("comment {number}, with {MARKER} in its middle"));
         }
@@ -141,7 +141,7 @@ fn a_comment_that_somebody_else_began_with_the_marker_is_left_alone() -> Result<
         let forged = format!("{MARKER}\n### Minik8s plan: no changes");
         forge.say(&forged);
         propose(&repo, "apps/two.yaml", &sleeper("two"))?;
-        // The second time ours is there, and a newer one of the stranger's.
+        // The second time our comment exists, and a newer one of the stranger.
         for expected in [2, 3] {
             let ran = review(&repo, kind, Some((&forge, Some(TOKEN))))?;
             ensure!(ran.code == 0, "{kind:?}: {ran:?}");
@@ -215,10 +215,10 @@ fn without_a_token_that_may_write_the_plan_is_printed() -> Result<()> {
     Ok(())
 }
 
-/// What a fork could bring along so that a review takes for ever, or reads what it should not.
+/// Files with which a fork could make a review endless, or make it read secrets.
 fn hostile(apps: &Path, canary: &Path) -> Result<()> {
     let file = |name: &str, text: String| std::fs::write(apps.join(name), text);
-    // A gigabyte of zeros that takes no room on the disk.
+    // A gigabyte of zeros that takes no space on disk.
     std::fs::File::create(apps.join("huge.yaml"))?.set_len(1 << 30)?;
     let mut bomb = "a0: &a0 [x, x, x, x, x, x, x, x, x, x]\n".to_owned();
     for level in 1..30 {
@@ -248,12 +248,12 @@ fn a_hostile_proposal_costs_little_and_reads_nothing_outside_the_repository() ->
     hostile(&repo.work().join("apps"), &canary)?;
     propose(&repo, "apps/two.yaml", &sleeper("two"))?;
     let forge = Forge::serve(ForgeKind::GitLab, TOKEN, true)?;
-    // Seconds of the CPU, so that a busy machine fails nothing, and KiB of memory, less than the
-    // huge file has; both for each process.
+    // CPU seconds, so that a busy machine fails nothing, and KiB of memory, less than the
+    // size of the huge file; both per process.
     let limits = "ulimit -t 5 && ulimit -v 1000000";
     for round in 1..=2 {
         let ran = review_within(limits, &repo, ForgeKind::GitLab, Some((&forge, Some(TOKEN))))?;
-        // The job's log holds an excerpt of every wrong file; see its end.
+        // The job's log quotes every broken file, so check its end.
         let log = format!("{}{}", ran.stdout, ran.stderr);
         let end: String = log.chars().rev().take(2000).collect::<Vec<_>>().into_iter().rev().collect();
         ensure!(ran.code == 1, "round {round}: code {}: {end}", ran.code);
@@ -268,7 +268,7 @@ fn a_hostile_proposal_costs_little_and_reads_nothing_outside_the_repository() ->
     Ok(())
 }
 
-// Seen red with the script that ended without a word in the comment.
+// Seen red with a script that exited without any word in the comment.
 #[test]
 fn a_plan_that_can_not_be_made_takes_the_place_of_the_one_before() -> Result<()> {
     for kind in KINDS {
@@ -278,7 +278,7 @@ fn a_plan_that_can_not_be_made_takes_the_place_of_the_one_before() -> Result<()>
         propose(&repo, "apps/web.yaml", &sleeper("web").replace("name: web", "name: web # ours"))?;
         let ran = review(&repo, kind, Some((&forge, Some(TOKEN))))?;
         ensure!(ran.code == 0 && forge.comments().len() == 1, "{kind:?}: {ran:?}");
-        // Main changes the very line meanwhile.
+        // Main changes the very same line meanwhile.
         let git =
             |args: &[&str]| outcome(Command::new("git").current_dir(repo.work()).args(args), secs(60))?.ok();
         git(&["checkout", "-q", "main"])?;

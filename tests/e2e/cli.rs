@@ -1,4 +1,4 @@
-//! The command line against a running cluster: what it prints and how it ends.
+//! The command line against a running cluster: output and exit codes.
 
 use std::io::{BufRead, BufReader};
 use std::process::Stdio;
@@ -75,14 +75,14 @@ fn logs_follow_and_errors_end_with_one_line(cluster: &Cluster) -> Result<()> {
     let mut lines = BufReader::new(follow.stdout.take().context("no output")?).lines();
     let mut next = || lines.next().context("the log ended").and_then(|line| Ok(line?));
     ensure!(next()? == "serving");
-    // What the container says from now on comes without asking again.
+    // Later output of the container arrives without another request.
     cluster.node().docker.exec(pod.container("web")?, &["sh", "-c", "echo more > /proc/1/fd/1"])?;
     let more = next();
     follow.kill()?;
     follow.wait()?;
     ensure!(more? == "more");
 
-    // Nothing found, no server, wrong usage: one line, exit codes 1, 1 and 2.
+    // No such object, no server, wrong usage: one line, exit codes 1, 1 and 2.
     for args in [&["get", "pod", "nope"][..], &["describe", "pod/nope"], &["logs", "nope"]] {
         let said = cluster.cli(args)?;
         ensure!(said.code == 1 && said.stderr.lines().count() == 1, "{args:?}: {said:?}");
@@ -98,7 +98,7 @@ fn logs_follow_and_errors_end_with_one_line(cluster: &Cluster) -> Result<()> {
 
 #[test]
 fn sync_asks_for_a_look_now_and_wait_ends_when_the_commit_is_healthy() -> Result<()> {
-    // A poll that never comes: only `sync` makes the reconciler look.
+    // Without polls, only `sync` triggers the reconciler.
     Cluster::run(ClusterOptions { poll: "1h", ..ClusterOptions::default() }, |cluster| {
         cluster.source_where("the first look is over", |source| source.observed_commit.is_some())?;
         let commit = cluster.repo.push(&[Change::write("shop.yaml", web("shop").to_string())], "Open")?;
@@ -108,7 +108,7 @@ fn sync_asks_for_a_look_now_and_wait_ends_when_the_commit_is_healthy() -> Result
         })?;
         let early = cluster.cli(&["wait", "--for", "synced", "--commit", &commit, "--timeout", "300ms"])?;
         ensure!(early.code == 1 && early.stderr.lines().count() == 1, "{early:?}");
-        // What the source is in trouble for says more than the commit: so far it holds no manifest.
+        // The trouble of the source says more than the commit: so far it has no manifest.
         ensure!(early.stderr.contains("not synced after 0.3s"), "{early:?}");
 
         cluster.cli(&["sync"])?.ok()?;

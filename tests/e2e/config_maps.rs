@@ -1,9 +1,9 @@
-//! ConfigMaps in real containers: a manifest of Kubernetes as it is, changes that replace just the users, and a
+//! ConfigMaps in real containers: an unchanged Kubernetes manifest, changes that replace only the users, and a
 //! megabyte that arrives byte for byte.
 
 use harness::{Change, Cluster, ClusterOptions, IMAGE, PodView, Result, ensure, eventually, secs};
 
-/// Written for Kubernetes; only `IMAGE` is put in.
+/// A manifest written for Kubernetes; only `IMAGE` is substituted.
 const KUBERNETES: &str = r#"apiVersion: v1
 kind: ConfigMap
 metadata:
@@ -119,7 +119,7 @@ fn a_manifest_of_kubernetes_runs_as_it_is(cluster: &Cluster) -> Result<()> {
     cluster.push(&[Change::write("demo.yaml", KUBERNETES.replace("IMAGE", IMAGE))], "Demo")?;
     let demo = cluster.running("demo", &["main"])?;
     for (command, wanted) in [
-        // The later source wins, and `env` over all.
+        // Later sources win, and `env` over all.
         ("echo $player_initial_lives $HOW $SPECIAL_HOW $LIVES", "9 own very 3\n"),
         ("cat /tmp/said", "lives 3\n"),
         ("echo ${ABSENT-unset}; env | grep -c 1st; env | grep -c logo || true", "unset\n0\n0\n"),
@@ -183,7 +183,7 @@ fn a_changed_value_replaces_just_its_users_and_one_in_use_is_not_removed() -> Re
             ensure!(cluster.pod(name)?.lives() == before.lives(), "{name} was touched");
         }
 
-        // Refused at review, and so nothing goes.
+        // Refused at review, so nothing is removed.
         let now = cluster.lives()?;
         cluster.repo.push(&[Change::remove("conf.yaml")], "Remove it")?;
         let work = cluster.repo.work().to_string_lossy().into_owned();

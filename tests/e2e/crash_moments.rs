@@ -1,11 +1,11 @@
-//! The agent is killed with SIGKILL at random moments while ten pods are made and while they are
-//! removed. The next agent makes exactly these ten, as an undisturbed agent does: not a container,
-//! link, mount, rule or folder more or less; and in the end none. `MINIK8S_ROUNDS` says how often (once
-//! by default, 20 times in a soak), `MINIK8S_SEED` plays the moments again.
+//! The agent is killed with SIGKILL at random moments while ten pods are created and while they are
+//! removed. The next agent creates exactly these ten, as an undisturbed agent does: not a container,
+//! link, mount, rule or folder more or less; and at the end none. `MINIK8S_ROUNDS` is the number of rounds (one
+//! by default, 20 in a soak), `MINIK8S_SEED` replays the moments.
 //!
-//! The same at every single call, on scripted worlds: `agent/src/converge/pods/tests/crash.rs`.
+//! `agent/src/converge/pods/tests/crash.rs` tests the same at every single call, on scripted worlds.
 //!
-//! Red when a container that was made and not started counts as running (`State::Created` in
+//! Fails when a container that was created but not started counts as running (`State::Created` in
 //! `agent/src/converge/pods/container/machine.rs`).
 
 use std::time::Duration;
@@ -18,7 +18,7 @@ use harness::{
 const PODS: u16 = 10;
 /// Kills in each creation, and as many in each removal.
 const KILLS: usize = 3;
-/// What ten pods take on a quiet machine: the moments lie within it.
+/// Duration of creating ten pods on a quiet machine, within which the kills happen.
 const MOMENTS: Duration = Duration::from_millis(1500);
 
 #[test]
@@ -29,7 +29,7 @@ fn an_agent_killed_at_any_moment_leaves_no_orphan_and_no_double() -> Result<()> 
         cluster.push(&[Change::write("stays.yaml", web("stays").to_string())], "One that stays")?;
         let stays = cluster.serving("stays", "hello from stays")?;
         let without = Listing::at_rest(cluster.node(), cluster.slot())?.without_layers();
-        // How it is when nothing is killed.
+        // Baseline without any kill.
         push_ten(cluster)?;
         let with = eventually("the ten run", secs(60), || {
             ensure!(cluster.containers()?.iter().filter(|c| c.running).count() == 2 + 2 * usize::from(PODS));

@@ -1,7 +1,7 @@
 //! `kill -9` of every process, in turn and together: containers never notice, and a push
-//! converges after each return. `MINIK8S_ROUNDS` says how often (4 by default, 20 in a soak).
+//! converges after each restart. `MINIK8S_ROUNDS` is the number of rounds (4 by default, 20 in a soak).
 //!
-//! Red when the agent takes its containers away as it starts.
+//! Fails when the agent removes its containers as it starts.
 
 use harness::manifests::web;
 use harness::{Change, Cluster, ClusterOptions, Result, ensure, rounds};
@@ -73,7 +73,7 @@ fn killed_processes_stop_no_container_and_make_no_second_one() -> Result<()> {
                 cluster.repo.push(&[probe], &greeting)?;
             }
             let probe = cluster.serving("probe", &greeting)?;
-            // All there is: the five from before with their start times, and the probe's own two.
+            // Every container: the former five with their start times, and the probe's own two.
             let mut now = cluster.lives()?;
             now.retain(|id, _| !probe.lives().contains_key(id));
             ensure!(now == before, "round {round}, {victim:?}: {now:?} is not {before:?}");

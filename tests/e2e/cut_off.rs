@@ -1,7 +1,7 @@
-//! A node that can't be reached for a while: what is on it goes on, and when it is back all names and routes
-//! are right within 5 s, without a restart of anything. In a soak (`MINIK8S_ROUNDS` of 100 or more) also for
-//! longer than a heartbeat lasts and a node may be away: then the others lead no client to its pods, which come
-//! back with it.
+//! A node that is unreachable for a while: its pods keep running, and after its return all names and routes
+//! are right within 5 s, without any restart. In a soak (`MINIK8S_ROUNDS` of 100 or more) also for
+//! longer than the lease of a heartbeat and the eviction time: then the others send no client to its pods, which are
+//! back in service when it returns.
 
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
@@ -16,14 +16,14 @@ use schema::records::ServiceRecord;
 use crate::services::record;
 
 const READY: &str = "    readinessProbe: {httpGet: {path: /index.html, port: 8080}, periodSeconds: 1}\n";
-/// What a node has to be right again after it is reached.
+/// Time within which a node must be right again after its return.
 const RIGHT_WITHIN: Duration = Duration::from_secs(5);
-/// How long a heartbeat lasts (design, section 10).
+/// Lease of a heartbeat (design, section 10).
 const LEASE: Duration = Duration::from_secs(15);
 /// The node that is cut off.
 const AWAY: usize = 3;
 
-/// How long the node is away, one after the other.
+/// Durations of the successive cuts in seconds.
 fn cuts() -> &'static [u64] {
     if rounds(1, 100) >= 100 { &[5, 15, 30, 120] } else { &[5] }
 }
@@ -46,7 +46,7 @@ fn addresses(record: &ServiceRecord) -> BTreeSet<String> {
     record.endpoints.iter().map(|endpoint| endpoint.address.to_string()).collect()
 }
 
-/// Waits until the service leads to these addresses, wherever it is asked for.
+/// Waits until the service leads to these addresses from everywhere.
 fn behind(cluster: &Cluster, name: &str, wanted: &[&str]) -> Result<()> {
     let wanted: BTreeSet<String> = wanted.iter().map(|address| (*address).to_owned()).collect();
     eventually(&format!("{wanted:?} are behind {name}"), secs(45), || {
@@ -56,7 +56,7 @@ fn behind(cluster: &Cluster, name: &str, wanted: &[&str]) -> Result<()> {
     })
 }
 
-/// The node as its clients see it.
+/// A node from the point of view of its clients.
 struct Look<'a> {
     cluster: &'a Cluster,
     node: &'a Node,
@@ -69,14 +69,14 @@ impl Look<'_> {
         Ok(said.gist().iter().map(|line| line.trim_start_matches("A ").to_owned()).collect())
     }
 
-    /// Where its rules lead to.
+    /// Targets of its rules.
     fn targets(&self) -> Result<BTreeSet<String>> {
         let rules = self.node.net.rules()?;
         let target = |rule: &String| Some(rule.split_once("--to-destination ")?.1.to_owned());
         Ok(rules.iter().filter_map(target).collect())
     }
 
-    /// Names and routes are those of what etcd knows now, and packets arrive.
+    /// Checks that names and routes match etcd, and that packets arrive.
     fn is_right(&self, services: &[String]) -> Result<()> {
         let records = services.iter().map(|name| Ok((name.as_str(), record(self.cluster, name)?)));
         let records = records.collect::<Result<Vec<(&str, ServiceRecord)>>>()?;
@@ -167,7 +167,7 @@ fn a_node_that_was_cut_off_is_right_within_seconds_and_nothing_on_it_stops() -> 
             let lives = cluster.lives()?;
             let away = since.elapsed();
             if away > LEASE / 2 {
-                // Its heartbeat may have ended: on its return it first hears that no node leads to its pods.
+                // Its heartbeat may have expired: on its return it first learns that no node leads to its pods.
                 clients.end()?;
             }
             look.node.reconnect()?;
@@ -175,10 +175,10 @@ fn a_node_that_was_cut_off_is_right_within_seconds_and_nothing_on_it_stops() -> 
             eventually("names and routes are right", RIGHT_WITHIN, || look.is_right(&services))
                 .with_context(|| format!("after {away:?}"))?;
             let right = since.elapsed();
-            // A look that began in time may last: it is some ten questions.
+            // A check that began in time may last longer: it makes some ten requests.
             ensure!(right <= RIGHT_WITHIN + secs(2), "right only after {right:?}");
             println!("cut off for {away:?}, right after {right:?}");
-            // A node whose heartbeat had ended first says that it is back, then its pods are led to again.
+            // A node whose heartbeat had expired first reports its return, then its pods get traffic again.
             behind(cluster, "shop", &[stays.address()?, &now])?;
             eventually("with its own pods", RIGHT_WITHIN, || look.is_right(&services))?;
             let whole = since.elapsed();

@@ -1,7 +1,7 @@
-//! A daemon set on three nodes: one pod on each, also on one that joins later; rolled out node by node; left alone by
-//! bad templates, drains, a node that is lost and an etcd that is lost.
+//! A daemon set on three nodes: one pod on each, also on a node that joins later; rolled out node by node;
+//! undisturbed by bad templates, drains, a lost node and a lost etcd.
 //!
-//! Seen red with `free` of `daemon_set.rs` that leaves out what is down already: two nodes are without a pod at once.
+//! Seen red with a `free` of `daemon_set.rs` that ignores pods already down: two nodes are without a pod at once.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -32,7 +32,7 @@ fn template(image: &str, version: usize) -> Change {
     Change::write("exporter.yaml", text)
 }
 
-/// Its containers that Docker runs, by node.
+/// Running containers of the set in Docker, by node.
 fn containers(cluster: &Cluster) -> Result<BTreeMap<String, Vec<ContainerView>>> {
     let mut found = BTreeMap::new();
     for node in &cluster.nodes {
@@ -65,8 +65,8 @@ fn serving(cluster: &Cluster) -> Result<BTreeSet<String>> {
     Ok(nodes)
 }
 
-/// Waits until each node runs exactly one container, all of this version, all ready. Gives the containers, and the most
-/// nodes that were without a ready one at a time.
+/// Waits until each node runs exactly one container, all of this version, all ready. Returns the containers, and
+/// the largest number of nodes without a ready one at any time.
 fn runs(cluster: &Cluster, version: usize) -> Result<(BTreeMap<String, String>, usize)> {
     let mut most_down = 0;
     let ids = eventually(&format!("one container of version {version} on each node"), secs(120), || {
@@ -147,7 +147,7 @@ fn each_node_runs_one_pod_and_keeps_it_whatever_happens() -> Result<()> {
     })
 }
 
-/// One node tries it, the others serve on, and then that one does again.
+/// Tries a bad template on one node while the others keep serving; then that node serves again.
 fn bad_template(cluster: &mut Cluster) -> Result<()> {
     let (before, _) = runs(cluster, 1)?;
     let commit = cluster.push(&[template("127.0.0.1:9/absent:1", 2)], "Break")?;
@@ -179,7 +179,7 @@ fn drain(cluster: &mut Cluster) -> Result<()> {
         Ok(())
     })?;
     ensure!(runs(cluster, 3)?.0 == before, "{:?} of {before:?}", containers(cluster)?);
-    // Its turn comes in a rollout all the same.
+    // A rollout still includes the node.
     cluster.push(&[template(IMAGE, 4)], "Roll while drained")?;
     runs(cluster, 4)?;
     complete(cluster)?;

@@ -1,7 +1,7 @@
-//! Docker restarts with live-restore: the pods go on, and the agent goes on with them; no address is
-//! lost, leaked or given twice. `MINIK8S_ROUNDS` says how often (2 by default, 6 in a soak).
+//! Docker restarts with live-restore: the pods keep running, and the agent keeps managing them; no address is
+//! lost, leaked or assigned twice. `MINIK8S_ROUNDS` is the number of restarts (2 by default, 6 in a soak).
 //!
-//! Red when the harness starts dockerd without `--live-restore`.
+//! Fails when the harness starts dockerd without `--live-restore`.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -30,7 +30,7 @@ fn pods_live_through_restarts_of_docker_with_their_addresses() -> Result<()> {
             cluster.node_mut().stop_docker()?;
             let (code, body) = cluster.get_from_node(shop.address()?, 8080, "/")?;
             ensure!(code == 200 && body.trim() == "hello from shop", "while Docker is away: {code} {body}");
-            // Something to do as soon as Docker is back.
+            // Work for the agent as soon as Docker is back.
             let (name, greeting) = ("news", format!("round {round}"));
             cluster
                 .push(&[Change::write("news.yaml", web(name).greeting(&greeting).to_string())], &greeting)?;
@@ -54,8 +54,8 @@ fn pods_live_through_restarts_of_docker_with_their_addresses() -> Result<()> {
     })
 }
 
-/// Every pod's address, if there are this many and all show the same: the label, the link in the pod's
-/// own namespace, and as many host's ends as pods.
+/// Address of every pod, if there are this many and all sources agree: the label, the link in the pod's
+/// own namespace, and the number of host-side link ends.
 fn addresses(cluster: &Cluster, pods: usize) -> Result<BTreeMap<String, String>> {
     let containers = cluster.containers()?;
     let pauses = containers.iter().filter(|c| c.label("container") == "POD");

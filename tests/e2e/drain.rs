@@ -1,9 +1,9 @@
 //! Clients of a Service notice nothing while its pods are replaced and removed: a pod gets SIGTERM only
-//! when no node leads new connections to it. `MINIK8S_ROUNDS` says how often (2 replacements and 4 removals
+//! when no node leads new connections to it. `MINIK8S_ROUNDS` sets the rounds (2 replacements and 4 removals
 //! by default; 5 and 20 in a soak).
 //!
-//! The first story is how it should feel and may pass without a drain: an endpoint mostly leaves the rules
-//! as fast as Docker ends a container. The second one holds a node back, and was seen red with
+//! The first story shows the user's view and may pass without a drain: an endpoint mostly leaves the rules
+//! as fast as Docker stops a container. The second story holds a node back, and was seen red with a
 //! `DrainBook::look` that finds nothing.
 
 use harness::manifests::web;
@@ -19,12 +19,12 @@ use schema::records::ServiceRecord;
 const READY: &str = "    readinessProbe: {httpGet: {path: /index.html, port: 8080}, periodSeconds: 1}\n";
 const SERVICE: &str = "apiVersion: v1\nkind: Service\nmetadata: {name: shop}\nspec:\n  \
                        selector: {group: shop}\n  ports: [{port: 80, targetPort: 8080}]\n";
-/// As Kubernetes advises for servers that end at once: what was led to the pod before is answered.
+/// The hook that Kubernetes advises for servers that exit immediately: requests already sent to the pod are answered.
 const ANSWERS_ON: &str = "    lifecycle: {preStop: {exec: {command: [sleep, \"1\"]}}}\n";
-/// What is asked between two changes, so that each is met by requests.
+/// Answers between two changes, so that requests coincide with each change.
 const ANSWERS: u64 = 20;
 
-/// A pod of the service on one of the nodes; of another `version` it is another pod.
+/// A pod of the service on one of the nodes; another `version` makes another pod.
 fn pod(cluster: &Cluster, index: usize, version: usize, fields: &str) -> Result<Change> {
     let node = &cluster.numbered(index % cluster.nodes.len() + 1)?.name;
     let name = format!("shop-{index}");
@@ -33,7 +33,7 @@ fn pod(cluster: &Cluster, index: usize, version: usize, fields: &str) -> Result<
     Ok(Change::write(format!("{name}.yaml"), text.to_string()))
 }
 
-/// Waits until this many pods are behind the service, none of them of `former` addresses.
+/// Waits until `count` pods are behind the service, none with a `former` address.
 fn behind(cluster: &Cluster, count: usize, former: &[String]) -> Result<ServiceRecord> {
     eventually(&format!("{count} pods are behind the service"), secs(60), || {
         let record: ServiceRecord =
@@ -90,8 +90,8 @@ fn nobody_notices_that_the_pods_of_a_service_are_replaced_and_removed() -> Resul
     })
 }
 
-/// How long it is looked whether the pod runs on, after everybody else knows that it goes. A pod that waits for
-/// no container gets SIGTERM within some 100 ms; one that waits does so for 5 s at most.
+/// Seconds during which the pod must keep running after everyone else knows of its removal. Without a drain
+/// it gets SIGTERM within some 100 ms; a drain waits for 5 s at most.
 const HELD_BACK: u64 = 1;
 
 #[test]
@@ -112,14 +112,14 @@ fn a_pod_gets_no_sigterm_while_a_node_still_leads_clients_to_it() -> Result<()> 
             ensure!(said.trim() == "true", "{said}");
             Ok(())
         };
-        // The node without the pod programs nothing from now on.
+        // From now on the node without the pod programs nothing.
         let (here, other) = (&cluster.node_of(&going)?.name, &cluster.nodes);
         let other = other.iter().find(|node| node.name != *here).context("one node")?;
         other.agent.signal(Signal::SIGSTOP)?;
         let held = cluster.push(&[Change::remove("shop-0.yaml")], "Remove").and_then(|_| {
             behind(cluster, 1, &[])?;
             holds("the pod runs on", secs(HELD_BACK), runs)?;
-            // And serves the clients that come by the old rules.
+            // The pod serves clients that use the old rules.
             other.net.run("curl", &["-sf", "-m", "2", &format!("http://{}:8080/", going.address()?)])
         });
         other.agent.signal(Signal::SIGCONT)?;

@@ -1,8 +1,8 @@
 //! An etcd that is lost and comes back empty stops no pod: it is filled from Git again, and the
-//! agent adopts what runs, even if its own disk is lost as well. One that takes long to come back is waited
-//! for, also by a reconciler that started meanwhile.
+//! agent adopts running pods, even if its own disk is lost as well. A slow return of etcd is waited
+//! for, also by a reconciler started meanwhile.
 //!
-//! Red without the agent's wait for a settled etcd (`Desired::is_settled`): every pod goes at once.
+//! Fails without the agent's wait for a settled etcd (`Desired::is_settled`): every pod is stopped immediately.
 
 use harness::manifests::web;
 use harness::{Change, Cluster, ClusterOptions, IMAGE, Node, Result, Where, ensure, eventually, secs};
@@ -47,7 +47,7 @@ fn an_empty_etcd_is_filled_from_git_and_no_container_notices() -> Result<()> {
             ensure!(cluster.lives()? == before, "after etcd was filled: {:?}", cluster.lives()?);
         }
 
-        // From now on what is not there is a removal again.
+        // From now on a missing object is a removal again.
         cluster.push(&[Change::remove("blog.yaml")], "Drop blog")?;
         cluster.gone("blog")?;
         Ok(())
@@ -63,13 +63,13 @@ fn shop(image: &str) -> Change {
     Change::write("shop.yaml", SHOP.replace("IMAGE", image))
 }
 
-/// A template that failed stays so, the last good one runs on from the disk of the reconciler, and the pods of a node
-/// that registers late are waited for. Seen red with a `LastKnown` that is always empty.
+/// A failed template stays failed, the last good one keeps running from the disk of the reconciler, and the pods of a
+/// node that registers late are waited for. Seen red with a `LastKnown` that is always empty.
 #[test]
 fn a_failed_template_stays_failed_and_pods_of_a_late_node_start_nowhere_else() -> Result<()> {
     let options = ClusterOptions { place: Where::Namespaces(3), ..ClusterOptions::default() };
     Cluster::run(options, |cluster| {
-        // A node that registers late is waited for as long as one that is silent.
+        // A node that registers late is waited for as long as a silent node.
         let patience = cluster_file("nodes: {evictAfterSeconds: 120}");
         cluster.push(&[patience, shop(IMAGE)], "Open")?;
         let workload =
@@ -117,7 +117,7 @@ fn a_failed_template_stays_failed_and_pods_of_a_late_node_start_nowhere_else() -
         let templates = cluster.etcd.list(prefix::TEMPLATES)?;
         ensure!(templates.len() == 2, "{templates:?}");
 
-        // And it is no dead letter: the next good commit rolls.
+        // The workload is not stuck: the next good commit rolls out.
         cluster.push(&[shop(IMAGE), Change::write("blog.yaml", web("blog").to_string())], "Mend")?;
         cluster.running("blog", &["web"])?;
         eventually("the workload is well", secs(60), || {
@@ -127,7 +127,7 @@ fn a_failed_template_stays_failed_and_pods_of_a_late_node_start_nowhere_else() -
     })
 }
 
-// Seen red with `open_store` of `reconciler/src/daemon/mod.rs` that never lets a reconciler start without etcd.
+// Seen red with an `open_store` of `reconciler/src/daemon/mod.rs` that never lets a reconciler start without etcd.
 #[test]
 fn a_reconciler_that_is_back_before_etcd_waits_for_it() -> Result<()> {
     Cluster::run(ClusterOptions::default(), |cluster| {

@@ -1,5 +1,5 @@
-//! A whole cluster whose agents have in etcd the rights of `schema::keys::node_role` and no others: pods and
-//! a service on two nodes work, and one agent's user is refused at what is not its own. The stories of a function on
+//! A whole cluster whose agents have exactly the etcd rights of `schema::keys::node_role`: pods and
+//! a service on two nodes work, and one agent's user is refused access to foreign keys. The stories of a function on
 //! three nodes (`functions/calls.rs`) and of a Slurm job (`jobs/mod.rs`) run with these rights, too.
 //!
 //! Seen red with `readwrite /minik8s/rules/ --prefix` in the role; the story of the function without `demand/` in it.
@@ -53,7 +53,7 @@ fn agents_with_the_role_of_their_node_do_all_their_work_and_are_refused_elsewher
         }
         refused_at_what_is_not_its_own(cluster)?;
 
-        // What a pod leaves behind goes with it: the drain has read the rules of the other node.
+        // The removal is complete: the drain has read the rules of the other node.
         cluster.push(&[Change::remove("p1.yaml")], "Close one")?;
         cluster.gone("p1")?;
         programmed(cluster, "shop", 1)?;
@@ -66,14 +66,14 @@ fn agents_with_the_role_of_their_node_do_all_their_work_and_are_refused_elsewher
     })
 }
 
-/// The first node's user asks as the second node, as the reconciler and as another reporter.
+/// Tries writes of the second node, the reconciler and another reporter as the first node's user.
 fn refused_at_what_is_not_its_own(cluster: &Cluster) -> Result<()> {
     let (own, other) = (cluster.numbered(1)?.name.clone(), cluster.numbered(2)?.name.clone());
     let user = format!("{own}:secret-of-{own}");
     let etcdctl = |args: &[&str]| cluster.etcd.etcdctl(Some(&user), args);
     let pod = NamespacedName::new("default", "p2");
 
-    // What it may do shows that the user is let in.
+    // A permitted write shows that the user is logged in.
     let event = |node: &str| Key::Event(node.to_owned(), "default".to_owned(), "0-0".to_owned()).to_string();
     etcdctl(&["put", &event(&own), "{}"])?;
     etcdctl(&["del", &event(&own)])?;

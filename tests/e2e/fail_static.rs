@@ -1,9 +1,9 @@
-//! Agent, reconciler and etcd die by SIGKILL at random, alone and together, and come back at random,
-//! while clients beyond the node ask its pods without a pause: by their addresses and by a host port.
-//! No request fails, no container is touched, no rule changes. `MINIK8S_ROUNDS` says how often (5 by
-//! default, 100 in a soak), `MINIK8S_SEED` plays a walk again.
+//! Agent, reconciler and etcd die by SIGKILL at random, alone and together, and restart at random,
+//! while clients outside the node query its pods without a pause: by their addresses and by a host port.
+//! No request fails, no container is touched, no rule changes. `MINIK8S_ROUNDS` is the number of rounds (5 by
+//! default, 100 in a soak), `MINIK8S_SEED` replays a walk.
 //!
-//! Red when the agent removes its bridge as it starts (`remove_bridge` before the loops in
+//! Fails when the agent removes its bridge as it starts (`remove_bridge` before the loops in
 //! `agent/src/daemon/mod.rs`).
 
 use harness::manifests::web;
@@ -15,7 +15,7 @@ use schema::kinds::pod::PodStatus;
 use schema::meta::NamespacedName;
 
 const PODS: [&str; 3] = ["shop", "blog", "wiki"];
-/// What is asked of each client between two faults: so that every fault is met by requests.
+/// Answers per client between two faults, so that requests coincide with every fault.
 const ANSWERS: u64 = 10;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -34,7 +34,7 @@ impl Part {
         }
     }
 
-    /// Starts it and does not wait for it: the next fault may find it half up.
+    /// Starts the part without waiting for it: the next fault may hit it half started.
     fn start(self, cluster: &mut Cluster) -> Result<()> {
         match self {
             Part::Reconciler => cluster.reconcilers[0].start(),
@@ -44,7 +44,7 @@ impl Part {
     }
 }
 
-/// Some of the three, at least one, in any order.
+/// At least one of the three, in any order.
 fn victims(chance: &mut Chance) -> Result<Vec<Part>> {
     let mut left = vec![Part::Reconciler, Part::Agent, Part::Etcd];
     let mut chosen = Vec::new();
@@ -94,12 +94,12 @@ fn no_request_fails_while_every_daemon_is_killed_again_and_again() -> Result<()>
                 let next = *chance.one_of(&victims)?;
                 victims.retain(|part| *part != next);
                 next.start(cluster)?;
-                // Up to what an agent takes to act on its own disk.
+                // Up to the time that an agent takes to act on its own disk.
                 chance.moment(secs(2));
             }
             clients.answered(ANSWERS)?;
             ensure!(cluster.lives()? == lives, "round {round}: {:?} is not {lives:?}", cluster.lives()?);
-            // An agent that has just started may be about to read them.
+            // A freshly started agent may be about to read them.
             let now = our_rules(cluster)?;
             ensure!(now == rules, "round {round}: {now:#?} is not {rules:#?}");
         }
@@ -112,7 +112,7 @@ fn no_request_fails_while_every_daemon_is_killed_again_and_again() -> Result<()>
     })
 }
 
-/// All three are back and work: a push arrives, and what it made goes again.
+/// Checks that all three are back and work: a push is applied, and so is its removal.
 fn still_alive(cluster: &Cluster) -> Result<()> {
     cluster.etcd.wait_ready()?;
     cluster.wait_reconciler(0)?;
@@ -141,7 +141,7 @@ fn untouched(cluster: &Cluster, lives: &std::collections::BTreeMap<String, Strin
     Ok(())
 }
 
-/// The rules of our chains and those that lead to them, in their order.
+/// The rules of our chains and the rules that lead to them, in order.
 fn our_rules(cluster: &Cluster) -> Result<Vec<String>> {
     let (chains, links) = (cluster.slot().chain_prefix(), cluster.slot().instance());
     let rules = cluster.node().net.rules()?;

@@ -1,6 +1,6 @@
-//! What the Cluster object forbids is refused when it is pushed, and the pod's former version goes on.
+//! A pod that the Cluster object forbids is refused when it is pushed, and the pod's former version keeps running.
 //!
-//! Red when the check of links takes no `pod_security` from the Cluster object
+//! Fails when the check of links takes no `pod_security` from the Cluster object
 //! (`reconciler/src/gitops/check/mod.rs`).
 
 use harness::manifests::web;
@@ -53,7 +53,7 @@ fn a_pod_that_the_cluster_forbids_is_refused_and_its_former_version_goes_on() ->
         now.retain(|id, _| !allowed.lives().contains_key(id));
         ensure!(now == before, "a pod was touched: {now:?} is not {before:?}");
 
-        // Mended, and the rest goes on as ever.
+        // Once it is repaired, everything works as before.
         let mended = web("power").greeting("without power").to_string();
         cluster.push(&[Change::write("power.yaml", mended)], "Mend one")?;
         cluster.serving("power", "without power").map(|_| ())

@@ -1,9 +1,9 @@
 //! A Dns object through the gateways of three nodes: from each node and from a pod on each, by name, as clients
-//! come; while routes and pods change, and with everything else down. What its paths lead to is on three nodes.
+//! do; while routes and pods change, and with everything else down. The targets of its paths are on three nodes.
 //!
-//! Seen red with routes to endpoints of the own node only, without the host's name in the zone, when
-//! `rewritten` gives nothing, when a route leads to whole paths alone, when the catalog is not read from the
-//! disk, and (the pods that are replaced, too) when the routes of the first catalog stay.
+//! Seen red with routes to endpoints of the own node only, without the host's name in the zone, with a
+//! `rewritten` that returns nothing, with a route that matches whole paths alone, with a catalog not read from the
+//! disk, and (with replaced pods, too) with the routes of the first catalog kept for ever.
 
 use std::fs;
 use std::io::{Read, Write};
@@ -23,14 +23,14 @@ use schema::meta::NamespacedName;
 use schema::records::ServiceRecord;
 
 pub(crate) const HOST: &str = "shop.example";
-/// Ready when it serves; it stays a second longer than its place among the endpoints.
+/// Ready when it serves; it keeps running for a second after it is removed from the endpoints.
 const GRACEFUL: &str = "    readinessProbe: {httpGet: {path: /, port: 8080}, periodSeconds: 1}\n    \
     lifecycle: {preStop: {exec: {command: [sleep, \"1\"]}}}\n";
 
-/// Fewer say nothing of what is steady.
+/// Minimum number of requests for a meaningful result.
 const REQUESTS_MIN: usize = 30;
 
-/// The gateways as their clients see them: each node's own, at one address.
+/// The gateways as their clients reach them: each node's own, at one address.
 pub(crate) struct Gateway {
     address: Ipv4Addr,
     pub(crate) nodes: Vec<NetWorld>,
@@ -46,7 +46,7 @@ impl Gateway {
         (self.address, 80).into()
     }
 
-    /// What `curl` gets from that node: status and body.
+    /// Status and body that `curl` gets from that network.
     fn curl(&self, from: &NetWorld, path: &str) -> Result<(u16, String)> {
         let resolve = format!("{HOST}:80:{}", self.address);
         let url = format!("http://{HOST}{path}");
@@ -56,7 +56,7 @@ impl Gateway {
         Ok((code.parse()?, body.trim().to_owned()))
     }
 
-    /// Each node says so.
+    /// Checks that each node returns this.
     pub(crate) fn says(&self, path: &str, code: u16, body: &str) -> Result<()> {
         eventually(&format!("{path} says {code} {body:?}"), secs(45), || self.says_now(path, code, body))
     }
@@ -70,12 +70,12 @@ impl Gateway {
     }
 }
 
-/// One request; the body of a 200. `stream` is kept as long as the gateway keeps it.
+/// Makes one request and returns the body of a 200. `stream` is kept as long as the gateway keeps it.
 fn request(at: SocketAddr, path: &str, stream: &mut Option<TcpStream>) -> Result<String> {
     exchange(at, &format!("GET {path} HTTP/1.1\r\nHost: {HOST}\r\n\r\n"), stream)
 }
 
-/// The same of a whole request.
+/// Like `request`, for a complete request text.
 pub(crate) fn exchange(at: SocketAddr, request: &str, stream: &mut Option<TcpStream>) -> Result<String> {
     let mut connection = match stream.take() {
         Some(connection) => connection,
@@ -97,7 +97,7 @@ pub(crate) fn exchange(at: SocketAddr, request: &str, stream: &mut Option<TcpStr
             }
         }
         let read = match connection.read(&mut chunk) {
-            // A signal to this program is none to the gateway.
+            // A signal to this program does not concern the gateway.
             Err(error) if error.kind() == std::io::ErrorKind::Interrupted => continue,
             read => read?,
         };
@@ -106,8 +106,8 @@ pub(crate) fn exchange(at: SocketAddr, request: &str, stream: &mut Option<TcpStr
     }
 }
 
-/// Requests one after the other from each of some networks, by turns on a kept connection and on new ones, until
-/// it is asked how they went.
+/// Steady requests, one after another, from each of some networks, alternating between a kept connection and new
+/// ones, until `end` is called.
 pub(crate) struct Steady {
     stop: Arc<AtomicBool>,
     clients: Vec<JoinHandle<Result<usize>>>,
@@ -135,7 +135,7 @@ impl Steady {
         Self { clients: from.iter().enumerate().map(client).collect(), stop }
     }
 
-    /// How many requests there were; the first that failed is an error.
+    /// Stops, and returns the number of requests; the first failed request is an error.
     pub(crate) fn end(self) -> Result<usize> {
         self.stop.store(true, Ordering::Relaxed);
         let mut count = 0;
@@ -159,7 +159,7 @@ pub(crate) fn service(name: &str) -> Change {
     Change::write(format!("service-{name}.yaml"), text)
 }
 
-/// The object, with `path service rewrite` each.
+/// The Dns object, with `path service rewrite` each.
 fn dns(paths: &[(&str, &str, &str)]) -> Change {
     let mut text = format!(
         "apiVersion: minik8s.io/v1\nkind: Dns\nmetadata: {{name: shop}}\nspec:\n  host: {HOST}\n  paths:\n"
@@ -171,8 +171,8 @@ fn dns(paths: &[(&str, &str, &str)]) -> Change {
     Change::write("dns.yaml", text)
 }
 
-/// A client there gets to the three paths by name, with the node's name server as its only one: in a view
-/// of the files where `resolv.conf` says so.
+/// Requests the three paths by name from this network, with the node's name server as the only one: in a mount
+/// namespace with that `resolv.conf`.
 fn by_name(cluster: &Cluster, from: &NetWorld) -> Result<()> {
     let path = cluster.dir("resolv.conf");
     fs::write(&path, format!("nameserver {}\n", vip(cluster, 10)?))?;
@@ -182,7 +182,7 @@ fn by_name(cluster: &Cluster, from: &NetWorld) -> Result<()> {
     Ok(())
 }
 
-/// What `curl` gets where this file is `resolv.conf`.
+/// Output of `curl` with this file as `resolv.conf`.
 pub(crate) fn curl_by(from: &NetWorld, resolv_conf: &Path, urls: &[String]) -> Result<String> {
     let script = "mount --bind \"$0\" /etc/resolv.conf && exec curl -sS -f -m 10 \"$@\"";
     let path = resolv_conf.to_string_lossy();
@@ -191,10 +191,10 @@ pub(crate) fn curl_by(from: &NetWorld, resolv_conf: &Path, urls: &[String]) -> R
     from.run("unshare", &words)
 }
 
-/// Only the pod's own resolver says where the host is.
+/// Finds the host with nothing but the pod's own resolver.
 fn by_its_own_resolver(cluster: &Cluster, pod: &PodView) -> Result<()> {
-    // The static busybox can't look names of ports up, which its wget does. A client that ends its
-    // side of the connection is gone, so the pipe stays open a moment.
+    // The static busybox can't look up service names, which its wget does. Closing the client's
+    // side of the connection ends it, so the pipe stays open for a moment.
     let ask = format!(
         "(printf 'GET /shop HTTP/1.1\\r\\nHost: {HOST}\\r\\nConnection: close\\r\\n\\r\\n'; sleep 3) | nc {HOST} 80"
     );
@@ -257,7 +257,7 @@ fn three_paths_of_a_host_lead_to_three_services_whatever_else_is_down() -> Resul
     })
 }
 
-/// What the program says of the host, and of a service behind it, is what is there.
+/// Checks that the program shows the real state of the host, and of a service behind it.
 fn shown_by_the_cli(cluster: &Cluster, gateway: &Gateway) -> Result<()> {
     let service = ready(cluster, "shop", 1)?;
     let endpoint = format!("{}:8080", service.endpoints[0].address);
@@ -281,7 +281,7 @@ fn shown_by_the_cli(cluster: &Cluster, gateway: &Gateway) -> Result<()> {
         ensure!(nodes.iter().all(|node| done(node)), "{said}");
         Ok(())
     })?;
-    // And so it is.
+    // The gateways agree.
     for node in &gateway.nodes {
         let rules = node.run("iptables-save", &["-t", "nat"])?;
         ensure!(rules.contains(&format!("--to-destination {endpoint}")), "{rules}");
@@ -289,7 +289,7 @@ fn shown_by_the_cli(cluster: &Cluster, gateway: &Gateway) -> Result<()> {
     Ok(())
 }
 
-/// A route moves under requests; then all that announced it is gone, then the agents, which come back.
+/// Moves a route under requests; then everything that announced it is killed, then the agents, which restart.
 fn moved_and_left_alone(cluster: &mut Cluster, gateway: &Gateway) -> Result<()> {
     let steady = Steady::start(&gateway.nodes, gateway.socket(), "/shop", "this is ");
     let moved = [("/", "home", "/"), ("/shop", "cart", "/")];
@@ -298,7 +298,7 @@ fn moved_and_left_alone(cluster: &mut Cluster, gateway: &Gateway) -> Result<()> 
         let wanted = if paths.len() == 1 { "this is shop" } else { "this is cart" };
         gateway.says("/shop", 200, wanted)?;
         if paths.len() == 1 {
-            // Whole words of the path count.
+            // Only whole path segments match.
             for path in ["/", "/shopping"] {
                 gateway.says(path, 404, &format!("no path of {HOST} leads to {path}"))?;
             }
@@ -319,7 +319,7 @@ fn moved_and_left_alone(cluster: &mut Cluster, gateway: &Gateway) -> Result<()> 
     for node in &mut cluster.nodes {
         node.agent.kill()?;
     }
-    // And the next agents take their places without a request that fails.
+    // The next agents take over without a failed request.
     holds("somebody serves in the agents' places", secs(3), serves)?;
     let etcd = cluster.etcd_for_nodes();
     for node in &mut cluster.nodes {

@@ -1,5 +1,5 @@
 //! A repository behind TLS: own CA, token by file and variable, proxy, redirect; and a secret that
-//! stands nowhere.
+//! appears nowhere.
 
 use std::fs;
 
@@ -43,7 +43,7 @@ fn https_takes_the_right_ca_and_token_and_shows_the_token_to_nobody() -> Result<
     let flags_of = and(&[("--token-env", "NO_SUCH_TOKEN"), ("--ca-file", &ca)]);
     serving::refused(&cluster, "unset", &flags_of, &["NO_SUCH_TOKEN", "is not set"])?;
 
-    // Sent to another host: no login goes there.
+    // Redirected to another host: the login is not sent there.
     let elsewhere = other.url("").replace("127.0.0.1", "localhost");
     server.redirect(Some(elsewhere.trim_end_matches('/')));
     let good = and(&[("--token-file", &token), ("--ca-file", &ca)]);

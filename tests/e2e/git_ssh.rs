@@ -1,6 +1,6 @@
-//! A repository behind a real sshd: the right key and host key, and every way of not having them.
+//! A repository behind a real sshd: the right key and host key, and every way of lacking them.
 //!
-//! Red when `check_host_key` of `reconciler/src/git/transport/credentials.rs` lets any key pass.
+//! Fails when `check_host_key` of `reconciler/src/git/transport/credentials.rs` accepts any key.
 
 use harness::manifests::sleeper;
 use harness::{Change, Cluster, ClusterOptions, Context as _, GitSsh, Result, ensure};
@@ -42,7 +42,7 @@ fn ssh_takes_the_right_keys_and_refuses_every_other_with_its_remedy() -> Result<
     ] {
         serving::refused(&cluster, name, &with(name, key, hosts), says)?;
     }
-    // The server has two kinds of keys; which one it shows decides between the two messages.
+    // The server has two types of keys; the type that it shows decides between the two messages.
     serving::refused(&cluster, "changed", &with("changed", "ed25519", "other"), &["another key than"])?;
     Ok(())
 }

@@ -1,4 +1,4 @@
-//! The harness must hold what the stories lean on: a node of its own that outlives its dockerd,
+//! Properties of the harness that the stories rely on: a separate node that outlives its dockerd,
 //! and nothing left behind.
 
 use harness::{DockerWorld, IMAGE, NetWorld, Node, Result, Slot, ensure, netns_of};

@@ -1,6 +1,6 @@
-//! What someone removes by hand comes back.
+//! Things removed by hand are restored.
 //!
-//! The rules' story is red when the network loop looks every 300 s (`NETWORK_INTERVAL`).
+//! The rules' story fails when the network loop checks every 300 s (`NETWORK_INTERVAL`).
 
 use harness::manifests::web;
 use harness::{Change, Cluster, ClusterOptions, PodView, Result, ensure, eventually, run, secs};
@@ -16,7 +16,7 @@ fn a_container_removed_by_hand_is_back_and_its_neighbours_stay() -> Result<()> {
         ensure!(after.pause == before.pause);
         ensure!(after.container("files")? == before.container("files")?);
 
-        // A container that dies is started again, in the same pod.
+        // A container that dies is restarted in the same pod.
         cluster.node().docker.run(&["kill", &after.container("web")?.id])?;
         let again = another_web(cluster, &after.container("web")?.id)?;
         ensure!(again.pause == before.pause);
@@ -24,12 +24,12 @@ fn a_container_removed_by_hand_is_back_and_its_neighbours_stay() -> Result<()> {
     })
 }
 
-/// The pod once another container than `former` serves as `web`.
+/// The pod, once a container other than `former` serves as `web`.
 fn another_web(cluster: &Cluster, former: &str) -> Result<PodView> {
     eventually("another container serves", secs(40), || {
         let (code, body) = cluster.get_from_node(cluster.pod("shop")?.address()?, 8080, "/")?;
         ensure!(code == 200 && body.trim() == "hello from shop", "{code} {body}");
-        // After the answer: the process that gave it is listed by now.
+        // After the answer: by then the process that gave it is listed.
         let pod = cluster.pod("shop")?;
         let web = pod.container("web")?;
         ensure!(web.id != former && web.running, "{web:?}");
@@ -86,7 +86,7 @@ fn rules_flushed_by_hand_are_back() -> Result<()> {
     })
 }
 
-// A plan that looks only for the name of a pod's link leaves the new bridge without ports.
+// A plan that checks only the name of a pod's link leaves the new bridge without ports.
 #[test]
 fn a_bridge_deleted_by_hand_is_back_with_its_pods() -> Result<()> {
     Cluster::run(ClusterOptions::default(), |cluster| {

@@ -1,15 +1,15 @@
 //! Ports of the node that the agent chooses: `hostPort: 0`.
 //!
-//! Seen red with a `Pool::ports` that passes over nothing but what is held (the pod with the fixed port waits
+//! Seen red with a `Pool::ports` that skips nothing but held ports (the pod with the fixed port waits
 //! for ever), and with one that does not keep the former port.
 
 use harness::manifests::web;
 use harness::{Change, Cluster, ClusterOptions, Context, Result, Where, ensure, eventually, secs};
 
-/// The first port that an agent gives.
+/// First port that an agent assigns.
 const FIRST: u16 = 20_000;
 
-/// On a node of its own: every instance gives the same ports, and those of a machine are one set.
+/// A separate node: every instance assigns the same ports, and the ports of a machine are one set.
 fn alone() -> ClusterOptions {
     ClusterOptions { place: Where::Namespaces(1), ..ClusterOptions::default() }
 }
@@ -17,7 +17,7 @@ fn alone() -> ClusterOptions {
 #[test]
 fn a_free_host_port_is_shown_answers_and_stays_the_pods() -> Result<()> {
     Cluster::run(alone(), |cluster| {
-        // The first one has the first port, and leaves it free.
+        // The first pod gets the first port, and leaves it free.
         cluster.push(&[Change::write("early.yaml", web("early").host_port(0).to_string())], "Early")?;
         let early = shown_port(cluster, "early")?;
         answers(cluster, "early", early)?;
@@ -58,7 +58,7 @@ fn a_free_port_is_none_that_a_pod_pushed_with_it_names() -> Result<()> {
     })
 }
 
-/// The port of the node that the command line says a pod has.
+/// Node port of a pod as shown by the command line.
 fn shown_port(cluster: &Cluster, pod: &str) -> Result<u16> {
     eventually("the command line shows the port", secs(30), || {
         let table = cluster.cli(&["get", "pod", pod, "-o", "wide"])?.ok()?;

@@ -1,5 +1,5 @@
-//! Images from a real registry: tags that move, digests that do not, registries that are away or ask
-//! for a login, one pull for many pods, and a pull that no pod needs any more.
+//! Images from a real registry: tags that move, digests that do not, registries that are away or require
+//! a login, one pull for many pods, and a pull that no pod needs any longer.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
@@ -19,7 +19,7 @@ fn status(cluster: &Cluster, pod: &str) -> Result<PodStatus> {
     cluster.etcd.value(Key::PodStatus(node, NamespacedName::new("default", pod)))
 }
 
-/// The reason and the message of the pod's waiting container.
+/// Reason and message of the pod's waiting container.
 fn waits(cluster: &Cluster, pod: &str) -> Result<(String, String)> {
     let status = status(cluster, pod)?;
     match &status.container_statuses.first().context("no container")?.state {
@@ -28,13 +28,13 @@ fn waits(cluster: &Cluster, pod: &str) -> Result<(String, String)> {
     }
 }
 
-/// What `/version` of the pod's running container says.
+/// Output of `/version` of the pod's running container.
 fn version(cluster: &Cluster, pod: &str) -> Result<String> {
     let pod = cluster.pod(pod)?;
     Ok(cluster.node().docker.exec(pod.container("web")?, &["cat", "/version"])?.trim().to_owned())
 }
 
-/// Kills the pod's container and waits until the next one says `expected`.
+/// Kills the pod's container and waits until the next one returns `expected`.
 fn restarted_as(cluster: &Cluster, pod: &str, expected: &str) -> Result<()> {
     let former = cluster.pod(pod)?.container("web")?.id.clone();
     cluster.node().docker.run(&["kill", &former])?;
@@ -70,7 +70,7 @@ fn a_moved_tag_is_followed_with_always_and_a_digest_never_moves() -> Result<()> 
             })?;
         }
         let two = registry.publish(&docker, "team/app:1", "second", 1);
-        // The tag is in use here, so that Docker may refuse to forget it: it is pushed all the same.
+        // The tag is in use here, so Docker may refuse to remove it: it is pushed anyway.
         if let Err(error) = &two {
             ensure!(format!("{error:#}").contains("rmi"), "{error:#}");
         }
@@ -116,7 +116,7 @@ fn a_registry_that_asks_for_a_login_is_reported_with_what_to_do() -> Result<()> 
             ensure!(message.contains("wants a login") && message.contains("imagePullSecrets"), "{message}");
             Ok(())
         })?;
-        // As `docker login` writes it; a wrong password first.
+        // In the format of `docker login`; a wrong password first.
         let config = |password: &str| -> Result<String> {
             let auth = STANDARD.encode(format!("kim:{password}"));
             let config = format!(
@@ -156,7 +156,7 @@ fn six_pods_make_one_pull_and_it_ends_with_the_last_of_them() -> Result<()> {
         cluster.running("one", &["web"])?;
         let for_one = registry.asked_for("one", "1")?;
         ensure!(for_one > 0, "the registry's log names no pull");
-        // Publishing asked, too.
+        // Publishing requested it, too.
         let before = registry.asked_for("six", "1")?;
 
         let pod = |index: u8| web(&format!("six{index}")).image(&gate.image("six:1")).to_string();
@@ -187,7 +187,7 @@ fn six_pods_make_one_pull_and_it_ends_with_the_last_of_them() -> Result<()> {
         })?;
         ensure!(!cluster.node().docker.has_image(&gate.image("six:1"))?);
 
-        // The next one begins anew and gets through.
+        // The next pull starts again and succeeds.
         gate.open();
         cluster.push(&[Change::write("six0.yaml", pod(0))], "One of them again")?;
         cluster.running("six0", &["web"])?;

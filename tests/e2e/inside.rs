@@ -1,9 +1,9 @@
-//! What a container finds about itself is what its manifest says: limits, user and groups,
-//! capabilities, file systems, mounts, variables, names, namespaces.
+//! The inside of a container matches its manifest: limits, user and groups, capabilities, file systems, mounts,
+//! variables, names, namespaces.
 //!
-//! In `agent/src/converge/pods/container/render.rs` the first story is red without `new.groups`, the second with
-//! `read_only: false` in `mounts`. The third is red when `host_name` in `sandbox/render.rs` ignores `hostname`, and without
-//! `NO_IPV6` in `agent/src/worlds/docker/body.rs`.
+//! In `agent/src/converge/pods/container/render.rs` the first story fails without `new.groups`, the second with
+//! `read_only: false` in `mounts`. The third fails when `host_name` in `sandbox/render.rs` ignores `hostname`, and
+//! without `NO_IPV6` in `agent/src/worlds/docker/body.rs`.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -15,7 +15,7 @@ use schema::keys::Key;
 use schema::kinds::pod::PodStatus;
 use schema::meta::NamespacedName;
 
-/// Runs `script` in a container and compares all it says.
+/// Runs `script` in a container and compares its whole output.
 fn says(cluster: &Cluster, pod: &PodView, container: &str, script: &str, expected: &str) -> Result<()> {
     let said = cluster.node().docker.exec(pod.container(container)?, &["sh", "-c", script])?;
     ensure!(said.trim() == expected, "{container}: `{script}` says {said:?}, not {expected:?}");
@@ -81,7 +81,7 @@ spec:
     securityContext: {runAsUser: 0}
 "#;
 
-/// Capabilities by their bit.
+/// Capabilities as bit numbers.
 const CHOWN: u64 = 1;
 const NET_ADMIN: u64 = 1 << 12;
 const SYS_TIME: u64 = 1 << 25;
@@ -111,7 +111,7 @@ fn limits(cluster: &Cluster) -> Result<()> {
         );
         let said = cluster.node().docker.exec(pod.container("both")?, &["sh", "-c", &script])?;
         let limit = 64 << 20;
-        // Where the kernel counts no swap, the last file is not there.
+        // Where the kernel counts no swap, the last file is missing.
         let all = format!("50000 100000 256 {limit}");
         ensure!(said.trim() == all || said.trim() == format!("{all} {limit}"), "{said}");
         says(
@@ -137,7 +137,7 @@ fn users(cluster: &Cluster, pod: &PodView) -> Result<()> {
         "1000\n1001\n1001 2001 2002 3001",
     )?;
     says(cluster, pod, "closed", "id -u; id -g", "1500\n1001")?;
-    // The group owns the volumes, can write there, and new files get it.
+    // The group owns the volumes, can write there, and is inherited by new files.
     for volume in ["/disk", "/memory"] {
         says(cluster, pod, "plain", &format!("stat -c '%g %a' {volume}"), "3001 2777")?;
         let made = format!("touch {volume}/new && stat -c '%u %g' {volume}/new");
@@ -151,7 +151,7 @@ fn users(cluster: &Cluster, pod: &PodView) -> Result<()> {
 
 fn capabilities(cluster: &Cluster, pod: &PodView) -> Result<()> {
     let effective = |container: &str| -> Result<u64> {
-        // Of its first process: an exec has what Docker gives it.
+        // Read from its first process: an exec has Docker's values.
         let pid = pod.container(container)?.pid;
         let status = fs::read_to_string(format!("/proc/{pid}/status"))?;
         let line = status.lines().find_map(|line| line.strip_prefix("CapEff:")).context("no CapEff")?;

@@ -1,5 +1,5 @@
-//! The stories: each pushes to Git and watches the world (containers, packets, processes, etcd),
-//! on a cluster of its own; small ones that leave each other alone share one. One program for all.
+//! The stories: each pushes to Git and inspects the world (containers, packets, processes, etcd)
+//! on its own cluster; small stories that do not disturb each other share one. One program for all.
 
 mod a_long;
 mod agent_offline;

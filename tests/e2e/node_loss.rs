@@ -1,10 +1,10 @@
-//! A node is lost: after the time that the Cluster object gives, its bare pods start on other nodes, and what names the
-//! node waits for it. When it is back it ends what now runs elsewhere, and starts nothing anew.
+//! A node is lost: after the time set in the Cluster object its bare pods start on other nodes, and pods pinned to
+//! the node wait for it. When it returns it stops the pods that now run elsewhere, and restarts nothing.
 
 use harness::manifests::web;
 use harness::{Change, Cluster, ClusterOptions, Result, Where, ensure, eventually, secs};
 
-/// The node that is lost.
+/// Number of the node that is lost.
 const LOST: usize = 3;
 
 const CLUSTER: &str = "apiVersion: minik8s.io/v1\nkind: Cluster\nmetadata: {name: cluster}\n\
@@ -16,7 +16,7 @@ fn cordon(name: &str) -> Change {
     Change::write(format!("node-{name}.yaml"), text)
 }
 
-/// The pod runs on the node of this number.
+/// Checks that the pod runs on the node of this number.
 fn runs_on(cluster: &Cluster, node: usize, pod: &str) -> Result<bool> {
     let there = cluster.numbered(node)?.docker.containers(&cluster.slot().instance())?;
     Ok(there.iter().any(|c| c.label("pod") == pod && c.label("container") == "web" && c.running))

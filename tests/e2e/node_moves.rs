@@ -1,8 +1,8 @@
-//! A node gets another address while its agent runs: within 5 s the tunnel, what is on the node's own network
+//! A node gets another address while its agent runs: within 5 s the tunnel, the pods on the node's own network
 //! and the agent's API are found there, and no container is touched.
 //!
-//! Seen red when nothing but the tunnel followed: after 5 s not even the tunnel's end in the node's record was
-//! right, as the agent's connection to etcd was still the one from the former address.
+//! Seen red when only the tunnel followed: after 5 s not even the tunnel's end in the node's record was
+//! right, because the agent's connection to etcd was still that from the former address.
 
 use std::net::IpAddr;
 
@@ -19,7 +19,7 @@ const SERVICE: &str = "apiVersion: v1\nkind: Service\nmetadata: {name: hosted}\n
                        selector: {app: hosted}\n  ports: [{port: 80, targetPort: 8080, nodePort: 30080}]\n";
 const ANSWER: &str = "hello from hosted";
 
-/// The second node, found at `address` by all that had to do with it.
+/// Checks that everything concerning the second node finds it at `address`.
 fn is_at(cluster: &Cluster, address: &str) -> Result<()> {
     let (first, second) = (cluster.numbered(1)?, cluster.numbered(2)?);
     let record: NodeRecord = cluster.etcd.value(Key::Node(second.name.clone()))?;

@@ -2,7 +2,7 @@
 //! them with their own addresses.
 //!
 //! Seen red, in `agent/src/converge/network/tunnel.rs`: the first story without the forwarding entry, the
-//! second when `senders` names no node.
+//! second with a `senders` that names no node.
 
 use harness::manifests::web;
 use harness::{Change, Cluster, ClusterOptions, Node, PodView, Result, Where, ensure, eventually, secs};
@@ -11,7 +11,7 @@ fn three() -> ClusterOptions {
     ClusterOptions { place: Where::Namespaces(3), ..ClusterOptions::default() }
 }
 
-/// One pod on each node: `web-1` to `web-3`.
+/// Starts a pod on each node: `web-1` to `web-3`.
 fn on_each_node(cluster: &Cluster) -> Result<Vec<PodView>> {
     let pod = |number: usize, node: &Node| {
         let name = format!("web-{number}");
@@ -24,7 +24,7 @@ fn on_each_node(cluster: &Cluster) -> Result<Vec<PodView>> {
     (1..=pods.len()).map(serving).collect()
 }
 
-/// What a pod gets from another's address.
+/// Answer that a pod gets from another's address.
 fn asks(from: &PodView, address: &str) -> Result<String> {
     Cluster::net_of(from).run("curl", &["-s", "-m", "3", &format!("http://{address}:8080/")])
 }
@@ -44,7 +44,7 @@ fn pods_of_three_nodes_reach_each_other_with_their_own_addresses() -> Result<()>
     Cluster::run(three(), |cluster| {
         let pods = on_each_node(cluster)?;
         each_reaches_each(&pods)?;
-        // Each saw the others as they are: nothing is masqueraded within the cluster.
+        // Each got the others' real addresses: nothing is masqueraded within the cluster.
         for to in &pods {
             let log = cluster.node_of(to)?.docker.outcome(&["logs", &to.container("web")?.id])?.stderr;
             for from in &pods {
@@ -60,8 +60,8 @@ fn pods_of_three_nodes_reach_each_other_with_their_own_addresses() -> Result<()>
             }
         }
 
-        // The data path is the kernel's: it goes on without agents, reconciler and etcd, and agents that
-        // come back without etcd leave it as it is.
+        // The data path is the kernel's: it works without agents, reconciler and etcd, and agents that
+        // restart without etcd leave it unchanged.
         let lives = cluster.lives()?;
         cluster.reconcilers[0].kill()?;
         cluster.etcd.daemon.kill()?;
@@ -80,7 +80,7 @@ fn pods_of_three_nodes_reach_each_other_with_their_own_addresses() -> Result<()>
         each_reaches_each(&pods)?;
         ensure!(tunnels(cluster)? == before, "{:?} is not {before:?}", tunnels(cluster)?);
 
-        // A tunnel that somebody removes is made anew from the agent's own disk, with all entries.
+        // A tunnel removed by hand is recreated from the agent's own disk, with all entries.
         let tunnel = format!("{}.1", cluster.slot().instance());
         cluster.numbered(2)?.net.run("ip", &["link", "del", &tunnel])?;
         eventually("the tunnel is back", secs(20), || each_reaches_each(&pods))?;
@@ -89,7 +89,7 @@ fn pods_of_three_nodes_reach_each_other_with_their_own_addresses() -> Result<()>
     })
 }
 
-/// What lies on a node's tunnel, as the kernel shows it.
+/// Entries of a node's tunnel, as the kernel shows them.
 fn tunnel_of(cluster: &Cluster, node: &Node) -> Result<String> {
     let name = format!("{}.1", cluster.slot().instance());
     let mut text = String::new();
@@ -111,7 +111,7 @@ fn a_node_that_is_cut_off_or_moves_is_reached_again_at_once() -> Result<()> {
         let second = cluster.numbered(2)?;
         second.cut_off()?;
         ensure!(asks(&pods[0], pods[1].address()?).is_err(), "it is cut off");
-        // What is on the node goes on.
+        // Traffic on the node itself continues.
         let said =
             second.net.run("curl", &["-s", "-m", "5", &format!("http://{}:8080/", pods[1].address()?)])?;
         ensure!(said.trim() == "hello from web-2", "{said}");

@@ -1,8 +1,8 @@
-//! Packets go on whatever becomes of a node's agent, rules that somebody flushes are back within 5 s, and a
+//! Packets keep flowing whatever happens to a node's agent, flushed rules are back within 5 s, and a
 //! bad link neither changes a rule nor restarts anything.
 //!
-//! Names and hosts are the agent's own work: while it is away a process that it started answers them, by what
-//! lay on its disk.
+//! The agent itself serves names and hosts: while it is away a standby process started by it answers them, from the
+//! state on its disk.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -19,11 +19,11 @@ use schema::meta::NamespacedName;
 use schema::records::ServiceRecord;
 
 const READY: &str = "    readinessProbe: {httpGet: {path: /index.html, port: 8080}, periodSeconds: 1}\n";
-/// What clients get from every pod.
+/// Expected answer of every pod.
 const ANSWER: &str = "open";
-/// What is asked before and after a fault.
+/// Answers required before and after a fault.
 const ANSWERS: u64 = 20;
-/// Percent of the frames that a bad link loses.
+/// Percentage of frames that a bad link loses.
 const LOSS: u8 = 20;
 
 fn pod(cluster: &Cluster, name: &str, node: usize) -> Result<Change> {
@@ -40,7 +40,7 @@ fn service(node_port: u16) -> Change {
     Change::write("service.yaml", text)
 }
 
-/// The service's address, once this many pods are behind it.
+/// Address of the service, once this many pods are behind it.
 fn behind(cluster: &Cluster, count: usize, former: &str) -> Result<String> {
     eventually(&format!("{count} pods are behind the service"), secs(60), || {
         let record: ServiceRecord =
@@ -51,7 +51,7 @@ fn behind(cluster: &Cluster, count: usize, former: &str) -> Result<String> {
     })
 }
 
-/// Our rules of a node, in any order.
+/// Our rules on a node, in any order.
 fn ours(cluster: &Cluster, node: &Node) -> Result<BTreeSet<String>> {
     let prefix = cluster.slot().chain_prefix();
     Ok(node.net.rules()?.into_iter().filter(|rule| rule.contains(&prefix)).collect())
@@ -63,7 +63,7 @@ fn asks(from: &NetWorld, address: &str) -> Result<()> {
     Ok(())
 }
 
-/// A service with a pod on each of two nodes, and the ways to it.
+/// A service with a pod on each of two nodes, and the routes to it.
 struct Ways {
     pods: Vec<PodView>,
     service: String,
@@ -82,7 +82,7 @@ impl Ways {
         Ok(ways)
     }
 
-    /// Both nodes and both pods reach all that there is.
+    /// Checks that both nodes and both pods reach everything.
     fn all_open(&self, cluster: &Cluster) -> Result<()> {
         let nodes = cluster.nodes.iter().map(|node| node.net.clone());
         for from in nodes.chain(self.pods.iter().map(Cluster::net_of)) {
@@ -93,14 +93,14 @@ impl Ways {
         Ok(())
     }
 
-    /// The service, the pod and the port of a node, from 1.
+    /// Addresses of service, pod and port for node number `node`, from 1.
     fn at(&self, cluster: &Cluster, node: usize) -> Result<[String; 3]> {
         let pod = self.pods.get(node - 1).context("no such pod")?.address()?;
         let port = format!("{}:{}", cluster.numbered(node)?.address()?, self.node_port);
         Ok([format!("{}:80", self.service), format!("{pod}:8080"), port])
     }
 
-    /// Clients whose packets cross between the nodes in every way that there is, both directions.
+    /// Clients whose packets cross between the nodes on every route, in both directions.
     fn ask(&self, cluster: &Cluster) -> Result<Vec<Clients>> {
         let [service, first, first_port] = self.at(cluster, 1)?;
         let [_, second, second_port] = self.at(cluster, 2)?;
@@ -126,7 +126,7 @@ fn answered(clients: &[Clients]) -> Result<()> {
     clients.iter().try_for_each(|clients| clients.answered(ANSWERS))
 }
 
-/// Asks one server for one name, again and again.
+/// Queries one server for one name, again and again.
 struct Asking {
     ends: Arc<AtomicBool>,
     thread: JoinHandle<Result<u32>>,
@@ -139,7 +139,7 @@ impl Asking {
         let thread = std::thread::spawn(move || {
             let mut answers = 0;
             while !end.load(Ordering::Relaxed) {
-                // One packet: nothing is asked twice.
+                // One packet: nothing is retried.
                 let only = ["+time=2", "+tries=1"];
                 let said = dig(&net, &server, "shop.default.svc.cluster.local", "A", &only)?;
                 ensure!(said.gist() == [wanted.as_str()], "after {answers} answers: {said:?}");
@@ -156,7 +156,7 @@ impl Asking {
     }
 }
 
-/// The agent of the second node is killed: no client of its names or rules notices.
+/// Kills the agent of the second node: no client of its names or rules notices.
 ///
 /// Seen red without `standby::keep`.
 fn without_the_agent(cluster: &mut Cluster, ways: &Ways) -> Result<()> {
@@ -181,7 +181,7 @@ fn without_the_agent(cluster: &mut Cluster, ways: &Ways) -> Result<()> {
     cluster.nodes[1].agent.start()?;
     cluster.nodes[1].wait_agent()?;
     answered(&clients)?;
-    // Killed again before long: what took over has given back, and takes over anew.
+    // Killed again soon after: the standby has handed back, and takes over again.
     named(cluster.numbered(2)?)?;
     cluster.nodes[1].agent.kill()?;
     cluster.nodes[1].agent.start()?;
@@ -197,8 +197,8 @@ fn without_the_agent(cluster: &mut Cluster, ways: &Ways) -> Result<()> {
     Ok(())
 }
 
-/// Somebody empties all rules of the first node while it is asked: ours are back, those of services and those
-/// of pods that go beyond the cluster.
+/// Flushes all rules of the first node while it is queried: our rules are restored, for services and for
+/// pods that reach outside of the cluster.
 fn flushed(cluster: &Cluster, ways: &Ways) -> Result<()> {
     let node = cluster.numbered(1)?;
     let beyond = format!("http://{}:{}/health", cluster.slot().underlay(1), cluster.slot().port(4));
@@ -225,7 +225,7 @@ fn flushed(cluster: &Cluster, ways: &Ways) -> Result<()> {
     Ok(())
 }
 
-/// The links of both nodes lose a fifth of all frames: all stays as it is, and news still arrives.
+/// The links of both nodes lose a fifth of all frames: everything stays as it is, and changes still arrive.
 fn with_loss(cluster: &Cluster, ways: &Ways) -> Result<()> {
     let rules = cluster.nodes.iter().map(|node| ours(cluster, node)).collect::<Result<Vec<_>>>()?;
     let lives = cluster.lives()?;
@@ -263,7 +263,7 @@ fn with_loss(cluster: &Cluster, ways: &Ways) -> Result<()> {
     }
 }
 
-// Seen red with an agent that empties `nat` when it starts, with looks at the rules every 60 s, and with links
+// Seen red with an agent that flushes `nat` when it starts, with checks of the rules every 60 s, and with links
 // that lose everything.
 #[test]
 fn packets_go_on_without_the_agent_after_a_flush_and_over_a_bad_link() -> Result<()> {

@@ -1,4 +1,4 @@
-//! `minik8s plan --server`: what a commit that is not pushed yet would change of what is applied now.
+//! `minik8s plan --server`: changes that an unpushed commit would make to the applied state.
 
 use harness::manifests::sleeper;
 use harness::{Change, Cluster, ClusterOptions, Context, Outcome, Result, ensure, eventually, secs};
@@ -25,7 +25,7 @@ fn a_plan_against_the_server_says_what_is_applied_what_changes_and_what_has_no_r
         cluster.running("web", &["main"])?;
 
         let short = &applied[..12];
-        // Nothing to do: what is applied is what HEAD says.
+        // Nothing to do: HEAD is applied.
         let same = plan(cluster, &[])?;
         ensure!(same.code == 0 && same.stdout.contains("no changes"), "{same:?}");
         ensure!(same.stdout.contains(&format!("plan {short} -> {short}")), "{same:?}");
@@ -54,7 +54,7 @@ fn a_plan_against_the_server_says_what_is_applied_what_changes_and_what_has_no_r
         ensure!(json["summary"]["create"] == 1 && json["summary"]["replace"] == 1, "{json}");
         let hash = json["hash"].as_str().context("no hash")?.to_owned();
 
-        // A plan changes nothing; what is carried out after the push is what was planned.
+        // A plan changes nothing; after the push, exactly the plan is carried out.
         let source = cluster.source_where("the first commit stands", |_| true)?;
         ensure!(source.applied_commit.as_deref() == Some(applied.as_str()), "{source:?}");
         let commit = cluster.push(&[], "Merge")?;

@@ -1,6 +1,6 @@
-//! Probes and hooks on a real node: the agent asks the pod at its own address.
+//! Probes and hooks on a real node: the agent queries the pod at its own address.
 //!
-//! Seen red when the probe's answer is not asked for a code from 200 to 399.
+//! Seen red when the probe's answer is not checked for a status from 200 to 399.
 
 use std::io::{Read, Write};
 use std::net::TcpListener;
@@ -15,7 +15,7 @@ use schema::kinds::pod::PodStatus;
 use schema::meta::NamespacedName;
 use schema::records::Heartbeat;
 
-/// An exec that takes longer than its second on a busy machine is no failure.
+/// Generous timeouts: an exec that takes longer than its second on a busy machine is no failure.
 const PROBES: &str = "    readinessProbe: {httpGet: {path: /index.html, port: 8080}, periodSeconds: 1, timeoutSeconds: 10, failureThreshold: 1}\n    \
     startupProbe: {tcpSocket: {port: 8080}, periodSeconds: 1}\n    \
     livenessProbe: {exec: {command: [test, '!', -e, /tmp/sick]}, periodSeconds: 1, timeoutSeconds: 10, failureThreshold: 1}\n";
@@ -24,7 +24,7 @@ fn status(cluster: &Cluster) -> Result<PodStatus> {
     cluster.etcd.value(Key::PodStatus(cluster.node().name.clone(), NamespacedName::new("default", "shop")))
 }
 
-/// Waits until the pod is reported ready, or not; since when.
+/// Waits until the pod is reported ready, or not; returns the time of the change.
 fn ready(cluster: &Cluster, wanted: bool) -> Result<String> {
     eventually(&format!("ready: {wanted}"), secs(30), || {
         let status = status(cluster)?;
@@ -50,7 +50,7 @@ fn readiness_follows_the_answer_and_liveness_restarts_one_container() -> Result<
         let since = ready(cluster, true)?;
         ensure!(cluster.pod("shop")?.lives() == before.lives(), "readiness restarts nothing");
 
-        // The next agent believes what the former one saw.
+        // The next agent trusts the state of the former one.
         let beat =
             || -> Result<Heartbeat> { cluster.etcd.value(Key::Heartbeat(cluster.node().name.clone())) };
         let former = beat()?.since;
@@ -82,8 +82,8 @@ fn readiness_follows_the_answer_and_liveness_restarts_one_container() -> Result<
 const WELL: &str =
     "{exec: {command: [test, -e, /tmp/well]}, periodSeconds: 1, timeoutSeconds: 10, failureThreshold: ";
 
-// Seen red with what is known of a container kept by its id alone: it counts as started, and its
-// liveness probe ends it.
+// Seen red with the state of a container kept by its id alone: it counts as started, and its
+// liveness probe kills it.
 #[test]
 fn a_container_that_is_restarted_by_hand_begins_with_its_startup_probe_again() -> Result<()> {
     Cluster::run(ClusterOptions::default(), |cluster| {
@@ -96,7 +96,7 @@ fn a_container_that_is_restarted_by_hand_begins_with_its_startup_probe_again() -
         let (docker, web) = (cluster.node().docker.clone(), before.container("web")?.clone());
         docker.exec(&web, &["touch", "/tmp/well"])?;
         ready(cluster, true)?;
-        // With the agent away, which would be as quick to make another container of it.
+        // With the agent away, because it might replace the container just as quickly.
         cluster.node_mut().agent.kill()?;
         docker.exec(&web, &["rm", "/tmp/well"])?;
         docker.run(&["restart", &web.id])?;
@@ -140,13 +140,13 @@ fn a_hook_by_http_comes_before_the_end_also_of_a_pod_whose_binding_is_gone() -> 
         let length = asked.read(&mut request)?;
         let request = String::from_utf8_lossy(&request[..length]).into_owned();
         ensure!(request.starts_with("GET /bye "), "{request}");
-        // While the hook is not answered, the container lives.
+        // While the hook is unanswered, the container lives.
         let web = pod.container("web")?;
         ensure!(
             cluster.containers()?.iter().any(|c| c.id == web.id && c.running),
             "it ended before its hook"
         );
-        // It is on its way out from the first moment.
+        // It is terminating from the first moment.
         eventually("it is not ready", secs(10), || {
             let status = status(cluster)?;
             ensure!(status.is_terminating() && !status.is_ready() && !status.has_ended(), "{status:?}");
@@ -159,7 +159,7 @@ fn a_hook_by_http_comes_before_the_end_also_of_a_pod_whose_binding_is_gone() -> 
     })
 }
 
-// As in Kubernetes: the certificate's issuer is not checked.
+// As in Kubernetes, the certificate's issuer is not checked.
 #[test]
 fn a_probe_by_https_takes_any_certificate_and_follows_the_answer() -> Result<()> {
     Cluster::run(ClusterOptions::default(), |cluster| {

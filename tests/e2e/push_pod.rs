@@ -1,7 +1,7 @@
 //! A push becomes a pod: one network, shared volume, own address, host port, the container's
-//! settings as the manifest has them.
+//! settings as in the manifest.
 //!
-//! The outside's story is red without the first rule of `postrouting_rules`.
+//! The story about the outside fails without the first rule of `postrouting_rules`.
 
 use harness::manifests::web;
 use harness::{
@@ -24,12 +24,12 @@ fn two_containers_share_network_and_volume_and_the_host_reaches_them(cluster: &C
     let (web, files) = (pod.container("web")?, pod.container("files")?);
     let docker = &cluster.node().docker;
 
-    // One network namespace, the pause container's, and not the machine's.
+    // One network namespace, that of the pause container and not the machine's.
     ensure!(netns_of(web.pid)? == netns_of(pod.pause.pid)?);
     ensure!(netns_of(files.pid)? == netns_of(pod.pause.pid)?);
     ensure!(netns_of(pod.pause.pid)? != netns_of(std::process::id())?);
 
-    // The host reaches the pod's address, which the pod has and which is of the cluster.
+    // The host reaches the pod's address, which the pod has and which belongs to the cluster's range.
     let pod = cluster.serving("shop", "hello from shop")?;
     let ip = pod.address()?;
     let cluster_net = cluster.slot().cluster_cidr().replace("0.0/16", "");
@@ -58,7 +58,7 @@ fn a_host_port_leads_to_the_pod_and_two_pods_reach_each_other(cluster: &Cluster)
     let back = cluster.serving("back", "hello from back")?;
     let front = cluster.serving("front", "hello from front")?;
 
-    // By the machine's own address, and by loopback, as Docker's published ports are.
+    // By the machine's own address and by loopback, as with Docker's published ports.
     for host in [machine_address()?, "127.0.0.1".to_owned()] {
         eventually(&format!("{host}:{port} leads to the pod"), secs(10), || {
             let (code, body) = cluster.get_from_node(&host, port, "/")?;

@@ -1,6 +1,6 @@
-//! A removed file takes its pod away without a trace, and no other pod.
+//! Removing a file removes its pod without a trace, and no other pod.
 //!
-//! Red when the plan of the pods loop skips pods that are not desired, and when the termination keeps the phase.
+//! Fails when the plan of the pods loop skips pods that are not desired, and when the termination keeps the phase.
 
 use harness::manifests::web;
 use harness::{Change, Cluster, ClusterOptions, Result, ensure, eventually, secs};
@@ -44,7 +44,7 @@ fn a_removed_file_takes_pod_veth_address_and_status_away() -> Result<()> {
             }
             Ok(())
         })?;
-        // Not Running for ever: its container took SIGTERM well.
+        // Not Running for ever: its container handled SIGTERM.
         let key = Key::PodStatus(cluster.node().name.clone(), NamespacedName::new("default", "goes"));
         let last: PodStatus = cluster.etcd.last_value(key, before)?;
         ensure!(last.phase == PodPhase::Succeeded && last.is_terminating() && !last.is_ready(), "{last:?}");
@@ -53,7 +53,7 @@ fn a_removed_file_takes_pod_veth_address_and_status_away() -> Result<()> {
         ensure!(cluster.get_from_node(&ip, 8080, "/").is_err(), "{ip} still answers");
         ensure!(cluster.pod("stays")?.lives() == stays.lives());
 
-        // The address is free again: the next pod may have it.
+        // The address is free again: the next pod may get it.
         let pod: PodInstance = cluster.etcd.value(Key::Pod(NamespacedName::new("default", "stays")))?;
         ensure!(pod.name == "stays");
         cluster.push(&[Change::write("goes.yaml", web("goes").to_string())], "Open again")?;

@@ -1,6 +1,6 @@
-//! A renamed file is no change of what runs.
+//! Renaming a file changes nothing that runs.
 //!
-//! Red when a moved object takes the commit of its move (`gitops/plan.rs`, `moved`).
+//! Fails when a moved object gets the commit of its move (`gitops/plan.rs`, `moved`).
 
 use harness::manifests::web;
 use harness::{Change, Cluster, ClusterOptions, Result, ensure};

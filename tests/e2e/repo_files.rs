@@ -1,8 +1,8 @@
-//! Files of the repository in pods, and secrets that are ciphertext until the node that uses them.
+//! Files of the repository in pods, and secrets that stay ciphertext until they reach the node that uses them.
 //!
-//! Red without the `files` in `Object::hash_of` (a changed file replaces nothing), without the look at
-//! the unpacked files in `agent/src/files/cache.rs` (a changed cache is mounted as it is), and with
-//! `VolumePrep::Secret` made as a folder on disk.
+//! Fails without the `files` in `Object::hash_of` (a changed file replaces nothing), without the check of
+//! the unpacked files in `agent/src/files/cache.rs` (a changed cache is mounted unnoticed), and with
+//! `VolumePrep::Secret` created as a folder on disk.
 
 use std::fs;
 use std::path::Path;
@@ -13,7 +13,7 @@ use harness::{
     secs,
 };
 
-/// A pod that sleeps, with these volumes and these lines of its container.
+/// A sleeping pod with these volumes and these lines of its container.
 fn sleeper(name: &str, volumes: &str, container: &str) -> String {
     format!(
         "apiVersion: v1\nkind: Pod\nmetadata: {{name: {name}}}\nspec:\n  terminationGracePeriodSeconds: 1\n  \
@@ -33,7 +33,7 @@ fn files() -> Vec<Change> {
     vec![
         Change::write("config/app/app.conf", "colour = red\n"),
         Change::write("config/app/more/b.conf", "deep\n"),
-        // Manifests are kept out by it, files for pods are not.
+        // Hides manifests, but not files for pods.
         Change::write(".minik8signore", "config/\n"),
         Change::write("config/motd.txt", "welcome\n"),
         Change::write("a.yaml", sleeper("reader", FOLDER, MOUNTS)),
@@ -63,7 +63,7 @@ fn a_changed_file_replaces_just_the_pod_that_mounts_it() -> Result<()> {
             ensure!(denied.code != 0 && denied.stderr.contains("Read-only"), "{place}: {denied:?}");
         }
 
-        // The review says which object and which file.
+        // The review names object and file.
         cluster.repo.git(&["checkout", "-q", "-b", "blue"])?;
         fs::write(cluster.repo.work().join("config/app/app.conf"), "colour = blue\n")?;
         cluster.repo.git(&["commit", "-qam", "Blue"])?;
@@ -93,11 +93,11 @@ fn without_reconciler_and_etcd_a_removed_container_comes_back_with_its_files() -
     Cluster::run(ClusterOptions::default(), |cluster| {
         cluster.push(&files(), "Files")?;
         let before = cluster.running("reader", &["main"])?;
-        // What no manifest names is not served.
+        // Content that no manifest names is not served.
         let nothing = harness::http_get(&cluster.api(0), &format!("/v1/blobs/{}", "0".repeat(64)))?;
         ensure!(nothing.0 == 404 && nothing.1.contains("refers"), "{nothing:?}");
 
-        // What someone changes on the node is found out before it is mounted again.
+        // A change made on the node is detected before the next mount.
         let changed = changed_file(cluster)?;
         cluster.node().docker.run(&["rm", "-f", &before.container("main")?.id])?;
         eventually("the file is what the repository has", secs(40), || {
@@ -127,7 +127,7 @@ fn without_reconciler_and_etcd_a_removed_container_comes_back_with_its_files() -
     })
 }
 
-/// Writes into the node's copy of `app.conf`; its path.
+/// Modifies the node's copy of `app.conf`; returns its path.
 fn changed_file(cluster: &Cluster) -> Result<std::path::PathBuf> {
     let blobs = cluster.node().state_dir().join("agent/blobs");
     let folders = fs::read_dir(&blobs)?.flatten().map(|entry| entry.path());
@@ -143,7 +143,7 @@ const SECRETS: &str = "[{name: s, secret: {secretName: db}}]";
 const USES: &str = "    env:\n    - {name: DB_PASSWORD, valueFrom: {secretKeyRef: {name: db, key: password}}}\n    \
     - {name: DB_URL, value: 'pg://$(DB_PASSWORD)@db'}\n    volumeMounts: [{name: s, mountPath: /run/db}]\n";
 
-/// No file below `dir` that is not a mount holds the text.
+/// Checks that no file below `dir`, mounts excepted, contains the text.
 fn is_nowhere(text: &str, dir: &Path) -> Result<()> {
     let found = Command::new("grep").args(["-rlaF", "--", text]).arg(dir).output()?;
     let files = String::from_utf8_lossy(&found.stdout).into_owned();
@@ -192,7 +192,7 @@ fn a_secret_reaches_its_container_and_nothing_else() -> Result<()> {
         })?;
         ensure!(after.container("main")?.id != main.id);
 
-        // Encrypted for somebody else: said with what to do, and nothing is started.
+        // Encrypted for another recipient: reported with a remedy, and nothing is started.
         let stranger = harness::run("age-keygen", &[])?;
         let stranger = stranger.lines().find_map(|l| l.strip_prefix("# public key: ")).context("no key")?;
         let foreign = sealed(stranger, "default", "db", "password: other\n")?;

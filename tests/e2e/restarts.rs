@@ -1,10 +1,10 @@
-//! Which ended containers start again, as a table: restart policy × exit code × failed startup or liveness
-//! probe × whether the agent lived at that time; how soon the first restart comes; and the crash backoff, which
+//! Restarts of ended containers, as a table: restart policy × exit code × failed startup or liveness
+//! probe × whether the agent lived at that time; time until the first restart; and the crash backoff, which
 //! outlives the agent.
 //!
-//! Red when `restarts` in `agent/src/converge/pods/container/machine.rs` takes OnFailure for Always, and, for the
+//! Fails when `restarts` in `agent/src/converge/pods/container/machine.rs` treats OnFailure as Always, and, for the
 //! backoff, when `Container::read` in facts.rs does not read the label `minik8s.io/backoff`. The rows of probes
-//! were seen red with `end.code == 0` alone in `succeeded` there, and with a `kills` that knows no startup probe.
+//! were seen red with `end.code == 0` alone in `succeeded` there, and with a `kills` that ignores the startup probe.
 
 use std::fs;
 use std::time::Instant;
@@ -17,31 +17,31 @@ use schema::keys::Key;
 use schema::kinds::pod::{ContainerState, PodPhase, PodStatus};
 use schema::meta::NamespacedName;
 
-/// What SIGKILL leaves.
+/// Exit code after SIGKILL.
 const KILLED: i64 = 137;
 
-/// Why a container of the table ends.
+/// Cause of a container's end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum By {
-    /// It exits.
+    /// Exits by itself.
     Itself,
-    /// Its liveness probe fails; with code 0 it takes SIGTERM well.
+    /// A failed liveness probe; with code 0 it handles SIGTERM.
     Liveness,
-    /// Its startup probe fails.
+    /// A failed startup probe.
     Startup,
 }
 
-/// One row of the table: a pod whose container ends once, with `code`.
+/// A row of the table: a pod whose container ends once, with `code`.
 #[derive(Debug, Clone, Copy)]
 struct Row {
     policy: &'static str,
     by: By,
     code: i64,
-    /// The agent lives when it ends.
+    /// True if the agent lives when it ends.
     agent: bool,
-    /// It is started again.
+    /// True if it is restarted.
     again: bool,
-    /// What becomes of the pod.
+    /// Final phase of the pod.
     phase: PodPhase,
 }
 
@@ -59,10 +59,10 @@ const TABLE: [[Row; 2]; 14] = [
     row("Never", By::Itself, 1, false, PodPhase::Failed),
     row("Always", By::Liveness, KILLED, true, PodPhase::Running),
     row("OnFailure", By::Liveness, KILLED, true, PodPhase::Running),
-    // It has failed all the same.
+    // It has still failed.
     row("OnFailure", By::Liveness, 0, true, PodPhase::Running),
     row("Never", By::Liveness, KILLED, false, PodPhase::Failed),
-    // The kubelet goes by the code.
+    // The kubelet decides by the exit code.
     row("Never", By::Liveness, 0, false, PodPhase::Succeeded),
     row("Always", By::Startup, KILLED, true, PodPhase::Running),
     row("OnFailure", By::Startup, KILLED, true, PodPhase::Running),
@@ -81,12 +81,12 @@ impl Row {
     }
 }
 
-/// Ends when the test opens its gate, or is sick from then on; the next start stays, unless it is to crash
+/// Ends when the test opens its gate, or becomes sick then; the next start stays, unless it has to crash
 /// again.
 fn pod(name: &str, gate: &str, row: &Row) -> String {
     let Row { policy, by, code, .. } = *row;
-    // Only the first start is sick, and says so in its own file system: a check may come before the script's
-    // first line, and must not take the next start for the one before.
+    // Only the first start is sick, and marks that in its own file system: a probe may run before the script's
+    // first line, and must not mistake the next start for the former one.
     let sick = format!("[ -e /gates/{name} ] || {{ touch /gates/{name}; touch /sick; }}; touch /began");
     let (script, grace) = match (by, code) {
         (By::Itself, _) => (
@@ -105,7 +105,7 @@ fn pod(name: &str, gate: &str, row: &Row) -> String {
             "    livenessProbe: {{exec: {{command: [sh, -c, '[ ! -e /sick ] || [ ! -e /gates/{gate} ]']}}, \
              periodSeconds: 1, failureThreshold: 1, timeoutSeconds: 10}}\n"
         ),
-        // A startup probe that succeeds is over, so it takes its time until the gate is open.
+        // A startup probe that succeeds is over, so it takes until the gate is open.
         By::Startup => format!(
             "    startupProbe: {{exec: {{command: [sh, -c, 'until [ -e /gates/{gate} ] && [ -e /began ]; do sleep 0.1; \
              done; [ ! -e /sick ]']}}, periodSeconds: 1, failureThreshold: 1, timeoutSeconds: 600}}\n"
@@ -146,8 +146,8 @@ fn ended_containers_start_again_as_their_policy_says_and_the_backoff_outlives_th
         cluster.push(&[Change::write("dead.yaml", table(half(false)))], "Pods that end without an agent")?;
         all_run(cluster, again + 1 + rows.len() / 2)?;
 
-        // The first restart comes at once, the second 10 s after the second crash, the third 20 s after the third
-        // crash. The agent dies during this last wait, and with it all that it kept in memory.
+        // The first restart comes immediately, the second 10 s after the second crash, the third 20 s after the third
+        // crash. The agent dies during this last wait, and with it everything that it kept in memory.
         open("crash")?;
         let crashed = eventually("it crashed three times", secs(60), || {
             let starts = starts_of(cluster, "crashing")?;
@@ -181,7 +181,7 @@ fn ended_containers_start_again_as_their_policy_says_and_the_backoff_outlives_th
         for row in rows.iter().filter(|row| !row.agent) {
             eventually(&format!("{row:?}"), secs(45), || became(cluster, row))?;
         }
-        // The first half has not moved since.
+        // The first half has not changed since.
         rows.iter().try_for_each(|row| became(cluster, row))
     })
 }
@@ -207,7 +207,7 @@ fn starts_of(cluster: &Cluster, pod: &str) -> Result<Vec<ContainerView>> {
     Ok(starts)
 }
 
-/// The pod is what its row says, in Docker and in its status.
+/// Checks that the pod is as its row says, in Docker and in its status.
 fn became(cluster: &Cluster, row: &Row) -> Result<()> {
     let name = row.name();
     let starts = starts_of(cluster, &name)?;
@@ -217,7 +217,7 @@ fn became(cluster: &Cluster, row: &Row) -> Result<()> {
         pauses.filter(|c| c.label("pod") == name && c.label("container") == "POD" && c.running).count();
     match row.again {
         true => ensure!(seen == [("0", false, row.code), ("1", true, 0)] && pauses == 1, "{seen:?} {pauses}"),
-        // What ended for good gives its address back, and keeps its container for its log.
+        // A pod that ended for good releases its address, and keeps its container for its log.
         false => ensure!(seen == [("0", false, row.code)] && pauses == 0, "{seen:?} {pauses}"),
     }
     let status = status(cluster, &name)?;
@@ -230,7 +230,7 @@ fn status(cluster: &Cluster, pod: &str) -> Result<PodStatus> {
     cluster.etcd.value(Key::PodStatus(cluster.node().name.clone(), NamespacedName::new("default", pod)))
 }
 
-/// From a container's end to its successor's start, in Docker's words.
+/// Times from a container's end to its successor's start, as reported by Docker.
 fn first_restarts(cluster: &Cluster, rows: &[Row]) -> Result<()> {
     let mut all = Vec::new();
     for row in rows.iter().filter(|row| row.agent && row.again) {
@@ -243,12 +243,12 @@ fn first_restarts(cluster: &Cluster, rows: &[Row]) -> Result<()> {
     Ok(())
 }
 
-/// The fourth start comes when the third crash says, not when the new agent came.
+/// The fourth start comes at the time set by the third crash, not at the start of the new agent.
 fn backs_off(cluster: &Cluster, crashed: &ContainerView) -> Result<()> {
     let ended = ended(crashed)?;
     ensure!(crashed.label("backoff") == "2", "{:?}", crashed.labels);
     eventually("status says that it backs off", secs(15), || {
-        // On a slow machine the fourth start may have crashed, too, before anybody looks.
+        // On a slow machine the fourth start may have crashed, too, before this check.
         let fourth = starts_of(cluster, "crashing")?.into_iter().any(|c| c.label("attempt") == "3");
         let delay = if fourth { "40s" } else { "20s" };
         let status = status(cluster, "crashing")?;

@@ -1,7 +1,7 @@
-//! A replica set on three nodes behind a service: clients notice neither rolling updates nor scaling nor commits
-//! whose template does not work, and what people and crashes take away comes back.
+//! A replica set on three nodes behind a service: clients notice no rolling update, scaling or commit with
+//! a broken template, and pods removed by people and crashes are replaced.
 //!
-//! `MINIK8S_ROUNDS` says how often (2 updates and 4 scalings by default; 5 and 20 in a soak).
+//! `MINIK8S_ROUNDS` sets the rounds (2 updates and 4 scalings by default; 5 and 20 in a soak).
 
 use harness::{
     Change, Clients, Cluster, ClusterOptions, Context, IMAGE, Result, Where, ensure, eventually, rounds, secs,
@@ -11,7 +11,7 @@ use schema::records::{PodInstance, Rollout, RolloutFailure, SourceStatus};
 
 use crate::workloads::{Runs, SERVES, Workload, clients, per_node};
 
-/// What is asked between two changes, so that each is met by requests.
+/// Answers between two changes, so that requests coincide with each change.
 const ANSWERS: u64 = 20;
 /// A connection that was accepted just before SIGTERM would end with the server.
 const PRE_STOP: &str = "        lifecycle: {preStop: {exec: {command: [sleep, \"1\"]}}}\n";
@@ -21,12 +21,12 @@ fn shop(replicas: usize) -> Workload {
     Workload { more, container: PRE_STOP, ..Workload::new("shop", replicas) }
 }
 
-/// The same with a template that does not work. What is served stays that of `self`.
+/// The same workload with a broken template. `self` still describes what is served.
 fn broken(shop: &Workload, image: &'static str, command: &'static str) -> Change {
     Workload { image, command, version: 90, ..shop.clone() }.file()
 }
 
-/// Why the newest rollout failed; `former` is that of the one before, which stands until the new one begins.
+/// Reason why the newest rollout failed; `former` is that of the one before, which remains until the new one starts.
 fn failure(
     cluster: &Cluster,
     shop: &Workload,
@@ -114,7 +114,7 @@ fn what_is_taken_away_during_a_rollout_comes_back_and_nothing_runs_twice() -> Re
         for Runs { pod, .. } in shop.running(cluster)? {
             ensure!(PodInstance::workload_in_name(&pod) == Some("shop") && pod.contains(&hash), "{pod}");
         }
-        // A commit elsewhere while a bad template is rolled out neither ends nor absolves that.
+        // A commit elsewhere during the rollout of a bad template neither ends nor excuses it.
         cluster.push(&[broken(&shop, "127.0.0.1:9/absent:1", SERVES)], "Break")?;
         let other = "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: other}\ndata: {a: b}\n";
         cluster.push(&[Change::write("other.yaml", other)], "Elsewhere")?;
@@ -122,7 +122,7 @@ fn what_is_taken_away_during_a_rollout_comes_back_and_nothing_runs_twice() -> Re
         shop.serves(cluster)?;
         let source: SourceStatus = cluster.etcd.value(Key::Source("main".to_owned()))?;
         ensure!(source.error.is_none(), "{source:?}");
-        // Its removal takes all that is its own along.
+        // Its removal removes everything that it owns.
         cluster.push(&[Change::remove("shop.yaml")], "Close")?;
         eventually("all pods are gone", secs(60), || {
             let running = shop.running(cluster)?;

@@ -1,7 +1,7 @@
-//! Whatever happens to the repository, nothing is deleted; and when it is well again, the
-//! cluster follows it.
+//! Whatever happens to the repository, nothing is deleted; once it is repaired, the
+//! cluster follows it again.
 //!
-//! Red, one story each, without a hold of `reconciler/src/gitops/prune.rs`: empty and everything,
+//! Each story fails without its hold in `reconciler/src/gitops/prune.rs`: empty and everything,
 //! unrelated history, budget.
 
 use std::collections::BTreeMap;
@@ -11,7 +11,7 @@ use harness::{Change, Cluster, ClusterOptions, RepoAccess, Result, ensure, event
 use schema::keys::prefix;
 use schema::records::{SourceErrorKind, SourceState, SourceStatus};
 
-/// Two pods below `apps/`, served; their containers.
+/// Opens two served pods below `apps/`, and returns their containers.
 fn open(cluster: &Cluster) -> Result<BTreeMap<String, String>> {
     let files = [
         Change::write("apps/shop.yaml", web("shop").to_string()),
@@ -23,8 +23,8 @@ fn open(cluster: &Cluster) -> Result<BTreeMap<String, String>> {
     cluster.lives()
 }
 
-/// Waits until the source reports the trouble, then looks that nothing was touched. The report
-/// is written after the plan of the same run is applied, so a deletion would have happened.
+/// Waits until the source reports the trouble, then checks that nothing was touched. The report
+/// is written after the plan of the same run is applied, so a deletion would have happened by then.
 fn untouched(
     cluster: &Cluster,
     before: &BTreeMap<String, String>,
@@ -36,7 +36,7 @@ fn untouched(
     Ok(())
 }
 
-/// A push works again, and the old containers have seen nothing of it all.
+/// Checks that a push works again, and that the old containers were not affected.
 fn well_again(cluster: &Cluster, before: &BTreeMap<String, String>, greeting: &str) -> Result<()> {
     cluster
         .push(&[Change::write("apps/probe.yaml", web("probe").greeting(greeting).to_string())], greeting)?;
@@ -71,7 +71,7 @@ fn an_emptied_repository_deletes_nothing() -> Result<()> {
 fn unrelated_history_deletes_nothing_until_a_commit_says_so() -> Result<()> {
     Cluster::run(ClusterOptions::default(), |cluster| {
         let before = open(cluster)?;
-        // It keeps one of the two, so it is the history that holds the removal, not its size.
+        // It keeps one of the two, so the history holds the removal, not its size.
         let other = [
             Change::write("apps/shop.yaml", web("shop").to_string()),
             Change::write("other.yaml", web("other").to_string()),
@@ -143,7 +143,7 @@ fn cut_authentication_deletes_nothing() -> Result<()> {
 
 #[test]
 fn a_commit_that_removes_most_objects_waits_for_its_release() -> Result<()> {
-    // No agent: what etcd holds is the point, and thirteen pods would only take time.
+    // No agent: only the content of etcd matters, and thirteen pods would just take time.
     Cluster::prepare(ClusterOptions::default())?.run_story(eleven_of_thirteen)
 }
 

@@ -1,4 +1,4 @@
-//! Secrets that are encrypted to the cluster, made with `minik8s secrets` and with `age` alone.
+//! Secrets encrypted to the cluster, made with `minik8s secrets` and with `age` alone.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -17,14 +17,14 @@ use schema::records::ClusterSettings;
 use crate::serving::{self, flags};
 
 const CANARY: &str = "canary-Qv77-open-sesame";
-/// Not [`CANARY`]: that is on the command line of the grep of a story beside.
+/// Differs from [`CANARY`], which is on the command line of the grep of a parallel story.
 const TOKEN: &str = "canary-Tk31-open-sesame";
-/// Written by SOPS 3.11, and the identity that reads it.
+/// A file written by SOPS 3.11.
 const SOPS: &str = include_str!("../../schema/src/secrets/format/sops/testdata/db.sops.yaml");
 const SOPS_IDENTITY: &str = include_str!("../../schema/src/secrets/format/sops/testdata/identity.txt");
 const CLUSTER: &str = "apiVersion: minik8s.io/v1\nkind: Cluster\nmetadata: {name: cluster}\nspec: {}\n";
 
-/// A pod that sleeps, on a node, with a key of the secret as a variable and all of it as files.
+/// A sleeping pod on a node, with a key of the secret as a variable and the whole secret as files.
 fn user(name: &str, secret: &str, node: &str) -> Change {
     user_in("default", name, secret, node)
 }
@@ -41,7 +41,7 @@ fn user_in(namespace: &str, name: &str, secret: &str, node: &str) -> Change {
     Change::write(format!("{name}.yaml"), text)
 }
 
-/// Each variable is the one before it twice: the last would be a terabyte.
+/// A pod whose variables each repeat the one before twice: the last would be a terabyte.
 fn endless(node: &str) -> Change {
     let twice = |number: u32| format!("{{name: A{number}, value: $(A{0})$(A{0})}}", number - 1);
     let variables = (1..=40).map(twice).collect::<Vec<_>>().join(", ");
@@ -52,14 +52,14 @@ fn endless(node: &str) -> Change {
     Change::write("endless.yaml", text)
 }
 
-/// `minik8s secrets` in the work tree, with an identity beside it.
+/// Runs `minik8s secrets` in the work tree, with an identity next to it.
 fn secrets(cluster: &Cluster, args: &[&str]) -> Result<Outcome> {
     let (work, own) = (cluster.repo.work().to_string_lossy().into_owned(), cluster.dir("own.txt"));
     let own = own.to_string_lossy().into_owned();
     cluster.cli(&[&["secrets", "--dir", &work, "--identity", &own], args].concat())
 }
 
-/// Encrypts values; their file is removed.
+/// Encrypts values, and removes their file.
 fn seal(cluster: &Cluster, name: &str, values: &str) -> Result<()> {
     let file = cluster.dir("values.yaml");
     fs::write(&file, values)?;
@@ -119,7 +119,7 @@ fn is_nowhere(cluster: &Cluster) -> Result<()> {
     Ok(())
 }
 
-/// On no command line, in no daemon's environment, and nowhere in the memory of the reconciler.
+/// Checks that it is on no command line, in no daemon's environment, and nowhere in the reconciler's memory.
 fn not_in_daemons(cluster: &Cluster) -> Result<()> {
     for process in fs::read_dir("/proc")?.flatten() {
         let line = fs::read(process.path().join("cmdline")).unwrap_or_default();
@@ -161,7 +161,7 @@ fn holds(bytes: &[u8], word: &str) -> bool {
     false
 }
 
-/// All that a process can write to, as a core dump would have it.
+/// Everything that a process can write to, as in a core dump.
 fn memory(pid: u32) -> Result<Vec<u8>> {
     let mut file = fs::File::open(format!("/proc/{pid}/mem"))?;
     let mut all = Vec::new();
@@ -170,13 +170,13 @@ fn memory(pid: u32) -> Result<Vec<u8>> {
             line.split_whitespace().next().and_then(|range| range.split_once('-')).context("a range")?;
         let (from, to) = (u64::from_str_radix(from, 16)?, u64::from_str_radix(to, 16)?);
         file.seek(SeekFrom::Start(from))?;
-        // A range may be gone since, and what was never touched can't be read.
+        // A range may have disappeared, and untouched pages can't be read.
         let _ = file.by_ref().take(to - from).read_to_end(&mut all);
     }
     Ok(all)
 }
 
-/// The engine's error names the program that is not there: the secret itself.
+/// The engine's error names the missing program, which is the secret itself.
 fn what_cannot_start_does_not_show_it(cluster: &Cluster, node: &str) -> Result<()> {
     let Change::Write(_, text) = user("broken", "db", node) else { unreachable!() };
     let broken = Change::write("broken.yaml", text.replace("[sleep, '100000']", "[$(P)]"));
@@ -195,7 +195,7 @@ fn what_cannot_start_does_not_show_it(cluster: &Cluster, node: &str) -> Result<(
     })
 }
 
-/// A node keeps what it has: its agent and a pod start anew with reconciler and etcd away.
+/// A node keeps its secrets: its agent and a pod restart with reconciler and etcd away.
 fn starts_with_etcd_away(cluster: &mut Cluster, node: usize, pod: &str) -> Result<()> {
     let settings: ClusterSettings = cluster.etcd.value(Key::Settings)?;
     let identity = settings.identity.context("no identity")?.digest;
@@ -242,7 +242,7 @@ fn a_fourth_node_is_one_new_version_of_one_file_and_restarts_nothing() -> Result
         is_nowhere(cluster)?;
         what_cannot_start_does_not_show_it(cluster, &names[0])?;
 
-        // Another value: only those that use it are new.
+        // Another value: only its users are replaced.
         let before = cluster.lives()?;
         seal(cluster, "db", "user: app\npassword: second-word\n")?;
         cluster.repo.commit_all("Another password")?;
@@ -295,7 +295,7 @@ fn copies_unbound_secrets_and_bombs_are_errors_of_their_pods_alone() -> Result<(
         let mut bomb =
             format!("namespace: default\nname: bomb\n---\npassword: &a \"{}\"\n", "x".repeat(24_000));
         (0..45_000).for_each(|number| bomb += &format!("k{number}: *a\n"));
-        // A file of SOPS for namespace shop, and its copy; the cluster's identity is the one to which it is encrypted.
+        // A SOPS file for namespace shop, and its copy; the cluster's identity is its recipient.
         cluster.push(
             &[
                 Change::write("cluster.yaml", CLUSTER),
@@ -341,7 +341,7 @@ fn copies_unbound_secrets_and_bombs_are_errors_of_their_pods_alone() -> Result<(
                 Ok(())
             })?;
         }
-        // The most that the agent ever had.
+        // Peak memory of the agent.
         let pid = cluster.node().agent.pid()?;
         let status = fs::read_to_string(format!("/proc/{pid}/status"))?;
         let peak = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).context("no VmHWM")?;
@@ -352,7 +352,7 @@ fn copies_unbound_secrets_and_bombs_are_errors_of_their_pods_alone() -> Result<(
     })
 }
 
-/// The token of the one repository lies in the other, for the reconciler alone.
+/// The token for one repository is in another, encrypted to the reconciler alone.
 #[test]
 fn a_reconciler_reads_the_credentials_of_a_source_from_another_source() -> Result<()> {
     let mut cluster = Cluster::prepare(ClusterOptions::default())?;

@@ -1,5 +1,5 @@
-//! Services on three real nodes whose pods are on any of them: from each node and its pods, from a client
-//! beyond, over the tunnel and on the spot; each endpoint as often as any other; and a UDP client that
+//! Services on three real nodes with pods on any of them: from each node and its pods, from a client
+//! outside, over the tunnel and locally; an even share for every endpoint; and a UDP client that
 //! follows its server from node to node.
 
 use std::collections::BTreeMap;
@@ -13,23 +13,23 @@ use harness::{
 
 use crate::services::{programmed, record, service};
 
-/// Pods, one node after the other.
+/// Number of pods, placed on one node after another.
 const PODS: usize = 20;
-/// Of this many pods each service has the first, with the value of chi-square that chance alone exceeds once
+/// Endpoints of each service, the first pods of all, with the value of chi-square that chance alone exceeds once
 /// in 100,000 times for one degree of freedom less.
 const BALANCED: [(usize, f64); 3] = [(2, 19.5), (5, 28.5), (20, 57.4)];
-/// So often each of them should be asked.
+/// Expected number of requests per endpoint.
 const ASKED_EACH: usize = 40;
-/// Who is refused at once knows it within this time.
+/// Time within which an immediate refusal must arrive.
 const REFUSED_MAX: Duration = Duration::from_secs(1);
-/// So soon a UDP client follows an endpoint that is replaced.
+/// Time within which a UDP client must follow a replaced endpoint.
 const FOLLOWS_MAX: Duration = Duration::from_secs(2);
 
 fn three() -> ClusterOptions {
     ClusterOptions { place: Where::Namespaces(3), ..ClusterOptions::default() }
 }
 
-/// `p1` on the first node, `p2` on the second and so on.
+/// Pod `p1` on the first node, `p2` on the second and so on.
 fn pod(cluster: &Cluster, number: usize) -> Result<Change> {
     let name = format!("p{number}");
     let node = &cluster.numbered((number - 1) % 3 + 1)?.name;
@@ -42,7 +42,7 @@ fn pod(cluster: &Cluster, number: usize) -> Result<Change> {
     Ok(Change::write(format!("{name}.yaml"), pod.to_string()))
 }
 
-/// Who answers this many clients, one connection each.
+/// Answers to this many clients by name, one connection each.
 fn answers(from: &NetWorld, address: &str, count: usize) -> Result<BTreeMap<String, usize>> {
     let url = format!("http://{address}/?[1-{count}]");
     let said =
@@ -60,13 +60,13 @@ fn asks(from: &NetWorld, address: &str) -> Result<String> {
     Ok(from.run("curl", &["-sSf", "-m", "5", &format!("http://{address}/")])?.trim().to_owned())
 }
 
-/// All that can ask within the cluster: each node, and a pod on each.
+/// Every possible client within the cluster: each node, and a pod on each.
 fn askers(cluster: &Cluster, pods: &[PodView]) -> Vec<NetWorld> {
     let nodes = cluster.nodes.iter().map(|node| node.net.clone());
     nodes.chain(pods.iter().map(Cluster::net_of)).collect()
 }
 
-// Seen red with the chance of the first rule one in n + 1.
+// Seen red with a chance of one in n + 1 for the first rule.
 #[test]
 fn services_are_balanced_over_three_nodes_and_reached_from_all_of_them() -> Result<()> {
     Cluster::run(three(), |cluster| {
@@ -105,7 +105,7 @@ fn services_are_balanced_over_three_nodes_and_reached_from_all_of_them() -> Resu
         }
         from_beyond(cluster, &pods[1], port)?;
 
-        // Each as often as any other, asked by a node and by a pod.
+        // An even share for each, from a node and from a pod.
         for (count, limit) in BALANCED {
             let address = programmed(cluster, &format!("of-{count}"), count)?;
             for from in [&cluster.numbered(1)?.net, &Cluster::net_of(&pods[2])] {
@@ -137,8 +137,8 @@ fn refused_at_once(from: &NetWorld, address: &str) -> Result<()> {
     Ok(())
 }
 
-/// A client outside of all nodes asks their ports: every node leads it to the pod on the second one, but
-/// with `Local` only that one does, and there the pod sees who asks.
+/// A client outside of all nodes connects to their ports: every node leads it to the pod on the second one, but
+/// with `Local` only that node does, and there the pod gets the client's real address.
 fn from_beyond(cluster: &Cluster, second: &PodView, port: u16) -> Result<()> {
     let beyond = NetWorld::of_machine();
     for node in &cluster.nodes {
@@ -192,7 +192,7 @@ fn a_udp_client_follows_its_server_from_node_to_node() -> Result<()> {
         for (name, pod) in [("third", &third), ("second", &second)] {
             cluster.push(&[names(name)], "Replace at once")?;
             let wanted = pod.address()?.to_owned();
-            // It counts from the last time that the former record was seen.
+            // The time counts from the last observation of the former record.
             let mut since = Instant::now();
             eventually("the record has the other endpoint", secs(45), || {
                 let now = Instant::now();

@@ -1,9 +1,9 @@
 //! A Service leads to its pods from everywhere: its own address and a port of the node, TCP and UDP,
-//! also when there is no endpoint, when another program empties our chains, and while the agent is away.
+//! also without endpoints, after another program flushed our chains, and while the agent is away.
 //!
-//! Red without the jump from PREROUTING, with `Fingerprint` always 0, with the endpoints of the first
-//! catalog for ever, when `removal` is given the network loop's chains only, with DROP for a service without
-//! endpoints (curl ends with 28), and with UDP connections that are not ended.
+//! Fails without the jump from PREROUTING, with `Fingerprint` always 0, with the endpoints of the first
+//! catalog kept for ever, when `removal` gets the network loop's chains only, with DROP for a service without
+//! endpoints (curl exits with 28), and with UDP connections that are not ended.
 
 use std::time::{Duration, Instant};
 
@@ -33,12 +33,12 @@ fn pod(name: &str) -> Change {
     Change::write(format!("pod-{name}.yaml"), text)
 }
 
-/// The service as nodes get it.
+/// Record of the service as nodes get it.
 pub(crate) fn record(cluster: &Cluster, name: &str) -> Result<ServiceRecord> {
     cluster.etcd.value(Key::Service(NamespacedName::new("default", name)))
 }
 
-/// The service's address, once every node has programmed what is known of it now, this many endpoints.
+/// Address of the service, once every node has programmed its present record with `endpoints` endpoints.
 pub(crate) fn programmed(cluster: &Cluster, name: &str, endpoints: usize) -> Result<String> {
     eventually(&format!("service {name} is programmed on all nodes"), secs(90), || {
         let service = record(cluster, name)?;
@@ -57,7 +57,7 @@ pub(crate) fn programmed(cluster: &Cluster, name: &str, endpoints: usize) -> Res
     })
 }
 
-/// What a client in the pod's network gets at this URL.
+/// Answer that a client in the pod's network gets at this URL.
 fn asked_by(pod: &PodView, url: &str) -> Result<String> {
     let said = NetWorld::of_process(pod.pause.pid).run("curl", &["-sS", "-f", "-m", "5", url])?;
     Ok(said.trim().to_owned())
@@ -69,11 +69,11 @@ fn asked_by_host(address: &str) -> Result<String> {
     Ok(body.trim().to_owned())
 }
 
-/// Who is refused at once knows it within this time, with curl's own: a client that waits for an answer
+/// Time within which an immediate refusal must arrive, curl's own time included: a client that waits for an answer
 /// would take 5 s, one whose first packet is lost 1 s.
 const REFUSED_MAX: Duration = Duration::from_secs(1);
 
-/// So soon a UDP client follows an endpoint that is replaced.
+/// Time within which a UDP client must follow a replaced endpoint.
 const FOLLOWS_MAX: Duration = Duration::from_secs(2);
 
 /// The value that chance alone exceeds once in 100,000 times, for one degree of freedom.
@@ -101,7 +101,7 @@ fn a_service_answers_pods_hosts_and_clients_beyond() -> Result<()> {
         let (solo, lonely) = (programmed(cluster, "solo", 1)?, programmed(cluster, "lonely", 0)?);
         let sticky = programmed(cluster, "sticky", 2)?;
 
-        // From a pod of the same node, from the pod behind it, from the host, from beyond.
+        // From a pod of the same node, from the pod behind it, from the host, from outside.
         ensure!(["one", "two"].contains(&asked_by(&one, &format!("http://{shop}/"))?.as_str()));
         ensure!(asked_by(&one, &format!("http://{solo}/"))? == "one", "the pod reaches itself");
         ensure!(asked_by_host(&solo)? == "one");
@@ -111,7 +111,7 @@ fn a_service_answers_pods_hosts_and_clients_beyond() -> Result<()> {
         let said = outside.run("curl", &["-sSf", "-m", "5", &url])?;
         ensure!(["one", "two"].contains(&said.trim()), "{said}");
 
-        // No endpoint: refused (7) at once, not timed out (28) and not tried again.
+        // Without endpoints: refused (7) immediately, not timed out (28) and not retried.
         let url = format!("http://{lonely}/");
         for world in [NetWorld::of_machine(), NetWorld::of_process(one.pause.pid), outside] {
             let start = Instant::now();
@@ -122,7 +122,7 @@ fn a_service_answers_pods_hosts_and_clients_beyond() -> Result<()> {
             ensure!(took < REFUSED_MAX, "refused after {took:?} in {world:?}");
         }
 
-        // Each as often as the other; a client that is to stay stays.
+        // An even share for each; a client with affinity stays.
         let mut ones = 0_u32;
         for _ in 0..200 {
             ones += u32::from(asked_by_host(&shop)? == "one");
@@ -134,7 +134,7 @@ fn a_service_answers_pods_hosts_and_clients_beyond() -> Result<()> {
             ensure!(asked_by_host(&sticky)? == first);
         }
 
-        // Who is not ready is not asked.
+        // A pod that is not ready gets no requests.
         let docker = &cluster.node().docker;
         docker.exec(one.container("web")?, &["mv", "/data/index.html", "/data/away"])?;
         programmed(cluster, "shop", 1)?;
@@ -147,7 +147,7 @@ fn a_service_answers_pods_hosts_and_clients_beyond() -> Result<()> {
     })
 }
 
-/// Our chains are emptied, the agent dies and comes back, and at the end nothing is left.
+/// Our chains are flushed, the agent is killed and restarted, and at the end nothing is left.
 fn healed_and_gone(cluster: &mut Cluster, solo: &str) -> Result<()> {
     let prefix = cluster.slot().chain_prefix();
     let ours = || -> Result<Vec<String>> {
@@ -206,7 +206,7 @@ fn a_udp_client_follows_a_replaced_endpoint() -> Result<()> {
         says("second")?;
         drop(first);
 
-        // One more that runs and answers, and is no endpoint yet: it becomes the only one in one step.
+        // Another pod that runs and answers but is not an endpoint yet: it becomes the only one in one step.
         let third = sleeper("third").replace("metadata:\n", "metadata:\n  labels: {app: spare}\n");
         cluster.push(&[Change::write("third.yaml", third)], "A spare one")?;
         let third = cluster.running("third", &["main"])?;
@@ -214,7 +214,7 @@ fn a_udp_client_follows_a_replaced_endpoint() -> Result<()> {
         let wanted = third.address()?.to_owned();
         says("second")?;
         cluster.push(&[service("names", "app: spare", ports, "")], "Replace at once")?;
-        // It counts from the last time that the former record was seen.
+        // The time counts from the last observation of the former record.
         let mut since = Instant::now();
         eventually("the record has the other endpoint", secs(45), || {
             let now = Instant::now();

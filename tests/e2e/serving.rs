@@ -1,5 +1,5 @@
-//! One reconciler after another on a cluster's etcd, each with its own flags: for stories about
-//! how a repository is reached, which need no node.
+//! Runs one reconciler after another on a cluster's etcd, each with its own flags: for stories about
+//! access to a repository, which need no node.
 
 use std::fs;
 use std::process::Command;
@@ -9,7 +9,7 @@ use nix::sys::signal::Signal;
 use schema::keys::Key;
 use schema::records::SourceStatus;
 
-/// The command line of a reconciler with a state directory of its own.
+/// Command line of a reconciler with its own state directory.
 pub(crate) fn command(cluster: &Cluster, name: &str, flags: &[String]) -> Vec<String> {
     let mut command = vec![minik8s_binary().to_string_lossy().into_owned(), "serve".to_owned()];
     for (flag, value) in [
@@ -25,7 +25,7 @@ pub(crate) fn command(cluster: &Cluster, name: &str, flags: &[String]) -> Vec<St
     command
 }
 
-/// Runs one that can't start; what it said.
+/// Runs a reconciler that can't start, and checks its message.
 pub(crate) fn refused(cluster: &Cluster, name: &str, flags: &[String], says: &[&str]) -> Result<()> {
     let words = command(cluster, name, flags);
     let said: Outcome = outcome(Command::new(&words[0]).args(&words[1..]), secs(60))?;
@@ -37,7 +37,7 @@ pub(crate) fn refused(cluster: &Cluster, name: &str, flags: &[String], says: &[&
     Ok(())
 }
 
-/// Runs one until `story` is over, then ends it so that the next one may lead at once.
+/// Runs a reconciler until `story` is over, then stops it so that the next one may lead immediately.
 pub(crate) fn with(
     cluster: &Cluster,
     name: &str,
@@ -67,7 +67,7 @@ pub(crate) fn source(
     })
 }
 
-/// The word stands in no log of the cluster.
+/// Checks that the word is in no log of the cluster.
 pub(crate) fn nowhere_in_logs(cluster: &Cluster, word: &str) -> Result<()> {
     for entry in fs::read_dir(cluster.dir(""))?.flatten() {
         if entry.path().extension().is_some_and(|extension| extension == "log") {
@@ -78,7 +78,7 @@ pub(crate) fn nowhere_in_logs(cluster: &Cluster, word: &str) -> Result<()> {
     Ok(())
 }
 
-/// The word stands nowhere: no log, no key or value of etcd, no answer of the CLI, no command line.
+/// Checks that the word is nowhere: no log, no key or value of etcd, no output of the CLI, no command line.
 pub(crate) fn nowhere(cluster: &Cluster, word: &str) -> Result<()> {
     nowhere_in_logs(cluster, word)?;
     let all = Command::new("etcdctl")
@@ -96,7 +96,7 @@ pub(crate) fn nowhere(cluster: &Cluster, word: &str) -> Result<()> {
     Ok(())
 }
 
-/// Flags as they are written.
+/// Formats flags for the command line.
 pub(crate) fn flags(pairs: &[(&str, &str)]) -> Vec<String> {
     pairs.iter().flat_map(|(flag, value)| [(*flag).to_owned(), (*value).to_owned()]).collect()
 }

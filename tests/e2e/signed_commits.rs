@@ -1,6 +1,6 @@
-//! Only signed commits: an unsigned one on the branch changes nothing, and the next signed one does.
+//! Only signed commits: an unsigned one on the branch changes nothing, and the next signed one is applied.
 //!
-//! Red when `check_commit` is not asked in `reconciler/src/gitops/read.rs`.
+//! Fails when `check_commit` is not called in `reconciler/src/gitops/read.rs`.
 
 use std::fs;
 use std::process::Command;
@@ -66,7 +66,7 @@ fn an_unsigned_commit_changes_nothing_until_a_signed_one_follows() -> Result<()>
         })?;
         ensure!(cluster.etcd.list(prefix::OBJECTS)?.len() == 3);
 
-        // Without its signers no commit is believed, not even a signed one; what was applied stands.
+        // Without signers no commit is trusted, not even a signed one; the applied state remains.
         fs::write(&signers, "")?;
         push("d.yaml", "d")?;
         serving::source(&cluster, "main", invalid)?;

@@ -1,14 +1,14 @@
-//! One leads. Paused past its lease, it is replaced; resumed, its late writes are refused.
+//! The leader is paused past its lease and replaced; resumed, its late writes are refused.
 //!
-//! The second story is red without `Guard::CreateRevision` in `Fence::guard`. The first stays green
-//! then: a leader that was away for its whole lease also finds out by its own clock.
+//! The second story fails without `Guard::CreateRevision` in `Fence::guard`. The first still passes
+//! then: a leader that was away for its whole lease also notices by its own clock.
 
 use harness::manifests::web;
 use harness::{Change, Cluster, ClusterOptions, EtcdKey, Result, ensure, eventually, holds, secs};
 use nix::sys::signal::Signal;
 use schema::keys::{Key, prefix};
 
-/// What the leading reconciler writes, as etcd has it. Status and heartbeats are the agent's.
+/// Keys written by the leading reconciler, from etcd. Status and heartbeats are the agent's.
 fn written_by_leader(cluster: &Cluster) -> Result<Vec<EtcdKey>> {
     let mut keys = Vec::new();
     for below in [prefix::SOURCES, prefix::REVISIONS, prefix::OBJECTS, prefix::PODS, prefix::BINDINGS] {
@@ -39,13 +39,13 @@ fn a_paused_leader_is_replaced_and_its_late_writes_are_refused() -> Result<()> {
         cluster.push(&[Change::write("blog.yaml", web("blog").to_string())], "Another")?;
         cluster.serving("blog", "hello from blog")?;
 
-        // Now the new leader is paused too, within its lease, there is a new commit to apply, and
-        // the old leader wakes up: it believes that it leads and it has something to write.
+        // Now the new leader is paused, too, within its lease, there is a new commit to apply, and
+        // the old leader resumes: it believes that it leads, and it has something to write.
         cluster.reconcilers[1].signal(Signal::SIGSTOP)?;
         let before = written_by_leader(cluster)?;
         let commit = cluster.repo.push(&[Change::write("wiki.yaml", web("wiki").to_string())], "A third")?;
         cluster.reconcilers[0].signal(Signal::SIGCONT)?;
-        // Its polls are 500 ms apart; the other's lease lasts 10 s more at least.
+        // It polls every 500 ms; the other's lease lasts at least 10 s more.
         let refused = holds("the old leader writes nothing", secs(6), || {
             let now = written_by_leader(cluster)?;
             ensure!(now == before, "it wrote: {:?}", now.iter().find(|key| !before.contains(key)));
@@ -74,8 +74,8 @@ fn a_leader_that_does_not_know_that_it_lost_its_lease_writes_nothing() -> Result
         cluster.serving("shop", "hello from shop")?;
         let first = leader_is(cluster, "r0")?;
 
-        // Its lease ends while it sleeps for a moment only: by its own clock it leads on for
-        // seconds, so nothing but the fence in its writes stands between it and the keys.
+        // Its lease ends while it is paused for just a moment: by its own clock it leads for seconds
+        // more, so only the fence in its writes protects the keys.
         cluster.reconcilers[0].signal(Signal::SIGSTOP)?;
         cluster.etcd.end_lease_of(&first)?;
         let second = leader_is(cluster, "r1")?;

@@ -1,4 +1,4 @@
-//! Two repositories feed one cluster: each owns its objects, and one that claims the other's gets a conflict.
+//! Two repositories feed one cluster: each owns its objects, and claiming the other's object is a conflict.
 
 use std::fs;
 
@@ -28,7 +28,7 @@ fn two_sources_own_what_is_theirs_and_the_newcomer_gets_a_conflict() -> Result<(
         serving::source(&cluster, "base", |s| s.applied_commit.as_deref() == Some(&base))?;
         ensure!(cluster.etcd.list(prefix::OBJECTS)?.len() == 2);
 
-        // `base` wants what `apps` has: reported with its file, and nothing of `apps` moves.
+        // `base` claims an object of `apps`: reported with its file, and nothing of `apps` changes.
         let greedy = [Change::write("more/a.yaml", sleeper("a"))];
         let greedy = other.push(&greedy, "Mine, too")?;
         let reported = serving::source(&cluster, "base", |s| {
@@ -39,7 +39,7 @@ fn two_sources_own_what_is_theirs_and_the_newcomer_gets_a_conflict() -> Result<(
         ensure!(text.contains("apps"), "it does not say whose it is: {text}");
         serving::source(&cluster, "apps", |s| s.state == SourceState::Synced)?;
 
-        // One that is away does not hold up the other.
+        // An unreachable source does not block the other.
         other.reachable(false)?;
         serving::source(&cluster, "base", |s| s.state == SourceState::Failed)?;
         let next = cluster.repo.push(&[Change::write("c.yaml", sleeper("c"))], "Two")?;

@@ -1,7 +1,7 @@
-//! `up` runs it all with a private etcd, leaves the pods running on Ctrl-C and adopts them the
+//! `up` runs everything with a private etcd, leaves the pods running on Ctrl-C and adopts them the
 //! next time; `down` leaves the machine as it was.
 //!
-//! Red when `minik8s-agent reset` leaves the rules.
+//! Fails when `minik8s-agent reset` leaves the rules.
 
 use std::collections::BTreeSet;
 
@@ -14,7 +14,7 @@ use nix::sys::signal::Signal;
 
 #[test]
 fn up_leaves_pods_running_adopts_them_and_down_leaves_nothing() -> Result<()> {
-    // Only the slot, the repository and the way to look: `up` brings its own etcd and daemons.
+    // Only the slot, the repository and the tools: `up` brings its own etcd and daemons.
     let cluster = Cluster::prepare(ClusterOptions::default())?;
     let _bystander = Bystander::new(&cluster)?;
     let before = machine(&cluster)?;
@@ -34,7 +34,7 @@ fn up_leaves_pods_running_adopts_them_and_down_leaves_nothing() -> Result<()> {
     let new: Vec<_> = after.difference(&before).collect();
     ensure!(gone.is_empty() && new.is_empty(), "down left {new:?} and took {gone:?}");
     ensure!(!cluster.dir("up-state").exists(), "down left the state directory");
-    // Again, where there is nothing: harmless.
+    // A second `down` with nothing to do is harmless.
     let mut down = std::process::Command::new(minik8s_binary());
     outcome(down.args(["down", "--state-dir", &state]), secs(60))?.ok()?;
     Ok(())
@@ -49,13 +49,13 @@ fn story(cluster: &Cluster, up: &mut Daemon) -> Result<()> {
     cluster.wait_reconciler(0)?;
     refused(cluster, &["--path", "elsewhere"], "runs with other settings (--path), and nothing was changed")?;
 
-    // Ctrl-C: daemons and etcd end, the pod goes on.
+    // Ctrl-C: daemons and etcd stop, the pod keeps running.
     ensure!(up.end(Signal::SIGINT, secs(30))?.success(), "up did not end well");
     ensure!(etcds(cluster)?.is_empty(), "the private etcd is left: {:?}", etcds(cluster)?);
     cluster.serving("shop", "hello from shop")?;
     ensure!(cluster.pod("shop")?.lives() == shop.lives());
 
-    // An etcd that is not there is not remembered.
+    // The address of an unreachable etcd is not remembered.
     refused(cluster, &["--etcd", "http://127.0.0.1:1"], "cannot connect to etcd at http://127.0.0.1:1: ")?;
 
     // Up again: the same containers, and Git is followed.
@@ -65,7 +65,7 @@ fn story(cluster: &Cluster, up: &mut Daemon) -> Result<()> {
     cluster.serving("blog", "hello from blog")?;
     ensure!(cluster.pod("shop")?.lives() == shop.lives(), "the second up did not adopt the pod");
 
-    // Its etcd dies: it is started again, and the next push arrives.
+    // Its etcd is killed: it is restarted, and the next push is applied.
     let etcd = etcds(cluster)?;
     ensure!(etcd.len() == 1, "{etcd:?}");
     run("kill", &["-9", &etcd[0]])?;
@@ -79,7 +79,7 @@ fn story(cluster: &Cluster, up: &mut Daemon) -> Result<()> {
     })
 }
 
-/// `up` in the background with these flags, too, does not come up and says so.
+/// Checks that a background `up` with these extra flags does not start and says why.
 fn refused(cluster: &Cluster, flags: &[&str], why: &str) -> Result<()> {
     let command = up_command(cluster);
     let mut up = std::process::Command::new(&command[0]);
@@ -109,7 +109,7 @@ fn up_command(cluster: &Cluster) -> Vec<String> {
     command
 }
 
-/// Pids of the etcds that work below the cluster's folder.
+/// Pids of the etcds that use the cluster's folder.
 fn etcds(cluster: &Cluster) -> Result<Vec<String>> {
     let all = run("ps", &["-eo", "pid,args"])?;
     let below = format!("{}/", cluster.slot().dir().display());
@@ -118,7 +118,7 @@ fn etcds(cluster: &Cluster) -> Result<Vec<String>> {
     Ok(etcds.filter_map(|line| line.split_whitespace().next()).map(str::to_owned).collect())
 }
 
-/// A container of somebody else: `down` leaves it alone.
+/// A foreign container: `down` leaves it alone.
 struct Bystander(String);
 
 impl Bystander {
@@ -136,14 +136,14 @@ impl Drop for Bystander {
     }
 }
 
-/// Everything of the machine that `up` could leave something in or take: what bears this instance's
-/// name, what is Docker's own, and the bystander. Whatever else lives on the machine comes and goes.
+/// Everything on the machine that `up` could leave behind or remove: items with this instance's
+/// name, Docker's own, and the bystander. Anything else on the machine comes and goes.
 fn machine(cluster: &Cluster) -> Result<BTreeSet<String>> {
     let net = NetWorld::of_machine();
     let docker = DockerWorld::of_machine();
     let containers = docker.run(&["ps", "-a", "--format", "container {{.Names}}"])?;
     let rules = net.rules()?;
-    // A table's own chains appear with its first use and can't be removed; they hold nothing.
+    // A table's built-in chains appear with its first use and can't be removed; they are empty.
     let rules = rules.iter().filter(|rule| rule.contains(": -A") || rule.ends_with(" -"));
     let processes = run("ps", &["-eo", "args"])?;
     let below = format!("{}/", cluster.slot().dir().display());

@@ -1,4 +1,4 @@
-//! What pods use as the user sees it, against the kernel's own counters; logs and pages.
+//! Usage of pods as shown to users, compared with the kernel's own counters; logs and pages.
 
 use std::fs;
 use std::path::PathBuf;
@@ -16,7 +16,7 @@ fn pod(name: &str, spec: &str) -> String {
     )
 }
 
-/// The file with the CPU time of a process's cgroup, and how many nanoseconds its unit is.
+/// File with the CPU time of a process's cgroup; true if it counts nanoseconds.
 fn counter(pid: u32) -> Result<(PathBuf, bool)> {
     let table = fs::read_to_string(format!("/proc/{pid}/cgroup"))?;
     for line in table.lines() {
@@ -40,7 +40,7 @@ fn cpu_ns((path, v1): &(PathBuf, bool)) -> Result<f64> {
     Ok(us.trim().parse::<f64>()? * 1000.0)
 }
 
-/// The counter at a moment, between the two readings around it.
+/// Counter at a moment, interpolated between the two readings around it.
 fn at(readings: &[(Timestamp, f64)], moment: Timestamp) -> Result<f64> {
     let next = readings.iter().position(|(time, _)| *time >= moment).context("no reading after it")?;
     let before = next.checked_sub(1).context("no reading before it")?;
@@ -69,7 +69,7 @@ fn top_shows_what_the_kernel_counted_and_what_a_volume_holds() -> Result<()> {
         let counter = counter(cluster.running("busy", &["main"])?.container("main")?.pid)?;
         let node = cluster.node().name.clone();
 
-        // Our own readings, until the agent has written a sample whose window lies between them.
+        // Our own readings, until the agent has written a sample whose window they enclose.
         let mut readings: Vec<(Timestamp, f64)> = Vec::new();
         let sample = eventually("a sample lies within our readings", secs(90), || {
             readings.push((Timestamp::now(), cpu_ns(&counter)?));
@@ -176,7 +176,7 @@ fn logs_take_every_flag_and_say_what_there_is_not() -> Result<()> {
             ensure!(log.starts_with("start of "), "{log:?}");
             Ok(())
         })?;
-        // A followed log ends with its container, and says so; it does not go on with the next start.
+        // A followed log ends with its container, and says so; it does not continue with the next start.
         let mut follow = cluster.cli_command(&["logs", "-f", "fails"]);
         let outcome = follow.stdout(Stdio::piped()).stderr(Stdio::piped()).output()?;
         let reported = String::from_utf8_lossy(&outcome.stderr).into_owned();

@@ -1,7 +1,7 @@
-//! `minik8s wait --for healthy` means what a script takes it to mean: the very next request is answered, by
-//! every node, and by what the commit says.
+//! `minik8s wait --for healthy` keeps its promise to scripts: the very next request is answered, by
+//! every node, and with the content of the commit.
 //!
-//! Red with services and hosts counted as healthy as soon as they are stored.
+//! Fails with services and hosts counted as healthy as soon as they are stored.
 
 use harness::manifests::web;
 use harness::{Change, Cluster, ClusterOptions, Context, Node, Result, Where, ensure, service_address};
@@ -12,7 +12,7 @@ use schema::records::ServiceRecord;
 const HOST: &str = "shop.example";
 const READY: &str = "    readinessProbe: {httpGet: {path: /, port: 8080}, periodSeconds: 1}\n";
 
-/// A pod of this version, and a service and a host that lead to it and to no other.
+/// A pod of this version, and a service and a host that lead to it alone.
 fn commit(version: u32) -> [Change; 3] {
     let name = format!("web-{version}");
     let pod = web(&name).greeting(&name).container_fields(READY).to_string();
@@ -57,7 +57,7 @@ fn what_is_healthy_answers_the_next_request_on_every_node() -> Result<()> {
                 ensure!(said == wanted, "host on {}: {said:?}, not {wanted}", node.name);
             }
         }
-        // What does not become so is waited for until the time is over, and named.
+        // An object that does not become healthy is waited for until the timeout, and named.
         let never = READY.replace("path: /,", "path: /nothing,");
         let pod = web("late").container_fields(&never).to_string();
         let text = "apiVersion: v1\nkind: Service\nmetadata: {name: late}\nspec:\n  selector: {app: late}\n  \

@@ -1,5 +1,5 @@
-//! A push and its webhook, with polls so far apart that none comes: the hook alone brings the
-//! commit to the node, whichever reconciler takes it, and its request shows that after a restart.
+//! A push and its webhook, with polls too far apart to matter: the hook alone brings the
+//! commit to the node, whichever reconciler gets it, and its request shows that after a restart.
 
 use harness::hooks::{LARGE, hook, memory_kib, send_all_large, with_hooks};
 use harness::manifests::web;
@@ -7,10 +7,10 @@ use harness::{Change, Cluster, Context, Result, ensure, eventually, secs};
 use schema::keys::Key;
 use serde_json::Value;
 
-/// What all large requests may take together, above what the process had before.
+/// Memory that all large requests may take together, on top of the process's former size.
 const MEMORY_MAX_KIB: u64 = 64 * 1024;
 
-/// Waits until the request of `id` shows that `commit` is applied, as a person would see it.
+/// Waits until the request of `id` shows a person that `commit` is applied.
 fn request_shows(cluster: &Cluster, id: &str, commit: &str) -> Result<Value> {
     eventually("the request shows the commit", secs(45), || {
         let name = format!("main-github-{id}");
@@ -75,7 +75,7 @@ fn a_hundred_large_bodies_at_once_take_no_memory_to_speak_of() -> Result<()> {
     cluster.run_story(|cluster| {
         let pid = cluster.reconcilers[0].pid()?;
         let idle = memory_kib(pid, "VmRSS")?;
-        // The kernel's own peak from here on: nothing is missed between two looks.
+        // The kernel's own peak from here on, so nothing is missed between two checks.
         std::fs::write(format!("/proc/{pid}/clear_refs"), "5")?;
         let answers = send_all_large(cluster)?;
         let peak = memory_kib(pid, "VmHWM")?;
@@ -84,10 +84,10 @@ fn a_hundred_large_bodies_at_once_take_no_memory_to_speak_of() -> Result<()> {
         let status = cluster.cli(&["status", "-o", "json"])?;
         let counts = serde_json::from_str::<Value>(&status.stdout)?["webhooks"].clone();
         let of = |name: &str| counts[name].as_u64().unwrap_or_default();
-        // Which of them, the speed of this machine decides.
+        // The speed of this machine decides which of them.
         ensure!(of("accepted") == 0 && of("tooLarge") + of("slow") > 0, "{counts}");
         ensure!(of("tooLarge") + of("busy") + of("slow") == LARGE as u64, "{counts}");
-        // And it still takes one of the right kind.
+        // It still accepts a valid request.
         let commit = cluster.repo.push(&[Change::write("shop.yaml", web("shop").to_string())], "Open")?;
         let (code, answer) = hook(cluster, 0, "d1", &commit)?;
         ensure!(code == 202, "{code} {answer}");

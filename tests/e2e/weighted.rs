@@ -1,5 +1,5 @@
-//! A path whose requests several backends share, through the gateways of three nodes: by weight and by header, a
-//! function among them, and shares that a push changes under load.
+//! A path whose requests are shared by several backends, through the gateways of three nodes: by weight and by
+//! header, with a function as one backend, and with shares changed by a push under load.
 
 use std::collections::BTreeMap;
 
@@ -7,11 +7,11 @@ use harness::{Change, Cluster, ClusterOptions, Context, Result, Where, ensure, e
 
 use crate::gateway::{Gateway, HOST, Steady, exchange, pod, ready, service};
 
-/// Through each of three gateways.
+/// Requests through each of three gateways.
 const REQUESTS: usize = 3_334;
 const HELLO: &str = "def main(params):\n    return {'greeting': 'hello ' + params.get('name', 'you')}\n";
 
-/// The host, with the weights of `old` and `new` at `/`.
+/// The Dns object with the weights of `old` and `new` at `/`.
 fn dns(old: u32, new: u32) -> Change {
     let text = format!(
         "apiVersion: minik8s.io/v1\nkind: Dns\nmetadata: {{name: shop}}\nspec:\n  host: {HOST}\n  paths:\n  \
@@ -24,7 +24,7 @@ fn dns(old: u32, new: u32) -> Change {
     Change::write("dns.yaml", text)
 }
 
-/// What these requests through each gateway were answered, by how often.
+/// Number of answers by body for `count` requests through each gateway.
 fn answers(gateway: &Gateway, count: usize, headers: &str) -> Result<BTreeMap<String, usize>> {
     let request = format!("GET / HTTP/1.1\r\nHost: {HOST}\r\n{headers}\r\n");
     let (at, request) = (gateway.socket(), request.as_str());
@@ -52,7 +52,7 @@ fn answers(gateway: &Gateway, count: usize, headers: &str) -> Result<BTreeMap<St
     Ok(counts)
 }
 
-/// The requests that `new` got are this many percent, to within `off`.
+/// Checks that `new` got this percentage of the requests, to within `off`.
 fn shares(counts: &BTreeMap<String, usize>, percent: usize, off: usize) -> Result<()> {
     let total: usize = counts.values().sum();
     let new = counts.get("this is new").copied().unwrap_or_default();
@@ -91,7 +91,7 @@ fn backends_share_a_path_by_weight_and_header_and_a_push_that_changes_shares_fai
     })
 }
 
-/// The body is the call, the answer is the function's.
+/// Checks that the body is the call's input, and the answer the function's output.
 fn behind_a_host(gateway: &Gateway) -> Result<()> {
     let ask = |body: &str| -> Result<Vec<String>> {
         let length = body.len();
@@ -100,7 +100,7 @@ fn behind_a_host(gateway: &Gateway) -> Result<()> {
         let asked = gateway.nodes.iter();
         asked.map(|net| net.within(|| exchange(gateway.socket(), &request, &mut None))).collect()
     };
-    // The first builds the image.
+    // The first call waits for the build of the image.
     eventually("the function answers", secs(120), || ask("{}"))?;
     for said in ask(r#"{"name": "Ada"}"#)? {
         ensure!(said.contains("hello ada"), "{said}");
@@ -115,7 +115,7 @@ fn changed_under_load(cluster: &Cluster, gateway: &Gateway) -> Result<()> {
     let steady = Steady::start(&gateway.nodes, gateway.socket(), "/", "this is ");
     for (old, new, percent) in [(1, 1, 50), (0, 7, 100), (3, 1, 25)] {
         cluster.push(&[dns(old, new)], "Other shares")?;
-        // Which of the requests of both are counted here is chance.
+        // The old and new shares may both be counted here.
         eventually("the new shares hold", secs(45), || shares(&answers(gateway, 100, "")?, percent, 10))?;
     }
     let requests = steady.end()?;

@@ -1,6 +1,6 @@
-//! Wrong inputs: one line that says what, where and what to do; exit code not 0; nothing left.
+//! Wrong inputs: one line with the fault, its place and a remedy; a nonzero exit code; nothing left behind.
 //!
-//! Red when a start that failed does not undo its lock (`StateLock::undo`).
+//! Fails when a failed start does not undo its lock (`StateLock::undo`).
 
 use std::net::TcpListener;
 use std::os::unix::fs::PermissionsExt;
@@ -12,7 +12,7 @@ use harness::{
     secs,
 };
 
-/// One wrong input: the command, and the words that its one line must hold.
+/// A wrong input: the command, and the words required in its one line.
 struct Case {
     what: &'static str,
     command: Vec<String>,
@@ -107,7 +107,7 @@ fn one_line(said: &Outcome, case: &Case) -> Result<()> {
     Ok(())
 }
 
-/// No container, link, rule, key of etcd or file in a state directory.
+/// Checks that there is no container, link, rule, key of etcd or file in a state directory.
 fn nothing_left(cluster: &Cluster) -> Result<()> {
     let slot = cluster.slot();
     ensure!(cluster.containers()?.is_empty(), "containers");

@@ -1,9 +1,9 @@
-//! What must hold for any bytes. The fuzz targets and a plain test (`schema/tests/fuzz_smoke.rs`) share it.
+//! Invariants for any bytes, shared by the fuzz targets and a plain test (`schema/tests/fuzz_smoke.rs`).
 
 use schema::kinds::Resource;
 use schema::manifest::{Document, Layout, ManifestFile, load_file, load_file_with_layout};
 
-/// Loads the bytes as YAML and as JSON: no panic, and every place that is named lies in the file.
+/// Loads the bytes as YAML and as JSON: no panic, and every reported position is within the file.
 pub(crate) fn manifest_load(bytes: &[u8]) {
     for path in ["a.yaml", "a.json"] {
         let loaded = load_file(path, bytes);
@@ -21,7 +21,8 @@ pub(crate) fn manifest_load(bytes: &[u8]) {
     }
 }
 
-/// The place of a field is found again from the file alone. (Documents on one line can't be distinguished.)
+/// Checks that the position of a field is found again from the file alone. (Documents on one line can't be
+/// distinguished.)
 fn places(layout: &Layout, document: &Document) {
     for place in &document.places {
         let found = layout.find(document.line, &place.path);
@@ -29,8 +30,8 @@ fn places(layout: &Layout, document: &Document) {
     }
 }
 
-/// Whatever loads without errors, written as today's manifest, is the same object, without a note of an
-/// older spelling.
+/// Checks that anything that loads without errors, written as a current manifest, is the same object, without a note
+/// about an older spelling.
 pub(crate) fn dialects(bytes: &[u8]) {
     for path in ["a.yaml", "a.json"] {
         let loaded = load_file(path, bytes);
@@ -47,7 +48,7 @@ pub(crate) fn dialects(bytes: &[u8]) {
     }
 }
 
-/// The object as a manifest in today's spelling.
+/// The object as a manifest in the current spelling.
 fn today(document: &Document) -> String {
     let object = &document.object;
     let Ok(serde_json::Value::Object(mut manifest)) = serde_json::to_value::<&Resource>(&object.resource)

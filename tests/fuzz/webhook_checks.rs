@@ -1,5 +1,5 @@
-//! What must hold for any request to the door of the webhooks. The fuzz target `webhook` and a plain test
-//! (`reconciler/src/webhooks/tests/fuzz_smoke.rs`) share it; both have `crate::webhooks`.
+//! Invariants for any request to the webhook endpoint, shared by the fuzz target `webhook` and a plain test
+//! (`reconciler/src/webhooks/tests/fuzz_smoke.rs`); both have `crate::webhooks`.
 
 use axum::http::{HeaderMap, HeaderName, HeaderValue};
 use hmac::{Hmac, KeyInit as _, Mac as _};
@@ -9,12 +9,12 @@ use crate::webhooks::payload;
 use crate::webhooks::provider::{AuthClaim, Proof, SCHEMES, claim, envelope, event_kind};
 use crate::webhooks::verify::{CLOCK_SKEW_MAX_S, Secrets, Verifier};
 
-/// The secrets of all requests.
+/// Secrets that every request is checked against.
 const SECRETS: [&[u8]; 2] = [b"0123456789abcdef-webhook-secret", b"another-secret-while-it-changes"];
-/// When all requests come in.
+/// Time at which every request arrives.
 const NOW: i64 = 1_700_000_000;
 
-/// Headers up to an empty line, then the body: what is no header is left out.
+/// Splits bytes into headers, up to an empty line, and the body; invalid headers are skipped.
 fn request(bytes: &[u8]) -> (HeaderMap, &[u8]) {
     let (mut headers, mut rest) = (HeaderMap::new(), bytes);
     while !rest.is_empty() {
@@ -38,14 +38,14 @@ fn secrets() -> Secrets {
     Secrets::parse(&SECRETS.join(&b'\n')).expect("these are secrets")
 }
 
-/// Whether the request is authentic, its body coming in pieces of this size.
+/// True if the request is authentic, with its body arriving in chunks of `piece` bytes.
 fn is_authentic(claim: &AuthClaim, body: &[u8], piece: usize) -> bool {
     let Ok(mut verifier) = Verifier::begin(claim, &secrets(), NOW) else { return false };
     body.chunks(piece.max(1)).for_each(|piece| verifier.update(piece));
     verifier.finish().is_ok()
 }
 
-/// Whether the request is let in.
+/// True if the request is accepted.
 #[allow(dead_code)]
 pub(crate) fn accepts(bytes: &[u8]) -> bool {
     let (headers, body) = request(bytes);
@@ -62,7 +62,7 @@ fn sha512(secret: &[u8], body: &[u8]) -> Vec<u8> {
     mac.finalize().into_bytes().to_vec()
 }
 
-/// The same question, answered the plain way.
+/// Reference implementation of the authenticity check.
 fn should_be(claim: &AuthClaim, body: &[u8]) -> bool {
     SECRETS.iter().any(|secret| match &claim.proof {
         Proof::HmacSha256(signature) => *signature == sha256(secret, body),
@@ -76,7 +76,8 @@ fn should_be(claim: &AuthClaim, body: &[u8]) -> bool {
     })
 }
 
-/// No panic; authentic is exactly what is signed; what is kept of a request is short and plain.
+/// Checks for no panic, that exactly the signed requests are authentic, and that the kept part of a request is
+/// short and plain.
 pub(crate) fn webhook(bytes: &[u8]) {
     let (headers, body) = request(bytes);
     match claim(&headers) {
@@ -105,7 +106,7 @@ pub(crate) fn webhook(bytes: &[u8]) {
     assert!(hint.commit.is_none_or(|id| hex(&id)));
 }
 
-/// The body signed with either secret is authentic, with a byte more it is not.
+/// Checks that the body signed with either secret is authentic, and with one more byte is not.
 fn signed(body: &[u8]) {
     let longer = [body, b"x"].concat();
     for secret in SECRETS {

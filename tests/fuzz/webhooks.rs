@@ -1,5 +1,5 @@
-//! The reconciler's files that strangers' bytes go through, as they are. The rest of their crate (libgit2,
-//! the servers) is nothing for a fuzzer.
+//! The reconciler's files that process untrusted bytes, unchanged. The rest of their crate (libgit2,
+//! the servers) is not suited for a fuzzer.
 #![allow(dead_code)]
 
 #[path = "../../reconciler/src/webhooks/payload.rs"]

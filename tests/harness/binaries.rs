@@ -1,4 +1,4 @@
-//! Where the two programs under test are: `MINIK8S_BIN_DIR`, or freshly built beside the test.
+//! Paths of the two programs under test: in `MINIK8S_BIN_DIR`, or freshly built next to the test.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -6,17 +6,17 @@ use std::sync::OnceLock;
 
 static DIR: OnceLock<PathBuf> = OnceLock::new();
 
-/// `minik8s`.
+/// Path of `minik8s`.
 pub fn minik8s_binary() -> PathBuf {
     dir().join("minik8s")
 }
 
-/// `minik8s-agent`.
+/// Path of `minik8s-agent`.
 pub fn agent_binary() -> PathBuf {
     dir().join("minik8s-agent")
 }
 
-/// The repository.
+/// Root of the repository.
 pub(crate) fn workspace() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("tests/ lies in the workspace")
 }
@@ -28,7 +28,7 @@ fn dir() -> &'static Path {
     })
 }
 
-/// Builds both, in the profile that the test itself has: so a test never runs yesterday's code.
+/// Builds both in the profile of the test itself, so that a test never runs stale code.
 fn build() -> PathBuf {
     let exe = std::env::current_exe().expect("a running program has a path");
     let target = exe.parent().and_then(Path::parent).expect("tests lie in target/<profile>/deps");

@@ -1,4 +1,4 @@
-//! How long a story goes on, and its dice: seeded, so that what was seen once can be played again.
+//! Number of rounds of a story, and its random choices: seeded, so that a failure can be replayed.
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -6,18 +6,18 @@ use anyhow::{Context, Result};
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
 
-/// How many rounds a story plays: `few` in a check; what `MINIK8S_ROUNDS` says, but at most `full`,
-/// in a soak.
+/// Number of rounds that a story plays: `few` in a check; in a soak `MINIK8S_ROUNDS`, but at most
+/// `full`.
 pub fn rounds(few: usize, full: usize) -> usize {
     from_env("MINIK8S_ROUNDS").map_or(few, |rounds: usize| rounds.min(full))
 }
 
-/// Seeded dice.
+/// Seeded random choices.
 #[derive(Debug)]
 pub struct Chance(StdRng);
 
 impl Chance {
-    /// Dice of the seed in `MINIK8S_SEED`, else of one that the clock gives; prints which.
+    /// Uses the seed in `MINIK8S_SEED`, or one from the clock, and prints it.
     pub fn of(story: &str) -> Self {
         let clock = || SystemTime::now().duration_since(UNIX_EPOCH).map_or(1, |since| since.as_secs());
         let seed = from_env("MINIK8S_SEED").unwrap_or_else(clock);
@@ -25,18 +25,18 @@ impl Chance {
         Self(StdRng::seed_from_u64(seed))
     }
 
-    /// One of 0 to `end` - 1.
+    /// Random number from 0 to `end` - 1.
     pub fn below(&mut self, end: u64) -> u64 {
         self.0.random_range(0..end)
     }
 
-    /// Lets a random time below `end` pass: the moment of a fault, never a wait for something.
+    /// Lets a random time below `end` pass: the moment of a fault, never a wait for a condition.
     pub fn moment(&mut self, end: Duration) {
         let share = self.0.random_range(0.0..1.0);
         std::thread::sleep(end.mul_f64(share));
     }
 
-    /// One of these.
+    /// Random element of `choices`.
     pub fn one_of<'a, T>(&mut self, choices: &'a [T]) -> Result<&'a T> {
         let index = usize::try_from(self.below(choices.len() as u64))?;
         choices.get(index).context("there is nothing to choose from")

@@ -1,4 +1,4 @@
-//! Clients beyond the cluster that ask without a pause: a network namespace with one address on a link
+//! Clients outside of the cluster that send requests without a pause: a network namespace with one address on a link
 //! to the machine, and a thread in it for each target. Bounded in count and time, and paced.
 
 use std::fs::File;
@@ -20,27 +20,27 @@ use crate::process::run;
 use crate::slot::Slot;
 use crate::wait::{eventually, secs};
 
-/// Between two requests of one client: a steady stream that leaves the machine to the others.
+/// Pause between two requests of one client: a steady stream that leaves the machine to the others.
 const PACE: Duration = Duration::from_millis(10);
-/// No client sends more.
+/// Maximum number of requests of a client.
 const REQUESTS_MAX: u64 = 1_000_000;
-/// No client goes on for longer.
+/// Maximum running time of a client.
 const TIME_MAX: Duration = Duration::from_secs(3600);
-/// This many failures of one client are kept to be shown.
+/// Failures kept per client for the error message.
 const FAILURES_SHOWN: usize = 5;
 
-/// What a client asks, and the answer that it must get each time.
+/// Target of a client, and the answer required every time.
 #[derive(Debug, Clone)]
 pub struct Target {
     /// Name in messages.
     pub name: String,
     /// `address:port`.
     pub address: String,
-    /// The body.
+    /// Required body.
     pub answer: String,
 }
 
-/// The namespace with its clients. It goes with the slot.
+/// A namespace with its clients. The sweep of the slot removes it.
 #[derive(Debug)]
 pub struct Clients {
     gateway: String,
@@ -56,7 +56,7 @@ struct Client {
     thread: JoinHandle<Result<Tally>>,
 }
 
-/// What one client met.
+/// Results of one client.
 #[derive(Debug, Default)]
 struct Tally {
     requests: u64,
@@ -65,7 +65,7 @@ struct Tally {
 }
 
 impl Clients {
-    /// Makes the namespace; no client asks yet.
+    /// Creates the namespace without any client yet.
     pub fn beyond(slot: &Slot) -> Result<Self> {
         let name = format!("{}c", slot.instance());
         let (gateway, address) = (slot.underlay(249), slot.underlay(250));
@@ -86,24 +86,24 @@ impl Clients {
         Ok(Self { gateway, namespace, running: Vec::new() })
     }
 
-    /// The machine's address on the link: where its host ports are asked for.
+    /// Machine's address on the link, for requests to its host ports.
     pub fn machine_address(&self) -> &str {
         &self.gateway
     }
 
-    /// The network in which the clients are.
+    /// Network of the clients.
     pub fn world(&self) -> NetWorld {
         NetWorld::of_file(&self.namespace)
     }
 
-    /// Starts to ask, as soon as the target has answered once.
+    /// Starts a client once the target has answered for the first time.
     pub fn ask(&mut self, target: Target) -> Result<()> {
         let namespace = File::open(&self.namespace)?;
         let (stop, stopped) = channel();
         let answered = Arc::new(AtomicU64::new(0));
         let (name, count) = (target.name.clone(), Arc::clone(&answered));
         let thread = std::thread::spawn(move || {
-            // Only this thread moves.
+            // Only this thread changes its namespace.
             setns(namespace, CloneFlags::CLONE_NEWNET)?;
             eventually(&format!("{} answers", target.name), secs(20), || ask_once(&target))?;
             Ok(go_on_asking(&target, &count, &stopped))
@@ -112,7 +112,7 @@ impl Clients {
         Ok(())
     }
 
-    /// Waits until every client had this many more answers.
+    /// Waits until every client has received `more` further answers.
     pub fn answered(&self, more: u64) -> Result<()> {
         let goals: Vec<_> = self.running.iter().map(|c| c.answered.load(Ordering::Relaxed) + more).collect();
         eventually("every client had its answers", secs(60), || {
@@ -124,7 +124,7 @@ impl Clients {
         })
     }
 
-    /// Ends all clients; how many requests they sent. Fails if a single one was not answered.
+    /// Stops all clients and returns the number of requests. Fails if a single one was not answered.
     pub fn end(&mut self) -> Result<u64> {
         let mut all = 0;
         for (name, tally) in self.tallies()? {
@@ -134,8 +134,8 @@ impl Clients {
         Ok(all)
     }
 
-    /// Ends all clients, of whom some may not have been answered: how many requests they sent, and how many
-    /// failed.
+    /// Stops all clients, some of which may have failures; returns the numbers of requests and of
+    /// failures.
     pub fn end_anyhow(&mut self) -> Result<(u64, u64)> {
         let tallies = self.tallies()?;
         Ok(tallies.iter().fold((0, 0), |(all, bad), (_, t)| (all + t.requests, bad + t.failed)))

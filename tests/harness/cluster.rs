@@ -1,4 +1,4 @@
-//! A whole cluster: etcd, a Git repository, reconcilers and nodes, each its own process.
+//! A whole cluster: etcd, a Git repository, reconcilers and nodes, each a separate process.
 
 use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
@@ -23,13 +23,13 @@ use crate::process::{Daemon, Outcome, outcome};
 use crate::slot::Slot;
 use crate::wait::{eventually, secs};
 
-/// What every wait of a story allows: far above what the slowest machine needs, because a
+/// Bound of every wait in a story: far above the needs of the slowest machine, because a
 /// bound that is met by luck is worse than none.
 const PATIENCE: Duration = Duration::from_secs(45);
-/// The password of the repository over HTTP.
+/// Password of the repository over HTTP.
 const TOKEN: &str = "let-me-in";
 
-/// What kind of node the cluster has.
+/// Kind of the cluster's nodes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Where {
     /// The machine, with its own Docker.
@@ -38,7 +38,7 @@ pub enum Where {
     Namespaces(u8),
 }
 
-/// How the reconciler reaches the repository.
+/// Access of the reconciler to the repository.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum RepoAccess {
     /// `file://`.
@@ -47,24 +47,23 @@ pub enum RepoAccess {
     HttpToken,
 }
 
-/// What a story asks for.
+/// Options of a story's cluster.
 #[derive(Debug, Clone)]
 pub struct ClusterOptions {
-    /// Its nodes.
     pub place: Where,
-    /// Its repository.
+    /// Access to the repository.
     pub repo: RepoAccess,
-    /// How many reconcilers; the first starts first.
+    /// Number of reconcilers; the first starts first.
     pub reconcilers: u16,
-    /// How often they look at the repository.
+    /// Interval of their polls of the repository.
     pub poll: &'static str,
-    /// The folder of the repository that they read; empty for all of it.
+    /// Folder of the repository that they read; empty for the whole repository.
     pub path: &'static str,
-    /// etcd serves only its users: the reconcilers, and each node with the role that it is to have.
+    /// Restricts etcd to its users: the reconcilers, and each node with its intended role.
     pub etcd_roles: bool,
-    /// Containers of nodes in namespaces outlive their Docker. Docker Swarm does not put up with it.
+    /// Lets containers of nodes in namespaces outlive their Docker. Docker Swarm does not allow it.
     pub live_restore: bool,
-    /// Nodes have the images that Python functions are built on.
+    /// Gives nodes the base images of Python functions.
     pub python: bool,
 }
 
@@ -83,44 +82,41 @@ impl Default for ClusterOptions {
     }
 }
 
-/// A running cluster. Dropping it takes all of it away.
+/// A running cluster. Dropping it removes everything.
 #[derive(Debug)]
 pub struct Cluster {
-    /// Its reconcilers.
     pub reconcilers: Vec<Daemon>,
-    /// Its nodes, with their agents.
+    /// Nodes with their agents.
     pub nodes: Vec<Node>,
-    /// Its store.
     pub etcd: Etcd,
-    /// What people push to.
+    /// Repository that people push to.
     pub repo: GitRepo,
-    /// The server of the repository, if it is reached over HTTP.
+    /// Server of the repository, if it is reached over HTTP.
     pub forge: Option<GitHttp>,
     options: ClusterOptions,
     slot: Slot,
 }
 
-/// A pod as Docker shows it: all containers run, and there is exactly one of each.
+/// A pod as Docker shows it: every container runs, exactly once.
 #[derive(Debug, Clone)]
 pub struct PodView {
-    /// The owner of the pod's namespaces.
+    /// Container that owns the pod's namespaces.
     pub pause: ContainerView,
-    /// The containers by their name in the pod.
+    /// Containers by their name in the pod.
     pub containers: BTreeMap<String, ContainerView>,
 }
 
 impl PodView {
-    /// The container of that name.
     pub fn container(&self, name: &str) -> Result<&ContainerView> {
         self.containers.get(name).with_context(|| format!("the pod has no container {name}"))
     }
 
-    /// The pod's address, without the prefix length.
+    /// Address of the pod, without the prefix length.
     pub fn address(&self) -> Result<&str> {
         self.pause.label("ip").split('/').next().filter(|ip| !ip.is_empty()).context("no address label")
     }
 
-    /// Id and start time of every container: the same as before if nothing was touched.
+    /// Id and start time of every container: unchanged if nothing was touched.
     pub fn lives(&self) -> BTreeMap<String, String> {
         let all = self.containers.values().chain([&self.pause]);
         all.map(|container| (container.id.clone(), container.started_at.clone())).collect()
@@ -147,7 +143,7 @@ impl Cluster {
         outcome.unwrap_or_else(|panic| resume_unwind(panic))
     }
 
-    /// Everything but the three daemons: etcd, reconcilers and agents are made, not started.
+    /// Prepares everything without starting the daemons: etcd, reconcilers and agents.
     pub fn prepare(options: ClusterOptions) -> Result<Self> {
         let slot = Slot::take()?;
         let nodes = match options.place {
@@ -179,7 +175,7 @@ impl Cluster {
         Ok(cluster)
     }
 
-    /// Starts what [`Cluster::prepare`] made, and waits until all of it answers.
+    /// Starts everything that [`Cluster::prepare`] prepared, and waits until it answers.
     pub fn start_all(&mut self) -> Result<()> {
         self.etcd.start()?;
         if self.options.etcd_roles {
@@ -195,7 +191,7 @@ impl Cluster {
         self.registered()
     }
 
-    /// Waits until pods can go to each node: it beats, and has a range of addresses.
+    /// Waits until every node can take pods: it beats, and has a range of addresses.
     fn registered(&self) -> Result<()> {
         eventually("all nodes are registered", PATIENCE, || {
             for node in &self.nodes {
@@ -207,7 +203,7 @@ impl Cluster {
         })
     }
 
-    /// No agent asked etcd for what the role of its node does not let it.
+    /// Checks that no agent made an etcd request outside of its node's role.
     fn agents_kept_to_their_roles(&self) -> Result<()> {
         for node in &self.nodes {
             let log = std::fs::read_to_string(node.agent.log_path())?;
@@ -233,7 +229,7 @@ impl Cluster {
         self.etcd.switch_auth_on()
     }
 
-    /// The command line of reconciler `index`.
+    /// Command line of reconciler `index`.
     pub fn serve_command(&self, index: u16) -> Vec<String> {
         let state = self.slot.dir().join(format!("state-r{index}"));
         let mut command = vec![minik8s_binary().to_string_lossy().into_owned(), "serve".to_owned()];
@@ -271,7 +267,7 @@ impl Cluster {
         }
     }
 
-    /// Address of reconciler `index`'s API, which nodes reach, too: they fetch content there.
+    /// API address of reconciler `index`, also reachable by nodes, which fetch content there.
     pub fn api(&self, index: u16) -> String {
         let port = self.slot.port(index);
         match self.options.place {
@@ -280,12 +276,12 @@ impl Cluster {
         }
     }
 
-    /// The node of that number, from 1, as its name says.
+    /// Node by its number, counted from 1 as in its name.
     pub fn numbered(&self, number: usize) -> Result<&Node> {
         self.nodes.get(number - 1).with_context(|| format!("there is no node {number}"))
     }
 
-    /// The node whose Docker runs the container.
+    /// Node whose Docker runs the pod.
     pub fn node_of(&self, pod: &PodView) -> Result<&Node> {
         for node in &self.nodes {
             let there = node.docker.containers(&self.slot.instance())?;
@@ -296,17 +292,17 @@ impl Cluster {
         anyhow::bail!("no node runs {}", pod.pause.name)
     }
 
-    /// What a command in a container of a pod says, on whichever node it is.
+    /// Output of a command in a container of a pod, on whichever node it is.
     pub fn exec(&self, pod: &PodView, container: &str, command: &[&str]) -> Result<String> {
         self.node_of(pod)?.docker.exec(pod.container(container)?, command)
     }
 
-    /// The network of a pod, on whichever node it is.
+    /// Network of a pod, on whichever node it is.
     pub fn net_of(pod: &PodView) -> NetWorld {
         NetWorld::of_process(pod.pause.pid)
     }
 
-    /// The slot, for names and ports.
+    /// Slot, for names and ports.
     pub fn slot(&self) -> &Slot {
         &self.slot
     }
@@ -316,17 +312,17 @@ impl Cluster {
         &self.nodes[0]
     }
 
-    /// The first node, to start and stop its parts.
+    /// The first node, for starting and stopping its parts.
     pub fn node_mut(&mut self) -> &mut Node {
         &mut self.nodes[0]
     }
 
-    /// A path in the cluster's own folder.
+    /// Path in the cluster's own folder.
     pub fn dir(&self, name: &str) -> PathBuf {
         self.slot.dir().join(name)
     }
 
-    /// etcd's address as the nodes see it.
+    /// Address of etcd as nodes reach it.
     pub fn etcd_for_nodes(&self) -> String {
         match self.options.place {
             Where::Host => self.etcd.endpoint().to_owned(),
@@ -340,7 +336,7 @@ impl Cluster {
         self.nodes[0].start_agent(&etcd)
     }
 
-    /// Ends etcd and the first reconciler, and starts etcd with nothing in it.
+    /// Stops etcd and the first reconciler, and starts etcd empty.
     pub fn lose_etcd(&mut self) -> Result<()> {
         self.reconcilers[0].kill()?;
         self.etcd.daemon.kill()?;
@@ -348,7 +344,8 @@ impl Cluster {
         self.etcd.start()
     }
 
-    /// Waits until etcd is settled for all nodes: until then no pod is ended, as etcd may just have been lost.
+    /// Waits until etcd is settled for all nodes: before that no pod is stopped, because etcd may just have been
+    /// lost.
     pub fn settled(&self) -> Result<()> {
         eventually("etcd is settled", secs(60), || {
             for node in &self.nodes {
@@ -374,14 +371,14 @@ impl Cluster {
         outcome(&mut self.cli_command(args), secs(60))
     }
 
-    /// `minik8s ARGS` against the first reconciler, not started yet.
+    /// Prepares `minik8s ARGS` against the first reconciler.
     pub fn cli_command(&self, args: &[&str]) -> Command {
         let mut command = Command::new(minik8s_binary());
         command.args(args).env("MINIK8S_SERVER", format!("http://{}", self.api(0)));
         command
     }
 
-    /// Pushes and waits until the reconciler says that it applied the commit.
+    /// Pushes, and waits until the reconciler reports the commit as applied.
     pub fn push(&self, changes: &[Change], message: &str) -> Result<String> {
         let commit = self.repo.push(changes, message)?;
         self.applied(&commit)?;
@@ -404,7 +401,7 @@ impl Cluster {
         })
     }
 
-    /// All containers of the cluster, on all nodes.
+    /// Every container of the cluster, on all nodes.
     pub fn containers(&self) -> Result<Vec<ContainerView>> {
         let mut all = Vec::new();
         for node in &self.nodes {
@@ -419,12 +416,12 @@ impl Cluster {
     }
 
     /// The pod `name` of namespace `default` as it is in Docker at this moment; an error if it
-    /// does not run whole or if a container is there twice.
+    /// does not run completely or if a container exists twice.
     pub fn pod(&self, name: &str) -> Result<PodView> {
         let mut pause = None;
         let mut containers = BTreeMap::new();
         for container in self.containers()? {
-            // An ended container may be kept beside its successor, for its log.
+            // An ended container may be kept next to its successor, for its log.
             let of_pod = (container.label("namespace"), container.label("pod")) == ("default", name);
             if !of_pod || !container.running {
                 continue;
@@ -440,7 +437,7 @@ impl Cluster {
         Ok(PodView { pause, containers })
     }
 
-    /// Waits until the pod runs with these containers, no more and no less.
+    /// Waits until the pod runs with exactly these containers.
     pub fn running(&self, name: &str, containers: &[&str]) -> Result<PodView> {
         eventually(&format!("pod {name} runs with {containers:?}"), PATIENCE, || {
             let pod = self.pod(name)?;
@@ -454,12 +451,12 @@ impl Cluster {
         eventually(&format!("pod {name} says {text:?}"), PATIENCE, || {
             let (code, body) = self.get_from_node(self.pod(name)?.address()?, 8080, "/")?;
             ensure!(code == 200 && body.trim() == text, "it says {code} {body:?}");
-            // As it is after the answer: the process that gave it may have started just before.
+            // Read after the answer: the process that gave it may have started just before.
             self.pod(name)
         })
     }
 
-    /// Asks an address as the first node sees it.
+    /// Requests an address from the first node's network.
     pub fn get_from_node(&self, host: &str, port: u16, path: &str) -> Result<(u16, String)> {
         match self.options.place {
             Where::Host => http_get(&format!("{host}:{port}"), path),
@@ -484,14 +481,14 @@ impl Cluster {
     fn show_logs(&self) {
         let agents = self.nodes.iter().map(|node| &node.agent);
         let dockers = self.nodes.iter().filter_map(|node| node.dockerd.as_ref());
-        // Others' daemons first and short: what matters stands last.
+        // Other daemons come first and short: the important part is last.
         let others = [&self.etcd.daemon].into_iter().chain(dockers).map(|daemon| (daemon, 5));
         let ours = self.reconcilers.iter().chain(agents).map(|daemon| (daemon, 40));
         for (daemon, lines) in others.chain(ours) {
             eprintln!("---- end of {} ----", daemon.log_path().display());
             eprintln!("{}", last_lines(&daemon.log_tail(), lines));
         }
-        // What daemons say of objects, which is not in their logs.
+        // Events about objects, which are not in the logs.
         match self.etcd.list(prefix::EVENTS) {
             Ok(mut events) => {
                 events.retain(|event| event.value.contains(r#""Warning""#));
@@ -513,7 +510,7 @@ impl Drop for Cluster {
         for reconciler in &mut self.reconcilers {
             let _ = reconciler.kill();
         }
-        // Side by side: each takes seconds, most of them spent waiting.
+        // In parallel: each takes seconds, mostly waiting.
         std::thread::scope(|scope| {
             let ends: Vec<_> = self.nodes.drain(..).map(|node| scope.spawn(move || end(node))).collect();
             // A panic here would end all tests.
@@ -525,7 +522,7 @@ impl Drop for Cluster {
 
 fn end(mut node: Node) {
     let _ = node.agent.kill();
-    // The product's own way out; the sweep behind it is for when that one is broken.
+    // The product's own cleanup first; the sweep after it covers the case that it is broken.
     match node.reset() {
         Ok(said) if said.code == 0 => {}
         Ok(said) => eprintln!("minik8s-agent reset failed: {}", said.stderr),
@@ -533,8 +530,8 @@ fn end(mut node: Node) {
     }
 }
 
-/// Nodes that come up side by side. Daemons end with the thread that starts them, so only the waiting is
-/// done in others.
+/// Starts nodes in parallel. Daemons die with the thread that starts them, so only the waiting is
+/// done in other threads.
 fn namespaces(slot: &Slot, count: u8, live_restore: bool) -> Result<Vec<Node>> {
     let node = |index| Node::in_namespace(slot, index, live_restore);
     let nodes: Vec<Node> = (1..=count).map(node).collect::<Result<_>>()?;

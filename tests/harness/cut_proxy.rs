@@ -1,4 +1,4 @@
-//! A link between two of the test's programs that can be cut at a moment.
+//! A link between two of the test's programs that can be cut at any moment.
 
 use std::io;
 use std::net::{Shutdown, TcpListener, TcpStream};
@@ -9,7 +9,7 @@ use std::thread::{JoinHandle, spawn};
 use anyhow::Result;
 use schema::control::lock;
 
-/// Passes connections on to a port of loopback; ends when dropped.
+/// Forwards connections to a port of loopback; ends when dropped.
 #[derive(Debug)]
 pub struct CutProxy {
     port: u16,
@@ -25,7 +25,7 @@ struct Shared {
 }
 
 impl CutProxy {
-    /// Listens at a loopback port that is free.
+    /// Listens on a free loopback port.
     pub fn serve(target: u16) -> Result<Self> {
         let listener = TcpListener::bind("127.0.0.1:0")?;
         let port = listener.local_addr()?.port();
@@ -36,19 +36,19 @@ impl CutProxy {
                 if seen.ended.load(Ordering::SeqCst) {
                     return;
                 }
-                // A target that is down is what the client sees.
+                // The client notices a target that is down.
                 let _ = client.and_then(|client| pass_on(&seen, client));
             }
         });
         Ok(Self { port, shared, accept: Some(accept) })
     }
 
-    /// Where it listens.
+    /// Port that it listens on.
     pub fn port(&self) -> u16 {
         self.port
     }
 
-    /// Cuts all connections that there are; later ones pass.
+    /// Cuts all open connections; later ones pass.
     pub fn cut(&self) {
         for connection in lock(&self.shared.live).drain(..) {
             let _ = connection.shutdown(Shutdown::Both);

@@ -1,4 +1,5 @@
-//! What Docker itself says, asked by its own command line; containers, which are looked at all the time, by its API.
+//! State reported by Docker itself through its command line; containers, which are read all the time, through its
+//! API.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -14,56 +15,55 @@ use crate::process::{Outcome, outcome};
 
 const LIMIT: Duration = Duration::from_secs(60);
 
-/// One Docker daemon.
+/// A Docker daemon.
 #[derive(Debug, Clone)]
 pub struct DockerWorld {
     host: String,
 }
 
-/// One container, as Docker shows it.
+/// A container, as Docker shows it.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ContainerView {
     /// Full id.
     pub id: String,
     /// Name, without the leading `/`.
     pub name: String,
-    /// Image as it was asked for.
+    /// Image as requested.
     pub image: String,
     /// Content id of the image.
     pub image_id: String,
-    /// Runs.
+    /// True while it runs.
     pub running: bool,
     /// Process id of its first process; 0 if it does not run.
     pub pid: u32,
-    /// When it was started, as Docker writes it.
+    /// Start time in Docker's format.
     pub started_at: String,
-    /// When it ended, as Docker writes it.
+    /// End time in Docker's format.
     pub finished_at: String,
-    /// How it ended.
+    /// Exit code of its last run.
     pub exit_code: i64,
-    /// How often Docker itself started it again: never, that is the agent's.
+    /// Number of restarts by Docker itself: always 0, because restarts are the agent's work.
     pub restarts: u32,
-    /// Labels.
     pub labels: BTreeMap<String, String>,
     /// `NAME=value`.
     pub env: Vec<String>,
     /// `container:<id>`, `none`, ….
     pub network_mode: String,
-    /// Limit in bytes; 0 is none.
+    /// Memory limit in bytes; 0 for none.
     pub memory: i64,
-    /// CPU quota in microseconds per period; 0 is none. `nano_cpus` is turned into it.
+    /// CPU quota in microseconds per period, converted from `nano_cpus` if needed; 0 for none.
     pub cpu_quota: i64,
 }
 
 impl ContainerView {
-    /// One of our labels, by the part after `minik8s.io/`; empty if it is not there.
+    /// Value of one of our labels, by the part after `minik8s.io/`; empty if missing.
     pub fn label(&self, name: &str) -> &str {
         self.labels.get(&format!("minik8s.io/{name}")).map_or("", String::as_str)
     }
 }
 
 impl DockerWorld {
-    /// The daemon at this `unix://` address.
+    /// Daemon at this `unix://` address.
     pub fn new(host: impl Into<String>) -> Self {
         Self { host: host.into() }
     }
@@ -73,39 +73,39 @@ impl DockerWorld {
         Self::new(std::env::var("DOCKER_HOST").unwrap_or_else(|_| "unix:///var/run/docker.sock".to_owned()))
     }
 
-    /// Its `unix://` address.
+    /// Address of the daemon, `unix://…`.
     pub fn host(&self) -> &str {
         &self.host
     }
 
-    /// `docker ARGS`; standard output.
+    /// Runs `docker ARGS`; returns its standard output.
     pub fn run(&self, args: &[&str]) -> Result<String> {
         self.outcome(args)?.ok().with_context(|| format!("docker {}", args.join(" ")))
     }
 
-    /// `docker ARGS`, whatever the exit code.
+    /// Runs `docker ARGS`, whatever the exit code.
     pub fn outcome(&self, args: &[&str]) -> Result<Outcome> {
         outcome(Command::new("docker").args(["--host", &self.host]).args(args), LIMIT)
     }
 
-    /// A command inside a container; standard output.
+    /// Runs a command inside a container; returns its standard output.
     pub fn exec(&self, container: &ContainerView, command: &[&str]) -> Result<String> {
         let mut args = vec!["exec", container.id.as_str()];
         args.extend(command);
         self.run(&args)
     }
 
-    /// Whether the image is there.
+    /// True if the daemon has the image.
     pub fn has_image(&self, image: &str) -> Result<bool> {
         Ok(!self.run(&["images", "-q", image])?.trim().is_empty())
     }
 
-    /// All containers of an instance, running or not, by name.
+    /// Every container of an instance, running or not, by name.
     pub fn containers(&self, instance: &str) -> Result<Vec<ContainerView>> {
         self.by_filter(&format!("label=minik8s.io/instance={instance}"))
     }
 
-    /// All containers that pass a filter of `docker ps`, `key=value`.
+    /// Every container that passes a filter of `docker ps`, `key=value`.
     pub fn by_filter(&self, filter: &str) -> Result<Vec<ContainerView>> {
         let (key, value) = filter.split_once('=').context("a filter is key=value")?;
         let filters = serde_json::json!({ key: [value] }).to_string();
@@ -113,7 +113,7 @@ impl DockerWorld {
         let listed: Vec<Listed> = self.get(&path)?.context("Docker has no list")?;
         let mut views = Vec::new();
         for Listed { id } in listed {
-            // One that went between the two is just not there.
+            // A container removed between the two requests is simply missing.
             let shown: Option<Inspected> = self.get(&format!("/containers/{id}/json"))?;
             views.extend(shown.map(view));
         }
@@ -121,7 +121,7 @@ impl DockerWorld {
         Ok(views)
     }
 
-    /// What the API has there; none if it says 404.
+    /// Response of the API at this path; `None` on a 404.
     fn get<T: DeserializeOwned>(&self, path: &str) -> Result<Option<T>> {
         let socket = self.host.strip_prefix("unix://").context("Docker is not at a socket")?;
         let (code, body) = unix_get(Path::new(socket), path, LIMIT)?;
@@ -129,7 +129,7 @@ impl DockerWorld {
         Ok(if code == 404 { None } else { serde_json::from_str(&body)? })
     }
 
-    /// `docker rm -f` of everything that passes the filter.
+    /// Runs `docker rm -f` on every container that passes the filter.
     pub fn remove_by_filter(&self, filter: &str) -> Result<()> {
         let listed = self.run(&["ps", "-aq", "--no-trunc", "--filter", filter])?;
         let mut args = vec!["rm", "-f", "-v"];

@@ -1,4 +1,4 @@
-//! A private etcd, and what it holds as it says itself: by its HTTP gateway, and by etcdctl where that logs in.
+//! A private etcd, and its content read directly: through its HTTP gateway, or with etcdctl where a login is needed.
 
 use std::fmt::Display;
 use std::path::{Path, PathBuf};
@@ -14,50 +14,50 @@ use crate::http::request;
 use crate::process::{Daemon, run};
 use crate::wait::{eventually, secs};
 
-/// One etcd member on its own ports and directory.
+/// An etcd member with its own ports and directory.
 #[derive(Debug)]
 pub struct Etcd {
     /// The process.
     pub daemon: Daemon,
     client: String,
     data_dir: PathBuf,
-    /// As whom etcdctl asks: without a login, or as root with its password.
+    /// User for etcdctl: `None` without a login, or root with its password.
     user: Option<&'static str>,
 }
 
-/// User and password of all that etcd knows.
+/// User and password of etcd's root.
 const ROOT_USER: &str = "root:secret-of-root";
 
-/// Key of the tests' own, just before the product's.
+/// A key of the tests themselves, sorted just before the product's.
 const MARKER: &str = "/minik8s-tests";
 
-/// A key as etcd keeps it.
+/// A key as stored in etcd.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct EtcdKey {
     /// Full key.
     pub key: String,
     /// Value, as text.
     pub value: String,
-    /// When it appeared.
+    /// Revision at which it was created.
     pub create_revision: i64,
-    /// When it was last written.
+    /// Revision of its last write.
     pub mod_revision: i64,
-    /// The lease that it lies on; 0 is none.
+    /// Lease of the key; 0 for none.
     pub lease: i64,
 }
 
-/// One change of a key.
+/// A change of a key.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct EtcdChange {
-    /// Of the transaction: changes of one have the same.
+    /// Revision of the transaction, shared by its changes.
     pub revision: i64,
     /// Full key.
     pub key: String,
-    /// Its value since then; none if it was deleted.
+    /// New value; `None` if the key was deleted.
     pub value: Option<String>,
 }
 
-/// What etcdctl prints of a watch.
+/// Output of etcdctl for a watch.
 #[derive(Deserialize)]
 struct Watched {
     #[serde(rename = "Events", default)]
@@ -66,7 +66,7 @@ struct Watched {
 
 #[derive(Deserialize)]
 struct WatchedEvent {
-    /// 0 or left out: a put.
+    /// 0 or missing for a put.
     #[serde(default, rename = "type")]
     kind: u8,
     kv: RawKey,
@@ -98,7 +98,7 @@ struct RawKey {
     lease: i64,
 }
 
-/// etcdctl writes numbers as numbers, the gateway as texts.
+/// Reads a number written as a number by etcdctl, or as text by the gateway.
 fn number<'de, D: Deserializer<'de>>(from: D) -> Result<i64, D::Error> {
     let value = serde_json::Value::deserialize(from)?;
     let number = value.as_i64().or_else(|| value.as_str()?.parse().ok());
@@ -141,7 +141,7 @@ impl Etcd {
         eventually("etcd answers", secs(20), || self.revision()).map(|_| ())
     }
 
-    /// What it keeps on disk.
+    /// Directory of its data.
     pub fn data_dir(&self) -> &Path {
         &self.data_dir
     }
@@ -151,23 +151,23 @@ impl Etcd {
         &self.client
     }
 
-    /// The store's revision: counts every write.
+    /// Revision of the store, which counts every write.
     pub fn revision(&self) -> Result<i64> {
         Ok(self.ask("/minik8s/none", None, 0)?.header.revision)
     }
 
-    /// One key, if it is there.
+    /// A key; `None` if it does not exist.
     pub fn key(&self, key: impl Display) -> Result<Option<EtcdKey>> {
         self.ask(&key.to_string(), None, 0)?.kvs.first().map(decode).transpose()
     }
 
-    /// The value of a key, typed.
+    /// Decoded value of a key.
     pub fn value<T: DeserializeOwned>(&self, key: impl Display) -> Result<T> {
         let found = self.key(&key)?.with_context(|| format!("etcd has no {key}"))?;
         serde_json::from_str(&found.value).with_context(|| format!("{key} is {}", found.value))
     }
 
-    /// The last value of a key, also of one that is gone, if it was there after revision `since`.
+    /// Last value of a key that existed after revision `since`, even if it is deleted now.
     pub fn last_value<T: DeserializeOwned>(&self, key: impl Display, since: i64) -> Result<T> {
         let key = key.to_string();
         for revision in (since..=self.revision()?).rev() {
@@ -179,17 +179,17 @@ impl Etcd {
         anyhow::bail!("etcd has had no {key} since revision {since}")
     }
 
-    /// All keys below a prefix.
+    /// Every key below a prefix.
     pub fn list(&self, prefix: &str) -> Result<Vec<EtcdKey>> {
-        // The first key behind all that begin so.
+        // The first key after the prefix.
         let mut end = prefix.as_bytes().to_vec();
         *end.last_mut().context("the prefix is empty")? += 1;
         self.ask(prefix, Some(&end), 0)?.kvs.iter().map(decode).collect()
     }
 
-    /// All changes of the product's keys below a prefix after revision `since`, in their order.
+    /// Every change of the product's keys below a prefix after revision `since`, in order.
     pub fn changes(&self, prefix: &str, since: i64) -> Result<Vec<EtcdChange>> {
-        // A watch does not say that it has shown all: it has once it shows a key that is written last.
+        // A watch does not report that it is complete: it is, once it shows a key that is written last.
         let last = self.revision()?;
         self.etcdctl(self.user, &["put", MARKER, &last.to_string()])?;
         let words = ["env", "ETCDCTL_API=3", "etcdctl", "--endpoints", &self.client, "watch", "-w", "json"];
@@ -218,13 +218,13 @@ impl Etcd {
         Ok(shown.into_iter().filter(|change| change.key.starts_with(prefix)).collect())
     }
 
-    /// Ends the lease that a key lies on, as if its owner had been away for its whole length.
+    /// Revokes the lease of a key, as if its owner had been away for its whole duration.
     pub fn end_lease_of(&self, key: &EtcdKey) -> Result<()> {
         let lease = format!("{:x}", key.lease);
         self.etcdctl(self.user, &["lease", "revoke", &lease]).map(|_| ())
     }
 
-    /// Makes a user with these rights, whose password is `secret-of-<name>`.
+    /// Adds a user with these rights and the password `secret-of-<name>`.
     pub fn add_user(&self, name: &str, rights: impl IntoIterator<Item = impl Display>) -> Result<()> {
         let ctl = |words: String| {
             let words: Vec<&str> = words.split(' ').collect();
@@ -236,7 +236,7 @@ impl Etcd {
         ctl(format!("user grant-role {name} {name}"))
     }
 
-    /// From now on etcd serves only who logs in.
+    /// Enables authentication: etcd then serves only users who log in.
     pub fn switch_auth_on(&mut self) -> Result<()> {
         self.etcdctl(None, &["user", "add", ROOT_USER])?;
         self.etcdctl(None, &["user", "grant-role", "root", "root"])?;
@@ -245,10 +245,10 @@ impl Etcd {
         Ok(())
     }
 
-    /// What etcdctl says, asked as `user`, which is a name with its password.
+    /// Output of etcdctl as `user`, a name with its password.
     pub fn etcdctl(&self, user: Option<&str>, args: &[&str]) -> Result<String> {
         let mut words = vec!["ETCDCTL_API=3", "etcdctl", "--endpoints", self.client.as_str()];
-        // Logging in costs etcd a slow hash of the password, which a busy machine makes slower.
+        // A login costs etcd a slow hash of the password, and more on a busy machine.
         words.extend(match user {
             Some(_) => ["--command-timeout=30s", "--dial-timeout=10s"],
             None => ["--command-timeout=3s", "--dial-timeout=1s"],
@@ -258,7 +258,7 @@ impl Etcd {
         run("env", &words)
     }
 
-    /// A key, or all keys from it up to `end`, as they were at a revision; 0 is now.
+    /// Reads a key, or every key from it up to `end`, at a revision; 0 is the present.
     fn ask(&self, key: &str, end: Option<&[u8]>, revision: i64) -> Result<Answer> {
         let text = if self.user.is_some() {
             let (end, revision) = (end.map(String::from_utf8_lossy), format!("--rev={revision}"));

@@ -1,5 +1,5 @@
-//! A bad link between nodes: frames that are lost or late. A link that is down, a daemon that is stopped and
-//! a Docker that restarts are `Node::cut_off`, `Daemon::signal` and `Node::stop_docker`.
+//! A bad link between nodes: frames that are lost or late. For a link that is down, a stopped daemon and
+//! a Docker restart see `Node::cut_off`, `Daemon::signal` and `Node::stop_docker`.
 
 use anyhow::{Context, Result};
 
@@ -7,7 +7,7 @@ use crate::net_world::NetWorld;
 use crate::node::Node;
 use crate::process::run;
 
-/// What the kernel says that was built without `netem`.
+/// Error of a kernel built without `netem`.
 const UNKNOWN: &str = "qdisc kind is unknown";
 
 /// A fault of a node's link. It ends when dropped.
@@ -18,8 +18,8 @@ pub struct BadLink {
 }
 
 impl BadLink {
-    /// This many percent of the frames to the node are lost, and of those from it where the kernel has `netem`;
-    /// else the node drops what comes in.
+    /// Loses this percentage of the frames to the node, and also of those from it if the kernel has `netem`;
+    /// otherwise the node drops incoming frames.
     pub fn losing(node: &Node, percent: u8) -> Result<Self> {
         if let Some(bad) = Self::netem(node, &["loss", &format!("{percent}%")])? {
             return Ok(bad);
@@ -37,13 +37,13 @@ impl BadLink {
         Ok(Self { undo: vec![(node.net.clone(), remove)] })
     }
 
-    /// Every frame to and from the node is this many milliseconds late; none where the kernel has no `netem`,
-    /// as nothing else delays.
+    /// Delays every frame to and from the node by `delay_ms`; `None` if the kernel has no `netem`, because nothing
+    /// else can delay.
     pub fn slow(node: &Node, delay_ms: u32) -> Result<Option<Self>> {
         Self::netem(node, &["delay", &format!("{delay_ms}ms")])
     }
 
-    /// At both ends of the link; none where the kernel has no `netem`.
+    /// Sets `netem` at both ends of the link; `None` if the kernel lacks it.
     fn netem(node: &Node, how: &[&str]) -> Result<Option<Self>> {
         let mut bad = Self { undo: Vec::new() };
         let (outer, machine) = (node.port()?, NetWorld::of_machine());
@@ -74,12 +74,12 @@ impl Drop for BadLink {
 }
 
 impl Node {
-    /// No frame reaches it or leaves it any more.
+    /// Takes the node's link down: no frame reaches or leaves it.
     pub fn cut_off(&self) -> Result<()> {
         run("ip", &["link", "set", &self.port()?, "down"]).map(|_| ())
     }
 
-    /// The opposite.
+    /// Brings the node's link up again.
     pub fn reconnect(&self) -> Result<()> {
         run("ip", &["link", "set", &self.port()?, "up"]).map(|_| ())
     }

@@ -1,5 +1,5 @@
-//! A forge's API for comments on pull requests, as GitHub, GitLab and Gitea speak it: what the CI
-//! script needs of them, with pages and tokens, and everything that was asked kept.
+//! A forge's API for comments on pull requests in the dialects of GitHub, GitLab and Gitea: the part that the CI
+//! script needs, with pages and tokens, and a record of every request.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
@@ -14,7 +14,7 @@ use schema::control::lock;
 use serde_json::{Value, json};
 use tokio::runtime::Runtime;
 
-/// Which forge is played.
+/// Forge that is imitated.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ForgeKind {
     /// api.github.com
@@ -25,24 +25,20 @@ pub enum ForgeKind {
     Gitea,
 }
 
-/// A comment.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ForgeComment {
-    /// Its number.
     pub id: u64,
-    /// Who wrote it.
     pub author: String,
-    /// Its text.
     pub body: String,
 }
 
-/// One forge with one pull request, number 7 of project 3 or `ada/fleet`.
+/// A forge with one pull request, number 7 of project 3 or `ada/fleet`.
 #[derive(Debug)]
 pub struct Forge {
     kind: ForgeKind,
     address: String,
     shared: Arc<Shared>,
-    // The server ends with it.
+    // The server ends with the runtime.
     _runtime: Runtime,
 }
 
@@ -51,19 +47,19 @@ struct Shared {
     kind: ForgeKind,
     token: String,
     may_write: bool,
-    // No comment may be changed, not even one's own.
+    // No comment may be changed, not even by its author.
     frozen: AtomicBool,
     comments: Mutex<Vec<ForgeComment>>,
     asked: Mutex<Vec<String>>,
 }
 
-/// Comments on one page.
+/// Comments per page.
 const PAGE: usize = 100;
-/// Who says what the token's account did not.
+/// Author of comments by other accounts than the token's.
 const STRANGER: &str = "mallory";
 
 impl Forge {
-    /// Serves on a free port. `token` is the only one that counts; `may_write` whether it may write.
+    /// Serves on a free port. Only `token` is valid; `may_write` says if it may write.
     pub fn serve(kind: ForgeKind, token: &str, may_write: bool) -> Result<Self> {
         let runtime = Runtime::new()?;
         let listener = runtime.block_on(tokio::net::TcpListener::bind("127.0.0.1:0"))?;
@@ -75,7 +71,7 @@ impl Forge {
         Ok(Self { kind, address, shared, _runtime: runtime })
     }
 
-    /// Address of the API, as the forge's own CI names it.
+    /// Address of the API, as the forge's own CI gives it.
     pub fn api(&self) -> String {
         let path = match self.kind {
             ForgeKind::GitHub => "",
@@ -85,22 +81,22 @@ impl Forge {
         format!("http://{}{path}", self.address)
     }
 
-    /// All comments.
+    /// Comments on the pull request.
     pub fn comments(&self) -> Vec<ForgeComment> {
         lock(&self.shared.comments).clone()
     }
 
-    /// Somebody else's comment.
+    /// Adds a comment by another account.
     pub fn say(&self, body: &str) {
         add(&self.shared, STRANGER, body);
     }
 
-    /// From now on comments can be added and not changed.
+    /// Allows only new comments from now on, no changes.
     pub fn freeze(&self) {
         self.shared.frozen.store(true, Ordering::SeqCst);
     }
 
-    /// The account that the token belongs to.
+    /// Account of the token.
     pub fn account(&self) -> &'static str {
         account(self.kind)
     }
@@ -126,7 +122,7 @@ fn add(shared: &Shared, author: &str, body: &str) -> Value {
     json!({"id": id, "body": body})
 }
 
-/// A person as the forge shows one.
+/// JSON of a user in the forge's format.
 fn person(kind: ForgeKind, login: &str) -> Value {
     match kind {
         ForgeKind::GitHub => json!({"login": login, "type": "User"}),
@@ -188,7 +184,7 @@ fn respond(shared: &Shared, method: &Method, uri: &Uri, body: &[u8]) -> Result<(
     };
     let user = list.split_once("/repos/").or_else(|| list.split_once("/projects/"));
     if user.is_some_and(|(api, _)| uri.path() == format!("{api}/user")) && method == Method::GET {
-        // The token of GitHub Actions is no user's.
+        // The token of GitHub Actions belongs to no user.
         return Ok(match shared.kind {
             ForgeKind::GitHub => (StatusCode::FORBIDDEN, json!({"message": "not accessible by integration"})),
             kind => (StatusCode::OK, person(kind, account(kind))),
@@ -197,7 +193,7 @@ fn respond(shared: &Shared, method: &Method, uri: &Uri, body: &[u8]) -> Result<(
     if uri.path() == list && method == Method::GET {
         let query = uri.query().unwrap_or_default();
         let page = query.split('&').find_map(|pair| pair.strip_prefix("page=")).unwrap_or("1");
-        // Gitea gives all comments of an issue at once, whatever page is asked for.
+        // Gitea returns every comment of an issue, whatever page is requested.
         let skip =
             if shared.kind == ForgeKind::Gitea { 0 } else { (page.parse::<usize>()?.max(1) - 1) * PAGE };
         let take = if shared.kind == ForgeKind::Gitea { usize::MAX } else { PAGE };
@@ -212,7 +208,7 @@ fn respond(shared: &Shared, method: &Method, uri: &Uri, body: &[u8]) -> Result<(
     let mut comments = lock(&shared.comments);
     let found = id.and_then(|id| comments.iter_mut().find(|comment| comment.id == id));
     match found {
-        // GitHub's token may change what others wrote; that is what makes a wrong choice bad.
+        // GitHub's token may change foreign comments, which is why a wrong choice would do harm.
         Some(comment)
             if shared.frozen.load(Ordering::SeqCst)
                 || (shared.kind != ForgeKind::GitHub && comment.author != account(shared.kind)) =>

@@ -1,5 +1,5 @@
-//! Git over HTTP or HTTPS with a token, as a forge serves it: `git http-backend` behind a few lines
-//! of HTTP, so that a story can take the token away or send the client elsewhere.
+//! Git over HTTP or HTTPS with a token, as a forge serves it: `git http-backend` behind a little
+//! HTTP code, so that a story can revoke the token or redirect the client.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{TcpListener, TcpStream};
@@ -18,10 +18,10 @@ use crate::tls;
 use crate::wait::secs;
 use schema::control::lock;
 
-/// Bodies of a fetch are a few kilobytes.
+/// Maximum size of a request; fetches send a few kilobytes.
 const BODY_MAX: usize = 8 << 20;
 
-/// A server of all repositories below one folder.
+/// A server of every repository below one folder.
 #[derive(Debug)]
 pub struct GitHttp {
     port: u16,
@@ -36,7 +36,7 @@ struct Shared {
     polls: AtomicUsize,
     tls: Option<SslAcceptor>,
     redirect: Mutex<Option<String>>,
-    /// Every `Authorization` header that came.
+    /// Received `Authorization` headers.
     shown: Mutex<Vec<String>>,
 }
 
@@ -55,12 +55,12 @@ struct Request {
 }
 
 impl GitHttp {
-    /// Serves the repositories below `root` on a loopback port to clients that show `token` as password.
+    /// Serves the repositories below `root` on a loopback port to clients with `token` as password.
     pub fn serve(root: &Path, port: u16, token: &str) -> Result<Self> {
         Self::start(root, port, token, None)
     }
 
-    /// The same over TLS, with a certificate for `localhost` and 127.0.0.1 of the CA at
+    /// Like `serve`, over TLS, with a certificate for `localhost` and 127.0.0.1 from the CA at
     /// [`GitHttp::ca_file`].
     pub fn serve_tls(root: &Path, port: u16, token: &str) -> Result<Self> {
         let acceptor = tls::acceptor(&ca_file(root))?;
@@ -100,27 +100,27 @@ impl GitHttp {
         format!("{scheme}://127.0.0.1:{}/{repository}", self.port)
     }
 
-    /// The CA that signed the server's certificate.
+    /// Certificate of the CA that signed the server's.
     pub fn ca_file(&self) -> PathBuf {
         ca_file(&self.shared.root)
     }
 
-    /// From now on every request is sent to `base` instead, or to none.
+    /// Redirects every request to `base` from now on; `None` ends that.
     pub fn redirect(&self, base: Option<&str>) {
         *lock(&self.shared.redirect) = base.map(str::to_owned);
     }
 
-    /// How many requests showed a login.
+    /// Number of requests with a login.
     pub fn logins(&self) -> usize {
         lock(&self.shared.shown).len()
     }
 
-    /// How often someone with the right token asked what the branches are.
+    /// Number of valid requests for the list of branches.
     pub fn polls(&self) -> usize {
         self.shared.polls.load(Ordering::SeqCst)
     }
 
-    /// From now on another token counts.
+    /// Replaces the valid token.
     pub fn set_token(&self, token: &str) {
         token.clone_into(&mut lock(&self.shared.token));
     }
@@ -140,13 +140,13 @@ fn ca_file(root: &Path) -> PathBuf {
     root.join("ca.pem")
 }
 
-/// One request; a broken one is the client's trouble.
+/// Answers one request; errors of a broken one concern only its client.
 fn answer(shared: &Shared, stream: TcpStream) {
     let _ = stream.set_read_timeout(Some(secs(10)));
     match &shared.tls {
         None => answer_on(shared, stream),
         Some(tls) => {
-            // A client that does not like the certificate is gone.
+            // A client that rejects the certificate is gone.
             if let Ok(mut stream) = tls.accept(stream) {
                 answer_on(shared, &mut stream);
                 let _ = stream.shutdown();
@@ -195,7 +195,7 @@ fn respond(shared: &Shared, request: &Request) -> Result<Vec<u8>> {
     Ok(response)
 }
 
-/// The password of basic authentication, or a bearer token.
+/// Password of basic authentication, or a bearer token.
 fn password(request: &Request) -> Option<String> {
     let value = header(request, "authorization")?;
     if let Some(token) = value.strip_prefix("Bearer ") {
@@ -231,7 +231,7 @@ fn backend(root: &Path, request: &Request) -> Result<Vec<u8>> {
         }
     }
     let mut child = command.spawn().context("git http-backend does not start")?;
-    // Both bodies are small, so writing first and reading then can't block.
+    // Both bodies are small, so writing before reading can't block.
     child.stdin.take().context("no stdin")?.write_all(&request.body)?;
     Ok(child.wait_with_output()?.stdout)
 }

@@ -16,7 +16,7 @@ pub struct GitRepo {
     work: PathBuf,
 }
 
-/// One change of a working tree.
+/// A change of a working tree.
 #[derive(Debug, Clone)]
 pub enum Change {
     /// Writes a file.
@@ -45,7 +45,7 @@ impl Change {
 }
 
 impl GitRepo {
-    /// Makes both below `dir`, with a first commit on `main` that holds only a README.
+    /// Creates both below `dir`, with a first commit on `main` that holds only a README.
     pub fn create(dir: &Path) -> Result<Self> {
         let repo = Self { bare: dir.join("repo.git"), work: dir.join("work") };
         fs::create_dir_all(&repo.work)?;
@@ -67,13 +67,13 @@ impl GitRepo {
         &self.work
     }
 
-    /// Applies the changes, commits and pushes to `main`; the commit's id.
+    /// Applies the changes, commits and pushes to `main`; returns the commit's id.
     pub fn push(&self, changes: &[Change], message: &str) -> Result<String> {
         self.propose(changes, message)?;
         self.push_head()
     }
 
-    /// Applies the changes and commits them to the clone alone.
+    /// Applies the changes and commits them in the clone only.
     pub fn propose(&self, changes: &[Change], message: &str) -> Result<()> {
         for change in changes {
             self.apply(change)?;
@@ -83,7 +83,7 @@ impl GitRepo {
         Ok(())
     }
 
-    /// Commits whatever the working tree holds and pushes it to `main`; the commit's id.
+    /// Commits the working tree and pushes it to `main`; returns the commit's id.
     pub fn commit_all(&self, message: &str) -> Result<String> {
         self.push(&[], message)
     }
@@ -101,7 +101,7 @@ impl GitRepo {
         self.push_head()
     }
 
-    /// Moves `main` to a commit that the clone knows, whatever is there now.
+    /// Moves `main` to a commit that the clone knows, replacing any other.
     pub fn push_commit(&self, commit: &str) -> Result<String> {
         git(&self.work, &["checkout", "-q", "-f", "-B", "main", commit])?;
         self.push_head()
@@ -112,7 +112,7 @@ impl GitRepo {
         git(&self.work, &["push", "-q", "origin", "--delete", "main"]).map(|_| ())
     }
 
-    /// Takes the remote away (`false`), or brings it back.
+    /// Hides the remote (`false`), or brings it back.
     pub fn reachable(&self, there: bool) -> Result<()> {
         let away = self.bare.with_extension("away");
         let (from, to) = if there { (&away, &self.bare) } else { (&self.bare, &away) };
@@ -124,13 +124,13 @@ impl GitRepo {
         git(&self.work, args)
     }
 
-    /// Commits the index as it is and pushes it to `main`; the commit's id.
+    /// Commits the index as it is and pushes it to `main`; returns the commit's id.
     pub fn commit_index(&self, message: &str) -> Result<String> {
         git(&self.work, &["commit", "-q", "-m", message])?;
         self.push_head()
     }
 
-    /// Makes the bare repository empty, as if someone had made it anew.
+    /// Empties the bare repository, as if it had been recreated.
     pub fn make_anew(&self) -> Result<()> {
         for dir in [self.bare.clone(), self.bare.with_extension("away")] {
             if dir.exists() {
@@ -141,8 +141,8 @@ impl GitRepo {
         git(&self.bare, &["config", "receive.denyDeleteCurrent", "ignore"]).map(|_| ())
     }
 
-    /// Whatever was done to either: the bare repository is made anew, and `main` is a new commit upon
-    /// `commit` with the same files; its id.
+    /// Restores both repositories after any damage: recreates the bare one, and makes `main` a new commit on top of
+    /// `commit` with the same files; returns its id.
     pub fn restore(&self, commit: &str, message: &str) -> Result<String> {
         self.make_anew()?;
         git(&self.work, &["checkout", "-q", "-f", "-B", "main", commit])?;
@@ -178,7 +178,7 @@ impl GitRepo {
     }
 }
 
-/// git, deaf to the configuration of the user who runs the tests.
+/// Runs git, ignoring the configuration of the user who runs the tests.
 fn git(dir: &Path, args: &[&str]) -> Result<String> {
     let mut command = Command::new("git");
     command

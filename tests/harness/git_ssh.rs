@@ -1,7 +1,7 @@
-//! Git over SSH: a real sshd with keys of its own on loopback, whose one use is `git-upload-pack`.
+//! Git over SSH: a real sshd with its own keys on loopback, which only runs `git-upload-pack`.
 //!
-//! It ends with its starter, however that ends (see `Daemon`). Nothing of the user's or the
-//! machine's SSH configuration is read or written.
+//! It ends with its starter, however that ends (see `Daemon`). No SSH configuration of the user or the
+//! machine is read or written.
 
 use std::fs;
 use std::net::TcpStream;
@@ -12,7 +12,7 @@ use anyhow::{Context, Result};
 use crate::process::{Daemon, run};
 use crate::wait::{eventually, secs};
 
-/// A server of all repositories that its user may read.
+/// A server of every repository that its user may read.
 #[derive(Debug)]
 pub struct GitSsh {
     dir: PathBuf,
@@ -38,11 +38,11 @@ impl GitSsh {
                 run("ssh-keygen", &["-q", "-N", "", "-C", "", "-t", kind, "-f", text(&file)?])?;
             }
         }
-        // As root, sshd wants this directory, which otherwise its service makes.
+        // As root, sshd requires this directory, which its service usually creates.
         if nix::unistd::geteuid().is_root() {
             fs::create_dir_all("/run/sshd")?;
         }
-        // sshd insists on being called by its whole path.
+        // sshd must be called by its full path.
         let config = dir.join("sshd_config").display().to_string();
         let command = ["/usr/sbin/sshd", "-D", "-e", "-f", &config].map(str::to_owned).to_vec();
         let mut server = Self { daemon: Daemon::new("sshd", &dir, command), dir, port };
@@ -51,25 +51,24 @@ impl GitSsh {
         Ok(server)
     }
 
-    /// Address of a repository by its path.
+    /// URL of a repository, by its path.
     pub fn url(&self, repository: &Path) -> String {
         format!("ssh://{}@127.0.0.1:{}{}", user(), self.port, repository.display())
     }
 
-    /// A key that is let in: `ed25519` or `rsa`; `stranger` is not.
+    /// Private key by name: `ed25519` and `rsa` are authorized, `stranger` is not.
     pub fn key(&self, kind: &str) -> PathBuf {
         self.dir.join(format!("id_{kind}"))
     }
 
-    /// `known_hosts` with the keys of this server; others are `known_hosts_hashed`, `_other` (another
-    /// key under this name), `_empty` and `_elsewhere` (this key
-    /// under another name).
+    /// A `known_hosts` file with the keys of this server; the variants are `known_hosts_hashed`, `_other` (another
+    /// key under this name), `_empty` and `_elsewhere` (this key under another name).
     pub fn known_hosts(&self, variant: &str) -> PathBuf {
         let suffix = if variant.is_empty() { String::new() } else { format!("_{variant}") };
         self.dir.join(format!("known_hosts{suffix}"))
     }
 
-    /// Starts it (again).
+    /// Starts or restarts it.
     pub fn start(&mut self) -> Result<()> {
         self.daemon.start()?;
         eventually("sshd answers", secs(20), || {
@@ -77,7 +76,7 @@ impl GitSsh {
         })
     }
 
-    /// Ends it.
+    /// Stops it.
     pub fn stop(&mut self) -> Result<()> {
         self.daemon.kill()
     }
@@ -106,8 +105,8 @@ impl GitSsh {
         }
         run("ssh-keygen", &["-q", "-H", "-f", text(&self.known_hosts("hashed"))?])?;
         let dir = self.dir.display();
-        // Empty: sshd's shell runs the startup files in the home folder before each command, and those of this machine may
-        // wait for each other.
+        // Empty: sshd's shell runs the startup files in the home folder before each command, and those of this
+        // machine may wait for each other.
         fs::create_dir_all(self.dir.join("home"))?;
         let settings = format!(
             "ListenAddress 127.0.0.1\nPort {}\nHostKey {dir}/host_ed25519\nHostKey {dir}/host_rsa\n\

@@ -1,5 +1,5 @@
-//! Webhooks as a Git server sends them: reconcilers that take them, requests signed by openssl (not
-//! by our own code), and senders of far too much.
+//! Webhooks as a Git server sends them: reconcilers that accept them, requests signed by openssl (not
+//! by our own code), and senders of much too large bodies.
 
 use std::io::{Read as _, Write as _};
 use std::net::TcpStream;
@@ -13,16 +13,16 @@ use crate::cluster::{Cluster, ClusterOptions};
 use crate::http::http_post_body;
 
 const SECRET: &str = "an-e2e-webhook-secret-0123456789";
-/// Requests that come at once, and how large each is.
+/// Number of concurrent large requests.
 pub const LARGE: usize = 100;
 const LARGE_BYTES: usize = 50 << 20;
 
-/// The address of reconciler `index` for webhooks.
+/// Webhook address of reconciler `index`.
 fn hooks_at(cluster: &Cluster, index: u16) -> String {
     format!("127.0.0.1:{}", cluster.slot().port(10 + index))
 }
 
-/// A cluster whose reconcilers take webhooks and poll once an hour. Its nodes are not started.
+/// A cluster whose reconcilers accept webhooks and poll once an hour. Its nodes are not started.
 pub fn with_hooks(reconcilers: u16) -> Result<Cluster> {
     let options = ClusterOptions { poll: "1h", reconcilers, ..ClusterOptions::default() };
     let mut cluster = Cluster::prepare(options)?;
@@ -39,7 +39,7 @@ pub fn with_hooks(reconcilers: u16) -> Result<Cluster> {
         cluster.reconcilers[at].start()?;
         cluster.wait_reconciler(at)?;
         if index == 0 {
-            // The first look of all is over: from here on only hooks bring anything.
+            // The very first run is over: from here on only hooks trigger a run.
             cluster.source_where("the first look is over", |source| source.observed_commit.is_some())?;
         }
     }
@@ -54,7 +54,7 @@ pub struct SignedHook {
     signature: String,
 }
 
-/// What GitHub would send for a push of `commit`.
+/// Request that GitHub would send for a push of `commit`.
 pub fn signed(cluster: &Cluster, id: &str, commit: &str) -> Result<SignedHook> {
     let body = json!({"ref": "refs/heads/main", "after": commit, "repository": {"full_name": "lab/cluster"}});
     let body = body.to_string();
@@ -68,7 +68,7 @@ pub fn signed(cluster: &Cluster, id: &str, commit: &str) -> Result<SignedHook> {
 }
 
 impl SignedHook {
-    /// Sends it to reconciler `index`; status code and answer.
+    /// Sends it to reconciler `index`; returns status code and answer.
     pub fn send(&self, cluster: &Cluster, index: u16) -> Result<(u16, Value)> {
         let headers = [
             ("X-Hub-Signature-256", self.signature.as_str()),
@@ -86,14 +86,14 @@ pub fn hook(cluster: &Cluster, index: u16, id: &str, commit: &str) -> Result<(u1
     signed(cluster, id, commit)?.send(cluster, index)
 }
 
-/// A line of `/proc/<pid>/status`, in KiB.
+/// Value of a line of `/proc/<pid>/status`, in KiB.
 pub fn memory_kib(pid: u32, line: &str) -> Result<u64> {
     let status = std::fs::read_to_string(format!("/proc/{pid}/status"))?;
     let found = status.lines().find_map(|text| text.strip_prefix(line)).context("no such line")?;
     Ok(found.trim_start_matches(':').split_whitespace().next().context("no number")?.parse()?)
 }
 
-/// Sends as much as is taken of a large body without a length; the answer, if one comes.
+/// Sends as much of a large body without a length as the server accepts; returns the answer, if one comes.
 fn send_large(address: &str) -> Result<String> {
     let mut stream = TcpStream::connect(address)?;
     let signature = "0".repeat(64);
@@ -114,7 +114,7 @@ fn send_large(address: &str) -> Result<String> {
     Ok(String::from_utf8_lossy(&answer).lines().next().unwrap_or_default().to_owned())
 }
 
-/// [`LARGE`] senders at once, none of which knows the secret; the first line of each answer.
+/// Runs [`LARGE`] concurrent senders without the secret; returns the first line of each answer.
 pub fn send_all_large(cluster: &Cluster) -> Result<Vec<String>> {
     let address = hooks_at(cluster, 0);
     let send = |_| {

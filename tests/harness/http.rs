@@ -1,4 +1,4 @@
-//! HTTP as a stranger would speak it: one request on one TCP connection.
+//! Plain HTTP without our own client: one request per TCP connection.
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -10,17 +10,17 @@ use anyhow::{Context, Result};
 
 const LIMIT: Duration = Duration::from_secs(5);
 
-/// GET; status code and body.
+/// Sends a GET; returns status code and body.
 pub fn http_get(address: &str, path: &str) -> Result<(u16, String)> {
     request(address, &format!("GET {path} HTTP/1.0\r\nHost: {address}\r\n\r\n"))
 }
 
-/// POST without a body; status code and body.
+/// Sends a POST without a body; returns status code and body.
 pub fn http_post(address: &str, path: &str) -> Result<(u16, String)> {
     request(address, &format!("POST {path} HTTP/1.0\r\nHost: {address}\r\nContent-Length: 0\r\n\r\n"))
 }
 
-/// POST with headers and a body; status code and body.
+/// Sends a POST with headers and a body; returns status code and body.
 pub fn http_post_body(
     address: &str,
     path: &str,
@@ -33,7 +33,7 @@ pub fn http_post_body(
     request(address, &format!("{head}Content-Length: {length}\r\n\r\n{body}"))
 }
 
-/// GET by way of a Unix socket, as Docker's API is reached; status code and body.
+/// Sends a GET through a Unix socket, such as Docker's; returns status code and body.
 pub(crate) fn unix_get(socket: &Path, path: &str, limit: Duration) -> Result<(u16, String)> {
     let stream = UnixStream::connect(socket).with_context(|| format!("cannot connect to {socket:?}"))?;
     stream.set_read_timeout(Some(limit))?;
@@ -41,7 +41,7 @@ pub(crate) fn unix_get(socket: &Path, path: &str, limit: Duration) -> Result<(u1
         .with_context(|| format!("{socket:?} {path}"))
 }
 
-/// The whole request as it is; status code and body.
+/// Sends a complete request text; returns status code and body.
 pub(crate) fn request(address: &str, head: &str) -> Result<(u16, String)> {
     let socket: SocketAddr = address.parse().with_context(|| format!("{address} is not an address"))?;
     let stream =

@@ -1,4 +1,4 @@
-//! A proxy that tunnels (`CONNECT`) and counts: so that a story sees which way a client goes.
+//! A tunneling proxy (`CONNECT`) that counts, so that a story knows which way a client went.
 
 use std::io::{BufRead, BufReader, Write};
 use std::net::{TcpListener, TcpStream};
@@ -38,7 +38,7 @@ impl HttpProxy {
                 }
                 let shared = Arc::clone(&seen);
                 if let Ok(client) = client {
-                    // A tunnel that breaks is the client's trouble.
+                    // A broken tunnel concerns only its client.
                     spawn(move || drop(tunnel(&shared, client)));
                 }
             }
@@ -46,17 +46,17 @@ impl HttpProxy {
         Ok(Self { port, shared, accept: Some(accept) })
     }
 
-    /// Its address.
+    /// URL of the proxy.
     pub fn url(&self) -> String {
         format!("http://127.0.0.1:{}", self.port)
     }
 
-    /// How many tunnels were dug.
+    /// Number of opened tunnels.
     pub fn tunnels(&self) -> usize {
         self.shared.tunnels.load(Ordering::SeqCst)
     }
 
-    /// All that clients said to the proxy itself.
+    /// Everything that clients sent to the proxy itself.
     pub fn seen(&self) -> String {
         lock(&self.shared.seen).clone()
     }

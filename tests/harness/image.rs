@@ -1,4 +1,4 @@
-//! The two images of the tests, made from Debian's static busybox: there is no registry.
+//! The two images of the tests, built from Debian's static busybox: there is no registry.
 
 use std::fs::{self, File};
 use std::io::Read as _;
@@ -15,16 +15,16 @@ use crate::process::run;
 use crate::slot;
 
 const BUSYBOX: &str = "/bin/busybox";
-/// busybox; `/version` says 1.
+/// Image of busybox whose `/version` is 1.
 pub const IMAGE: &str = "minik8s-e2e/busybox:1";
-/// The same, except that `/version` says 2.
+/// Same image with 2 as `/version`.
 pub const IMAGE_TWO: &str = "minik8s-e2e/busybox:2";
 
-/// Held, shared, for as long as this process lives: run.sh removes the images only while no process
+/// Shared lock held for the lifetime of this process: run.sh removes the images only while no process
 /// holds it, so never from under another run.
 static IN_USE: OnceLock<Flock<File>> = OnceLock::new();
 
-/// Makes both images in a daemon that lacks them.
+/// Builds both images on a daemon that lacks them.
 pub fn ensure_images(docker: &DockerWorld) -> Result<()> {
     let root = slot::root()?;
     if IN_USE.get().is_none() {
@@ -39,13 +39,13 @@ pub fn ensure_images(docker: &DockerWorld) -> Result<()> {
     Ok(())
 }
 
-/// Of stories that share the machine's own Docker: an image that is made twice stays once without a name.
+/// Serializes stories that share the machine's own Docker: building an image twice leaves one without a name.
 fn one_at_a_time(docker: &DockerWorld, root: &Path) -> Result<Option<Flock<File>>> {
     let is_shared = docker.host() == DockerWorld::of_machine().host();
     is_shared.then(|| lock(&root.join("images.machine.lock"), FlockArg::LockExclusive)).transpose()
 }
 
-/// The tar of an image, made by the first that needs it; anew once busybox is another one.
+/// Tar of an image, created on first use, and again when busybox changes.
 fn made(root: &Path, version: &str) -> Result<PathBuf> {
     let _making = lock(&root.join("images.making.lock"), FlockArg::LockExclusive)?;
     let tar = root.join(format!("busybox-{version}.tar"));
@@ -56,8 +56,8 @@ fn made(root: &Path, version: &str) -> Result<PathBuf> {
     }
 }
 
-/// Brings the images that Python functions are built on to a daemon that lacks them. Nodes in namespaces reach no
-/// packages: the machine's own Docker has the images made, and gives them.
+/// Copies the base images of Python functions to a daemon that lacks them. Nodes in namespaces can't download
+/// packages: the machine's own Docker builds the images and provides them.
 pub fn ensure_python(docker: &DockerWorld) -> Result<()> {
     let root = slot::root()?;
     let own = DockerWorld::of_machine();
@@ -69,7 +69,7 @@ pub fn ensure_python(docker: &DockerWorld) -> Result<()> {
     docker.run(&["load", "-i", &tar.to_string_lossy()]).map(|_| ())
 }
 
-/// The images, which the machine's Docker has from here on, and a tar of them.
+/// Builds the images on the machine's Docker if needed; returns their names and a tar of them.
 fn python(root: &Path, own: &DockerWorld) -> Result<(Vec<String>, PathBuf)> {
     let _making = lock(&root.join("python.making.lock"), FlockArg::LockExclusive)?;
     let (agent, scratch) = (agent_binary(), root.to_string_lossy().into_owned());
@@ -79,7 +79,7 @@ fn python(root: &Path, own: &DockerWorld) -> Result<(Vec<String>, PathBuf)> {
     let made = run(&agent.to_string_lossy(), &args)?;
     let images: Vec<String> = made.lines().map(str::to_owned).collect();
     if !was_there {
-        // run.sh removes them with the others.
+        // For run.sh, which removes them with the others.
         fs::write(root.join("python.made"), images.join("\n"))?;
     }
     let tar = root.join(format!("{}.tar", images.join("-").replace(['/', ':'], "_")));
@@ -96,7 +96,7 @@ fn lock(path: &Path, how: FlockArg) -> Result<Flock<File>> {
         .with_context(|| format!("cannot lock {}", path.display()))
 }
 
-/// busybox as a tar below `root`, with this many MiB of noise that no other image has.
+/// Writes busybox as a tar below `root`, with `noise_mib` MiB of noise that no other image has.
 pub(crate) fn archive(root: &Path, version: &str, noise_mib: u64) -> Result<PathBuf> {
     let tar = root.join(format!("busybox-{version}.tar"));
     let tree = root.join(format!("busybox-{version}"));
@@ -119,7 +119,7 @@ pub(crate) fn archive(root: &Path, version: &str, noise_mib: u64) -> Result<Path
     Ok(tar)
 }
 
-/// The file is there only once it is whole: it is kept for later runs, and this one may be killed.
+/// Writes a file so that it exists only once complete: later runs keep it, and this run may be killed.
 fn whole(path: &Path, write: impl FnOnce(&str) -> Result<String>) -> Result<()> {
     let draft = path.with_extension("draft");
     write(&draft.to_string_lossy())?;

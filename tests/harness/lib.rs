@@ -1,7 +1,7 @@
 //! A real cluster on one machine: real Git, etcd, Docker, kernel and both daemons.
 //!
-//! Everything a cluster makes is named by its [`Slot`], so clusters run side by side, beside a
-//! quickstart too, and what a killed test run left is swept by the next one that takes the slot.
+//! Everything that a cluster creates is named after its [`Slot`], so clusters can run side by side and next to a
+//! quickstart, and the leftovers of a killed test run are swept when the slot is taken again.
 
 mod binaries;
 mod chance;

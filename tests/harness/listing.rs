@@ -1,4 +1,4 @@
-//! Everything of a node in which a pod could leave something, as lines to compare.
+//! Everything on a node in which a pod could leave traces, as comparable lines.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -10,13 +10,13 @@ use crate::node::Node;
 use crate::slot::Slot;
 use crate::wait::{eventually, secs};
 
-/// What is on a node: containers, Docker volumes, links, rules, mounts, the agent's files. For a node in
-/// a namespace, which has all of these for itself.
+/// Listing of a node: containers, Docker volumes, links, rules, mounts, the agent's files. For a node in
+/// a namespace, which has its own set of all of these.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Listing(BTreeSet<String>);
 
 impl Listing {
-    /// As it is now.
+    /// Lists the present state.
     pub fn of(node: &Node, slot: &Slot) -> Result<Self> {
         let mut lines = BTreeSet::new();
         for (what, args) in [
@@ -28,14 +28,14 @@ impl Listing {
         lines.extend(node.net.links()?.into_iter().map(|link| format!("link {link}")));
         lines.extend(rules_without_addresses(&node.net.rules()?));
         let below = slot.dir().display().to_string();
-        // The machine's own mounts show in the node too, and those of other tests come and go.
+        // The machine's own mounts are visible in the node, too, and those of other tests come and go.
         let mounts = node.mounts()?;
         lines.extend(mounts.into_iter().filter(|at| at.starts_with(&below)).map(|at| format!("mount {at}")));
         files(node.state_dir(), &mut lines)?;
         Ok(Self(lines))
     }
 
-    /// As it is once the agent has written to disk what it knows of the cluster: a second after its first list
+    /// Lists the state once the agent has written its knowledge of the cluster to disk: a second after its first list
     /// of etcd.
     pub fn at_rest(node: &Node, slot: &Slot) -> Result<Self> {
         let catalog = node.state_dir().join("agent/catalog.json");
@@ -46,14 +46,14 @@ impl Listing {
         Self::of(node, slot)
     }
 
-    /// Without what Docker names by chance: the mounts of its containers' own file systems.
+    /// Leaves out paths with random names from Docker: the mounts of its containers' own file systems.
     #[must_use]
     pub fn without_layers(mut self) -> Self {
         self.0.retain(|line| !(line.starts_with("mount ") && line.contains("/data/")));
         self
     }
 
-    /// Nothing is new and nothing is missing.
+    /// Checks that nothing is new and nothing is missing.
     pub fn ensure_equals(&self, before: &Self) -> Result<()> {
         let new: Vec<_> = self.0.difference(&before.0).take(20).collect();
         let gone: Vec<_> = before.0.difference(&self.0).take(20).collect();
@@ -61,13 +61,13 @@ impl Listing {
         Ok(())
     }
 
-    /// How many lines begin so.
+    /// Number of lines with this prefix.
     pub fn count(&self, prefix: &str) -> usize {
         self.0.iter().filter(|line| line.starts_with(prefix)).count()
     }
 }
 
-/// A pod made again may have another address: what counts is how many rules of a form there are.
+/// Counts the rules of each form: a recreated pod may have another address.
 fn rules_without_addresses(rules: &[String]) -> Vec<String> {
     let is_address = |word: &str| word.starts_with("10.") && word.split('.').count() == 4;
     let mut plain: Vec<String> = rules

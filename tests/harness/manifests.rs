@@ -19,7 +19,7 @@ pub struct WebPod {
     verbose: bool,
 }
 
-/// The pod `name`.
+/// A web pod called `name`.
 pub fn web(name: &str) -> WebPod {
     WebPod {
         name: name.to_owned(),
@@ -35,56 +35,56 @@ pub fn web(name: &str) -> WebPod {
 }
 
 impl WebPod {
-    /// Another image.
+    /// Sets another image.
     #[must_use]
     pub fn image(mut self, image: &str) -> Self {
         image.clone_into(&mut self.image);
         self
     }
 
-    /// What it answers.
+    /// Sets its answer.
     #[must_use]
     pub fn greeting(mut self, greeting: &str) -> Self {
         greeting.clone_into(&mut self.greeting);
         self
     }
 
-    /// One more label.
+    /// Adds a label.
     #[must_use]
     pub fn label(mut self, name: &str, value: &str) -> Self {
         self.labels.insert(name.to_owned(), value.to_owned());
         self
     }
 
-    /// A port of the node that leads to it.
+    /// Sets a host port that leads to it.
     #[must_use]
     pub fn host_port(mut self, port: u16) -> Self {
         self.host_port = Some(port);
         self
     }
 
-    /// Its log names who asked.
+    /// Logs the client of each request.
     #[must_use]
     pub fn verbose(mut self) -> Self {
         self.verbose = true;
         self
     }
 
-    /// Runs on that node.
+    /// Pins it to that node.
     #[must_use]
     pub fn on(mut self, node: &str) -> Self {
         self.node = Some(node.to_owned());
         self
     }
 
-    /// More lines for the container, indented as its fields are (4 spaces).
+    /// Adds lines to the container, indented like its fields (4 spaces).
     #[must_use]
     pub fn container_fields(mut self, lines: &str) -> Self {
         self.extra.push_str(lines);
         self
     }
 
-    /// A second container `files` that shares the volume from which the first serves, and
+    /// Adds a second container `files` that shares the volume from which the first serves, and
     /// writes `shared.txt` into it.
     #[must_use]
     pub fn with_sidecar(mut self) -> Self {
@@ -93,7 +93,7 @@ impl WebPod {
     }
 }
 
-/// The command of every container: it ends at once on SIGTERM, as a well-made one does.
+/// Command of every container: it exits immediately on SIGTERM, as a well-behaved server does.
 const SERVE: &str = "trap 'exit 0' TERM; echo \"$GREETING\" > /data/index.html; \
                      echo serving; httpd -f $VERBOSE -p 8080 -h /data & wait";
 const WRITE: &str = "trap 'exit 0' TERM; echo 'from the sidecar' > /data/shared.txt; \
@@ -132,7 +132,7 @@ impl fmt::Display for WebPod {
     }
 }
 
-/// The smallest pod there is: one container that sleeps. For benches.
+/// The smallest possible pod: one sleeping container. For benches.
 pub fn sleeper(name: &str) -> String {
     format!(
         "apiVersion: v1\nkind: Pod\nmetadata:\n  name: {name}\nspec:\n  \
@@ -141,8 +141,8 @@ pub fn sleeper(name: &str) -> String {
     )
 }
 
-/// A pod with all that leaves traces on a node: volumes on disk and in memory, `subPath`, an init
-/// container, and a host port if one is given. It ends at once.
+/// A pod with everything that leaves traces on a node: volumes on disk and in memory, `subPath`, an init
+/// container, and a host port if one is given. It stops immediately.
 pub fn rich(name: &str, image: &str, host_port: Option<u16>) -> String {
     let port = host_port.map(|port| format!("    ports: [{{containerPort: 80, hostPort: {port}}}]\n"));
     let mounts = "    volumeMounts:\n    - {name: disk, mountPath: /disk}\n    \
@@ -157,7 +157,7 @@ pub fn rich(name: &str, image: &str, host_port: Option<u16>) -> String {
     )
 }
 
-/// The spec of a Workflow that counts to `{"n": 0, "until": n}`: two transitions a round, and one at the end.
+/// Spec of a Workflow that counts to `{"n": 0, "until": n}`: two transitions per round, and one at the end.
 pub const COUNTS: &str = "
   startAt: count
   states:

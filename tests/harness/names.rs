@@ -1,4 +1,4 @@
-//! Asking for names with `dig`, and a name server beyond the cluster that says what a story needs.
+//! Name lookups with `dig`, and a name server outside of the cluster with the answers that a story needs.
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream, UdpSocket};
@@ -11,23 +11,23 @@ use anyhow::{Context, Result};
 
 use crate::net_world::NetWorld;
 
-/// What `dig` showed.
+/// Output of `dig`.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Said {
     /// `NOERROR`, `NXDOMAIN`, …
     pub status: String,
     /// `aa`, `tc`, …
     pub flags: Vec<String>,
-    /// The answers as `TYPE data`, sorted.
+    /// Answers as `TYPE data`, sorted.
     pub answers: Vec<String>,
-    /// Times of the answers, in seconds.
+    /// TTLs of the answers, in seconds.
     pub ttls: Vec<u32>,
     /// Names of the SOA records of the authority section.
     pub authority: Vec<String>,
 }
 
 impl Said {
-    /// The answers; else the status, with the zone that says so.
+    /// Answers; if there are none, the status with the zone that returned it.
     pub fn gist(&self) -> Vec<String> {
         match self.answers.is_empty() {
             true => vec![format!("{} {}", self.status, self.authority.join(" ")).trim().to_owned()],
@@ -36,7 +36,7 @@ impl Said {
     }
 }
 
-/// Asks `server` for a name from a network namespace. `options` are dig's own, such as `+notcp`.
+/// Queries `server` for a name from a network namespace. `options` are dig's own, such as `+notcp`.
 pub fn dig(from: &NetWorld, server: &str, name: &str, kind: &str, options: &[&str]) -> Result<Said> {
     let at = format!("@{server}");
     let mut args = vec![at.as_str(), "+tries=1", "+time=5", "+nostats", "+nocmd", "-q", name, "-t", kind];
@@ -72,8 +72,8 @@ fn read(text: &str) -> Said {
     said
 }
 
-/// A name server of the outside: `192.0.2.77` for every name, but for those that begin with `missing.`
-/// (NXDOMAIN with an SOA) and `large.` (100 addresses, cut off over UDP). It ends when dropped.
+/// An outside name server: `192.0.2.77` for every name except those that start with `missing.`
+/// (NXDOMAIN with an SOA) or `large.` (100 addresses, truncated over UDP). It ends when dropped.
 #[derive(Debug)]
 pub struct Upstream {
     address: SocketAddr,
@@ -83,7 +83,7 @@ pub struct Upstream {
 }
 
 impl Upstream {
-    /// Listens.
+    /// Starts listening.
     pub fn serve(address: SocketAddr) -> Result<Self> {
         let udp = UdpSocket::bind(address).with_context(|| format!("{address} is taken"))?;
         let tcp = TcpListener::bind(address).with_context(|| format!("{address} is taken"))?;
@@ -103,12 +103,12 @@ impl Upstream {
         Ok(Self { address, asked, ended, threads })
     }
 
-    /// Where it listens.
+    /// Address that it listens on.
     pub fn address(&self) -> SocketAddr {
         self.address
     }
 
-    /// How many questions it got.
+    /// Number of received queries.
     pub fn asked(&self) -> usize {
         self.asked.load(Ordering::SeqCst)
     }
@@ -139,7 +139,7 @@ fn over_tcp(listener: &TcpListener, asked: &AtomicUsize, ended: &AtomicBool) {
         match listener.accept() {
             Ok((stream, _)) => {
                 asked.fetch_add(1, Ordering::SeqCst);
-                // A client that leaves is no trouble of ours.
+                // A client that disconnects is no error.
                 let _ = serve_one(stream);
             }
             Err(_) => std::thread::sleep(Duration::from_millis(10)),
@@ -159,7 +159,7 @@ fn serve_one(mut stream: TcpStream) -> Result<()> {
     Ok(stream.write_all(&answer)?)
 }
 
-/// The message by hand (RFC 1035, 4.1): header, the question as it came, records that point to its name.
+/// Builds the message by hand (RFC 1035, 4.1): header, the received question, records that point to its name.
 fn answer(packet: &[u8], whole: bool) -> Option<Vec<u8>> {
     let mut end = 12;
     while *packet.get(end)? != 0 {
@@ -175,7 +175,7 @@ fn answer(packet: &[u8], whole: bool) -> Option<Vec<u8>> {
         b"missing" => {
             flags |= 3;
             authorities = 1;
-            // The root's SOA, one hour; negative answers may be kept for as long.
+            // The root's SOA, one hour; negative answers may be cached for as long.
             records.extend_from_slice(&[0, 0, 6, 0, 1, 0, 0, 14, 16, 0, 22, 0, 0]);
             for number in [1u32, 2, 3, 4, 3600] {
                 records.extend_from_slice(&number.to_be_bytes());

@@ -1,4 +1,4 @@
-//! What the kernel says: links, addresses, rules, in one network namespace.
+//! State of the kernel in one network namespace: links, addresses, rules.
 
 use std::fs::File;
 
@@ -8,7 +8,7 @@ use serde::Deserialize;
 
 use crate::process::run;
 
-/// One network namespace.
+/// A network namespace.
 #[derive(Debug, Clone)]
 pub struct NetWorld {
     enter: Vec<String>,
@@ -29,27 +29,27 @@ struct Address {
 }
 
 impl NetWorld {
-    /// The machine's own.
+    /// The machine's own namespace.
     pub fn of_machine() -> Self {
         Self { enter: Vec::new() }
     }
 
-    /// That of a process.
+    /// Namespace of a process.
     pub fn of_process(pid: u32) -> Self {
         Self { enter: vec!["nsenter".to_owned(), format!("--net=/proc/{pid}/ns/net")] }
     }
 
-    /// That which a file stands for, such as `/var/run/netns/NAME`.
+    /// Namespace behind a file such as `/var/run/netns/NAME`.
     pub fn of_file(path: &str) -> Self {
         Self { enter: vec!["nsenter".to_owned(), format!("--net={path}")] }
     }
 
-    /// A program in it: the words to start it with.
+    /// Command line that starts a program in the namespace.
     pub fn command(&self, program: &str) -> Vec<String> {
         self.enter.iter().cloned().chain([program.to_owned()]).collect()
     }
 
-    /// A command in it.
+    /// Runs a command in the namespace.
     pub fn run(&self, program: &str, args: &[&str]) -> Result<String> {
         let command = self.command(program);
         let mut words: Vec<&str> = command.iter().map(String::as_str).collect();
@@ -57,7 +57,7 @@ impl NetWorld {
         run(words[0], &words[1..])
     }
 
-    /// Does something on a thread that is in it: sockets made there stay in it.
+    /// Runs `what` on a thread in the namespace: sockets created there stay in it.
     pub fn within<T: Send>(&self, what: impl FnOnce() -> Result<T> + Send) -> Result<T> {
         let file = self.enter.get(1).and_then(|word| word.strip_prefix("--net="));
         let namespace = file.map(|path| File::open(path).with_context(|| path.to_owned())).transpose()?;
@@ -77,7 +77,7 @@ impl NetWorld {
         Ok(self.shown()?.into_iter().map(|link| link.ifname).collect())
     }
 
-    /// All IPv4 addresses as `interface address/prefix`.
+    /// IPv4 addresses as `interface address/prefix`.
     pub fn addresses(&self) -> Result<Vec<String>> {
         Ok(self
             .shown()?
@@ -95,7 +95,7 @@ impl NetWorld {
         Ok(shown.into_iter().filter_map(|link| serde_json::from_value(link).ok()).collect())
     }
 
-    /// All iptables rules and chains as `table: line`, without counters.
+    /// Every iptables rule and chain as `table: line`, without counters.
     pub fn rules(&self) -> Result<Vec<String>> {
         let mut table = String::new();
         let mut rules = Vec::new();
@@ -114,7 +114,7 @@ impl NetWorld {
     }
 }
 
-/// The network namespace of a process, by the kernel's name for it.
+/// Kernel's name of a process's network namespace.
 pub fn netns_of(pid: u32) -> Result<String> {
     let link =
         std::fs::read_link(format!("/proc/{pid}/ns/net")).with_context(|| format!("no process {pid}"))?;

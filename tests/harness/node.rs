@@ -1,5 +1,5 @@
-//! A node: where an agent and a Docker daemon run. The machine itself, or a network namespace
-//! with a dockerd of its own.
+//! A node, with an agent and a Docker daemon: the machine itself, or a network namespace
+//! with its own dockerd.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -15,43 +15,41 @@ use crate::process::{Daemon, Outcome, outcome, run};
 use crate::slot::Slot;
 use crate::wait::{eventually, secs};
 
-/// The port of every agent in a namespace.
+/// Port of every agent in a namespace.
 const AGENT_PORT: u16 = 7071;
-/// Where functions are called on nodes in namespaces, and the slot's port for that on the machine itself.
+/// Port for calls of functions on nodes in namespaces; on the machine itself, the offset of the slot's port for them.
 const FUNCTIONS_PORT: u16 = 8081;
 const FUNCTIONS_OFFSET: u16 = 19;
 
-/// One node of a cluster.
+/// A node of a cluster.
 #[derive(Debug)]
 pub struct Node {
-    /// Its name in the cluster.
+    /// Name in the cluster.
     pub name: String,
-    /// Its Docker daemon.
     pub docker: DockerWorld,
-    /// Its kernel's network.
+    /// Kernel network of the node.
     pub net: NetWorld,
-    /// Its agent.
     pub agent: Daemon,
-    /// Its own dockerd; none on the machine itself.
+    /// Own dockerd; `None` on the machine itself.
     pub dockerd: Option<Daemon>,
     state_dir: PathBuf,
     instance: String,
     listen: String,
-    /// Where functions are called.
+    /// Address for calls of functions.
     calls: String,
     enter: Vec<String>,
     holder: Option<Daemon>,
     node_ip: Option<String>,
-    /// Its agent is given no address, and finds it out.
+    /// True if its agent gets no address and must find it.
     finds_address: bool,
-    /// Number of the VXLAN network, and its port: no two slots share one.
+    /// Number and port of the VXLAN network: no two slots share them.
     vxlan: (String, String),
-    /// File with the password of the etcd user that has the node's name; none without authentication.
+    /// File with the password of the etcd user named after the node; `None` without authentication.
     pub(crate) etcd_password: Option<PathBuf>,
 }
 
 impl Node {
-    /// The machine itself, with the daemon that runs there.
+    /// The machine itself, with its own Docker daemon.
     pub fn host(slot: &Slot) -> Result<Self> {
         let docker = DockerWorld::of_machine();
         ensure_images(&docker)?;
@@ -76,8 +74,8 @@ impl Node {
         })
     }
 
-    /// Node `index` (from 1) in a network namespace and a mount namespace of its own, joined to
-    /// the slot's host bridge, with a dockerd which is about to answer. `live_restore`: its containers outlive it.
+    /// Node `index` (from 1) in a separate network namespace and mount namespace, attached to
+    /// the slot's host bridge, with a dockerd that is starting. With `live_restore`, its containers outlive it.
     pub fn in_namespace(slot: &Slot, index: u8, live_restore: bool) -> Result<Self> {
         let name = format!("{}n{index}", slot.instance());
         let dir = slot.dir().join(format!("n{index}"));
@@ -85,8 +83,8 @@ impl Node {
         let address = slot.underlay(10 + index);
         join_bridge(slot, &name, index, &address)?;
 
-        // The holder keeps both namespaces while dockerd is away. Mounts of the machine come in
-        // as slaves: what Docker unmounts out there is not kept busy in here.
+        // The holder keeps both namespaces while dockerd is away. The machine's mounts are
+        // slaves here: anything that Docker unmounts outside is not kept busy inside.
         let ready = dir.join("holder.ready");
         let script = format!(
             "mount --make-rslave / && mount -t tmpfs none /run && mkdir -p /run/docker && \
@@ -132,7 +130,7 @@ impl Node {
         Ok(node)
     }
 
-    /// Waits until the node's own dockerd has what pods need.
+    /// Waits until the node's own dockerd has the images that pods need.
     pub fn wait_ready(&self) -> Result<()> {
         self.wait_docker()?;
         ensure_images(&self.docker)
@@ -156,7 +154,7 @@ impl Node {
         .with_context(|| dockerd.log_tail())
     }
 
-    /// SIGTERM to the node's own dockerd, and waits for its end.
+    /// Sends SIGTERM to the node's own dockerd, and waits until it exits.
     pub fn stop_docker(&mut self) -> Result<()> {
         let dockerd = self.dockerd.as_mut().context("the machine's own dockerd is not ours to stop")?;
         dockerd.end(Signal::SIGTERM, secs(30)).map(|_| ())
@@ -185,7 +183,7 @@ impl Node {
         })
     }
 
-    /// The agent's whole command line, with the way into the node's namespaces.
+    /// Full command line of the agent, including the way into the node's namespaces.
     pub fn agent_command(&self, subcommand: &str, etcd: &str) -> Vec<String> {
         let mut command = self.enter.clone();
         command.push(agent_binary().to_string_lossy().into_owned());
@@ -206,19 +204,19 @@ impl Node {
         command
     }
 
-    /// `minik8s-agent reset` on this node.
+    /// Runs `minik8s-agent reset` on this node.
     pub fn reset(&self) -> Result<Outcome> {
         let command = self.agent_command("reset", "");
         outcome(std::process::Command::new(&command[0]).args(&command[1..]), secs(60))
     }
 
-    /// From its next start on, its agent is given no address: it finds it out, and its API is at all of them.
+    /// Gives its agent no address from the next start on: the agent finds it, and its API listens on every address.
     pub fn find_address(&mut self) {
         self.finds_address = true;
         self.listen = format!("0.0.0.0:{AGENT_PORT}");
     }
 
-    /// Gives the node another address among the nodes; the former one is gone.
+    /// Gives the node another address among the nodes, and removes the former one.
     pub fn move_to(&mut self, address: &str, gateway: &str) -> Result<()> {
         let script = format!(
             "ip addr flush dev eth0 && ip addr add {address}/24 dev eth0 && ip route add default via {gateway}"
@@ -228,7 +226,7 @@ impl Node {
         Ok(())
     }
 
-    /// Gives its Docker and its agent the CA of a registry, which the machine does not learn.
+    /// Gives its Docker and its agent the CA of a registry, but not the machine.
     pub fn trust(&self, registry: &str, ca: &Path) -> Result<()> {
         let script = format!(
             "mkdir -p /etc/docker && mount -t tmpfs none /etc/docker && mkdir -p /etc/docker/certs.d/{registry} && \
@@ -241,7 +239,7 @@ impl Node {
         run(args[0], &args[1..]).map(drop)
     }
 
-    /// The machine's end of its link.
+    /// Machine's end of its link.
     pub(crate) fn port(&self) -> Result<String> {
         let number = self.name.strip_prefix(&format!("{}n", self.instance));
         let number =
@@ -249,23 +247,23 @@ impl Node {
         Ok(format!("{}h{number}", self.instance))
     }
 
-    /// The file of its network namespace.
+    /// File of its network namespace.
     pub fn namespace(&self) -> Result<String> {
         let holder = self.holder.as_ref().context("the machine itself has no namespace of its own")?;
         Ok(format!("/proc/{}/ns/net", holder.pid()?))
     }
 
-    /// Its address among the nodes.
+    /// Address among the nodes.
     pub fn address(&self) -> Result<&str> {
         self.node_ip.as_deref().context("the machine itself has no address of its own")
     }
 
-    /// Where the agent keeps its files.
+    /// Directory of the agent's files.
     pub fn state_dir(&self) -> &Path {
         &self.state_dir
     }
 
-    /// Where something is mounted, as the node sees it.
+    /// Mount points, as the node sees them.
     pub fn mounts(&self) -> Result<Vec<String>> {
         let process =
             self.holder.as_ref().map_or_else(|| Ok("self".to_owned()), |h| h.pid().map(|p| p.to_string()))?;
@@ -273,7 +271,7 @@ impl Node {
         Ok(table.lines().filter_map(|line| line.split(' ').nth(1)).map(str::to_owned).collect())
     }
 
-    /// Where callers outside of its namespaces reach functions: `address:port`.
+    /// Address for callers of functions outside of its namespaces: `address:port`.
     pub fn functions(&self) -> Result<String> {
         match self.enter.is_empty() {
             true => Ok(self.calls.clone()),
@@ -281,7 +279,7 @@ impl Node {
         }
     }
 
-    /// Where its agent's API listens.
+    /// Listen address of its agent's API.
     pub fn listen(&self) -> &str {
         &self.listen
     }
@@ -296,7 +294,7 @@ impl Drop for Node {
     fn drop(&mut self) {
         let _ = self.agent.kill();
         if let Some(mut dockerd) = self.dockerd.take() {
-            // Whatever the agent left: the daemon goes, so its containers must go first.
+            // Containers that the agent left must go before their daemon.
             let _ = self.docker.remove_by_filter("status=running");
             let _ = self.docker.remove_by_filter("status=exited");
             let _ = dockerd.end(Signal::SIGTERM, secs(30));
@@ -315,7 +313,7 @@ fn words(words: &[&str]) -> Vec<String> {
 
 fn dockerd(enter: &[String], dir: &Path, host: &str, live_restore: bool) -> Vec<String> {
     let mut command = enter.to_vec();
-    // Docker Swarm asks a registry for the image of every task, unless this is set.
+    // Without this, Docker Swarm queries a registry for the image of every task.
     let environment = (!live_restore).then_some("DOCKER_SERVICE_PREFER_OFFLINE_IMAGE=1");
     command.extend(["env"].into_iter().chain(environment).map(str::to_owned));
     command.extend(words(&[
@@ -333,7 +331,7 @@ fn dockerd(enter: &[String], dir: &Path, host: &str, live_restore: bool) -> Vec<
     command
 }
 
-/// The namespace, and a veth from it into the slot's host bridge, which is made if it is not there.
+/// Creates the namespace, and a veth from it into the slot's host bridge, which is created if missing.
 fn join_bridge(slot: &Slot, name: &str, index: u8, address: &str) -> Result<()> {
     let bridge = format!("{}h", slot.instance());
     let port = format!("{bridge}{index}");
@@ -341,7 +339,7 @@ fn join_bridge(slot: &Slot, name: &str, index: u8, address: &str) -> Result<()> 
         run("ip", &["link", "add", &bridge, "type", "bridge"])?;
         run("ip", &["addr", "add", &format!("{}/24", slot.underlay(1)), "dev", &bridge])?;
         run("ip", &["link", "set", &bridge, "up"])?;
-        // Docker drops what is forwarded; frames between nodes pass there too.
+        // Docker drops forwarded packets; frames between nodes pass there, too.
         for direction in ["-i", "-o"] {
             run("iptables", &["-w", "-I", "FORWARD", direction, &bridge, "-j", "ACCEPT"])?;
         }

@@ -1,5 +1,5 @@
-//! A host beyond the cluster: a network namespace with one address on a link to the machine, and
-//! an HTTP server there that says who asked.
+//! A host outside of the cluster: a network namespace with one address on a link to the machine, and
+//! an HTTP server in it that records its clients.
 
 use std::fs;
 
@@ -11,8 +11,8 @@ use crate::wait::{eventually, secs};
 
 const PORT: u16 = 9000;
 
-/// Makes a network namespace and a link of the same name from the machine (`gateway`) to it (`address`).
-/// Both go with the slot that the name belongs to.
+/// Creates a network namespace and a link of the same name from the machine (`gateway`) to it (`address`).
+/// The sweep of the slot that the name belongs to removes both.
 pub(crate) fn linked_namespace(name: &str, gateway: &str, address: &str) -> Result<()> {
     run("ip", &["netns", "add", name])?;
     run("ip", &["link", "add", name, "type", "veth", "peer", "name", "eth0", "netns", name])?;
@@ -23,7 +23,7 @@ pub(crate) fn linked_namespace(name: &str, gateway: &str, address: &str) -> Resu
     Ok(())
 }
 
-/// The host with its server. The link and the namespace go with the slot.
+/// The host with its server. The sweep of the slot removes link and namespace.
 #[derive(Debug)]
 pub struct Outside {
     server: Daemon,
@@ -32,12 +32,12 @@ pub struct Outside {
 }
 
 impl Outside {
-    /// Makes the host and starts its server.
+    /// Creates the host and starts its server.
     pub fn start(slot: &Slot) -> Result<Self> {
         let name = format!("{}x", slot.instance());
         let (gateway, address) = (slot.underlay(253), slot.underlay(254));
         linked_namespace(&name, &gateway, &address)?;
-        // No route back to the pods: an answer reaches them only if the machine asked for them.
+        // No route back to the pods: an answer reaches them only if the machine masqueraded the request.
         let home = slot.dir().join("outside-www");
         fs::create_dir_all(&home)?;
         fs::write(home.join("index.html"), "from outside\n")?;
@@ -55,17 +55,17 @@ impl Outside {
         Ok(outside)
     }
 
-    /// Where its server answers `from outside`.
+    /// URL at which its server answers `from outside`.
     pub fn url(&self) -> String {
         format!("http://{}:{PORT}/", self.address)
     }
 
-    /// The machine's own address on the link.
+    /// Machine's own address on the link.
     pub fn machine_address(&self) -> &str {
         &self.gateway
     }
 
-    /// What the server wrote down of its clients.
+    /// Clients recorded by the server.
     pub fn clients(&self) -> String {
         self.server.log_tail()
     }

@@ -1,7 +1,7 @@
-//! Child processes: daemons that a story kills, stops and starts again, and commands that end.
+//! Child processes: daemons that a story kills, stops and restarts, and commands that end.
 //!
-//! A daemon dies with the thread that started it (`setpriv --pdeathsig`), so a test run that is
-//! killed leaves none; its pid and start time are on disk for the sweep all the same.
+//! A daemon dies with the thread that started it (`setpriv --pdeathsig`), so a killed test run
+//! leaves none; its pid and start time are on disk for the sweep anyway.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{Read, Seek, SeekFrom};
@@ -18,7 +18,7 @@ use rustix::process::{PidfdFlags, pidfd_open};
 
 use crate::wait::eventually;
 
-/// The longest that a command which should end may take.
+/// Time limit of a command.
 const COMMAND_LIMIT: Duration = Duration::from_secs(120);
 
 /// A long-running child with its log.
@@ -32,7 +32,7 @@ pub struct Daemon {
 }
 
 impl Daemon {
-    /// A daemon that is not started yet. `dir` takes its log `<name>.log` and its pid file.
+    /// A daemon that is not started yet. Its log `<name>.log` and its pid file are in `dir`.
     pub fn new(name: impl Into<String>, dir: &Path, command: Vec<String>) -> Self {
         Self { name: name.into(), command, env: Vec::new(), dir: dir.to_owned(), child: None }
     }
@@ -44,17 +44,17 @@ impl Daemon {
         self
     }
 
-    /// Sets one more variable of its environment for the next start.
+    /// Sets another environment variable for the next start.
     pub fn set_env(&mut self, name: &str, value: &str) {
         self.env.push((name.to_owned(), value.to_owned()));
     }
 
-    /// Replaces the command of the next start.
+    /// Replaces the command for the next start.
     pub fn set_command(&mut self, command: Vec<String>) {
         self.command = command;
     }
 
-    /// Starts it; its output goes to the end of its log.
+    /// Starts it; its output is appended to its log.
     pub fn start(&mut self) -> Result<()> {
         ensure!(!self.is_running(), "{} runs already", self.name);
         fs::create_dir_all(&self.dir)?;
@@ -74,17 +74,16 @@ impl Daemon {
         Ok(())
     }
 
-    /// Its name.
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// Its process id.
+    /// Process id of the running daemon.
     pub fn pid(&self) -> Result<u32> {
         self.child.as_ref().map(Child::id).with_context(|| format!("{} does not run", self.name))
     }
 
-    /// Whether it runs (stopped by a signal counts as running).
+    /// True while it runs, even if stopped by a signal.
     pub fn is_running(&mut self) -> bool {
         self.child.as_mut().is_some_and(|child| matches!(child.try_wait(), Ok(None)))
     }
@@ -95,7 +94,7 @@ impl Daemon {
             .with_context(|| format!("cannot signal {}", self.name))
     }
 
-    /// `kill -9`, and waits for the end.
+    /// Kills it with SIGKILL, and waits until it has exited.
     pub fn kill(&mut self) -> Result<()> {
         if let Some(mut child) = self.child.take() {
             let _ = child.kill();
@@ -104,7 +103,7 @@ impl Daemon {
         Ok(())
     }
 
-    /// Sends `signal` and waits for the end.
+    /// Sends `signal`, and waits until it has exited.
     pub fn end(&mut self, signal: Signal, within: Duration) -> Result<ExitStatus> {
         self.signal(signal)?;
         let status = self.wait_end(within)?;
@@ -112,7 +111,7 @@ impl Daemon {
         Ok(status)
     }
 
-    /// Waits until it ends by itself.
+    /// Waits until it exits by itself.
     pub fn wait_end(&mut self, within: Duration) -> Result<ExitStatus> {
         let name = self.name.clone();
         let child = self.child.as_mut().with_context(|| format!("{name} does not run"))?;
@@ -121,12 +120,12 @@ impl Daemon {
         })
     }
 
-    /// Where its output goes.
+    /// File of its output.
     pub fn log_path(&self) -> PathBuf {
         self.dir.join(format!("{}.log", self.name))
     }
 
-    /// The last lines of its log, at most 16 KiB.
+    /// End of its log, at most 16 KiB.
     pub fn log_tail(&self) -> String {
         tail(&self.log_path(), 16 * 1024).unwrap_or_default()
     }
@@ -148,42 +147,42 @@ pub(crate) fn tail(path: &Path, bytes: u64) -> Result<String> {
     Ok(String::from_utf8_lossy(&end).into_owned())
 }
 
-/// When a process started, in clock ticks since boot: with the pid it names one process for ever.
+/// Start time of a process in clock ticks since boot: together with the pid it identifies the process for ever.
 pub(crate) fn start_time(pid: u32) -> Result<u64> {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat"))?;
-    // The second field is the name in brackets and may hold anything; the 22nd is the start time.
+    // The second field is the name in parentheses and may contain anything; the 22nd is the start time.
     let after_name = stat.rsplit_once(')').context("no name in /proc/PID/stat")?.1;
     let field = after_name.split_whitespace().nth(19).context("/proc/PID/stat is short")?;
     Ok(field.parse()?)
 }
 
-/// What a command that ended said.
+/// Result of a command that ended.
 #[derive(Debug, Clone)]
 pub struct Outcome {
-    /// Exit code; 128 + signal if a signal ended it.
+    /// Exit code; 128 + signal if a signal killed it.
     pub code: i32,
-    /// All it wrote to standard output.
+    /// Standard output.
     pub stdout: String,
-    /// All it wrote to standard error.
+    /// Standard error.
     pub stderr: String,
 }
 
 impl Outcome {
-    /// Fails unless the exit code is 0; gives standard output.
+    /// Fails unless the exit code is 0; returns standard output.
     pub fn ok(self) -> Result<String> {
         ensure!(self.code == 0, "exit code {}: {}{}", self.code, self.stderr, self.stdout);
         Ok(self.stdout)
     }
 }
 
-/// Runs a command to its end, at most two minutes, and fails unless its exit code is 0.
+/// Runs a command for at most two minutes, and fails unless its exit code is 0.
 pub fn run(program: &str, args: &[&str]) -> Result<String> {
     outcome(Command::new(program).args(args), COMMAND_LIMIT)?
         .ok()
         .with_context(|| format!("{program} {}", args.join(" ")))
 }
 
-/// Runs a command to its end, which must come `within`.
+/// Runs a command that must end `within` the given time.
 pub fn outcome(command: &mut Command, within: Duration) -> Result<Outcome> {
     let mut child = command
         .stdin(Stdio::null())

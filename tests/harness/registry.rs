@@ -1,7 +1,7 @@
 //! A real image registry (Debian's docker-registry) on a loopback port, with or without login, and a
-//! gate in front of one that lets a download begin and hardly go on.
+//! gate in front of it that lets a download start and then slows it to a drip.
 //!
-//! What Docker takes from it goes with the slot: the sweep removes images of the slot's ports.
+//! Images that Docker pulled from it are removed with the slot: the sweep removes images of the slot's ports.
 
 use std::fs;
 use std::io::{Read, Write};
@@ -21,17 +21,17 @@ use crate::slot::Slot;
 use crate::wait::{eventually, secs};
 use schema::control::lock;
 
-/// What a download may bring before the gate holds it: manifests pass, layers do not.
+/// Bytes of a download before the gate holds it: manifests pass, layers do not.
 const GATE_BYTES: usize = 512 * 1024;
-/// What a held download still gets in each [`DRIP_EVERY`]. Something must come: Docker 20.10 sees that
-/// a pull was given up only when the next byte arrives.
+/// Bytes that a held download still gets in each [`DRIP_EVERY`]. They are needed because Docker 20.10 notices
+/// a cancelled pull only when the next byte arrives.
 const DRIP_BYTES: usize = 2 * 1024;
 const DRIP_EVERY: Duration = Duration::from_millis(100);
 
-/// The registry. All registries of a slot serve the same images.
+/// The registry. Every registry of a slot serves the same images.
 #[derive(Debug)]
 pub struct Registry {
-    /// Its process, to stop and start.
+    /// Process, to stop and restart.
     pub daemon: Daemon,
     host: String,
     offset: u16,
@@ -39,24 +39,24 @@ pub struct Registry {
     folder: PathBuf,
 }
 
-/// What a registry is like.
+/// Options of a registry.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct RegistryOptions<'o> {
-    /// User and password that it asks for.
+    /// User and password that it requires.
     pub login: Option<(&'o str, &'o str)>,
-    /// At the machine's address among the nodes instead of loopback, over TLS with a CA of its own.
+    /// Serves at the machine's address among the nodes instead of loopback, over TLS with its own CA.
     pub is_for_nodes: bool,
-    /// Images can be deleted.
+    /// Allows the deletion of images.
     pub deletes: bool,
 }
 
 impl Registry {
-    /// Starts one on the slot's port `offset`; with a user and a password it asks for them.
+    /// Starts a registry on the slot's port `offset`; with `login` it requires that user and password.
     pub fn start(slot: &Slot, offset: u16, login: Option<(&str, &str)>) -> Result<Self> {
         Self::start_with(slot, offset, RegistryOptions { login, ..RegistryOptions::default() })
     }
 
-    /// Starts one on the slot's port `offset`, as `options` say.
+    /// Starts a registry on the slot's port `offset` with these options.
     pub fn start_with(slot: &Slot, offset: u16, options: RegistryOptions<'_>) -> Result<Self> {
         let certificate = |folder: &Path, host: &str| {
             crate::tls::files(host, &folder.join("ca.crt"), &folder.join("tls.crt"), &folder.join("tls.key"))
@@ -64,7 +64,7 @@ impl Registry {
         Self::begin(slot, offset, options, certificate)
     }
 
-    /// The same one again, with its certificate and images, as other options say.
+    /// Restarts it with other options, and with the same certificate and images.
     pub fn start_as(mut self, slot: &Slot, options: RegistryOptions<'_>) -> Result<Self> {
         self.daemon.kill()?;
         Self::begin(slot, self.offset, options, |_, _| Ok(()))
@@ -95,7 +95,7 @@ impl Registry {
         config.push_str(&format!("http: {{addr: '{host}:{port}', secret: test{tls}}}\n"));
         if let Some((user, password)) = options.login {
             let users = folder.join(format!("{port}.htpasswd"));
-            // The registry takes bcrypt only.
+            // The registry accepts bcrypt only.
             fs::write(&users, run("htpasswd", &["-Bbn", user, password])?)?;
             config.push_str(&format!("auth: {{htpasswd: {{realm: test, path: {}}}}}\n", users.display()));
         }
@@ -108,7 +108,7 @@ impl Registry {
         Ok(registry)
     }
 
-    /// Starts it after it was stopped, and waits until it answers.
+    /// Restarts it after a stop, and waits until it answers.
     pub fn start_again(&mut self) -> Result<()> {
         self.daemon.start()?;
         eventually("the registry answers", secs(20), || {
@@ -119,7 +119,7 @@ impl Registry {
         .with_context(|| self.daemon.log_tail())
     }
 
-    /// Status and body of what it is asked, as this user.
+    /// Sends a request as this user; returns status and body.
     pub fn ask(&self, method: &str, path: &str, login: Option<(&str, &str)>) -> Result<(u16, String)> {
         let ca = self.ca();
         let scheme = if ca.is_some() { "https" } else { "http" };
@@ -139,23 +139,23 @@ impl Registry {
         Ok((code.parse()?, body.to_owned()))
     }
 
-    /// The CA of its certificate, where it has one.
+    /// CA of its certificate, if it has one.
     pub fn ca(&self) -> Option<PathBuf> {
         Some(self.folder.join("ca.crt")).filter(|_| self.host != "127.0.0.1")
     }
 
-    /// `host:port`.
+    /// Address as `host:port`.
     pub fn address(&self) -> String {
         format!("{}:{}", self.host, self.port)
     }
 
-    /// `host:port/NAME`.
+    /// Image reference `host:port/NAME`.
     pub fn image(&self, name: &str) -> String {
         format!("{}/{name}", self.address())
     }
 
-    /// Makes busybox with this `/version` and this many MiB of noise, pushes it as `name` and takes it
-    /// away from Docker again. Gives the digest, `sha256:…`.
+    /// Builds busybox with this `/version` and this many MiB of noise, pushes it as `name` and removes it
+    /// from Docker again. Returns the digest, `sha256:…`.
     pub fn publish(&self, docker: &DockerWorld, name: &str, version: &str, noise_mib: u64) -> Result<String> {
         let image = self.image(name);
         let tar = archive(&self.folder, version, noise_mib)?;
@@ -167,7 +167,7 @@ impl Registry {
         Ok(digest.with_context(|| format!("no digest in {said}"))?.to_owned())
     }
 
-    /// How often Docker asked for this manifest: once or twice for a pull, the same for each.
+    /// Number of Docker's requests for this manifest: once or twice per pull, the same for each.
     pub fn asked_for(&self, repository: &str, tag: &str) -> Result<usize> {
         let log = fs::read_to_string(self.daemon.log_path())?;
         let path = format!("/v2/{repository}/manifests/{tag} HTTP");
@@ -175,7 +175,7 @@ impl Registry {
     }
 }
 
-/// A port in front of a registry that slows every download of more than half a MiB down.
+/// A port in front of a registry that slows down every download of more than half a MiB.
 #[derive(Debug)]
 pub struct Gate {
     port: u16,
@@ -203,29 +203,29 @@ impl Gate {
                     return;
                 }
                 let shared = Arc::clone(&seen);
-                // A connection that breaks is the client's trouble.
+                // A broken connection concerns only its client.
                 spawn(move || drop(pass(&shared, client, target)));
             }
         });
         Ok(Self { port, shared })
     }
 
-    /// `127.0.0.1:port/NAME`, through the gate.
+    /// Image reference `127.0.0.1:port/NAME`, through the gate.
     pub fn image(&self, name: &str) -> String {
         format!("127.0.0.1:{}/{name}", self.port)
     }
 
-    /// Downloads that were held.
+    /// Number of held downloads.
     pub fn held(&self) -> usize {
         self.shared.held.load(Ordering::SeqCst)
     }
 
-    /// Held downloads whose client hung up.
+    /// Number of held downloads whose client hung up.
     pub fn given_up(&self) -> usize {
         self.shared.given_up.load(Ordering::SeqCst)
     }
 
-    /// Lets everything pass from now on.
+    /// Lets every download pass from now on.
     pub fn open(&self) {
         let (open, changed) = &self.shared.open;
         *lock(open) = true;
@@ -248,7 +248,7 @@ fn pass(shared: &Arc<Shared>, client: TcpStream, target: u16) -> Result<()> {
     let (noticed, counted) = (Arc::clone(&is_held), Arc::clone(shared));
     spawn(move || {
         let _ = std::io::copy(&mut up_from, &mut up_to);
-        // The client hung up: only now, as it sends nothing while it waits.
+        // The client hung up, which is noticed only now, because it sends nothing while it waits.
         if noticed.load(Ordering::SeqCst) {
             counted.given_up.fetch_add(1, Ordering::SeqCst);
         }

@@ -1,4 +1,4 @@
-//! A repository with a door: the same story over SSH, HTTP, HTTPS or a path.
+//! A repository with its access: the same story over SSH, HTTP, HTTPS or a path.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -9,13 +9,13 @@ use crate::git_http::GitHttp;
 use crate::git_repo::GitRepo;
 use crate::git_ssh::GitSsh;
 
-/// What opens the HTTP doors.
+/// Password of the HTTP servers.
 const TOKEN: &str = "let-me-in";
 
-/// A bare repository, its working clone, and the server that the cluster reaches it by.
+/// A bare repository, its working clone, and the server through which the cluster reaches it.
 #[derive(Debug)]
 pub struct Remote {
-    /// To push to: `push`, `push_unrelated`, `push_commit` and `delete_branch` all force.
+    /// Repository to push to: `push`, `push_unrelated`, `push_commit` and `delete_branch` all force.
     pub repo: GitRepo,
     dir: PathBuf,
     door: Door,
@@ -29,22 +29,22 @@ enum Door {
 }
 
 impl Remote {
-    /// By its path.
+    /// Access by path.
     pub fn path(dir: &Path) -> Result<Self> {
         Self::new(dir, Door::Path)
     }
 
-    /// By SSH on `port`.
+    /// Access by SSH on `port`.
     pub fn ssh(dir: &Path, port: u16) -> Result<Self> {
         Self::new(dir, Door::Ssh(GitSsh::serve(dir, port)?))
     }
 
-    /// By HTTP with a token on `port`.
+    /// Access by HTTP with a token on `port`.
     pub fn http(dir: &Path, port: u16) -> Result<Self> {
         Self::new(dir, Door::Http(GitHttp::serve(dir, port, TOKEN)?))
     }
 
-    /// By HTTPS with a token and a CA of its own on `port`.
+    /// Access by HTTPS with a token and a separate CA on `port`.
     pub fn https(dir: &Path, port: u16) -> Result<Self> {
         Self::new(dir, Door::Http(GitHttp::serve_tls(dir, port, TOKEN)?))
     }
@@ -55,7 +55,7 @@ impl Remote {
         Ok(Self { repo: GitRepo::create(dir)?, dir: dir.to_owned(), door })
     }
 
-    /// Its address.
+    /// URL of the repository.
     pub fn url(&self) -> String {
         match &self.door {
             Door::Path => self.repo.bare().display().to_string(),
@@ -64,7 +64,7 @@ impl Remote {
         }
     }
 
-    /// The flags of `minik8s serve` that let it in.
+    /// Credential flags of `minik8s serve` for it.
     pub fn credentials_flags(&self) -> Vec<String> {
         let text = |path: PathBuf| path.display().to_string();
         match &self.door {
@@ -85,18 +85,18 @@ impl Remote {
         }
     }
 
-    /// The HTTP server behind the door, if it is one.
+    /// HTTP server of the repository, if it has one.
     pub fn forge(&self) -> Option<&GitHttp> {
         if let Door::Http(server) = &self.door { Some(server) } else { None }
     }
 
-    /// The SSH server behind the door, if it is one.
+    /// SSH server of the repository, if it has one.
     pub fn sshd(&mut self) -> Option<&mut GitSsh> {
         if let Door::Ssh(server) = &mut self.door { Some(server) } else { None }
     }
 
-    /// Takes every object of the repository away (`true`), or brings them back: the references are
-    /// there, and what they name can't be read.
+    /// Hides every object of the repository (`true`), or brings them back: the references remain,
+    /// and their targets can't be read.
     pub fn broken(&self, broken: bool) -> Result<()> {
         let (whole, away) = (self.repo.bare().join("objects"), self.repo.bare().join("objects.away"));
         let (from, to) = if broken { (&whole, &away) } else { (&away, &whole) };

@@ -1,4 +1,4 @@
-//! Secrets as a person would make them: with the program `age`, for a node's recipient.
+//! Secrets as a person would make them: encrypted with the program `age` to a node's recipient.
 
 use std::io::Write as _;
 use std::process::{Command, Stdio};
@@ -15,12 +15,12 @@ pub fn sealed(recipient: &str, namespace: &str, name: &str, values: &str) -> Res
     encrypted(recipient, &format!("namespace: \"{namespace}\"\nname: {name}\n---\n{values}"))
 }
 
-/// The text, encrypted to the recipient.
+/// Encrypts a text to the recipient.
 pub fn encrypted(recipient: &str, plain: &str) -> Result<String> {
     encrypted_to(&[recipient.to_owned()], plain)
 }
 
-/// The text, encrypted to all of these.
+/// Encrypts a text to several recipients.
 pub fn encrypted_to(recipients: &[String], plain: &str) -> Result<String> {
     let mut age = Command::new("age")
         .arg("-a")
@@ -30,19 +30,19 @@ pub fn encrypted_to(recipients: &[String], plain: &str) -> Result<String> {
         .spawn()
         .context("cannot run age; install it (Debian: 'apt-get install age')")?;
     let (mut stdin, plain) = (age.stdin.take().context("a pipe")?, plain.to_owned());
-    // It writes before it has read all.
+    // age writes before it has read everything.
     let writer = std::thread::spawn(move || stdin.write_all(plain.as_bytes()));
     let written = age.wait_with_output()?.stdout;
     writer.join().ok().context("the thread that writes panicked")??;
     Ok(String::from_utf8(written)?)
 }
 
-/// For whom to encrypt what the cluster's first node reads.
+/// Recipient for secrets of the cluster's first node.
 pub fn recipient(cluster: &Cluster) -> Result<String> {
     recipient_of(cluster, 1)
 }
 
-/// For whom to encrypt what the node of that number reads.
+/// Recipient for secrets of the node of that number.
 pub fn recipient_of(cluster: &Cluster, number: usize) -> Result<String> {
     let name = &cluster.numbered(number)?.name;
     let node: NodeRecord =

@@ -1,5 +1,5 @@
-//! A slot: a number below 38, locked for as long as its owner lives, from which follows every
-//! name that a cluster uses on the machine. Taking a slot sweeps what a dead owner left in it.
+//! A slot: a number below 38, locked for the lifetime of its owner, that determines every
+//! name which a cluster uses on the machine. Taking a slot sweeps the leftovers of a dead owner.
 
 use std::fs::{self, File};
 use std::net::TcpListener;
@@ -25,7 +25,7 @@ pub struct Slot {
     _lock: Flock<File>,
 }
 
-/// Where the tests keep everything: one folder for each slot, and the images.
+/// Folder of everything that the tests keep: one folder per slot, and the images.
 pub(crate) fn root() -> Result<PathBuf> {
     let root = std::env::temp_dir().join("minik8s-tests");
     fs::create_dir_all(&root)?;
@@ -33,7 +33,7 @@ pub(crate) fn root() -> Result<PathBuf> {
 }
 
 impl Slot {
-    /// The first free slot, swept and empty.
+    /// Takes the first free slot, swept and empty.
     pub fn take() -> Result<Self> {
         let root = root()?;
         for index in 1..=SLOTS {
@@ -54,38 +54,38 @@ impl Slot {
         format!("mt{:02}", self.index)
     }
 
-    /// What the instance's iptables chains begin with: `MT07-`.
+    /// Prefix of the instance's iptables chains: `MT07-`.
     pub fn chain_prefix(&self) -> String {
         format!("MT{:02}-", self.index)
     }
 
-    /// Everything on disk.
+    /// Folder of everything on disk.
     pub fn dir(&self) -> &Path {
         &self.dir
     }
 
-    /// The slot's own port number `offset`, below 20.
+    /// Port number `offset` of the slot, below 20.
     pub fn port(&self, offset: u16) -> u16 {
         assert!(offset < PORTS, "a slot has {PORTS} ports");
         PORT_BASE + u16::from(self.index) * PORTS + offset
     }
 
-    /// All its ports.
+    /// Every port of the slot.
     pub(crate) fn all_ports(&self) -> impl Iterator<Item = u16> {
         (0..PORTS).map(|offset| self.port(offset))
     }
 
-    /// Pod addresses of the whole cluster.
+    /// Range of the cluster's pod addresses.
     pub fn cluster_cidr(&self) -> String {
         format!("10.{}.0.0/16", 200 + u16::from(self.index))
     }
 
-    /// Addresses of all services of the cluster.
+    /// Range of the cluster's service addresses.
     pub fn service_cidr(&self) -> String {
         format!("10.{}.0.0/20", 100 + u16::from(self.index))
     }
 
-    /// Number of the network between its nodes.
+    /// Number of the VXLAN between its nodes.
     pub fn vxlan_vni(&self) -> u32 {
         u32::from(self.index) + 100
     }

@@ -1,5 +1,5 @@
-//! A real Slurm with accounts, and a login host in front of it: munge, MariaDB, slurmdbd, slurmctld, slurmd and
-//! sshd, all on loopback, with sockets, keys and state of their own below one folder.
+//! A real Slurm with accounting, and a login host in front of it: munge, MariaDB, slurmdbd, slurmctld, slurmd and
+//! sshd, all on loopback, with their own sockets, keys and state below one folder.
 //!
 //! They end with their starter (see `Daemon`); nothing of the machine's own Slurm is read or written.
 
@@ -14,7 +14,7 @@ use anyhow::{Context, Result, bail, ensure};
 use crate::process::{Daemon, run};
 use crate::wait::{eventually, secs};
 
-/// The programs that it needs, with the package of each.
+/// Required programs, with the package of each.
 const PROGRAMS: [(&str, &str); 6] = [
     ("slurmctld", "slurmctld"),
     ("slurmd", "slurmd"),
@@ -24,7 +24,7 @@ const PROGRAMS: [(&str, &str); 6] = [
     ("munged", "munge"),
 ];
 
-/// Where the first version of cgroups has those for memory.
+/// Memory hierarchy of cgroups v1.
 const MEMORY_CGROUPS: &str = "/sys/fs/cgroup/memory";
 
 /// A Slurm of one node with one partition, `debug`.
@@ -38,7 +38,7 @@ pub struct Slurm {
     slurmctld: Daemon,
     slurmd: Daemon,
     sshd: Daemon,
-    /// Another login host of the same cluster, at 127.0.0.2; not started.
+    /// Second login host of the same cluster, at 127.0.0.2; not started.
     second_sshd: Daemon,
 }
 
@@ -57,13 +57,13 @@ impl Slurm {
         Self::start_as(dir, port, false)
     }
 
-    /// The same; it holds jobs to their memory if this machine has cgroups of the first version, which Slurm 22.05 can use
+    /// Like `start`, with memory limits for jobs if this machine has cgroups v1, which Slurm 22.05 can use
     /// without systemd.
     pub fn start_with_memory_limits(dir: &Path, port: u16) -> Result<Self> {
         Self::start_as(dir, port, Path::new(MEMORY_CGROUPS).join("memory.limit_in_bytes").exists())
     }
 
-    /// Whether jobs are held to their memory.
+    /// True if jobs have memory limits.
     pub fn has_memory_limits(&self) -> bool {
         self.dir.join("cgroup.conf").exists()
     }
@@ -120,7 +120,7 @@ impl Slurm {
         };
         let (sshd, second_sshd) = (sshd("sshd", "127.0.0.1"), sshd("second_sshd", "127.0.0.2"));
         let [slurmdbd, slurmctld] = ["slurmdbd", "slurmctld"].map(|name| daemon(name, &[name, "-D"]));
-        // Of a name of its own: it names the cgroups, and several Slurms may run at once.
+        // A unique name: it names the cgroups, and several Slurms may run at the same time.
         let slurmd = daemon("slurmd", &["slurmd", "-D", "-N", &format!("node{node}")]);
         let mut slurm = Self { dir, ports, munged, mariadbd, slurmdbd, slurmctld, slurmd, sshd, second_sshd };
         slurm.write_settings(memory_limits)?;
@@ -128,28 +128,28 @@ impl Slurm {
         Ok(slurm)
     }
 
-    /// Where the jobs' folders are.
+    /// Folder of the jobs' folders.
     pub fn jobs(&self) -> PathBuf {
         self.dir.join("jobs")
     }
 
-    /// The lines of a manifest's `login` at a port, but for the secret.
+    /// Lines of a manifest's `login` at a port, without the secret.
     pub fn login(&self, port: u16) -> Result<String> {
         let key = self.host_key()?;
         Ok(format!("host: 127.0.0.1, port: {port}, username: root, hostKeys: [{key}]"))
     }
 
-    /// The login hosts' public key.
+    /// Public key of the login hosts.
     pub fn host_key(&self) -> Result<String> {
         Ok(fs::read_to_string(self.dir.join("host_key.pub"))?.trim().to_owned())
     }
 
-    /// The private key that is let in.
+    /// Authorized private key.
     pub fn key(&self) -> Result<String> {
         Ok(fs::read_to_string(self.dir.join("user_key"))?)
     }
 
-    /// What leads ssh and sftp to the login host, as the user whom the key lets in.
+    /// Options that lead ssh and sftp to the login host, as the user of the key.
     pub fn ssh_options(&self) -> Vec<String> {
         let key = self.dir.join("user_key");
         let options = [
@@ -165,7 +165,7 @@ impl Slurm {
         ["-F".to_owned(), "none".to_owned()].into_iter().chain(options).collect()
     }
 
-    /// Runs one of Slurm's programs.
+    /// Runs a Slurm program.
     pub fn slurm(&self, program: &str, args: &[&str]) -> Result<String> {
         let output =
             Command::new(program).args(args).env("SLURM_CONF", self.dir.join("slurm.conf")).output()?;
@@ -174,34 +174,34 @@ impl Slurm {
         Ok(text)
     }
 
-    /// Jobs that Slurm's accounts have of this name, each with its state.
+    /// Jobs of this name in Slurm's accounting, each with its state.
     pub fn accounts(&self, name: &str) -> Result<Vec<String>> {
         let name = format!("--name={name}");
         let text = self.slurm("sacct", &["-nPX", &name, "-o", "JobID,State"])?;
         Ok(text.lines().map(str::to_owned).collect())
     }
 
-    /// The controller of Slurm, to be stopped and started.
+    /// Slurm's controller, to be stopped and restarted.
     pub fn controller(&mut self) -> &mut Daemon {
         &mut self.slurmctld
     }
 
-    /// The daemon of the accounts.
+    /// Daemon of the accounting.
     pub fn accounting(&mut self) -> &mut Daemon {
         &mut self.slurmdbd
     }
 
-    /// The daemon of Slurm's node.
+    /// Daemon of Slurm's node.
     pub fn node(&mut self) -> &mut Daemon {
         &mut self.slurmd
     }
 
-    /// The name of Slurm's node.
+    /// Name of Slurm's node.
     pub fn node_name(&self) -> Result<String> {
         Ok(self.slurm("sinfo", &["-h", "-o", "%N"])?.trim().to_owned())
     }
 
-    /// Another login host, at 127.0.0.2 and the same port.
+    /// Second login host, at 127.0.0.2 and the same port.
     pub fn second_sshd(&mut self) -> &mut Daemon {
         &mut self.second_sshd
     }
@@ -213,29 +213,29 @@ impl Slurm {
         Daemon::new("sshd_at", &self.dir.join("log"), command.map(str::to_owned).to_vec())
     }
 
-    /// The port of the login hosts.
+    /// Port of the login hosts.
     pub fn ssh_port(&self) -> u16 {
         self.ports.ssh
     }
 
-    /// What was called on the login hosts of one of Slurm's programs: `begin FOLDER` and `end FOLDER`, a line each.
+    /// Calls of a Slurm program on the login hosts: lines of `begin FOLDER` and `end FOLDER`.
     pub fn calls(&self, program: &str) -> Vec<String> {
         let text = fs::read_to_string(self.dir.join("calls").join(program)).unwrap_or_default();
         text.lines().map(str::to_owned).collect()
     }
 
-    /// Has calls of one of Slurm's programs take a moment before and after its work, for a fault to meet them.
+    /// Delays a Slurm program before and after its work, so that a fault can hit the call.
     pub fn slow_down(&self, program: &str) -> Result<()> {
         Ok(fs::write(self.dir.join("calls").join(format!("{program}.slow")), "")?)
     }
 
-    /// The login host.
+    /// First login host.
     pub fn sshd(&mut self) -> &mut Daemon {
         &mut self.sshd
     }
 
     fn start_all(&mut self) -> Result<()> {
-        // As root, sshd wants this directory, which otherwise its service makes.
+        // As root, sshd requires this directory, which its service usually creates.
         fs::create_dir_all("/run/sshd")?;
         self.sshd.start()?;
         self.munged.start()?;
@@ -257,7 +257,7 @@ impl Slurm {
         self.slurmd.start()?;
         eventually("Slurm's node is idle", secs(60), || {
             if !self.slurmctld.is_running() {
-                // Without its accounts it ends at its first start.
+                // Without its accounting it exits at its first start.
                 self.slurmctld.kill()?;
                 self.slurmctld.start()?;
             }
@@ -269,7 +269,7 @@ impl Slurm {
     fn write_settings(&self, memory_limits: bool) -> Result<()> {
         let (dir, host) = (self.dir.display(), run("hostname", &["-s"])?);
         let (host, Ports { ssh, database, accounts, controller, node }) = (host.trim(), self.ports);
-        // They listen where the machine's name leads to: on loopback alone if that is there, else everywhere.
+        // They listen on the address of the machine's name: on loopback alone if that is it, else everywhere.
         let is_loopback = run("getent", &["ahostsv4", host])?.starts_with("127.0.0.1 ");
         let loopback = if is_loopback { "CommunicationParameters=NoInAddrAny,NoCtldInAddrAny\n" } else { "" };
         let secret = |file: &str, text: &[u8]| -> Result<()> {
@@ -316,7 +316,7 @@ impl Slurm {
         );
         fs::write(self.dir.join("slurm.conf"), settings)?;
         self.write_login_host(ssh)?;
-        // Another one may be set up at the same time: names in /tmp would be those of both.
+        // Another one may be set up at the same time: names in /tmp would collide.
         fs::create_dir_all(self.dir.join("db-tmp"))?;
         let (datadir, tmpdir) = (format!("--datadir={dir}/db"), format!("--tmpdir={dir}/db-tmp"));
         run(
@@ -333,8 +333,9 @@ impl Slurm {
         Ok(())
     }
 
-    /// What the login host has: programs that note their calls, keys, and what its sshd reads. `HOME` is an empty folder:
-    /// a shell runs its startup files before each command, and those of this machine may take longer than Slurm.
+    /// Writes the files of the login host: programs that log their calls, keys, and sshd's configuration. `HOME` is
+    /// an empty folder: a shell runs its startup files before each command, and those of this machine may take
+    /// longer than Slurm.
     fn write_login_host(&self, ssh: u16) -> Result<()> {
         let dir = self.dir.display();
         for program in ["sbatch", "sacct"] {

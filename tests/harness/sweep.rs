@@ -1,5 +1,5 @@
-//! Takes away everything that carries a slot's name: processes, containers, namespaces, links,
-//! rules, files. Never touches anything else, and is harmless where there is nothing.
+//! Removes everything that carries a slot's name: processes, containers, namespaces, links,
+//! rules, files. Never touches anything else, and is harmless if there is nothing.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -32,7 +32,7 @@ pub(crate) fn sweep(slot: &Slot) -> Result<()> {
     for label in ["minik8s.io/instance", "minik8s-test.slot"] {
         machine.remove_by_filter(&format!("label={label}={}", slot.instance()))?;
     }
-    // None, mostly; its bridge goes with it.
+    // Mostly missing; its bridge is removed with it.
     let _ = machine.run(&["network", "rm", &format!("{}-builds", slot.instance())]);
     remove_images(slot, &machine)?;
     remove_namespaces(&slot.instance())?;
@@ -45,8 +45,8 @@ pub(crate) fn sweep(slot: &Slot) -> Result<()> {
     }
 }
 
-/// Ends what the pid files name, then whatever of ours works below the slot's folder or runs
-/// one of the containers of a daemon there.
+/// Kills the processes in the pid files, then every program of ours that works below the slot's folder or runs
+/// a container of a daemon there.
 fn kill_processes(dir: &Path) -> Result<()> {
     let mut doomed: BTreeSet<u32> = recorded(dir).into_iter().collect();
     let marks = container_ids(dir);
@@ -69,7 +69,7 @@ fn kill_processes(dir: &Path) -> Result<()> {
     })
 }
 
-/// Pids that our daemons wrote down and that still are the same process.
+/// Recorded pids of our daemons that still are the same process.
 fn recorded(dir: &Path) -> Vec<u32> {
     let files = fs::read_dir(dir).into_iter().flatten().flatten().map(|entry| entry.path());
     files
@@ -105,11 +105,11 @@ fn belongs(pid: u32, dir: &Path, containers: &[String]) -> bool {
 
 fn lives(pid: u32) -> bool {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
-    // A zombie is dead: only its parent, which may be this very process, has not looked yet.
+    // A zombie is dead: only its parent, possibly this very process, has not reaped it yet.
     stat.rsplit_once(") ").is_some_and(|(_, rest)| !rest.starts_with('Z'))
 }
 
-/// What Docker took from the slot's registries: the name goes, the image with its last name.
+/// Removes images pulled from the slot's registries: the name is removed, and the image with its last name.
 fn remove_images(slot: &Slot, machine: &DockerWorld) -> Result<()> {
     let form = "{{.Repository}} {{.Tag}} {{.Digest}}";
     let ours = slot.all_ports().map(|port| format!("127.0.0.1:{port}/")).collect::<Vec<_>>();
@@ -121,7 +121,7 @@ fn remove_images(slot: &Slot, machine: &DockerWorld) -> Result<()> {
                 "<none>" => format!("{repository}@{digest}"),
                 tag => format!("{repository}:{tag}"),
             };
-            // Gone with another name of it, maybe.
+            // It may have been removed with another of its names.
             let _ = machine.run(&["rmi", &name]);
         }
     }
@@ -141,7 +141,7 @@ fn remove_namespaces(instance: &str) -> Result<()> {
 fn remove_links(instance: &str) -> Result<()> {
     for link in NetWorld::of_machine().links()? {
         if link.starts_with(instance) {
-            // The other end of a veth goes with the first.
+            // The other end of a veth is removed with the first.
             let _ = run("ip", &["link", "del", &link]);
         }
     }
@@ -151,7 +151,7 @@ fn remove_links(instance: &str) -> Result<()> {
     Ok(())
 }
 
-/// Removes the rules elsewhere that lead to our chains or links, then the chains.
+/// Removes foreign rules that lead to our chains or links, then the chains.
 fn remove_rules(slot: &Slot) -> Result<()> {
     let (prefix, link) = (slot.chain_prefix(), slot.instance());
     let rules = NetWorld::of_machine().rules()?;
@@ -164,7 +164,7 @@ fn remove_rules(slot: &Slot) -> Result<()> {
             chains.push((table, line[1..].split(' ').next().unwrap_or_default()));
         } else if !of_chain(line, "-A ") && (line.contains(&prefix) || line.contains(&format!(" {link}"))) {
             let line = line.replacen("-A", "-D", 1);
-            // The line is the kernel's own, quotes and all; a shell reads it as iptables wrote it.
+            // The line comes from the kernel, including its quotes; a shell parses it as iptables wrote it.
             run("sh", &["-c", &format!("iptables -w -t {table} {line}")])?;
         }
     }

@@ -1,5 +1,5 @@
-//! When containers began and ended, on all nodes, as Docker itself reports it while it happens. What lies between two
-//! looks is not missed.
+//! Start and end times of containers on all nodes, as Docker itself reports them while they happen, so that nothing
+//! between two checks is missed.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -14,33 +14,30 @@ use crate::docker_world::DockerWorld;
 use crate::process::Daemon;
 use crate::wait::{eventually, secs};
 
-/// What happened to a container.
+/// Event of a container.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Happened {
-    /// It runs.
+    /// Start of the container.
     Began,
-    /// It got a signal, mostly SIGTERM.
+    /// A signal, mostly SIGTERM.
     Signalled,
-    /// Its process ended.
+    /// End of its process.
     Ended,
 }
 
-/// One moment of a container; of pods' pause containers there are none.
+/// An event of a container at its time; pause containers are left out.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Moment {
-    /// When, in nanoseconds of the machine's clock.
+    /// Time in nanoseconds of the machine's clock.
     pub at_nanos: i64,
-    /// The node.
     pub node: String,
-    /// The pod.
     pub pod: String,
     /// Full id of the container.
     pub id: String,
-    /// What.
     pub happened: Happened,
 }
 
-/// Follows `docker events` of all nodes from its making on.
+/// Follows `docker events` of all nodes from its creation on.
 #[derive(Debug)]
 pub struct Timeline {
     instance: String,
@@ -73,10 +70,10 @@ struct Actor {
 }
 
 impl Timeline {
-    /// Begins to follow. One for each cluster, made before its first container.
+    /// Starts following. Each cluster needs one, created before its first container.
     pub fn begin(cluster: &Cluster) -> Result<Self> {
         let instance = cluster.slot().instance();
-        // None is lost until Docker begins to report, and none is of the cluster that had the slot before.
+        // No event is lost before Docker begins to report, and none comes from the slot's former cluster.
         let now = SystemTime::now().duration_since(UNIX_EPOCH)?;
         let since = format!("{}.{:09}", now.as_secs(), now.subsec_nanos());
         let mut nodes = Vec::new();
@@ -95,7 +92,7 @@ impl Timeline {
         Ok(Self { instance, nodes })
     }
 
-    /// All that happened until now, in the order of time.
+    /// Every moment until now, in order of time.
     pub fn moments(&self) -> Result<Vec<Moment>> {
         let mut all = Vec::new();
         for node in &self.nodes {
@@ -107,7 +104,7 @@ impl Timeline {
 }
 
 impl Followed {
-    /// Fails as long as Docker knows of more or less that runs than the events say.
+    /// Fails as long as the running containers in Docker differ from those in the events.
     fn moments(&self, instance: &str) -> Result<Vec<Moment>> {
         let text = fs::read_to_string(self.events.log_path())?;
         let (mut moments, mut running) = (Vec::new(), BTreeSet::new());
@@ -145,7 +142,7 @@ impl Followed {
     }
 }
 
-/// The most containers that ran at the same time.
+/// Maximum number of containers that ran at the same time.
 pub fn most_at_once<'a>(moments: impl IntoIterator<Item = &'a Moment>) -> usize {
     let (mut running, mut most) = (BTreeSet::new(), 0);
     for moment in moments {

@@ -1,4 +1,4 @@
-//! A CA and a server certificate for loopback, made anew for each server; and the least server that has one.
+//! A CA and a server certificate for loopback, created for each server; and a minimal server that uses one.
 
 use std::io::{Read, Write};
 use std::net::{Ipv4Addr, TcpListener, TcpStream};
@@ -19,17 +19,16 @@ use openssl::x509::{X509, X509Builder, X509Name, X509NameBuilder};
 
 use crate::wait::secs;
 
-/// Answers every request over TLS with 200, or 500 while it is sick. On a port of loopback, until the test
+/// Answers every request over TLS with 200, or 500 while it is sick, on a loopback port until the test
 /// ends.
 #[derive(Debug)]
 pub struct HttpsServer {
-    /// Its port.
     pub port: u16,
     is_sick: Arc<AtomicBool>,
 }
 
 impl HttpsServer {
-    /// Serves from now on, with a certificate of an unknown CA.
+    /// Starts serving, with a certificate of an unknown CA.
     pub fn serve(ca_file: &Path) -> Result<Self> {
         let (acceptor, listener) = (acceptor(ca_file)?, TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?);
         let (port, is_sick) = (listener.local_addr()?.port(), Arc::new(AtomicBool::new(false)));
@@ -43,7 +42,7 @@ impl HttpsServer {
         Ok(Self { port, is_sick })
     }
 
-    /// From now on it answers 500, or 200 again.
+    /// Makes it answer 500, or 200 again.
     pub fn be_sick(&self, sick: bool) {
         self.is_sick.store(sick, Ordering::Relaxed);
     }
@@ -61,7 +60,7 @@ fn answer(acceptor: &SslAcceptor, connection: TcpStream, is_sick: bool) -> Resul
     Ok(())
 }
 
-/// What a server needs; the CA's certificate goes to `ca_file`.
+/// TLS acceptor for a server; the CA's certificate is written to `ca_file`.
 pub(crate) fn acceptor(ca_file: &Path) -> Result<SslAcceptor> {
     let (certificate, key) = signed(&Ipv4Addr::LOCALHOST.to_string(), ca_file)?;
     let mut acceptor = SslAcceptor::mozilla_intermediate_v5(SslMethod::tls())?;
@@ -70,7 +69,7 @@ pub(crate) fn acceptor(ca_file: &Path) -> Result<SslAcceptor> {
     Ok(acceptor.build())
 }
 
-/// The same for a server at this address, as files.
+/// Like `acceptor`, as files for a server at this address.
 pub(crate) fn files(address: &str, ca_file: &Path, certificate_file: &Path, key_file: &Path) -> Result<()> {
     let (certificate, key) = signed(address, ca_file)?;
     std::fs::write(certificate_file, certificate.to_pem()?)?;
@@ -78,7 +77,7 @@ pub(crate) fn files(address: &str, ca_file: &Path, certificate_file: &Path, key_
     Ok(())
 }
 
-/// A certificate for an address and `localhost`, and its key.
+/// Creates a certificate for an address and `localhost`, and its key.
 fn signed(address: &str, ca_file: &Path) -> Result<(X509, PKey<Private>)> {
     let ca_key = key()?;
     let mut ca = builder("minik8s test CA", &ca_key)?;

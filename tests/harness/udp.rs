@@ -1,4 +1,4 @@
-//! A server that answers by UDP in a pod, and a client that asks it by one socket.
+//! A UDP server in a pod, and a client that queries it through one socket.
 
 use std::net::UdpSocket;
 use std::sync::Arc;
@@ -10,21 +10,21 @@ use anyhow::Result;
 use crate::cluster::{Cluster, PodView};
 use crate::net_world::NetWorld;
 
-/// Where the server listens in its pod.
+/// Port of the server in its pod.
 pub const UDP_PORT: u16 = 5353;
-/// How often a server looks whether it is to end.
+/// Interval at which a server checks if it must stop.
 const LOOKS: Duration = Duration::from_millis(100);
-/// How long a client waits for an answer.
+/// Time that a client waits for an answer.
 const PATIENCE: Duration = Duration::from_millis(500);
 
-/// Answers on [`UDP_PORT`] of a pod with its name, until it is dropped.
+/// Answers with its name on [`UDP_PORT`] of a pod, until it is dropped.
 #[derive(Debug)]
 pub struct UdpServer {
     ends: Arc<AtomicBool>,
 }
 
 impl UdpServer {
-    /// Listens already when it returns.
+    /// Starts the server, which already listens when this returns.
     pub fn serve(pod: &PodView, name: &str) -> Result<Self> {
         let socket = Cluster::net_of(pod).within(|| Ok(UdpSocket::bind(("0.0.0.0", UDP_PORT))?))?;
         socket.set_read_timeout(Some(LOOKS))?;
@@ -34,7 +34,7 @@ impl UdpServer {
             let mut buffer = [0; 64];
             while !end.load(Ordering::Relaxed) {
                 if let Ok((_, from)) = socket.recv_from(&mut buffer) {
-                    // A client that is gone is none of its business.
+                    // A client that is gone is no error.
                     let _ = socket.send_to(name.as_bytes(), from);
                 }
             }
@@ -49,21 +49,21 @@ impl Drop for UdpServer {
     }
 }
 
-/// One socket all the time: one connection, as the kernel sees it.
+/// A client with one socket for its lifetime: a single connection for the kernel.
 #[derive(Debug)]
 pub struct UdpClient {
     socket: UdpSocket,
 }
 
 impl UdpClient {
-    /// In that network.
+    /// Creates a client in that network.
     pub fn within(net: &NetWorld) -> Result<Self> {
         let socket = net.within(|| Ok(UdpSocket::bind("0.0.0.0:0")?))?;
         socket.set_read_timeout(Some(PATIENCE))?;
         Ok(Self { socket })
     }
 
-    /// Who answers there.
+    /// Name of the server that answers there.
     pub fn asks(&self, address: &str) -> Result<String> {
         self.socket.send_to(b"?", address)?;
         let mut buffer = [0; 64];

@@ -1,4 +1,4 @@
-//! An address at which a node itself serves the cluster: the DNS server's or the gateway's.
+//! Addresses at which a node itself serves the cluster: those of the DNS server and the gateway.
 
 use std::net::Ipv4Addr;
 
@@ -8,13 +8,13 @@ use ipnet::Ipv4Net;
 use crate::cluster::Cluster;
 use crate::wait::{eventually, secs};
 
-/// Number `offset` of the range of services: 10 is DNS, 11 the gateway, whatever the product says.
+/// Address number `offset` of the service range: 10 is DNS, 11 the gateway, computed without the product.
 pub fn service_address(cluster: &Cluster, offset: u32) -> Result<Ipv4Addr> {
     let range: Ipv4Net = cluster.slot().service_cidr().parse()?;
     Ok(Ipv4Addr::from_bits(range.network().to_bits() + offset))
 }
 
-/// As [`service_address`], once the first node has it.
+/// Like [`service_address`], once the first node has it.
 pub fn vip(cluster: &Cluster, offset: u32) -> Result<Ipv4Addr> {
     let (node, address) = (cluster.node(), service_address(cluster, offset)?);
     eventually("the node has the address", secs(30), || {

@@ -1,19 +1,19 @@
-//! Bounded waits on conditions. The only place of the tests that sleeps, besides the moments of faults.
+//! Bounded waits for conditions. No other code of the tests sleeps, except for the moments of faults.
 
 use std::time::{Duration, Instant};
 
 use anyhow::{Result, bail};
 
-/// Between two looks at a condition: short beside anything that is waited for.
+/// Interval between two checks of a condition: short compared with anything that is waited for.
 const LOOK_EVERY: Duration = Duration::from_millis(50);
 
-/// A time in seconds.
+/// Duration of `seconds`.
 pub fn secs(seconds: u64) -> Duration {
     Duration::from_secs(seconds)
 }
 
-/// Looks until `look` succeeds and gives what it saw; fails with the last thing that it saw
-/// when `within` is over.
+/// Repeats `look` until it succeeds and returns its result; fails with the last error
+/// after `within`.
 pub fn eventually<T>(what: &str, within: Duration, mut look: impl FnMut() -> Result<T>) -> Result<T> {
     let start = Instant::now();
     loop {
@@ -28,8 +28,8 @@ pub fn eventually<T>(what: &str, within: Duration, mut look: impl FnMut() -> Res
     }
 }
 
-/// Looks again and again for the whole of `during`; fails at the first look that does. For
-/// what must *not* happen, where no event says that it no longer will.
+/// Repeats `look` for the whole of `during`; fails at the first failing check. For
+/// things that must *not* happen, where no event marks the end of the wait.
 pub fn holds(what: &str, during: Duration, mut look: impl FnMut() -> Result<()>) -> Result<()> {
     let start = Instant::now();
     while start.elapsed() < during {

@@ -1,4 +1,4 @@
-//! What the command line takes, and what it says to the rest.
+//! Accepted command lines, and the messages for rejected ones.
 
 use clap::CommandFactory;
 use schema::kinds::Kind;

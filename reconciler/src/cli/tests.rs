@@ -1,4 +1,4 @@
-//! How pages and tables look at 80 and 120 columns, and what the program as a whole answers.
+//! Pages and tables at 80 and 120 columns, and the output of the whole program.
 
 use schema::kinds::pod::{HostPortStatus, Protocol};
 use schema::records::{
@@ -281,7 +281,7 @@ fn a_pod_described() {
     ");
 }
 
-/// A pod with everything a page can show. Seen red with `env` showing what `is_plain_value` does not allow.
+/// A pod that fills every field of its page. Seen red with `env` showing what `is_plain_value` does not allow.
 #[test]
 #[expect(clippy::too_many_lines, reason = "a table")]
 fn a_pod_that_crashes_described() {

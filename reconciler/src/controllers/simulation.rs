@@ -1,6 +1,6 @@
-//! The controllers together on a store in memory: real shells, real reflector, real fences.
+//! The controllers together on an in-memory store: real shells, real reflector, real fences.
 //!
-//! What is asserted is what lies in the store, never what a shell says of itself.
+//! Assertions read the store, never a shell's own report.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -29,10 +29,10 @@ use super::testing::{heartbeat, instance, node_record, object, object_key, pod_r
 use super::workloads::Workloads;
 use super::{Controller, Deps, LastKnown, Observed, Shell, Writes};
 
-/// Rounds within which everything must come to rest.
+/// Rounds within which everything must settle.
 const ROUNDS_MAX: usize = 30;
 
-/// Etcd was never lost.
+/// Last known state for an etcd that was never lost.
 fn no_last_known() -> watch::Receiver<Arc<LastKnown>> {
     watch::channel(Arc::default()).1
 }
@@ -51,7 +51,7 @@ struct Sim {
     _reflector: tokio::task::JoinHandle<()>,
 }
 
-/// What one controller did in a run.
+/// Runs a controller once and returns its plan; `None` if it was not ready.
 async fn run<C: Controller>(shell: &mut Shell<C>) -> Option<Writes> {
     match shell.observe().await {
         Ok(Observation::Ready(seen)) => {
@@ -66,7 +66,7 @@ async fn run<C: Controller>(shell: &mut Shell<C>) -> Option<Writes> {
 
 async fn finish<C: Controller>(shell: &mut Shell<C>, seen: Observed, plan: Writes) {
     let outcome = shell.act(&seen, plan).await;
-    // An error is the store's; the next run makes up for it.
+    // An error comes from the store; the next run makes up for it.
     let _ = shell.report(seen, outcome).await;
 }
 
@@ -81,7 +81,7 @@ impl Sim {
         Self { store, snapshot, reconciler, _reflector: tokio::spawn(reflecting) }
     }
 
-    /// With `count` nodes `n1`, `n2`, … that beat.
+    /// A simulation with `count` beating nodes `n1`, `n2`, ….
     async fn with_nodes(count: u8) -> Self {
         let sim = Self::new().await;
         for i in 1..=count {
@@ -92,7 +92,7 @@ impl Sim {
         sim
     }
 
-    /// Another process leads from now on, with nothing remembered.
+    /// Elects another process, which starts without any memory.
     async fn change_leader(&mut self) {
         let fence = take_lead(&self.store).await;
         self.reconciler = Reconciler::new(&self.store, &self.snapshot, fence);
@@ -110,7 +110,7 @@ impl Sim {
         self.put(&object_key(&object.metadata.name), object).await;
     }
 
-    /// Waits until the snapshot holds all that is in the store.
+    /// Waits until the snapshot holds everything in the store.
     async fn catch_up(&mut self) {
         let newest = self.store.revision();
         let snapshot = &mut self.snapshot;
@@ -175,7 +175,7 @@ async fn commit(store: &MemoryStore, op: Op) {
     assert!(matches!(store.txn(vec![], vec![op]).await.unwrap(), TxnOutcome::Committed(_)));
 }
 
-/// Makes a new leader key, as the election does after the old one's lease ended.
+/// Creates a new leader key, as the election does after the old lease ended.
 async fn take_lead(store: &MemoryStore) -> Fence {
     commit(store, Op::delete(Key::Leader)).await;
     commit(store, Op::put(Key::Leader, "{}")).await;
@@ -299,7 +299,7 @@ async fn who_lost_the_lead_between_plan_and_act_writes_nothing() {
     let mut old = Shell::<Workloads>::new(Deps {
         store: Arc::new(sim.store.clone()),
         snapshot: sim.snapshot.clone(),
-        // Believes to lead for ever, as a process that was stopped past its lease does.
+        // Keeps believing that it leads, like a process that was stopped past the end of its lease.
         fence: FenceReader::fixed(Some(take_lead(&sim.store).await)),
         last_known: no_last_known(),
         events: EventRecorder::disabled(),
@@ -337,7 +337,7 @@ async fn nothing_is_planned_on_a_snapshot_older_than_ones_own_writes() {
     let mut sim = Sim::with_nodes(2).await;
     sim.push(&object("web", spec(100, 64))).await;
     sim.settle().await;
-    // A reader whose snapshot stands still, as behind a watch that hangs.
+    // A reader whose snapshot stands still, as behind a hanging watch.
     let (publisher, stale) = SnapshotReader::channel((*sim.snapshot.current()).clone());
     let mut shell = Shell::<Workloads>::new(Deps {
         store: Arc::new(sim.store.clone()),
@@ -390,7 +390,7 @@ async fn pods_that_fit_nowhere_wait_for_room() {
     assert_eq!(sim.bound().await, ["n1/default/b"]);
 }
 
-/// Something that happens to the cluster, or to the reconciler.
+/// An event in the cluster or in the reconciler.
 #[derive(Debug, Clone)]
 enum Step {
     Push {
@@ -415,9 +415,9 @@ enum Step {
     Run {
         controller: u8,
     },
-    /// Plans now, acts when the next such step comes, on a snapshot that moved on.
+    /// Plans now and acts at the next `Stall`, on a snapshot that has moved on.
     Stall,
-    /// The next transaction is lost before, or after, it is done.
+    /// Loses the next transaction: its answer if `done`, else the transaction itself.
     LoseTransaction {
         done: bool,
     },
@@ -485,7 +485,7 @@ async fn take(sim: &mut Sim, stalled: &mut Option<(Observed, Writes)>, step: Ste
     }
 }
 
-/// Every pod of an object is there, bound once or with a reason why not; nothing else is bound.
+/// Asserts that every object has its pod, bound once or with a reason why not, and that nothing else is bound.
 async fn assert_converged(sim: &mut Sim) {
     sim.catch_up().await;
     let objects: BTreeSet<String> =
@@ -523,7 +523,7 @@ proptest! {
             let mut sim = Sim::with_nodes(3).await;
             let mut stalled = None;
             for step in steps {
-                // A fault is for the controllers, not for the hand that drives the test.
+                // Faults hit the controllers, not the writes of the test itself.
                 let by_hand = !matches!(step, Step::Run { .. } | Step::Stall);
                 if by_hand {
                     sim.store.fail_next_txns(0);

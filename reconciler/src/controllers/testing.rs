@@ -1,4 +1,4 @@
-//! SnapshotBuilder to plan on, built as etcd would hold them: every value goes through its JSON.
+//! Builder for snapshots to plan on, as etcd would hold them: every value goes through its JSON.
 
 use std::sync::Arc;
 
@@ -89,7 +89,7 @@ pub(crate) fn object_key(name: &str) -> Key {
     Key::Object(ObjectRef { kind: Kind::Pod, namespace, name: name.to_owned() })
 }
 
-/// The pod of [`object`] as workloads writes it.
+/// The pod of [`object`] as the workloads controller writes it.
 pub(crate) fn instance(name: &str, spec: PodSpec) -> PodInstance {
     let spec = Arc::new(spec);
     let hash = Object::hash_of(&Resource::Pod(Arc::clone(&spec)), &Default::default());
@@ -115,7 +115,7 @@ pub(crate) fn replica(set: &str, name: &str, spec: PodSpec) -> PodInstance {
     PodInstance { uid: PodInstance::uid_of(&owner, &pod_ref(name), &pod.hash), owner, ..pod }
 }
 
-/// An object of any kind that lies in the default namespace.
+/// An object of any kind in the default namespace.
 pub(crate) fn object_of(name: &str, resource: impl Into<Resource>) -> Object {
     Object { resource: resource.into(), ..object(name, PodSpec::default()) }
 }
@@ -144,7 +144,7 @@ pub(crate) fn heartbeat() -> Heartbeat {
     Heartbeat { since: "2026-01-01T00:00:00Z".parse().unwrap() }
 }
 
-/// Builds a snapshot key by key; every key gets a revision of its own.
+/// Builds a snapshot key by key; every key gets its own revision.
 #[derive(Clone, Default)]
 pub(crate) struct SnapshotBuilder {
     pub(crate) snapshot: Snapshot,
@@ -179,7 +179,7 @@ impl SnapshotBuilder {
         self
     }
 
-    /// As it is once a plan was carried out, in one transaction.
+    /// The snapshot after a plan was applied in one transaction.
     pub(crate) fn after(mut self, plan: &Writes) -> Self {
         self.snapshot.revision += 1;
         let revision = self.snapshot.revision;
@@ -200,12 +200,12 @@ impl SnapshotBuilder {
         self.put(&object_key(&object.metadata.name), object)
     }
 
-    /// The Cluster object.
+    /// Puts the Cluster object.
     pub(crate) fn cluster(self, spec: ClusterSpec) -> Self {
         self.put(&Key::Object(cluster_reference()), &object_of(CLUSTER_NAME, spec))
     }
 
-    /// The Node object of a node.
+    /// Puts the Node object of a node.
     pub(crate) fn node_object(self, node: &str, spec: NodeSpec) -> Self {
         let object = object_of(node, spec);
         self.put(&Key::Object(object.reference()), &object)
@@ -225,7 +225,7 @@ impl SnapshotBuilder {
         self.put(&Key::PodStatus(node.into(), pod.reference()), &status)
     }
 
-    /// A registered node with heartbeat and range.
+    /// Adds a registered node with heartbeat and range.
     pub(crate) fn node(self, record: &NodeRecord, range: &str) -> Self {
         let name = record.name.clone();
         let subnet = Subnet::new(range.parse().unwrap(), CLUSTER_CIDR.parse().unwrap());
@@ -234,7 +234,7 @@ impl SnapshotBuilder {
             .put(&Key::Heartbeat(name), &heartbeat())
     }
 
-    /// Nodes `n1`, `n2`, … that are ready.
+    /// Adds the ready nodes `n1`, `n2`, ….
     pub(crate) fn nodes(self, count: u8) -> Self {
         (1..=count).fold(self, |builder, i| {
             builder.node(&node_record(&format!("n{i}")), &format!("10.244.{}.0/24", i - 1))

@@ -1,4 +1,4 @@
-//! Real repositories and a small HTTP server: what a source can look like, and be wrong in.
+//! Real repositories and a small HTTP server: valid sources, and broken ones of many kinds.
 
 use std::io::{Read as _, Write as _};
 use std::net::TcpListener;
@@ -10,7 +10,7 @@ use schema::records::SourceErrorKind;
 
 use super::*;
 
-/// A bare repository with one commit of these `(path, content, mode)`.
+/// Creates a bare repository with one commit of these `(path, content, mode)`.
 pub(super) fn repository(dir: &Path, files: &[(&str, &str, i32)]) -> Oid {
     let git = Repository::init_bare(dir).unwrap();
     commit(&git, files)
@@ -166,7 +166,7 @@ fn a_listing_from_the_last_one_is_the_listing_from_nothing() {
     }
 }
 
-/// Answers every request with this status line, for as long as the test runs.
+/// Answers every request with this status line until the test ends.
 fn serve(status: &'static str) -> String {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();
@@ -301,7 +301,7 @@ fn a_mirror_that_broke_in_any_way_is_made_anew_and_reads_as_before() {
         let listing = list(&mirrored, head, "", &Listing::default()).unwrap().unwrap();
         assert_eq!(blob(&mirrored, listing.files["a.yaml"]).unwrap().unwrap(), b"two", "{what}");
     }
-    // Objects that can't be read any more show when the commit is read, and a rebuild mends them.
+    // Unreadable objects are found when the commit is read, and a rebuild repairs them.
     let dir = tempfile::tempdir().unwrap();
     let at = dir.path().join("repo.git");
     let head = repository(&at, &[("a.yaml", "one", 0)]);

@@ -1,4 +1,4 @@
-//! Trees that no editor makes: bombs, names that are not UTF-8, ignore files that say nothing.
+//! Trees that no editor makes: bombs, names that are not UTF-8, ignore files that can't be read.
 
 use std::path::Path;
 
@@ -16,7 +16,7 @@ const LINK: i32 = 0o120_000;
 const FOLDER: i32 = 0o040_000;
 
 fn tree(git: &Repository, items: &[(&[u8], Oid, i32)]) -> Oid {
-    // Written as bytes: the builder takes only names that are text.
+    // Written as bytes: the builder accepts only UTF-8 names.
     let mut sorted = items.to_vec();
     sorted.sort_by_key(|(name, _, mode)| [*name, if *mode == FOLDER { &b"/"[..] } else { b"" }].concat());
     let mut bytes = Vec::new();
@@ -70,7 +70,7 @@ fn a_tree_that_names_itself_over_and_over_is_too_much_and_not_walked_to_its_end(
         assert!(error.contains(what), "{error}");
     }
     assert!(matches!(listed(bomb, limits, &before), Err(ReadError::TooMuch { .. })));
-    // A new tree that fits is read, although with the old one it would be too much.
+    // A new tree that fits is read, although it would not fit together with the old one.
     let other = (0..2).fold(of(git.blob(b"b").unwrap(), FILE), |below, _| of(below, FOLDER));
     assert_eq!(listed(other, Limits { entries: 1_111, ..limits }, &before).unwrap().files.len(), 1_000);
 }
@@ -122,7 +122,7 @@ fn an_ignore_file_that_cannot_be_read_refuses_the_commit() {
     let git = Repository::open_bare(dir.path().join("link.git")).unwrap();
     let error = fresh(&git, linked).unwrap_err().to_string();
     assert!(error.starts_with("x/.minik8signore is a symbolic link"), "{error}");
-    // Also when only a folder below it is read, and when there was a good one before.
+    // The same when only a folder below is read, and when the commit before was good.
     let below = tests::commit(&git, &[("x/.minik8signore", "../rules", LINK), ("x/y/a.yaml", "b", 0)]);
     assert!(list(&git, below, "x/y", &Listing::default()).is_err());
     let good = tests::commit(&git, &[("x/.minik8signore", "draft.yaml", 0), ("x/draft.yaml", "b", 0)]);
@@ -134,7 +134,7 @@ fn an_ignore_file_that_cannot_be_read_refuses_the_commit() {
         let error = list(&git, large, folder, &Listing::default()).unwrap_err().to_string();
         assert!(error.contains("larger than 4 MiB"), "{error}");
     }
-    // What a link keeps out of a folder that is kept out itself does not matter.
+    // A link inside a folder that is itself ignored does not matter.
     let vendored = [(".minik8signore", "/x/\n", 0), files[1], files[2], files[0]];
     let vendored = tests::commit(&git, &vendored);
     assert_eq!(fresh(&git, vendored).unwrap().files.len(), 1);

@@ -1,4 +1,4 @@
-//! A small snapshot for tests, built from values as the writers would write them.
+//! A small snapshot for tests, built from the values that the real writers would store.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -127,7 +127,7 @@ pub(crate) fn spec(containers: &[&str]) -> PodSpec {
     PodSpec { containers: containers.iter().map(container).collect(), ..PodSpec::default() }
 }
 
-/// The object of a bare pod, as gitops writes it.
+/// Puts the object of a bare pod, as gitops writes it.
 pub(crate) fn put_object(snapshot: &mut Snapshot, name: &str, commit: &str) -> Object {
     let resource = Resource::Pod(Arc::new(spec(&["app"])));
     let object = Object {

@@ -1,4 +1,4 @@
-//! Objects of every kind on the command line, and the words of people who come from kubectl.
+//! Objects of every kind on the command line, and spellings known from kubectl.
 
 use schema::keys::Key;
 use schema::manifest::load_file;
@@ -36,7 +36,8 @@ kind: Node
 metadata: {name: n2, labels: {disk: fast}}
 ";
 
-/// The snapshot of the others, with two services, a function in `lab`, the Cluster object, and Nodes of which `n1` is registered.
+/// The common snapshot plus two services, a function in `lab`, the Cluster object, and Nodes of which `n1` is
+/// registered.
 async fn with_kinds() -> String {
     let mut snapshot = snapshot();
     let loaded = load_file("shop.yaml", SHOP.as_bytes());
@@ -69,7 +70,7 @@ async fn get_lists_every_kind_and_all_of_them() {
     ] {
         check(&run(&server, arguments).await, 0, lines, "");
     }
-    // Several kinds: a table each, and names with their kind, as kubectl has them.
+    // Several kinds: a table each, and names with their kind, as in kubectl.
     let two = run(&server, &["get", "svc,no", "-o", "name"]).await;
     check(&two, 0, "service/shop\nservice/store\nnode/n1\n", "");
     let two = run(&server, &["get", "no,svc", "n1", "--no-headers"]).await;

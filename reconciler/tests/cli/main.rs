@@ -1,5 +1,5 @@
 //! The program as a person runs it, against the API over a snapshot made of etcd's JSON:
-//! what it prints, in how many lines, with which exit code.
+//! output, number of lines and exit code.
 
 #![allow(clippy::unwrap_used)] // Helpers of tests fail by panicking, as tests do.
 
@@ -99,7 +99,7 @@ fn snapshot() -> Snapshot {
     snapshot
 }
 
-/// Stands for the reflector and for the leader: every request is seen, and answered at once.
+/// Stands in for the reflector and the leader: every request is observed, and answered immediately.
 async fn answer_all(mut snapshot: Snapshot, publisher: SnapshotPublisher, store: Arc<MemoryStore>) {
     let mut changes = store.watch(prefix::REQUESTS, 1).await.unwrap();
     while let Some(Ok(batch)) = changes.next().await {
@@ -153,7 +153,7 @@ fn check(output: &Output, code: i32, stdout: &str, stderr: &str) {
 
 #[tokio::test]
 async fn an_unreachable_reconciler_is_one_line_that_says_what_to_do() {
-    // Port 1 of loopback has no listener.
+    // Nothing listens on port 1 of loopback.
     let line = "minik8s: cannot reach the reconciler at http://127.0.0.1:1: connection refused; \
                 start it with 'minik8s up', or name it with --server or MINIK8S_SERVER\n";
     for arguments in [&["status"][..], &["get", "pods"], &["logs", "web"], &["sync"], &["events"]] {
@@ -199,7 +199,7 @@ async fn a_mistake_in_a_list_of_sources_is_reported_before_anything_is_started()
     );
     let serve = ["serve", "--sources", file, "--state-dir", state];
     check(&run("http://127.0.0.1:1", &serve).await, 2, "", &lines);
-    // Only root may go further than the first look at who runs it.
+    // Only root gets past the check of the user.
     if nix::unistd::geteuid().is_root() {
         let up = ["up", "--sources", file, "--state-dir", state, "--detach"];
         check(&run("http://127.0.0.1:1", &up).await, 1, "", &lines);
@@ -247,7 +247,7 @@ async fn wait_ends_with_0_when_reached_and_1_when_not() {
     assert_eq!(wrong.status.code(), Some(1));
 }
 
-// Seen red with `missing` not looked at: code 0.
+// Seen red without a check of `missing`: code 0.
 #[tokio::test]
 async fn wait_for_synced_fails_when_a_commit_is_applied_in_part() {
     let mut part = snapshot();
@@ -285,7 +285,7 @@ async fn a_revision_has_a_page_and_logs_of_no_pod_say_so() {
             assert!(page.contains(line), "{name}: {line} in\n{page}");
         }
     }
-    // Without a verdict it names what the commit waits for.
+    // Without a verdict, the reason is the objects that the commit waits for.
     let mut open = revision.clone();
     open["verdict"] = json!({"state": "applied"});
     open["decidedAt"] = Value::Null;
@@ -309,7 +309,7 @@ async fn wait_gives_up_at_once_when_only_a_change_can_help() {
         json!({"kind": "PathNotFound", "message": "no folder prod", "since": "2026-01-01T00:00:00Z"});
     put(&mut failing, "sources/main", &status);
     let server = format!("http://{}", serve(failing).await);
-    // An hour, were it not given up.
+    // It would last an hour if the wait were not given up.
     let output = run(&server, &["wait", "--for", "healthy", "--commit", C2, "--timeout", "1h"]).await;
     check(&output, 1, "", "minik8s: not healthy: source main: PathNotFound: no folder prod\n");
 }

@@ -1,12 +1,12 @@
-//! Names on three nodes: the whole table of the specification by `dig` from each node and from a pod on each,
-//! and short ones by containers' own resolvers; the same with etcd and reconciler dead, and again by agents
-//! that start then. What the names lead to is on all three nodes, as are those who ask. Other names come from a
-//! server beyond the cluster, which the Cluster object names. A machine's own resolver, if asked for, survives a
-//! crash and comes back. Settings of the Cluster object come and go with a push.
+//! Names on three nodes: the whole table of the specification with `dig` from each node and from a pod on each,
+//! and short names with the containers' own resolvers; the same with etcd and reconciler dead, and again with agents
+//! started then. The targets of the names and the clients are on all three nodes. Other names come from a
+//! server outside the cluster, configured in the Cluster object. A machine's own resolver, if requested, survives a
+//! crash and is restored. Settings of the Cluster object come and go with a push.
 //!
-//! The first story is red when the address goes from a node: questions then leave it, and the server that answers out
-//! there knows no such name. It was seen red with a pod's `hostname` in every service, with the addresses of
-//! other nodes left out of the zone, with the own one not read from the disk, and with the host name alone in
+//! The first story fails when the address disappears from a node: queries then leave it, and the server outside
+//! knows no such name. It was seen red with a pod's `hostname` in every service, with the addresses of other nodes
+//! missing from the zone, with the node's own address not read from the disk, and with the host name alone in
 //! `/etc/hosts`.
 
 use std::fs;
@@ -20,12 +20,12 @@ use harness::{
 
 use crate::gateway::curl_by;
 
-/// Endpoints of the large service: more than one packet takes.
+/// Endpoints of the large service: more than fit into one packet.
 const LARGE: u8 = 150;
 const ZONE: &str = "cluster.local";
 const SVC: &str = "default.svc.cluster.local";
 
-/// A pod that sleeps on the node of that number, with these labels and further fields.
+/// A pod that sleeps on node number `node`, with this `app` label and further fields.
 fn sleeper(cluster: &Cluster, name: &str, node: usize, app: &str, more: &str) -> Result<String> {
     let node = &cluster.numbered(node)?.name;
     Ok(format!(
@@ -116,7 +116,7 @@ spec:
     )
 }
 
-/// The agents with these variables, from their next start on.
+/// Gives the agents these environment variables from their next start on.
 fn with_variables(cluster: &mut Cluster, variables: &[(&str, &str)]) -> Result<()> {
     let dir = cluster.dir("");
     for node in &mut cluster.nodes {
@@ -135,7 +135,7 @@ fn restart_agents(cluster: &mut Cluster) -> Result<()> {
     }
     cluster.nodes.iter().try_for_each(|node| {
         node.wait_agent().with_context(|| node.agent.log_tail())?;
-        // Until then those answer who did meanwhile.
+        // Until then the standby processes answer.
         let (address, agent) = (vip(cluster, 10)?, format!("pid={},", node.agent.pid()?));
         eventually("the agent itself has the name server's socket", secs(30), || {
             let sockets = node.net.run("ss", &["-Hlunp", "src", &format!("{address}:53")])?;
@@ -150,23 +150,23 @@ fn settings(spec: &str) -> String {
     format!("apiVersion: minik8s.io/v1\nkind: Cluster\nmetadata: {{name: cluster}}\nspec:\n  {spec}\n")
 }
 
-/// What is asked, and what is answered: `TYPE data` sorted, or the status and the zone that says so.
+/// Name, type, and answer: `TYPE data` sorted, or the status and the zone that returned it.
 type Row = (String, &'static str, Vec<String>);
 
-/// What the names lead to.
+/// Addresses that the names resolve to.
 struct Known {
     /// Addresses of the pods behind the services, by node.
     pods: [String; 3],
-    /// Addresses of the nodes, on one of which a pod has the node's.
+    /// Addresses of the nodes; a pod on one of them uses the node's address.
     nodes: Vec<String>,
-    /// The service's address.
+    /// Address of the service.
     web: String,
     dns: String,
     gateway: String,
 }
 
 impl Known {
-    /// Everything that the specification names.
+    /// Every name in the specification.
     fn table(&self) -> Vec<Row> {
         let Self { pods, nodes, web, dns, gateway } = self;
         let [_, second, third] = pods;
@@ -182,7 +182,7 @@ impl Known {
         let one = |text: String| vec![text];
         let missing = || one(format!("NXDOMAIN {ZONE}."));
         let empty = || one(format!("NOERROR {ZONE}."));
-        // What the pods are called in either service.
+        // Names of the pods in either service.
         let named = [
             ("web-0".to_owned(), "web-0".to_owned()),
             ("web-1".to_owned(), dashed(second)),
@@ -208,7 +208,7 @@ impl Known {
             (format!("second.headless.{SVC}"), "A", missing()),
             (format!("none.{SVC}"), "A", missing()),
             (format!("outer.{SVC}"), "CNAME", one("CNAME outside.example.com.".to_owned())),
-            // An alias of another's name brings that name's addresses, as its server gives them.
+            // An alias of an outside name returns that name's addresses as well, as its server gives them.
             (
                 format!("outer.{SVC}"),
                 "A",
@@ -248,7 +248,7 @@ struct Asker<'a> {
 impl Asker<'_> {
     fn check(&self, (name, kind, wanted): &Row) -> Result<()> {
         let said = dig(&self.net, self.server, name, kind, &[])?;
-        // What an alias leads to beyond the cluster is another's answer.
+        // The target of an alias outside the cluster is answered by another server.
         let alias = name.starts_with("outer.") && *kind == "A";
         let ours = !alias && !name.starts_with("outside.") && !name.starts_with("missing.");
         ensure!(said.gist() == *wanted, "{} asks {name} {kind}: {said:?}, not {wanted:?}", self.name);
@@ -281,8 +281,8 @@ impl Asker<'_> {
     }
 }
 
-/// By the search list, with the container's own resolver. The host need not answer: ping says first
-/// whom it asks, which is one of `wanted`.
+/// Resolves names through the search list, with the container's own resolver. The host need not answer: ping first
+/// prints the address that it asks, which must be one of `wanted`.
 fn resolves(cluster: &Cluster, pod: &PodView, names: &[(&str, &[String])]) -> Result<()> {
     let all: Vec<&str> = names.iter().map(|(name, _)| *name).collect();
     let ask = format!("for name in {}; do ping -c 1 -W 1 $name 2>&1 | head -n 1 & done; wait", all.join(" "));
@@ -295,7 +295,7 @@ fn resolves(cluster: &Cluster, pod: &PodView, names: &[(&str, &[String])]) -> Re
     Ok(())
 }
 
-/// What containers see, whichever network they have.
+/// Checks the resolver settings of containers on every kind of network.
 fn resolvers_are_set(cluster: &Cluster, dns: &str) -> Result<()> {
     let resolver = |name: &str| -> Result<String> {
         let pod = cluster.running(name, &["main"])?;
@@ -347,7 +347,7 @@ fn every_name_is_answered_on_three_nodes_also_with_everything_else_dead() -> Res
         let right = || askers.iter().try_for_each(|asker| asker.checks(&table));
         eventually("the whole table is right everywhere", secs(60), right)?;
 
-        // Short names, an alias among them, on another node than most of what they name.
+        // Short names, an alias among them, on another node than most of their targets.
         let on_host = cluster.running("onhost", &["main"])?;
         let (web, gateway) = ([known.web.clone()], [known.gateway.clone()]);
         for pod in [&views[0], &views[2], &on_host] {
@@ -399,7 +399,7 @@ fn every_name_is_answered_on_three_nodes_also_with_everything_else_dead() -> Res
     })
 }
 
-/// A host that leads to a pod.
+/// Name of a host that leads to a pod.
 const HELLO: &str = "hello.example";
 
 fn hello() -> Change {
@@ -413,9 +413,8 @@ fn hello() -> Change {
     Change::write("hello.yaml", text)
 }
 
-/// Zone, upstream servers and default resources come with a push and go with another, while nothing that runs
-/// is touched.
-/// Seen red with an agent that does not watch `settings`.
+/// Zone, upstream servers and default resources are set by a push and removed by another, while everything that
+/// runs stays untouched. Seen red with an agent that does not watch `settings`.
 fn settings_follow_the_cluster_object(cluster: &Cluster, dns: &str) -> Result<()> {
     let [high, low] = cluster.slot().port(9).to_be_bytes();
     let address = Ipv4Addr::new(127, 53, high, low);

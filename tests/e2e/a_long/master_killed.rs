@@ -1,6 +1,6 @@
-//! The reconciler that leads is killed at random moments of rollouts and scalings; of three, another one goes on. What
-//! comes out is what an undisturbed one makes: no pod more was ever started, none twice. `MINIK8S_ROUNDS` says how
-//! often (3 times by default, 20 in a soak), `MINIK8S_SEED` plays the moments again.
+//! The leading reconciler is killed at random moments of rollouts and scalings, and another of the three takes
+//! over. The outcome is that of an undisturbed reconciler: no extra pod was ever started, none twice.
+//! `MINIK8S_ROUNDS` is the number of rounds (3 by default, 20 in a soak), `MINIK8S_SEED` replays the moments.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -13,7 +13,7 @@ use schema::keys::{Key, prefix};
 
 use crate::workloads::{Runs, Workload, started_once};
 
-/// What a rollout takes on a quiet machine: the moments lie within it.
+/// Duration of a rollout on a quiet machine, within which the kills happen.
 const MOMENTS: Duration = Duration::from_secs(5);
 
 fn leader(cluster: &Cluster, not: Option<&EtcdKey>) -> Result<EtcdKey> {
@@ -27,7 +27,8 @@ fn leader(cluster: &Cluster, not: Option<&EtcdKey>) -> Result<EtcdKey> {
     })
 }
 
-/// Kills the leader. In every other round its lease ends as if it had been over, so that another follows at once.
+/// Kills the leader. In every other round its lease ends immediately, so that the successor takes over without
+/// waiting.
 fn kill_leader(cluster: &mut Cluster, round: usize) -> Result<()> {
     let former = leader(cluster, None)?;
     let index = (0..cluster.reconcilers.len()).find(|index| former.value.contains(&format!("\"r{index}\"")));
@@ -42,7 +43,7 @@ fn kill_leader(cluster: &mut Cluster, round: usize) -> Result<()> {
     cluster.wait_reconciler(index)
 }
 
-/// No pod is bound or reported twice, none is there that does not run.
+/// Checks that no pod is bound or reported twice, and that every pod runs.
 fn is_clean(cluster: &Cluster, shop: &Workload, running: &[Runs]) -> Result<()> {
     let names: BTreeSet<&str> = running.iter().map(|runs| runs.pod.as_str()).collect();
     eventually("records are those of what runs", secs(20), || {
@@ -68,7 +69,7 @@ fn is_clean(cluster: &Cluster, shop: &Workload, running: &[Runs]) -> Result<()> 
     })
 }
 
-// Seen red with pods that have no node yet not counted in `Planned::living`: 7 pods at once, not 5.
+// Seen red with pods without a node left out of `Planned::living`: 7 pods at once, not 5.
 #[test]
 fn a_leader_killed_during_rollouts_and_scalings_leaves_no_pod_too_many() -> Result<()> {
     let (rounds, mut chance) = (rounds(3, 20), Chance::of("master killed"));
@@ -83,7 +84,7 @@ fn a_leader_killed_during_rollouts_and_scalings_leaves_no_pod_too_many() -> Resu
         for round in 0..rounds {
             let since = cluster.etcd.revision()?;
             let former = shop.replicas;
-            // A rollout, a scale-up, a rollout, and down again.
+            // A rollout, a scale-up, a rollout, and a scale-down.
             let change = match round % 4 {
                 0 | 2 => shop.roll(),
                 1 => shop.scale(7),

@@ -1,5 +1,5 @@
-//! The slowest stories. libtest begins tests in the order of their full names, so this folder's name puts them
-//! first: one that begins last would leave the other threads idle while it ends.
+//! The slowest stories. libtest starts tests in the order of their full names, so this folder's name puts them
+//! first: a slow story started last would leave the other threads idle.
 
 mod dangerous_commits;
 mod dns;

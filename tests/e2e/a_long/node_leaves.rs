@@ -1,5 +1,5 @@
-//! A node leaves for good: `minik8s-agent reset --leave` takes away what etcd has of it, its pods start on another
-//! node, and the others forget the way to it.
+//! A node leaves for good: `minik8s-agent reset --leave` removes its keys from etcd, its pods start on another
+//! node, and the other nodes remove the route to it.
 //!
 //! Seen red with an agent that knew no `--leave`.
 
@@ -28,7 +28,7 @@ fn a_node_that_leaves_for_good_is_forgotten_and_its_pods_start_elsewhere() -> Re
         let (etcd, instance) = (cluster.etcd_for_nodes(), cluster.slot().instance());
         let mut command = cluster.numbered(2)?.agent_command("reset", "");
         command.extend(["--leave", &etcd, "--node", &leaving].map(str::to_owned));
-        // A node whose agent still runs has not left.
+        // A node whose agent still runs cannot leave.
         let said = outcome(Command::new(&command[0]).args(&command[1..]), secs(60))?;
         ensure!(
             said.code == 1 && !cluster.etcd.list(&format!("/minik8s/nodes/{leaving}"))?.is_empty(),
@@ -59,9 +59,9 @@ fn a_node_that_leaves_for_good_is_forgotten_and_its_pods_start_elsewhere() -> Re
             ensure!(left.iter().all(|key| key.contains("/events/")), "{left:?}");
             Ok(())
         })?;
-        // It may have been about to register again: a minute of grace.
+        // The agent might have been about to register again: a minute of grace.
         eventually("the way to it is forgotten", secs(90), || {
-            // It was the only other node, so the tunnel goes with it.
+            // It was the only other node, so the tunnel is removed, too.
             let links = first.net.run("ip", &["-o", "link"])?;
             ensure!(!links.contains(&format!("{instance}.1")), "{links}");
             Ok(())

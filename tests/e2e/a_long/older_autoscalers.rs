@@ -1,5 +1,5 @@
-//! The two older forms of an autoscaler, on three nodes: one replica per interval, up and down, of a ReplicaSet and of a
-//! Pod that Git names. What comes up is on several nodes and is reached through the Service.
+//! The two older forms of an autoscaler, on three nodes: one replica per interval, up and down, for a ReplicaSet
+//! and for a Pod from Git. New pods run on several nodes and are reached through the Service.
 
 use std::collections::BTreeSet;
 
@@ -13,10 +13,11 @@ use schema::records::ScaleRecord;
 use crate::workloads::{Runs, Workload, per_node};
 
 const MOST: usize = 3;
-/// A step is due this much earlier at most: it is measured where containers begin and end, not where it is decided.
+/// Largest time by which a step may seem early: it is measured where containers start and end, not where it is
+/// decided.
 const JITTER_NANOS: i64 = 2_000_000_000;
 
-/// Burns what it may until `/tmp/idle` is there, and says at `/` which pod it is.
+/// A server that burns CPU until `/tmp/idle` exists, and returns its pod's name at `/`.
 fn burner(name: &str, kind: &str) -> Change {
     let burn = "trap 'exit 0' TERM; hostname > /tmp/index.html; httpd -p 8080 -h /tmp; \
                 while :; do [ -e /tmp/idle ] && sleep 0.2; done";
@@ -38,7 +39,7 @@ fn burner(name: &str, kind: &str) -> Change {
     Change::write(format!("{name}.yaml"), text)
 }
 
-/// An autoscaler of the workload of the same name.
+/// An autoscaler for the workload of the same name.
 fn autoscaler(name: &str, api: &str, spec: &str) -> Change {
     let text = format!(
         "apiVersion: {api}\nkind: HorizontalPodAutoscaler\nmetadata: {{name: {name}}}\nspec:\n  minReplicas: 1\n  \
@@ -47,7 +48,7 @@ fn autoscaler(name: &str, api: &str, spec: &str) -> Change {
     Change::write(format!("{name}-hpa.yaml"), text)
 }
 
-/// Waits until these numbers of pods run.
+/// Waits until `wanted` pods of each workload run.
 fn count(cluster: &Cluster, all: &[Workload], wanted: usize) -> Result<Vec<Vec<Runs>>> {
     eventually(&format!("{wanted} of each run"), secs(150), || {
         let running = all.iter().map(|one| one.running(cluster)).collect::<Result<Vec<_>>>()?;
@@ -56,7 +57,7 @@ fn count(cluster: &Cluster, all: &[Workload], wanted: usize) -> Result<Vec<Vec<R
     })
 }
 
-/// All that happened so to containers of the workload lies at least the interval apart.
+/// Checks that events of this type in the workload's containers are at least the interval apart.
 fn are_apart(moments: &[&Moment], happened: Happened, interval: u64) -> Result<()> {
     let at: Vec<i64> = moments.iter().filter(|m| m.happened == happened).map(|m| m.at_nanos).collect();
     let gaps: Vec<i64> = at.windows(2).map(|pair| pair[1] - pair[0]).collect();
@@ -66,7 +67,7 @@ fn are_apart(moments: &[&Moment], happened: Happened, interval: u64) -> Result<(
     Ok(())
 }
 
-// Seen red with `Rate::step_limit` that allows one pod more: two began within 215 ms.
+// Seen red with a `Rate::step_limit` that allows one pod more: two started within 215 ms.
 #[test]
 fn the_older_forms_add_and_remove_one_replica_per_interval() -> Result<()> {
     let options = ClusterOptions { place: Where::Namespaces(3), ..ClusterOptions::default() };

@@ -1,6 +1,7 @@
-//! Nodes are cut off from etcd and from each other, and come back: a node alone for 5 and 15 s, in a soak
-//! (`MINIK8S_ROUNDS` of 100 or more) also for 30 and 120 s; two of three nodes; the node of the reconciler that leads.
-//! What runs is adopted with not a single restart, and soon after the return no workload has more pods than it may.
+//! Nodes are cut off from etcd and from each other, and return: a single node for 5 and 15 s, in a soak
+//! (`MINIK8S_ROUNDS` of 100 or more) also for 30 and 120 s; two of three nodes; the node of the leading reconciler.
+//! Running pods are adopted without a single restart, and soon after the return no workload exceeds its number of
+//! pods.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -18,17 +19,17 @@ use crate::workloads::{Runs, Workload, cluster_file, started_once};
 
 /// The node that is cut off alone.
 const AWAY: usize = 3;
-/// Short, so that the stories are.
+/// Short, to keep the stories short.
 const EVICT_AFTER: u64 = 5;
-/// For two nodes at once: their leases may end some seconds apart.
+/// For two nodes at once, whose leases may end some seconds apart.
 const EVICT_BOTH: u64 = 10;
-/// So long for nodes that are away for shorter than [`EVICTED_FROM`].
+/// For nodes that are away for less than [`EVICTED_FROM`].
 const EVICT_LATE: u64 = 30;
-/// A cut of `seconds` ends after the lease of the heartbeat and [`EVICT_AFTER`].
+/// Cuts of at least this many seconds end after the heartbeat's lease and [`EVICT_AFTER`].
 const EVICTED_FROM: u64 = 30;
-/// How long a heartbeat lasts (design, section 10).
+/// Lease of a heartbeat in seconds (design, section 10).
 const LEASE: u64 = 15;
-/// So soon after the return all is as it should be.
+/// Time after the return within which everything must be right.
 const RIGHT_WITHIN: Duration = Duration::from_secs(10);
 const REPLICAS: usize = 6;
 
@@ -40,7 +41,7 @@ fn evict_after(seconds: u64) -> Change {
     cluster_file(&format!("nodes: {{evictAfterSeconds: {seconds}}}"))
 }
 
-/// A workload on three nodes, and on the third a pod that names it.
+/// Opens a workload on three nodes, and a pod pinned to the third.
 fn open(cluster: &Cluster, shop: &Workload, evict_after_seconds: u64) -> Result<(Vec<Runs>, PodView)> {
     let away = &cluster.numbered(AWAY)?.name;
     let files = [
@@ -53,7 +54,7 @@ fn open(cluster: &Cluster, shop: &Workload, evict_after_seconds: u64) -> Result<
     Ok((shop.serves(cluster)?, cluster.running("stays", &["web"])?))
 }
 
-/// Within the bound all pods are there, and they stay the same.
+/// Waits within the bound until all pods are present, and checks that they stay the same.
 fn is_right(cluster: &Cluster, shop: &Workload) -> Result<Vec<Runs>> {
     let right = eventually("all is right after the return", RIGHT_WITHIN, || {
         let running = shop.running(cluster)?;
@@ -74,7 +75,7 @@ fn is_silent(cluster: &Cluster, node: &str) -> Result<NodeConditions> {
     Ok(state)
 }
 
-// Seen red with `OwnedPod::of` that takes the pods of a silent node for lost.
+// Seen red with an `OwnedPod::of` that treats the pods of a silent node as lost.
 #[test]
 fn a_node_that_was_cut_off_is_adopted_without_a_restart_and_nothing_is_there_twice() -> Result<()> {
     let options = ClusterOptions { place: Where::Namespaces(3), ..ClusterOptions::default() };
@@ -114,7 +115,7 @@ fn a_node_that_was_cut_off_is_adopted_without_a_restart_and_nothing_is_there_twi
             println!("cut off for {cut} s: {} pods had been replaced", during.len() - before.len());
             before = after;
             if is_evicted {
-                // Nothing moves back by itself: new pods are on all nodes again.
+                // Nothing moves back by itself: only new pods use all nodes again.
                 cluster.push(&[shop.roll()], "Roll")?;
                 before = shop.serves(cluster)?;
             }
@@ -125,7 +126,7 @@ fn a_node_that_was_cut_off_is_adopted_without_a_restart_and_nothing_is_there_twi
 }
 
 // Seen red with `MOST_AWAY_PERCENT` above 100, and, on a busy machine, with a guard that ended with the return of the
-// first node: the pods of the second, which came back a second later, were replaced.
+// first node: the pods of the second, which returned a second later, were replaced.
 #[test]
 fn nothing_is_evicted_while_two_of_three_nodes_are_silent() -> Result<()> {
     let options = ClusterOptions { place: Where::Namespaces(3), ..ClusterOptions::default() };
@@ -161,7 +162,7 @@ fn nothing_is_evicted_while_two_of_three_nodes_are_silent() -> Result<()> {
         ensure!(shop.most_records(cluster, since)? == REPLICAS, "there were more records");
         ensure!(started_once(&shop.moments(&timeline.moments()?))? == REPLICAS, "there were more pods");
 
-        // One alone is evicted all the same, once its time is over.
+        // A single node is still evicted once its time is over.
         cut[0].cut_off()?;
         eventually("its pods run elsewhere", secs(LEASE + EVICT_BOTH + 30), || {
             let running = shop.running(cluster)?;
@@ -175,7 +176,7 @@ fn nothing_is_evicted_while_two_of_three_nodes_are_silent() -> Result<()> {
     })
 }
 
-/// The reconciler of that name leads.
+/// Checks that the reconciler of that name leads.
 fn leads(cluster: &Cluster, name: &str) -> Result<EtcdKey> {
     eventually(&format!("{name} leads"), secs(45), || {
         let leader = cluster.etcd.key(Key::Leader)?.context("none leads")?;
@@ -184,7 +185,7 @@ fn leads(cluster: &Cluster, name: &str) -> Result<EtcdKey> {
     })
 }
 
-// Seen red with `OwnedPod::of` that takes the pods of a silent node for lost.
+// Seen red with an `OwnedPod::of` that treats the pods of a silent node as lost.
 #[test]
 fn the_node_of_the_leader_is_cut_off_and_another_goes_on_without_a_double() -> Result<()> {
     let options = ClusterOptions { place: Where::Namespaces(3), ..ClusterOptions::default() };
@@ -192,13 +193,13 @@ fn the_node_of_the_leader_is_cut_off_and_another_goes_on_without_a_double() -> R
         let timeline = Timeline::begin(cluster)?;
         let mut shop = Workload::new("shop", REPLICAS);
         let (before, stays) = open(cluster, &shop, EVICT_AFTER)?;
-        // The leader of the harness is on no node: one that is takes its place.
+        // The harness's leader is on no node: a reconciler on a node replaces it.
         let mut command: Vec<String> =
             ["nsenter", &format!("--net={}", cluster.numbered(AWAY)?.namespace()?)].map(str::to_owned).into();
         let (near, far) = (cluster.etcd.endpoint().to_owned(), cluster.etcd_for_nodes());
         command.extend(cluster.serve_command(1).into_iter().map(|word| match word {
             word if word == near => far.clone(),
-            // The address of the others is not one of this namespace.
+            // The others' address is not in this namespace.
             word if word == cluster.api(1) => format!("127.0.0.1:{}", cluster.slot().port(1)),
             word => word,
         }));
@@ -215,7 +216,7 @@ fn the_node_of_the_leader_is_cut_off_and_another_goes_on_without_a_double() -> R
         let since = cluster.etcd.revision()?;
         cluster.numbered(AWAY)?.cut_off()?;
         leads(cluster, "r0")?;
-        // A new term waits for a lease until it gives up a node, so that this one is adopted below.
+        // A new term waits for a lease before it evicts a node, so this node is adopted below.
         cluster.push(&[shop.scale(REPLICAS + 2)], "Scale while it is away")?;
         let during = eventually("two more pods run", secs(45), || {
             let running = shop.running(cluster)?;

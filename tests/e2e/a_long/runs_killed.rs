@@ -1,4 +1,4 @@
-//! Reconcilers are killed in the middle of a run, and etcd is lost after one: one result, and nothing runs twice.
+//! Reconcilers are killed in the middle of a run, and etcd is lost after one: one result, and no run twice.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -10,7 +10,7 @@ use schema::keys::{Key, prefix};
 use crate::workflows::{calls, ended, function, one_node, pushed, run};
 
 const STEPS: usize = 20;
-/// Slow enough that a kill meets it in the middle. It says which step it is called for, and under which key.
+/// Slow enough for a kill to hit it in the middle. Prints its step and its idempotency key.
 const COUNT: &str = "import os\nimport time\n\n\ndef main(params):\n    \
                      print('called', params['n'], os.environ['MINIK8S_IDEMPOTENCY_KEY'])\n    time.sleep(0.1)\n    return {'n': params['n'] + 1}\n";
 
@@ -24,7 +24,7 @@ fn flow(name: &str, params: &str) -> Change {
     Change::write(format!("{name}.yaml"), format!("{head}{params}  startAt: s1\n  states:\n{states}"))
 }
 
-/// How often each step called the function, each time under the same key.
+/// Number of calls by each step; every call of a step must have the same key.
 fn per_step(cluster: &Cluster) -> Result<BTreeMap<String, usize>> {
     let (mut counts, mut keys) = (BTreeMap::new(), BTreeMap::new());
     for call in calls(cluster, "count")? {
@@ -38,7 +38,7 @@ fn per_step(cluster: &Cluster) -> Result<BTreeMap<String, usize>> {
     Ok(counts)
 }
 
-/// Which reconciler leads.
+/// Index of the leading reconciler.
 fn leader(cluster: &Cluster) -> Result<usize> {
     let leader = cluster.etcd.key(Key::Leader)?.context("none leads")?;
     Ok(usize::from(!leader.value.contains("\"r0\"")))
@@ -48,12 +48,12 @@ fn entries(cluster: &Cluster, run: &str) -> Result<usize> {
     Ok(cluster.etcd.list(&format!("{}default/flow/{run}/", prefix::RUN_JOURNALS))?.len())
 }
 
-// Seen red with a task that makes its calls before it has written why.
+// Seen red with a task that makes its calls before it has recorded them.
 #[test]
 fn a_run_survives_kills_of_its_reconciler_and_calls_no_step_more_than_twice() -> Result<()> {
     let options = ClusterOptions { reconcilers: 2, ..one_node() };
     Cluster::run(options, |cluster| {
-        // Longer than the next reconciler takes to start, where each entry is to be followed by a kill.
+        // Longer than the next reconciler takes to start, for the case of a kill after every entry.
         let count = if rounds(4, STEPS) == STEPS { COUNT.replace("0.1", "1.5") } else { COUNT.to_owned() };
         let mut changes = function("count", &count).to_vec();
         changes.push(flow("flow", ""));
@@ -63,10 +63,10 @@ fn a_run_survives_kills_of_its_reconciler_and_calls_no_step_more_than_twice() ->
         ensure!(ok && warm["n"] == 1020, "{warm}");
 
         cluster.cli(&["run", "flow", "-d", r#"{"n": 0}"#, "--id", "killed"])?.ok()?;
-        // Two kills without an entry between them may meet the same call.
+        // Two kills without an entry in between may hit the same call.
         let (mut kills, mut at_last_kill, mut leaders) = (0, 0, BTreeSet::new());
         for round in 1..=rounds(4, STEPS) {
-            // The beginning is the first; one for each step follows.
+            // The first entry is the start; one per step follows.
             let wanted = (round * STEPS / rounds(4, STEPS).max(1)).max(at_last_kill + 1);
             if wanted > STEPS {
                 break;
@@ -80,7 +80,7 @@ fn a_run_survives_kills_of_its_reconciler_and_calls_no_step_more_than_twice() ->
             cluster.reconcilers[led].kill()?;
             (kills, at_last_kill) = (kills + 1, entries(cluster, "killed")?);
             leaders.insert(led);
-            // Started at once it could win each time.
+            // Restarted immediately, it could win every election.
             eventually("the other leads", secs(40), || {
                 ensure!(leader(cluster)? != led, "it is {led} still");
                 Ok(())
@@ -100,7 +100,7 @@ fn a_run_survives_kills_of_its_reconciler_and_calls_no_step_more_than_twice() ->
     })
 }
 
-// Seen red without the record of workflows among what reconcilers keep on their disks.
+// Seen red without the workflow records in the state that reconcilers keep on their disks.
 #[test]
 fn the_same_id_is_one_run_anywhere_and_a_loss_of_etcd_runs_nothing_again() -> Result<()> {
     let options = ClusterOptions { reconcilers: 2, ..one_node() };
@@ -135,7 +135,7 @@ fn the_same_id_is_one_run_anywhere_and_a_loss_of_etcd_runs_nothing_again() -> Re
             ensure!(kept()?.contains("/minik8s/workflows/default/once"), "not yet");
             Ok(())
         })?;
-        // The first reconciler goes with it, so the other one leads.
+        // The first reconciler is lost with it, so the other one leads.
         cluster.lose_etcd()?;
         cluster.settled()?;
         eventually("both workflows are known again", secs(60), || {

@@ -1,5 +1,5 @@
-//! A run of thousands of transitions: etcd has few and small keys of it, and the reconciler takes no more memory for it
-//! than for a short one.
+//! A run of thousands of transitions: it has few and small keys in etcd, and the reconciler needs no more memory
+//! for it than for a short one.
 
 use harness::hooks::memory_kib;
 use harness::manifests::COUNTS;
@@ -10,7 +10,7 @@ use serde_json::Value;
 
 use crate::workflows::run;
 
-/// More memory than this is no noise of an allocator.
+/// Growth above this is more than allocator noise.
 const NOISE_KIB: u64 = 24 * 1024;
 
 #[test]
@@ -55,7 +55,7 @@ fn a_loop_of_thousands_of_transitions_stays_small() -> Result<()> {
             begun.elapsed(),
             keys.len(),
         );
-        // The beginning, one for each hundred, and those since the last hundred.
+        // The start, one per hundred, and those since the last hundred.
         ensure!(keys.len() <= 1 + (2 * count + 1) / 100 + 100, "{} keys", keys.len());
         ensure!(largest <= VALUE_MAX_BYTES, "a key has {largest} bytes");
         ensure!(most <= before + NOISE_KIB, "{before} KiB of memory grew to {most}");

@@ -1,4 +1,4 @@
-//! What a build may reach and take, and what is left of one that was cut off.
+//! Network access and resources of a build, and leftovers of an interrupted one.
 
 use std::io::{Read as _, Write as _};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -7,12 +7,12 @@ use harness::{IMAGE, eventually, secs};
 
 use super::*;
 
-/// A builder on a node of its own, which other nodes have beside them.
+/// Nodes in namespaces, so that builds run on a node with its own Docker.
 fn options(nodes: u8) -> ClusterOptions {
     ClusterOptions { place: Where::Namespaces(nodes), ..ClusterOptions::default() }
 }
 
-/// A function of a Dockerfile with these steps. It is not called.
+/// A function from a Dockerfile with these steps. It is never called.
 fn with_steps(name: &str, steps: &str) -> [Change; 2] {
     let text = format!("FROM {IMAGE}\n{steps}\nCMD [\"sleep\", \"infinity\"]\n");
     [manifest(name, ""), code(name, "Dockerfile", &text)]
@@ -22,19 +22,19 @@ fn log_of_build(cluster: &Cluster, name: &str) -> Result<String> {
     cluster.cli(&["logs", &format!("function/{name}"), "--build"])?.ok()
 }
 
-/// Connects and hangs up, as often as somebody asks, until the test ends.
+/// Listens outside of the cluster, accepts every connection and closes it, until the test ends.
 fn world(cluster: &Cluster) -> Result<SocketAddr> {
     taken(TcpListener::bind((cluster.slot().underlay(1), 0))?)
 }
 
-/// Takes connections there.
+/// Accepts connections on the listener.
 fn taken(listener: TcpListener) -> Result<SocketAddr> {
     let address = listener.local_addr()?;
     std::thread::spawn(move || listener.incoming().for_each(drop));
     Ok(address)
 }
 
-/// The step that tries these, and the line of each one's outcome.
+/// A step that tries to connect to these, and the printed line for each outcome.
 fn tries(targets: &[SocketAddr]) -> String {
     let words: Vec<String> = targets.iter().map(|at| format!("'{} {}'", at.ip(), at.port())).collect();
     format!(
@@ -65,11 +65,11 @@ fn a_build_reaches_the_world_and_neither_the_cluster_nor_its_node() -> Result<()
             at(&own, 8081)?,
             at(&other, 7071)?,
             at(&other, 8081)?,
-            // None of ours, as a host port is.
+            // Not a port of ours, unlike a host port.
             taken(cluster.nodes[1].net.within(|| Ok(TcpListener::bind((other.as_str(), 0))?))?)?,
             at(pod.address()?, 8080)?,
         ];
-        // The node itself reaches all of them, so what keeps the build from them is not the world's state.
+        // The node itself reaches all of them, so it is not their own state that keeps the build out.
         for target in [&guarded[..], &[world]].concat() {
             cluster.node().net.within(|| {
                 TcpStream::connect_timeout(&target, secs(5)).with_context(|| target.to_string()).map(drop)
@@ -113,7 +113,7 @@ fn its_network_goes_with_the_node(cluster: &mut Cluster) -> Result<()> {
     Ok(())
 }
 
-/// Everything of builds on a node: containers without a label of ours, images without a name, images by these names.
+/// Leftovers of builds on a node: containers without our labels, unnamed images, images with these names.
 fn left_of_builds(cluster: &Cluster) -> Result<(Vec<String>, Vec<String>)> {
     let docker = &cluster.node().docker;
     let all = docker.by_filter("status=running")?.into_iter().chain(docker.by_filter("status=exited")?);
@@ -155,7 +155,7 @@ fn a_build_that_takes_too_much_is_stopped_with_the_reason_and_leaves_nothing_run
     })
 }
 
-/// The next step that waits for an answer, once it does.
+/// Waits for the next step that asks for an answer.
 fn next_that_waits(listener: &TcpListener) -> Result<TcpStream> {
     let (mut waits, _) = eventually("a step waits", secs(120), || Ok(listener.accept()?))?;
     waits.set_nonblocking(false)?;

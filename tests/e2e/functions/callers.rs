@@ -1,4 +1,4 @@
-//! Who may call a function, with which token, and how often.
+//! Callers of a function: identity, tokens and rate limits.
 
 use std::io::{Read, Write};
 
@@ -7,16 +7,16 @@ use harness::{NetWorld, eventually, recipient, sealed, secs};
 use super::*;
 
 const WHO: &str = "import os\n\n\ndef main(params):\n    return {'word': os.environ.get('WORD', '')}\n";
-/// Of the machine's addresses in the nodes' network, one that nobody else has.
+/// A number in the nodes' network for an otherwise unused address of the machine.
 const OUTSIDE: u8 = 200;
 const TOKEN: &str = "open-sesame-4711";
 
-/// What a caller that is neither pod nor node nor reconciler is answered; and the answer's head.
+/// Status and head of the answer to a caller that is neither pod nor node nor reconciler.
 fn from_outside(cluster: &Cluster, name: &str, more: &[&str]) -> Result<(u16, String)> {
     from_machine(cluster, name, &[&["--interface", &cluster.slot().underlay(OUTSIDE)], more].concat())
 }
 
-/// As the reconciler, unless `more` says otherwise.
+/// Calls as the reconciler, unless `more` says otherwise.
 fn from_machine(cluster: &Cluster, name: &str, more: &[&str]) -> Result<(u16, String)> {
     let url = format!("http://{}:8081/default/{name}", cluster.node().address()?);
     let mut args = vec!["-s", "-i", "-m", "100", "-d", "{}", &url];
@@ -52,7 +52,7 @@ fn callers_from_outside_need_leave_or_the_token_and_none_may_call_too_often() ->
         }
         let commit = cluster.push(&changes, "Doors")?;
         cluster.applied(&commit)?;
-        // From the node all are called; the first call waits for the image.
+        // The node may call every function; the first call waits for the image.
         for (name, _) in specs {
             eventually("it answers the node", secs(120), || {
                 let answer = call(cluster.node(), name, "{}")?;
@@ -77,14 +77,15 @@ fn callers_from_outside_need_leave_or_the_token_and_none_may_call_too_often() ->
     })
 }
 
-/// The machine gets another address beside the reconciler's, in the nodes' network; it goes with that.
+/// Gives the machine a second address in the nodes' network, next to the reconciler's; it is removed with that
+/// network.
 fn stand_outside(cluster: &Cluster) -> Result<()> {
     let (bridge, slot) = (format!("{}h", cluster.slot().instance()), cluster.slot());
     let address = format!("{}/24", slot.underlay(OUTSIDE));
     NetWorld::of_machine().run("ip", &["addr", "add", &address, "dev", &bridge]).map(drop)
 }
 
-/// The hosts of a Dns object open to nobody what is closed: neither by route nor by name.
+/// The hosts of a Dns object give nobody access to a closed function: neither by route nor by name.
 fn through_a_host(cluster: &Cluster) -> Result<()> {
     let path = |name: &str| format!("  - {{path: /{name}, backends: [{{function: {name}}}]}}\n");
     let paths = ["closed", "open", "door"].map(path).concat();
@@ -93,7 +94,7 @@ fn through_a_host(cluster: &Cluster) -> Result<()> {
     );
     cluster.push(&[Change::write("dns.yaml", dns)], "A host")?;
     let gateway = schema::records::gateway_address(cluster.slot().service_cidr().parse()?);
-    // Only a node and its pods have a route to it by themselves.
+    // Only a node and its pods have a route to it of their own.
     let (node, route) = (cluster.node().address()?.to_owned(), format!("{gateway}/32"));
     NetWorld::of_machine().run("ip", &["route", "add", &route, "via", &node])?;
     let from = cluster.slot().underlay(OUTSIDE);
@@ -117,7 +118,7 @@ fn through_a_host(cluster: &Cluster) -> Result<()> {
     NetWorld::of_machine().run("ip", &["route", "del", &route]).map(drop)
 }
 
-/// What the program sends with `--token-file`; and that from the reconciler's address none is needed.
+/// The program sends the token of `--token-file`; from the reconciler's address none is needed.
 fn by_the_cli(cluster: &Cluster) -> Result<()> {
     let file = cluster.dir("token");
     std::fs::write(&file, format!("{TOKEN}\n"))?;
@@ -140,7 +141,7 @@ fn by_the_cli(cluster: &Cluster) -> Result<()> {
     Ok(())
 }
 
-/// The token changes without another replica.
+/// A changed token needs no new replica.
 fn another_token(cluster: &Cluster, former: &str) -> Result<()> {
     let before = cluster.node().docker.containers(&cluster.slot().instance())?;
     cluster.push(&[secret(cluster, "another-4712")?], "Another token")?;

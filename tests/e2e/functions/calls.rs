@@ -1,4 +1,4 @@
-//! A function is pushed, called from everywhere, changed and removed.
+//! The life of a function: pushed, called from everywhere, changed and removed.
 
 use super::*;
 use harness::{eventually, secs};
@@ -19,7 +19,7 @@ pub(super) fn containers(cluster: &Cluster, name: &str) -> Result<usize> {
     Ok(count)
 }
 
-/// It sleeps, what is pushed then can't be built, and a call still wakes what was there.
+/// A push that can't be built while the function sleeps: a call still wakes the old version.
 fn broken_code_leaves_the_old_one(cluster: &Cluster) -> Result<()> {
     eventually("it sleeps again", secs(100), || {
         ensure!(containers(cluster, "hello")? == 0, "it runs");

@@ -1,4 +1,4 @@
-//! What a function's code may do, what its callers are answered, and what it can't reach.
+//! The contract of functions: rights of the code, answers to callers, and limits of the sandbox.
 
 use harness::{eventually, secs};
 
@@ -16,7 +16,7 @@ const SHARED: &[(&str, &str)] = &[
     ("small", "  requestBodyLimit: 1Ki\n  responseBodyLimit: 2Ki\n"),
 ];
 
-/// Their code.
+/// Code of these functions.
 const CODE: &str = r#"
 import os, subprocess, sys, time
 
@@ -108,7 +108,7 @@ def main(params):
     }
 "#;
 
-/// A function whose call begins in that of its name in the shared folder.
+/// A function whose handler in the shared folder has the function's name.
 pub(super) fn shared(name: &str, spec: &str) -> Change {
     let text = format!(
         "apiVersion: minik8s.io/v1\nkind: Function\nmetadata: {{name: {name}}}\nspec:\n  source: code/shared\n  \
@@ -117,7 +117,7 @@ pub(super) fn shared(name: &str, spec: &str) -> Change {
     Change::write(format!("{name}.yaml"), text)
 }
 
-// Seen red with a spec of the pod without its security context.
+// Seen red with a pod spec without its security context.
 #[test]
 fn each_outcome_of_a_call_has_its_status_and_the_sandbox_holds() -> Result<()> {
     let options = ClusterOptions { place: Where::Namespaces(1), python: true, ..ClusterOptions::default() };
@@ -142,7 +142,7 @@ fn each_outcome_of_a_call_has_its_status_and_the_sandbox_holds() -> Result<()> {
         changes.push(refusals::narrow());
         let commit = cluster.push(&changes, "All of it")?;
         cluster.applied(&commit)?;
-        // One after the other: shared, imports, inside and packaged; broken can't be built.
+        // Built one after another: shared, imports, inside and packaged; broken can't be built.
         eventually("all images are built", secs(240), || {
             let images = cluster.etcd.list("/minik8s/status/")?;
             let ready =
@@ -175,7 +175,7 @@ fn say_what_went_wrong(cluster: &Cluster) -> Result<()> {
     ensure!(text.contains("ü✓") && text.contains("0.1"), "{text}");
     ensure!(ask("packaged", "{}")?.body["price"] == 7, "a handler in a package");
     ensure!(ask("echo", "")?.body["got"] == serde_json::json!({}), "no body is an empty object");
-    // What goes wrong says what it is.
+    // Errors name their cause.
     expect("echo", "[1]", 400, "NotAnObject")?;
     expect("echo", "{", 400, "NotAnObject")?;
     let raised = expect("raises", r#"{"what": "way"}"#, 500, "ValueError")?;
@@ -200,7 +200,7 @@ fn say_what_went_wrong(cluster: &Cluster) -> Result<()> {
     ensure!(broken.body.to_string().contains("SyntaxError"), "{broken:?}");
     let imports = expect("imports", "{}", 500, "FunctionNotRunning")?;
     ensure!(imports.body.to_string().contains("not_there"), "{imports:?}");
-    // What it writes is kept, each line with its call.
+    // Printed lines are kept, each with its call.
     let printed = ask("prints", r#"{"word": "tales"}"#)?;
     ensure!(printed.status == 200, "{printed:?}");
     let log = log_of(cluster, "prints")?;
@@ -236,7 +236,7 @@ fn hold_the_sandbox(cluster: &Cluster) -> Result<()> {
     Ok(())
 }
 
-/// What the replicas of a function wrote.
+/// Log of a function's replicas.
 fn log_of(cluster: &Cluster, name: &str) -> Result<String> {
     let node = cluster.node();
     let mut log = String::new();

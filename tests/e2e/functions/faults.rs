@@ -1,5 +1,5 @@
-//! Calls through three gateways while parts of the cluster are killed: none fails but those that were under way in a
-//! gateway that was killed. While a node's agent is away its standby answers for functions that run.
+//! Calls through three gateways while parts of the cluster are killed: only calls under way in a killed
+//! gateway fail. While a node's agent is away, its standby answers for running functions.
 
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -16,18 +16,18 @@ const ANSWERS: usize = 10;
 /// The node whose agent is killed.
 const KILLED: usize = 1;
 
-/// One that calls all the time, by its node's own gateway.
+/// A client that calls all the time, through its node's own gateway.
 struct Caller {
     net: NetWorld,
     node: usize,
-    /// On one connection, as long as the gateway keeps it. A gateway that hands over closes those that rest, and one
-    /// that is used in this moment may be among them.
+    /// Uses one connection as long as the gateway keeps it. A gateway that hands over closes idle connections, and
+    /// one used at that very moment may be among them.
     keeps: bool,
     answered: AtomicUsize,
 }
 
 impl Caller {
-    /// What failed.
+    /// Calls until `stop` is set; returns the failures.
     fn call_until(&self, stop: &AtomicBool) -> Result<Vec<String>> {
         let at = SocketAddr::from(([127, 0, 0, 1], 8081));
         let request = "POST /default/work HTTP/1.1\r\nHost: functions\r\nContent-Length: 2\r\n\r\n{}";
@@ -45,7 +45,7 @@ impl Caller {
     }
 }
 
-/// Each caller gets some answers from now on.
+/// Waits until each caller got some more answers.
 fn go_on(callers: &[Caller]) -> Result<()> {
     let count = |caller: &Caller| caller.answered.load(Ordering::Relaxed);
     let goals: Vec<usize> = callers.iter().map(|caller| count(caller) + ANSWERS).collect();
@@ -127,11 +127,11 @@ fn kill_and_bring_back(cluster: &mut Cluster, callers: &[Caller]) -> Result<()> 
     go_on(callers)?;
     let (status, said) = refusals::whole(&cluster.nodes[KILLED].net, "127.0.0.1", "naps", &["-d", "{}"])?;
     ensure!(status == 503 && said.contains("noreplica") && said.contains("retry-after: 1\r"), "{said}");
-    // From the reconciler, of which only the agent had learned.
+    // From the reconciler, which only the agent had learned of.
     let address = cluster.nodes[KILLED].address()?.to_owned();
     let (status, said) = refusals::whole(&NetWorld::of_machine(), &address, "work", &["-d", "{}"])?;
     ensure!(status == 503 && said.contains("callerunknown") && said.contains("retry-after: 1\r"), "{said}");
-    // From another node, by the address: the standby knows its peers.
+    // From another node, by its address: the standby knows its peers.
     let url = format!("http://{address}:8081/default/work");
     let far = cluster.nodes[0].net.run("curl", &["-sf", "-m", "10", "-d", "{}", &url])?;
     ensure!(far.contains("done"), "{far}");

@@ -13,7 +13,7 @@ mod scaling;
 mod sources;
 mod transfer;
 
-/// What a caller was answered.
+/// Answer to a call.
 #[derive(Debug)]
 struct Answer {
     status: u16,
@@ -21,7 +21,7 @@ struct Answer {
 }
 
 impl Answer {
-    /// The error's word.
+    /// Error type of the answer.
     fn error(&self) -> &str {
         self.body["error"]["type"].as_str().unwrap_or_default()
     }
@@ -40,18 +40,18 @@ pub(crate) fn manifest(name: &str, spec: &str) -> Change {
     Change::write(format!("{name}.yaml"), text)
 }
 
-/// Something else, so that the removal of the function is not that of everything.
+/// An unrelated object, so that removing the function does not remove everything.
 fn other_object() -> Change {
     let text = "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: other}\ndata: {a: b}\n";
     Change::write("other.yaml", text)
 }
 
-/// A file of its folder.
+/// A file of the function's folder.
 pub(crate) fn code(name: &str, file: &str, text: &str) -> Change {
     Change::write(format!("code/{name}/{file}"), text)
 }
 
-/// Calls from the machine, which is a peer of the nodes' network and no pod.
+/// Calls from the machine, a peer in the nodes' network that is not a pod.
 fn call(node: &Node, name: &str, body: &str) -> Result<Answer> {
     call_with(node, name, body, &[])
 }

@@ -1,20 +1,20 @@
-//! What a call is answered that no replica takes, and what every answer has.
+//! Answers to calls that no replica takes, and the parts common to every answer.
 
 use harness::{NetWorld, eventually, secs};
 
 use super::*;
 
-/// Loads for longer than its callers wait.
+/// Code that loads for longer than its callers wait.
 const LASTING: &str = "import time\n\ntime.sleep(3600)\n\n\ndef main(params):\n    return {}\n";
 
-/// What the story in `contract.rs` pushes for this, with the code of `slow`.
+/// Functions pushed for this by the story in `contract.rs`, with the code of `slow`.
 pub(super) fn narrow() -> Change {
     let text = "apiVersion: minik8s.io/v1\nkind: Function\nmetadata: {name: narrow}\nspec:\n  source: code/shared\n  \
         handler: main.slow\n  maxScale: 1\n  queueLength: 1\n";
     Change::write("narrow.yaml", text)
 }
 
-/// An answer with its head in lower case.
+/// Whole answer, with its head in lower case.
 pub(super) fn whole(net: &NetWorld, at: &str, name: &str, more: &[&str]) -> Result<(u16, String)> {
     let url = format!("http://{at}:8081/default/{name}");
     let args = [&["-s", "-i", "-m", "100"], more, &[&url]].concat();
@@ -32,7 +32,7 @@ pub(super) fn are_said(cluster: &Cluster) -> Result<()> {
         ensure!(found == status && has_all, "{name} {more:?} {words:?}: {said}");
         Ok(said)
     };
-    // Pushed now: what makes no progress for two minutes is given up, and then the answer says that.
+    // Pushed only now: without progress for two minutes it is given up, and the answer changes.
     let lasting = manifest("lasting", "  coldStartTimeoutSeconds: 1\n");
     cluster.push(&[lasting, code("lasting", "main.py", LASTING)], "It loads for long")?;
     eventually("no replica comes in time", secs(30), || {
@@ -42,7 +42,7 @@ pub(super) fn are_said(cluster: &Cluster) -> Result<()> {
     expect("nobody", &["-d", "{}"], 404, &["notfound"])?;
     let big = "123456789012345678901234567890";
     expect("echo", &["-d", &format!("{{\"n\": {big}}}")], 200, &[big])?;
-    // A pod may call, and has the node's address to do it.
+    // A pod may call through the node's address.
     let pod = Cluster::net_of(&cluster.pod("plain")?);
     let (status, said) = whole(&pod, cluster.node().address()?, "echo", &["-d", "{}"])?;
     ensure!(status == 200, "{said}");
@@ -52,7 +52,7 @@ pub(super) fn are_said(cluster: &Cluster) -> Result<()> {
     Ok(())
 }
 
-/// One call runs, one waits, and no other is taken.
+/// Checks that one call runs, one waits, and no other is accepted.
 fn when_the_queue_is_full(ask: &(impl Fn(&str, &[&str]) -> Result<(u16, String)> + Sync)) -> Result<()> {
     let here = |waiting: u32, in_flight: u32| -> Result<()> {
         let (_, state) = ask("narrow", &[])?;

@@ -1,4 +1,4 @@
-//! From zero to many and back, while callers come and go.
+//! Scaling from zero to many and back, while callers come and go.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
@@ -10,16 +10,16 @@ use super::*;
 
 const WORK: &str = "import os, time\n\nWHO = os.urandom(4).hex()\n\n\ndef main(params):\n    time.sleep(params.get('for', 0.05))\n    return {'who': WHO, 'version': 1}\n";
 
-/// What calls were answered that were made all at once.
+/// Answers to a burst of concurrent calls.
 #[derive(Debug)]
 struct Burst {
-    /// How often each status came.
+    /// Number of answers by status.
     statuses: BTreeMap<String, usize>,
-    /// Which replicas answered.
+    /// Replicas that answered.
     who: BTreeSet<String>,
 }
 
-/// Calls all at once, from the node.
+/// Makes `calls` concurrent calls from the node.
 fn burst(cluster: &Cluster, name: &str, body: &str, calls: usize) -> Result<Burst> {
     let dir = cluster.dir(&format!("burst-{name}"));
     std::fs::create_dir_all(&dir)?;
@@ -37,14 +37,14 @@ fn burst(cluster: &Cluster, name: &str, body: &str, calls: usize) -> Result<Burs
     Ok(Burst { who: who.map(str::to_owned).collect(), statuses })
 }
 
-/// What the number of its replicas was to be, one after the other, after that revision.
+/// Desired numbers of replicas, in order, after revision `since`.
 fn scales(cluster: &Cluster, name: &str, since: i64) -> Result<Vec<u32>> {
     let changes = cluster.etcd.changes(&format!("/minik8s/scale/Function/default/{name}"), since)?;
     let values = changes.into_iter().filter_map(|change| change.value);
     values.map(|value| Ok(serde_json::from_str::<ScaleRecord>(&value)?.replicas)).collect()
 }
 
-// Seen red with a pod for each call that waits, and with calls that are refused while none is ready.
+// Seen red with a pod for each waiting call, and with calls refused while no replica is ready.
 #[test]
 fn a_thousand_calls_at_zero_are_all_answered_by_few_replicas() -> Result<()> {
     Cluster::run(three_nodes(), |cluster| {
@@ -81,8 +81,8 @@ fn a_thousand_calls_at_zero_are_all_answered_by_few_replicas() -> Result<()> {
     })
 }
 
-/// Calls around the time at which the last replica goes, through any node: some find one, some find it going, some
-/// find none.
+/// Calls around the removal of the last replica, through any node: some calls find it running, some find it
+/// ending, some find none.
 fn at_random_gaps(cluster: &Cluster) -> Result<()> {
     let (rounds, mut chance) = (rounds(6, 200), Chance::of("gaps"));
     let (mut cold, mut slowest) = (0, Duration::ZERO);
@@ -102,7 +102,7 @@ fn at_random_gaps(cluster: &Cluster) -> Result<()> {
     Ok(())
 }
 
-/// The phases of a cold start are all of the wait.
+/// Checks that the phases of a cold start add up to the whole wait.
 fn add_up(timings: &str) -> Result<()> {
     let all = timings.split([' ', ',']).filter_map(|part| part.split_once(";dur="));
     let all: BTreeMap<&str, f64> =
@@ -117,7 +117,7 @@ fn add_up(timings: &str) -> Result<()> {
     Ok(())
 }
 
-/// A client that calls all the time until it is stopped; what went wrong.
+/// A client that calls all the time until it is stopped; returns its failures.
 fn steady(
     cluster: &Cluster,
     name: &str,
@@ -133,7 +133,7 @@ fn steady(
     Ok((answered, failed))
 }
 
-// Seen red with a rollout that ends the old replica first.
+// Seen red with a rollout that stops the old replica first.
 #[test]
 fn new_code_takes_over_without_a_failed_call_and_broken_code_does_not() -> Result<()> {
     Cluster::run(three_nodes(), |cluster| {
@@ -171,7 +171,7 @@ fn change(cluster: &Cluster) -> Result<()> {
     cluster.push(&[code("work", "main.py", &second)], "Better work")?;
     let version = || -> Result<Value> { Ok(call(cluster.node(), "work", "{}")?.body["version"].clone()) };
     eventually("the new code alone answers", secs(90), || {
-        // One replica after the other, however many there are.
+        // One replica after another, however many there are.
         for _ in 0..30 {
             ensure!(version()? == 2, "not yet");
         }
@@ -204,8 +204,8 @@ fn progress_deadline(seconds: u32) -> Change {
     Change::write("cluster.yaml", text)
 }
 
-/// What can be wrong with a push, its progress deadline in seconds, and what is said of it: code that can't be
-/// parsed, a package that is nowhere, a module that is missing at the start, a step of a Dockerfile that fails.
+/// Broken pushes, with the progress deadline in seconds and the expected message: code that can't be
+/// parsed, a package that does not exist, a module missing at the start, a failing step of a Dockerfile.
 fn broken_pushes(good: &str) -> [(Vec<Change>, u32, &'static str); 4] {
     let file = |name: &str, text: &str| code("work", name, text);
     let at_start = format!("import not_there\n{good}");

@@ -1,4 +1,4 @@
-//! What a function can be made of: an image, a `Dockerfile`, packages from wheels; and where it is built.
+//! Sources of a function: an image, a `Dockerfile`, packages from wheels; and the node that builds it.
 
 use std::io::{Read as _, Write as _};
 use std::net::TcpListener;
@@ -10,13 +10,13 @@ use harness::{IMAGE, NetWorld, eventually, recipient_of, sealed, secs};
 
 use super::*;
 
-/// Answers every call with what it is, and keeps no connection.
+/// Answers every call with the text for `MADE`, and closes the connection.
 const ANSWER: &str = "read line\n\
     while read header && [ \"$header\" != \"$(printf '\\r')\" ]; do :; done\n\
     body='{\"made\": \"MADE\"}'\n\
     printf 'HTTP/1.1 200 OK\\r\\nContent-Length: %s\\r\\nConnection: close\\r\\n\\r\\n%s' ${#body} \"$body\"\n";
 
-/// Files of a folder with a Dockerfile whose image answers so.
+/// Files of a folder with a Dockerfile whose image answers `made`.
 fn dockerfile(made: &str) -> [(&'static str, String); 2] {
     let text = format!(
         "FROM {IMAGE}\nCOPY answer /answer\nCMD [\"nc\", \"-ll\", \"-p\", \"8080\", \"-e\", \"sh\", \"/answer\"]\n"
@@ -24,7 +24,7 @@ fn dockerfile(made: &str) -> [(&'static str, String); 2] {
     [("Dockerfile", text), ("answer", ANSWER.replace("MADE", made))]
 }
 
-/// The same of a program that takes a while for each call, and drops all of them when it gets SIGTERM.
+/// Like `dockerfile`, with a program that takes a while per call and drops every call on SIGTERM.
 fn dies_at_once(made: &str) -> [(&'static str, String); 2] {
     let [(file, text), (answer, script)] = dockerfile(made);
     let (from, _) = text.split_once("CMD").unwrap_or_default();
@@ -33,7 +33,7 @@ fn dies_at_once(made: &str) -> [(&'static str, String); 2] {
     [(file, text), (answer, script.replace("printf 'HTTP", "sleep 1; printf 'HTTP"))]
 }
 
-/// Another label replaces the replicas of a function of a foreign image while it is called.
+/// Replaces the replicas of a function of a foreign image by a label change while it is called.
 fn a_rollout_loses_no_call(cluster: &Cluster, own: &str) -> Result<()> {
     let pods = || -> Result<Vec<String>> {
         let mut pods = Vec::new();
@@ -116,7 +116,7 @@ fn functions_are_made_of_images_dockerfiles_and_wheels_on_nodes_that_build() -> 
             "apiVersion: v1\nkind: Node\nmetadata:\n  name: {builder}\n  labels: {{minik8s.io/build: \"true\"}}\n"
         );
         cluster.push(&[other_object(), Change::write("node.yaml", node)], "One node builds")?;
-        // An image of one's own, on each node.
+        // A user's own image, on each node.
         let folder = cluster.dir("own");
         std::fs::create_dir_all(&folder)?;
         for (file, text) in dies_at_once("by hand") {
@@ -152,7 +152,7 @@ fn functions_are_made_of_images_dockerfiles_and_wheels_on_nodes_that_build() -> 
 
 const PASSWORD: &str = "sesame-4713-index";
 
-/// An index with this wheel, for who shows the login; it serves until the test ends.
+/// Serves an index with this wheel to clients that send the login, until the test ends.
 fn index(cluster: &Cluster, wheel: Vec<u8>) -> Result<String> {
     let listener = TcpListener::bind((cluster.slot().underlay(1), 0))?;
     let address = listener.local_addr()?.to_string();
@@ -181,14 +181,14 @@ fn index(cluster: &Cluster, wheel: Vec<u8>) -> Result<String> {
                 "HTTP/1.1 {status}\r\nWWW-Authenticate: Basic realm=\"index\"\r\nContent-Type: text/html\r\nContent-Length: {}\r\nConnection: close\r\n\r\n",
                 body.len()
             );
-            // A client that hangs up asks again.
+            // A client that hangs up tries again.
             let _ = client.write_all(head.as_bytes()).and_then(|()| client.write_all(&body));
         }
     });
     Ok(format!("http://{address}/simple"))
 }
 
-/// What can't be installed is said, with what can be done.
+/// A package that can't be installed is reported with a remedy.
 fn one_that_is_away_is_named(cluster: &Cluster, settings: &str, url: &str) -> Result<()> {
     let nobody = format!("http://{}:1/simple", cluster.slot().underlay(1));
     let changes = [
@@ -206,7 +206,7 @@ fn one_that_is_away_is_named(cluster: &Cluster, settings: &str, url: &str) -> Re
     })
 }
 
-/// The login is in no layer, no history, no log and no record.
+/// Checks that the login is in no layer, history, log or record.
 fn from_an_index_with_a_login(cluster: &Cluster, wheel: Vec<u8>) -> Result<()> {
     let url = index(cluster, wheel)?;
     let settings = format!(

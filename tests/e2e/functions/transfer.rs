@@ -1,5 +1,5 @@
-//! How images reach nodes: from each other where there is no registry, through the cluster's registry, and away from both
-//! once no function needs them.
+//! Images on their way to nodes: from each other where there is no registry, through the cluster's registry, and
+//! removed from both once no function needs them.
 
 use harness::{Registry, RegistryOptions, bail, eventually, recipient_of, secs};
 use nix::sys::signal::Signal;
@@ -12,7 +12,7 @@ use super::*;
 
 const LOGIN: (&str, &str) = ("kim", "s3cret");
 
-/// Code that answers with a word.
+/// Code that answers with `word`.
 fn says(word: &str) -> String {
     format!("def main(params):\n    return {{'word': '{word}'}}\n")
 }
@@ -25,7 +25,7 @@ fn answers(cluster: &Cluster, node: &Node, name: &str, word: &str) -> Result<()>
     })
 }
 
-/// What the command line says of a function, for messages.
+/// Output of the command line for a function, for messages.
 fn said_of(cluster: &Cluster, name: &str) -> String {
     cluster.cli(&["describe", "function", name]).map(|said| said.stdout).unwrap_or_default()
 }
@@ -34,14 +34,14 @@ fn record(cluster: &Cluster, name: &str) -> Result<FunctionRecord> {
     cluster.etcd.value(Key::Function(NamespacedName::new("default", name)))
 }
 
-/// The hash of the newest image of a function.
+/// Hash of a function's newest image.
 fn hash(cluster: &Cluster, name: &str) -> Result<String> {
     let record = record(cluster, name)?;
     let image = record.image().context("no image")?;
     Ok(image_hash(&image.reference).context("not built here")?.to_owned())
 }
 
-/// The id of an image on a node, as Docker has it.
+/// Docker's id of an image on a node.
 fn id_at(node: &Node, image: &str) -> Result<String> {
     let id = node.docker.run(&["image", "inspect", "-f", "{{.Id}}", image])?;
     Ok(id.trim().to_owned())
@@ -53,12 +53,12 @@ fn runs_at(cluster: &Cluster, node: &Node, name: &str) -> Result<bool> {
     Ok(all.iter().any(|one| one.running && one.label("container") == "function" && is_it(one.label("pod"))))
 }
 
-/// Whether a node has built the image: then it has the log.
+/// True if a node has built the image, because only then it has the log.
 fn built_at(node: &Node, hash: &str) -> bool {
     node.state_dir().join(format!("agent/builds/{hash}.log")).exists()
 }
 
-/// The node's manifest: it alone builds.
+/// Manifest that makes this node the only builder.
 fn builds(node: &Node) -> Change {
     let text = format!(
         "apiVersion: v1\nkind: Node\nmetadata:\n  name: {}\n  labels: {{minik8s.io/build: \"true\"}}\n",
@@ -110,7 +110,7 @@ fn without_a_registry_living_nodes_give_the_image_and_it_is_built_again_when_non
         let fourth = &cluster.nodes[3];
         ensure!(id_at(fourth, &image)? == id && !built_at(fourth, &hash), "it took it as it was built");
         answers(cluster, fourth, "trio", "one")?;
-        // Now no living node has it.
+        // Now no living node has the image.
         for node in &cluster.nodes[1..] {
             let listed = node.docker.run(&["images", "--format", "{{.Repository}}:{{.Tag}}"])?;
             for name in listed.lines().filter(|name| name.ends_with(&hash)) {
@@ -136,7 +136,7 @@ fn without_a_registry_living_nodes_give_the_image_and_it_is_built_again_when_non
     })
 }
 
-/// The manifest of the Cluster, with this registry.
+/// The Cluster manifest with this registry.
 fn with_registry(registry: &Registry) -> Change {
     let text = format!(
         "apiVersion: minik8s.io/v1\nkind: Cluster\nmetadata: {{name: cluster}}\nspec:\n  registry: {{address: '{}', loginSecret: {{name: registry}}}}\n",
@@ -154,7 +154,7 @@ fn login(cluster: &Cluster, registry: &Registry, password: &str) -> Result<Chang
     Ok(Change::write("secrets/default/registry.age", harness::encrypted_to(&recipients, &plain)?))
 }
 
-/// Whether the registry has the image.
+/// True if the registry has the image.
 fn has(registry: &Registry, hash: &str) -> Result<bool> {
     let (status, said) = registry.ask("GET", &format!("/v2/team/function/manifests/{hash}"), Some(LOGIN))?;
     ensure!(matches!(status, 200 | 404), "{status} {said}");
@@ -224,7 +224,7 @@ fn a_wrong_login_keeps_nobody_from_the_image(cluster: &Cluster) -> Result<()> {
     Ok(())
 }
 
-/// Another function, with a replica on each node: the first one's image went from node to node.
+/// Pushes another function with a replica on each node: the first one's image went from node to node.
 fn the_other_node_pulls(cluster: &Cluster, registry: &Registry) -> Result<String> {
     let changes = [manifest("pulled", "  minScale: 2\n"), code("pulled", "main.py", &says("two"))];
     cluster.push(&changes, "Another function")?;
@@ -250,7 +250,7 @@ fn the_other_node_pulls(cluster: &Cluster, registry: &Registry) -> Result<String
 }
 
 fn a_crash_amid_a_push_ends_right(cluster: &mut Cluster, registry: &mut Registry) -> Result<()> {
-    // It takes connections, and answers none.
+    // It accepts connections but answers none.
     registry.daemon.signal(Signal::SIGSTOP)?;
     let before = hash(cluster, "pair")?;
     cluster.push(&[code("pair", "main.py", &says("three"))], "A third word")?;

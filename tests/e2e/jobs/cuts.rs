@@ -8,11 +8,11 @@ use schema::kinds::job::JobPhase;
 
 use super::{Site, settings, with_slurm};
 
-/// Jobs of one round: this many trials.
+/// Jobs of one round, each of them a trial.
 const JOBS: usize = 5;
-/// From its order to its end a round takes about so long.
+/// Typical duration of a round, from the order to the end of its jobs.
 const ROUND: Duration = Duration::from_millis(2500);
-/// How many rounds pass between two losses of etcd.
+/// Number of rounds between two losses of etcd.
 const ETCD_EVERY: usize = 8;
 
 #[test]
@@ -46,7 +46,7 @@ fn cut_connections_and_killed_agents_submit_each_job_once() -> Result<()> {
                 trials += 1;
             }
         }
-        // No attempt of any other name either.
+        // No attempt under any other name either.
         let all = site.slurm.slurm("sacct", &["-nPX", "-S", "now-1days", "-o", "JobName"])?;
         ensure!(all.lines().count() == trials, "{trials} trials, {} Slurm jobs", all.lines().count());
         println!("{trials} trials, one Slurm job each");
@@ -54,7 +54,7 @@ fn cut_connections_and_killed_agents_submit_each_job_once() -> Result<()> {
     })
 }
 
-/// The faults of a round: at a call of sbatch, at its end, or at any moment.
+/// Faults of a round: at a call of sbatch, at its end, or at any moment.
 fn faults(
     site: &mut Site<'_>,
     proxy: &CutProxy,
@@ -69,7 +69,7 @@ fn faults(
         })
     };
     match round % 5 {
-        // Before, at any moment from the order on.
+        // Before sbatch, at any moment from the order on.
         0 => {
             for _ in 0..3 {
                 chance.moment(ROUND / 3);
@@ -89,7 +89,7 @@ fn faults(
             site.cluster.node_mut().agent.kill()?;
             site.cluster.start_agent()?;
         }
-        // The connections go, and the agent while it looks for what became of them.
+        // The connections are cut, and the agent is killed while it determines what became of the calls.
         _ => {
             called("begin")?;
             proxy.cut();

@@ -1,5 +1,5 @@
-//! How jobs end on a real Slurm, and what ends none. OUT_OF_MEMORY needs cgroups of the first version, which newer machines
-//! lack; what Slurm prints of it is in the tests of `parse.rs`, too.
+//! Ends of jobs on a real Slurm, and events that end none. OUT_OF_MEMORY needs cgroups v1, which newer machines
+//! lack; Slurm's output for it is also in the tests of `parse.rs`.
 
 use harness::{Change, ClusterOptions, Context, Result, Slurm, ensure, eventually, holds, secs};
 use nix::sys::signal::Signal;
@@ -27,11 +27,11 @@ fn every_end_of_a_job_is_distinguished_from_the_others() -> Result<()> {
         let killed = site.reaches("killed", JobPhase::Failed)?;
         ensure!(class(&killed) == Some(FailureClass::Signal), "{killed:?}");
         ensure!(killed.status.reason == "signal 9", "{killed:?}");
-        // The limit of Slurm is a minute at least; an end that its administrator sets comes sooner. It refuses one that
-        // has passed by its clock: `now` has, where a second ends before it reads the request.
+        // Slurm's limit is at least a minute; an end set by its administrator comes sooner. Slurm refuses an end that
+        // has passed by its clock, and `now` has if a second ends before Slurm reads the request.
         let late = number(&site.reaches("late", JobPhase::Running)?)?;
         site.slurm.slurm("scontrol", &["update", &format!("JobId={late}"), "EndTime=now+5"])?;
-        // It looks for such jobs twice a minute.
+        // Slurm checks for such jobs twice a minute.
         accounting_stopped(site)?;
         let late = site.reaches("late", JobPhase::Failed)?;
         ensure!(class(&late) == Some(FailureClass::Timeout), "{late:?}");
@@ -48,7 +48,7 @@ fn every_end_of_a_job_is_distinguished_from_the_others() -> Result<()> {
     })
 }
 
-/// Slurm's node is lost with two jobs: one is submitted again, as often as its manifest says.
+/// Loses Slurm's node with two jobs: one is submitted again, as often as its manifest says.
 fn node_lost(site: &mut Site<'_>) -> Result<()> {
     for name in ["stuck", "again"] {
         site.reaches(name, JobPhase::Running)?;
@@ -64,11 +64,11 @@ fn node_lost(site: &mut Site<'_>) -> Result<()> {
     })?;
     let again = site.reaches("again", JobPhase::Succeeded)?;
     ensure!(again.status.attempt == 2, "{again:?}");
-    // It did not go with the first attempt.
+    // It was not lost with the first attempt.
     site.reaches("after-again", JobPhase::Succeeded).map(drop)
 }
 
-/// Without accounts a job is followed by squeue.
+/// Follows a job with squeue while there is no accounting.
 fn accounting_stopped(site: &mut Site<'_>) -> Result<()> {
     site.slurm.accounting().end(Signal::SIGTERM, secs(20))?;
     let jobs = [
@@ -82,7 +82,7 @@ fn accounting_stopped(site: &mut Site<'_>) -> Result<()> {
     site.slurm.accounting().start()
 }
 
-/// A job that is pushed while the controller is away is submitted once it is back, and once.
+/// A job pushed while the controller is away is submitted exactly once after its return.
 fn controller_stopped(site: &mut Site<'_>) -> Result<()> {
     site.slurm.controller().end(Signal::SIGTERM, secs(20))?;
     let job = site.manifest("patient", "  runCommands: [\"true\"]\n");
@@ -114,7 +114,7 @@ fn jobs_go_on_at_the_next_login_host_of_a_pool_and_through_a_jump_host() -> Resu
         let pool = format!("{}, loginPool: [127.0.0.2]", site.slurm.login(port)?);
         site.slurm.second_sshd().start()?;
         let job = site.manifest("long", "  runCommands: [\"sleep 8; echo done\"]\n");
-        // Another cluster's login host that nobody answers at.
+        // The login host of another cluster, which does not answer.
         let dead = site.manifest(
             "dead",
             "  runCommands: [\"true\"]\n  login: {host: 127.0.0.3, username: root, sshKey: {name: slurm, key: id}}\n",
@@ -133,7 +133,7 @@ fn jobs_go_on_at_the_next_login_host_of_a_pool_and_through_a_jump_host() -> Resu
         site.reaches("long", JobPhase::Running)?;
         site.reaches("jump", JobPhase::Succeeded)?;
         ensure!(site.cluster.cli(&["logs", "job/jump"])?.ok()? == "jumped\n");
-        // Its connections live in processes of their own.
+        // Its connections are in separate processes.
         let pid = site.slurm.sshd().pid()?.to_string();
         let sessions = harness::run("pgrep", &["-P", &pid])?;
         site.slurm.sshd().kill()?;
@@ -148,7 +148,7 @@ fn jobs_go_on_at_the_next_login_host_of_a_pool_and_through_a_jump_host() -> Resu
         }
         let dead = site.report("dead")?;
         ensure!(dead.status.reason.contains("cannot log in") && dead.status.slurm_id.is_none(), "{dead:?}");
-        // A login that never worked keeps nothing up: the job is begun with the corrected one.
+        // A login that never worked blocks nothing: the job starts with the corrected one.
         let corrected = site.manifest("dead", "  runCommands: [\"true\"]\n");
         site.cluster.push(&[corrected], "The login corrected")?;
         site.reaches("dead", JobPhase::Succeeded).map(drop)

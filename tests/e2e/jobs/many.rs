@@ -1,4 +1,4 @@
-//! Many jobs of one login host, and jobs with values that mean something to a shell.
+//! Many jobs on one login host, and jobs with values that have a meaning in a shell.
 
 use harness::{Change, Result, ensure, eventually, secs};
 use schema::kinds::job::JobPhase;
@@ -8,7 +8,7 @@ use super::with_slurm;
 /// Jobs that wait in Slurm's queue.
 const JOBS: usize = 200;
 
-/// Values that a shell, sbatch or ssh would take for more than a value.
+/// Values that a shell, sbatch or ssh could interpret.
 const HOSTILE: [&str; 9] = [
     "$(touch CANARY)",
     "`touch CANARY`",
@@ -21,7 +21,7 @@ const HOSTILE: [&str; 9] = [
     "../../CANARY",
 ];
 
-/// Fields of a job that are one text, as YAML with `VALUE` in it.
+/// Single-text fields of a job, as YAML with `VALUE` as placeholder.
 const FIELDS: [&str; 16] = [
     "files: VALUE",
     "workDir: VALUE",
@@ -52,7 +52,7 @@ fn two_hundred_queued_jobs_are_one_question_and_hostile_values_do_nothing() -> R
             ensure!(queued == JOBS, "{queued}");
             site.report(&format!("held{}", JOBS - 1)).map(drop)
         })?;
-        // What Slurm was asked for while they came, too: no job asks by itself.
+        // The calls must not grow with the number of jobs: no job queries Slurm by itself.
         let begun = std::time::Instant::now();
         let before = calls(site);
         hostile(site)?;
@@ -67,7 +67,7 @@ fn calls(site: &super::Site<'_>) -> u64 {
     site.slurm.calls("sacct").iter().filter(|call| call.starts_with("begin")).count() as u64
 }
 
-/// Each value in each field, and as a command, where it stands as it is.
+/// Puts each value in each field, and in a command, where it stays literal.
 fn hostile(site: &mut super::Site<'_>) -> Result<()> {
     let canary = site.cluster.dir("canary");
     let mut files = Vec::new();
@@ -84,7 +84,7 @@ fn hostile(site: &mut super::Site<'_>) -> Result<()> {
     }
     let large = format!("  runCommands: [\"# {}\"]\n", "x".repeat((4 << 20) + 1));
     files.push(site.manifest("large", &large));
-    // Commands are a script of the author's: quotes and all stand as they are.
+    // Commands are the author's script: quotes and everything else stay literal.
     let plain = "  runCommands:\n  - |\n    echo \"it's $((1 + 1))\" '$(no)' \\\n      -x\n  - \"echo 'a'\\necho b\"\n";
     files.push(site.manifest("plain", plain));
     let commit = site.cluster.push(&files, "Hostile values")?;
@@ -92,7 +92,7 @@ fn hostile(site: &mut super::Site<'_>) -> Result<()> {
     site.reaches("plain", JobPhase::Succeeded)?;
     let said = site.cluster.cli(&["logs", "job/plain"])?.ok()?;
     ensure!(said == "it's 2 $(no) -x\na\nb\n", "{said}");
-    // What is taken for a value all the same goes to Slurm as one.
+    // A hostile value that is accepted must reach Slurm as a value.
     let table = site.cluster.cli(&["get", "jobs"])?.ok()?;
     ensure!(table.lines().any(|line| line.starts_with("plain ")), "{table}");
     let taken: Vec<&str> = table.lines().filter(|line| line.starts_with("bad")).collect();

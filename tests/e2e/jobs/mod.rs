@@ -1,4 +1,4 @@
-//! Slurm jobs from Git: a real Slurm with accounts, behind a real sshd.
+//! Slurm jobs from Git: a real Slurm with accounting, behind a real sshd.
 
 use std::io::{BufRead as _, BufReader};
 use std::path::Path;
@@ -18,7 +18,7 @@ mod ends;
 mod many;
 mod outages;
 
-/// A cluster that submits to a Slurm of its own.
+/// A cluster with its own Slurm.
 struct Site<'c> {
     cluster: &'c mut Cluster,
     slurm: Slurm,
@@ -29,7 +29,7 @@ fn with_slurm(story: impl FnOnce(&mut Site<'_>) -> Result<()>) -> Result<()> {
     with(ClusterOptions::default(), Slurm::start, story)
 }
 
-/// The same on another cluster, with a Slurm that is started otherwise.
+/// Like `with_slurm`, on another cluster, with a Slurm started differently.
 fn with(
     options: ClusterOptions,
     start: fn(&Path, u16) -> Result<Slurm>,
@@ -73,13 +73,13 @@ impl Site<'_> {
         self.of_nodes(|node| Key::Job(node, NamespacedName::new("default", name)))
     }
 
-    /// What etcd has at the key of whichever node has it.
+    /// Value in etcd at the key of whichever node has it.
     fn of_nodes<T: serde::de::DeserializeOwned>(&self, key: impl Fn(String) -> Key) -> Result<T> {
         let found = self.cluster.nodes.iter().map(|node| self.cluster.etcd.value(key(node.name.clone())));
         found.reduce(Result::or).context("no node")?
     }
 
-    /// Waits until a job is in a phase.
+    /// Waits until a job reaches a phase.
     fn reaches(&self, name: &str, phase: JobPhase) -> Result<JobReport> {
         eventually(&format!("job {name} is {phase:?}"), secs(60), || {
             let report = self.report(name)?;
@@ -88,7 +88,7 @@ impl Site<'_> {
         })
     }
 
-    /// The jobs that Slurm's accounts have of a report's name, once they know of it: they lag behind.
+    /// Jobs with a report's name in Slurm's accounting, once it knows of them: it lags behind.
     fn in_accounts(&self, report: &JobReport) -> Result<Vec<String>> {
         eventually("Slurm's accounts know the job", secs(30), || {
             let jobs = self.slurm.accounts(&report.slurm_name)?;
@@ -98,7 +98,7 @@ impl Site<'_> {
     }
 }
 
-/// The folder of a job has its script, and nothing of the key that logs in.
+/// Checks that the folder of a job has its script, and nothing of the login key.
 fn keeps_the_login_out_of(folder: &Path, key: &str) -> Result<()> {
     let script = std::fs::read_to_string(folder.join(".minik8s/script.sh"))?;
     ensure!(script.contains("\neval -- 'exit 3'\n"), "{script}");
@@ -164,7 +164,7 @@ fn a_job_is_compiled_and_run_on_slurm_and_its_results_come_back() -> Result<()> 
         }
         follow_over_a_restart(site)?;
         let cli = |args: &[&str]| site.cluster.cli(args)?.ok();
-        // Removed: the folder goes, and the order with it.
+        // Removed: the folder is deleted, and the order with it.
         let folder = site.slurm.jobs().join(&done.slurm_name);
         eventually("its files go from the login host, as the manifest says", secs(30), || {
             ensure!(!folder.join("made").exists() && folder.join(".minik8s/id").exists());
@@ -179,7 +179,7 @@ fn a_job_is_compiled_and_run_on_slurm_and_its_results_come_back() -> Result<()> 
     })
 }
 
-/// Head and body of the listing of the results of `sum`, as this type.
+/// Head and body of the listing of the results of `sum`, in this content type.
 fn listing(site: &Site<'_>, kind: &str) -> Result<(String, String)> {
     fetched(site, "results", kind)
 }
@@ -192,7 +192,7 @@ fn fetched(site: &Site<'_>, below: &str, kind: &str) -> Result<(String, String)>
     Ok((head.to_owned(), body.to_owned()))
 }
 
-/// Follows a job's output while the reconciler goes and comes back.
+/// Follows a job's output while the reconciler restarts.
 fn follow_over_a_restart(site: &mut Site<'_>) -> Result<()> {
     let counts =
         site.manifest("counting", "  runCommands:\n  - for i in $(seq 12); do echo line $i; sleep 1; done\n");
@@ -204,7 +204,7 @@ fn follow_over_a_restart(site: &mut Site<'_>) -> Result<()> {
     let mut lines = BufReader::new(follow.stdout.take().context("no output")?).lines();
     let mut said = vec![lines.next().context("it ended")??];
     site.cluster.reconcilers[0].kill()?;
-    // The CLI notices before it is back.
+    // The CLI notices before the reconciler is back.
     let mut notes = BufReader::new(follow.stderr.take().context("no notes")?).lines();
     let lost = notes.by_ref().map_while(Result::ok).find(|note| note.contains("trying again"));
     ensure!(lost.is_some(), "the connection was not lost");
@@ -224,7 +224,7 @@ fn a_change_and_a_removal_cancel_what_runs_and_what_waits_in_the_queue_is_well()
         let sleeps = |site: &Site<'_>, name: &str, spec: &str| {
             site.manifest(name, &format!("  runCommands: [\"echo begun; sleep 600\"]\n{spec}"))
         };
-        // The array has a login of its own, which goes with it.
+        // The array has a separate login, which is removed with it.
         let login = site.slurm.login(site.slurm.ssh_port())?;
         let own = format!("  array: 0-2\n  login: {{{login}, sshKey: {{name: own, key: id}}}}\n");
         let key: String = site.slurm.key()?.lines().map(|line| format!("  {line}\n")).collect();
@@ -253,13 +253,13 @@ fn a_change_and_a_removal_cancel_what_runs_and_what_waits_in_the_queue_is_well()
         let hit = site.reaches("hit", JobPhase::Running)?;
         site.reaches("held", JobPhase::Queued)?;
         site.reaches("after", JobPhase::Queued)?;
-        // It is queued once it is accepted; why it waits comes with the next look at the queue.
+        // It is queued once accepted; the reason for waiting comes with the next query of the queue.
         eventually("it says that it is held", secs(30), || {
             let held = site.reaches("held", JobPhase::Queued)?;
             ensure!(held.status.reason.contains("JobHeldUser"), "{held:?}");
             Ok(())
         })?;
-        // What runs and what waits in Slurm's queue is well: the commit is good.
+        // Running and queued jobs are healthy: the commit is good.
         eventually("the commit is good", secs(30), || {
             let history = site.cluster.cli(&["history"])?.ok()?;
             let line = history.lines().find(|line| line.contains(&commit[..7])).context("no line")?;
@@ -275,9 +275,9 @@ fn a_change_and_a_removal_cancel_what_runs_and_what_waits_in_the_queue_is_well()
         site.slurm.slurm("scancel", &[&number])?;
         site.reaches("hit", JobPhase::Cancelled)?;
         site.reaches("after", JobPhase::Succeeded)?;
-        // Another spec: the former job is cancelled before the next is submitted.
+        // A changed spec: the former job is cancelled before the next is submitted.
         let other = site.manifest("long", "  runCommands: [\"echo again\"]\n");
-        // The node has lost its copy of the login, and Git has it no longer.
+        // The node has lost its copy of the login, and it is no longer in Git.
         std::fs::remove_dir_all(site.cluster.node().state_dir().join("agent/blobs"))?;
         let removed = [Change::remove("jobs/array.yaml"), Change::remove("secrets/own.age")];
         site.cluster.push(&[&[other], removed.as_slice()].concat(), "Change one, remove one")?;

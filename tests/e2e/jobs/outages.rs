@@ -1,4 +1,4 @@
-//! What does not answer ends no job: the controller, the accounts, the login host, etcd.
+//! Outages that end no job: the controller, the accounting, the login host, etcd.
 
 use harness::{
     Change, Cluster, ClusterOptions, Result, Slurm, Where, encrypted_to, ensure, eventually, holds,
@@ -29,7 +29,7 @@ fn a_slurm_that_is_away_ends_no_job_and_a_lost_etcd_submits_none_again() -> Resu
         })?;
         site.slurm.accounting().start()?;
         site.slurm.controller().start()?;
-        // The login host goes, too, and comes back.
+        // The login host stops, too, and restarts.
         site.slurm.sshd().kill()?;
         site.slurm.sshd().start()?;
         site.cluster.lose_etcd()?;
@@ -49,7 +49,7 @@ fn a_slurm_that_is_away_ends_no_job_and_a_lost_etcd_submits_none_again() -> Resu
     })
 }
 
-/// Both are lost twice, each time while another node is away: what the nodes hold is all that is known of the jobs.
+/// Both are lost twice, each time while another node is away: only the nodes' own state knows of the jobs.
 #[test]
 fn jobs_are_submitted_once_though_etcd_and_the_masters_disk_are_lost() -> Result<()> {
     let options = ClusterOptions { place: Where::Namespaces(2), ..ClusterOptions::default() };

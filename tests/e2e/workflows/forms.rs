@@ -1,4 +1,4 @@
-//! Both older forms and our own, with real functions: the right numbers, each run once.
+//! Both older forms and our own, with real functions: the right numbers, and each run once.
 
 use std::collections::BTreeSet;
 use std::time::Instant;
@@ -13,7 +13,7 @@ const NEGATE: &str =
 /// Fails until its third call.
 const MOODY: &str = "import os\n\n\nclass Moody(Exception):\n    pass\n\n\ndef main(params):\n    count = params.get('attempt', 0)\n    print('called moody', count)\n    if count < params['until']:\n        raise Moody('not yet')\n    return {'mood': 'good'}\n";
 
-/// Fails twice, and is well at each third call: what it counts is in its memory.
+/// Fails twice and succeeds at every third call, counted in its memory.
 const SHAKY: &str = "COUNT = [0]\n\n\nclass Shaky(Exception):\n    pass\n\n\ndef main(params):\n    COUNT[0] += 1\n    print('called shaky', COUNT[0])\n    if COUNT[0] % 3:\n        raise Shaky('not yet')\n    return {'calls': COUNT[0]}\n";
 
 const FORM_A: &str = r#"{
@@ -53,8 +53,8 @@ spec:
     funcData: {funcName: negate}
 "#;
 
-/// Two branches at once, a list, a wait of 2 s, a function that is well at the third try, an error that is caught after
-/// three.
+/// Two parallel branches, a list, a wait of 2 s, a function that succeeds at the third try, an error that is caught
+/// after three.
 const WHOLE: &str = r"
 apiVersion: minik8s.io/v1
 kind: Workflow
@@ -95,7 +95,7 @@ spec:
     done: {type: Pass, parameters: {sum.$: $.sum, square.$: $.square, negated.$: $.negated, calls.$: $.shaky.calls, why.$: $.problem.Error}, end: true}
 ";
 
-/// One run through all kinds of states, which leaves what `describe` and `logs` show.
+/// Checks a run through all kinds of states with `describe` and `logs`.
 fn every_kind_of_state(cluster: &Cluster) -> Result<()> {
     let began = Instant::now();
     let (ok, output) = run(cluster, "whole", r#"{"x": 2, "y": 3}"#, "w1")?;
@@ -110,7 +110,7 @@ fn every_kind_of_state(cluster: &Cluster) -> Result<()> {
     println!("{page}");
     ensure!(page.contains("risk (Task") && page.matches("3 attempts").count() == 2, "{page}");
     ensure!(calls(cluster, "shaky")? == ["shaky 1", "shaky 2", "shaky 3"], "{:?}", calls(cluster, "shaky")?);
-    // Of this run alone: `add` was called by two others before.
+    // Of this run alone: two others called `add` before.
     let logs = cluster.cli(&["logs", "run/whole/w1"])?.ok()?;
     println!("{logs}");
     let lines = |state: &str| -> (BTreeSet<&str>, Vec<&str>) {
@@ -128,7 +128,7 @@ fn every_kind_of_state(cluster: &Cluster) -> Result<()> {
     Ok(())
 }
 
-// Seen red with a plan that starts a run of a push whose hash is the one before.
+// Seen red with a plan that starts a run for a push with an unchanged hash.
 #[test]
 fn pushes_start_one_run_each_and_more_are_asked_for() -> Result<()> {
     Cluster::run(one_node(), |cluster| {
@@ -153,7 +153,7 @@ fn pushes_start_one_run_each_and_more_are_asked_for() -> Result<()> {
 
         every_kind_of_state(cluster)?;
 
-        // A push that changes nothing of the workflow starts none; one that does starts one.
+        // A push that does not change the workflow starts no run; one that does starts one.
         let changes = [Change::write("form-a.json", FORM_A.replace(r#""y": 4"#, r#""y": 5"#))];
         let commit = cluster.push(&changes, "Another sum")?;
         cluster.applied(&commit)?;
@@ -168,7 +168,7 @@ fn pushes_start_one_run_each_and_more_are_asked_for() -> Result<()> {
         println!("{runs}");
         ensure!(runs.lines().count() == 1 + 4, "{runs}");
 
-        // A run that goes on for long is ended from Git.
+        // A long run is ended from Git.
         let long = WHOLE.replace("seconds: 2,", "seconds: 3000,").replace("name: whole", "name: long");
         cluster.push(&[Change::write("long.yaml", &long)], "Wait for long")?;
         cluster.cli(&["run", "long", "-d", r#"{"x": 2, "y": 3}"#, "--id", "endless"])?.ok()?;

@@ -1,4 +1,4 @@
-//! Tasks with `heartbeatSeconds`: a function that says that it is alive is waited for, and another is given up.
+//! Tasks with `heartbeatSeconds`: a function that sends heartbeats is waited for, and a silent one is given up.
 
 use std::process::Command;
 
@@ -7,7 +7,7 @@ use harness::{Where, outcome};
 use super::*;
 use crate::functions::{code, manifest};
 
-/// Works for 8 s, and beats twice a second if it is asked to.
+/// Works for 8 s, and sends two heartbeats per second if requested.
 const SLOW: &str = "import os
 import time
 import urllib.request
@@ -22,7 +22,7 @@ def main(params):
     return {'url': url}
 ";
 
-/// Two calls at once go through the gateways of two nodes, of which one has the replica.
+/// Two concurrent calls through the gateways of two nodes, one of which has the replica.
 const FLOW: &str = r"
 apiVersion: minik8s.io/v1
 kind: Workflow
@@ -61,7 +61,7 @@ fn a_function_that_beats_is_waited_for_and_one_that_is_silent_is_not() -> Result
         ensure!(at(&urls[0]) != at(&urls[1]), "both went through one gateway: {urls:?}");
         let silent = ended(cluster, "patient", "silent")?;
         ensure!(silent["phase"] == "Failed" && silent["error"] == "States.HeartbeatTimeout", "{silent:#}");
-        // The calls have ended: nobody can beat for them any more.
+        // The calls have ended: heartbeats for them are no longer accepted.
         for url in urls {
             let mut command = Command::new("curl");
             command.args(["-s", "-o", "/dev/null", "-w", "%{http_code}", "-X", "POST", &url]);

@@ -9,18 +9,18 @@ mod forms;
 mod heartbeats;
 mod triggers;
 
-/// One node that can build Python functions, and stays: what the functions wrote is in their containers' logs.
+/// A single node that can build Python functions and stays: the functions' output is in their containers' logs.
 pub(crate) fn one_node() -> ClusterOptions {
     ClusterOptions { python: true, ..ClusterOptions::default() }
 }
 
-/// A function of this one file that keeps one replica.
+/// A function of this single file that keeps one replica.
 pub(crate) fn function(name: &str, main: &str) -> [Change; 2] {
     let spec = "  public: true\n  minScale: 1\n  maxScale: 1\n";
     [manifest(name, spec), code(name, "main.py", main)]
 }
 
-/// How often the function's containers wrote each line that begins with `called `, by what follows.
+/// Lines in the logs of the function's containers that begin with `called `, by the rest of the line.
 pub(crate) fn calls(cluster: &Cluster, function: &str) -> Result<Vec<String>> {
     let docker = &cluster.node().docker;
     let mut lines = Vec::new();
@@ -36,7 +36,7 @@ pub(crate) fn calls(cluster: &Cluster, function: &str) -> Result<Vec<String>> {
     Ok(lines)
 }
 
-/// What `minik8s run … --wait` printed, and whether the run succeeded.
+/// Output of `minik8s run … --wait`, and true if the run succeeded.
 pub(crate) fn run(cluster: &Cluster, workflow: &str, input: &str, id: &str) -> Result<(bool, Value)> {
     let said = cluster.cli(&["run", workflow, "-d", input, "--id", id, "--wait", "--timeout", "50s"])?;
     let output = serde_json::from_str(said.stdout.trim()).unwrap_or(Value::Null);
@@ -44,7 +44,7 @@ pub(crate) fn run(cluster: &Cluster, workflow: &str, input: &str, id: &str) -> R
     Ok((said.code == 0, output))
 }
 
-/// Waits until a run has ended, and gives its page as JSON.
+/// Waits until a run has ended, and returns its page as JSON.
 pub(crate) fn ended(cluster: &Cluster, workflow: &str, id: &str) -> Result<Value> {
     eventually(&format!("run {workflow}/{id} ends"), secs(120), || {
         let run: Value = serde_json::from_str(
@@ -55,7 +55,7 @@ pub(crate) fn ended(cluster: &Cluster, workflow: &str, id: &str) -> Result<Value
     })
 }
 
-/// The id of the last run that a push started.
+/// Id of the last run started by a push.
 pub(crate) fn pushed(cluster: &Cluster, workflow: &str) -> Result<String> {
     eventually(&format!("a push started a run of {workflow}"), secs(60), || {
         let found: Value =

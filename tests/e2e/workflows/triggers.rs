@@ -1,4 +1,4 @@
-//! What starts runs by itself: commits, calls and times, each once, under any leader and whatever is down.
+//! Triggers that start runs: commits, calls and times, each once, under any leader and whatever is down.
 
 use std::thread::sleep;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -25,7 +25,7 @@ fn two_reconcilers() -> ClusterOptions {
     ClusterOptions { reconcilers: 2, ..one_node() }
 }
 
-/// The ids of a workflow's runs, as etcd has them.
+/// Ids of a workflow's runs in etcd.
 fn runs_of(cluster: &Cluster, workflow: &str) -> Result<Vec<String>> {
     let below = format!("{}default/{workflow}/", prefix::RUN_HEADS);
     let heads = cluster.etcd.list(&below)?;
@@ -57,7 +57,7 @@ fn commits_and_calls_start_one_run_each() -> Result<()> {
                 wanted.push((commit, path));
             }
             if number == 10 {
-                // The one that leads goes in the middle of it.
+                // The leader is killed in the middle of it.
                 cluster.reconcilers[0].kill()?;
             }
         }
@@ -106,13 +106,13 @@ fn now() -> Result<Duration> {
     Ok(SystemTime::now().duration_since(UNIX_EPOCH)?)
 }
 
-/// Sleeps until this many seconds after the epoch: the time itself is what is waited for.
+/// Sleeps until this many seconds after the epoch: the time itself is the condition.
 fn until(second: u64) -> Result<()> {
     sleep(Duration::from_secs(second).saturating_sub(now()?));
     Ok(())
 }
 
-/// The cron expression of this minute of today, and the id that its run has.
+/// Cron expression for this minute of today, and the id of its run.
 fn at_minute(second: u64) -> Result<(String, String)> {
     let time = Timestamp::from_second(i64::try_from(second)?)?;
     let run = format!("tick.{}", time.strftime("%Y%m%dT%H%MZ"));

@@ -1,5 +1,5 @@
-//! A node is drained by a push while clients ask: none of them notices. The pod of a workload that has only one gets its
-//! successor before it ends. A cordon moves nothing; taking the Node object away undoes all of it.
+//! A node is drained by a push while clients send requests, and none notices. The pod of a single-pod workload gets
+//! its successor before it stops. A cordon moves nothing; removing the Node object undoes everything.
 
 use harness::manifests::web;
 use harness::{
@@ -11,21 +11,21 @@ use schema::records::{Drain, NodeConditions};
 
 use super::{Workload, clients, node_file, node_path, per_node};
 
-/// What is asked between two changes, so that each is met by requests.
+/// Answers between two changes, so that requests coincide with each change.
 const ANSWERS: u64 = 20;
 /// Seconds until the single pod serves.
 const SLOW: u32 = 3;
 const SERVES_LATE: &str = "trap 'exit 0' TERM; sleep 3 & wait $!; echo open > /tmp/index.html; \
                            httpd -f -p 8080 -h /tmp & wait";
 
-/// How the drain of the node went on, as `nodestate/` had it one after the other.
+/// Progress of the node's drain, in the order of the values of `nodestate/`.
 fn steps(cluster: &Cluster, node: &str, since: i64) -> Result<Vec<Option<Drain>>> {
     let changes = cluster.etcd.changes(&format!("{}{node}", prefix::NODESTATE), since)?;
     let states = changes.iter().filter_map(|change| change.value.as_deref());
     states.map(|state| Ok(serde_json::from_str::<NodeConditions>(state)?.drain)).collect()
 }
 
-/// The successor had its time to serve before the former pod got SIGTERM.
+/// Checks that the successor had time to serve before the former pod got SIGTERM.
 fn was_replaced_first(moments: &[&Moment], former: &str) -> Result<()> {
     let signalled = moments.iter().find(|m| m.happened == Happened::Signalled && m.pod == former);
     let began = moments.iter().find(|m| m.happened == Happened::Began && m.pod != former);
@@ -37,8 +37,8 @@ fn was_replaced_first(moments: &[&Moment], former: &str) -> Result<()> {
     Ok(())
 }
 
-// Seen red with `moves` that takes new pods for available: the successor began after the former got SIGTERM. And
-// with a filter that takes no notice of a cordon: the node got pods.
+// Seen red with a `moves` that treats new pods as available: the successor started after the former got SIGTERM. And
+// with a filter that ignores a cordon: the node got pods.
 #[test]
 #[expect(clippy::too_many_lines, reason = "a story is read from its beginning to its end")]
 fn nobody_notices_that_a_node_is_drained_and_a_single_pod_gets_its_successor_first() -> Result<()> {
@@ -109,11 +109,11 @@ fn nobody_notices_that_a_node_is_drained_and_a_single_pod_gets_its_successor_fir
             "{left:?}"
         );
 
-        // Cordoned only: what is new still goes elsewhere.
+        // Only cordoned: new pods still go elsewhere.
         cluster.push(&[node_file(&node, "", "unschedulable: true"), shop.scale(8)], "Cordon again, scale")?;
         let counts = shop.serves(cluster)?;
         ensure!(!per_node(&counts).contains_key(node.as_str()), "{counts:?}");
-        // A commit's removals come after its other changes, so its new pods may be placed before.
+        // A commit's removals come after its other changes, so its new pods may be placed before them.
         cluster.push(&[Change::remove(node_path(&node))], "Open it again")?;
         eventually("the node is open", secs(20), || {
             let nodes = cluster.cli(&["get", "nodes"])?.ok()?;

@@ -1,4 +1,5 @@
-//! Stories of workloads. What they share: a Deployment as a person writes it, and how its pods are seen in Docker.
+//! Stories of workloads, with their common parts: a Deployment as a person writes it, and its pods as shown by
+//! Docker.
 
 mod drains;
 mod replacing;
@@ -15,7 +16,7 @@ use schema::kinds::Kind;
 use schema::meta::{NamespacedName, ObjectRef};
 use schema::records::{PodInstance, Rollout, ServiceRecord};
 
-/// Serves `open` at `/` on port 8080 and ends at once on SIGTERM.
+/// Serves `open` at `/` on port 8080 and exits immediately on SIGTERM.
 pub(crate) const SERVES: &str =
     "trap 'exit 0' TERM; echo open > /tmp/index.html; httpd -f -p 8080 -h /tmp & wait";
 /// Never serves.
@@ -26,7 +27,7 @@ pub(crate) const SLEEPS: &str = "trap 'exit 0' TERM; while :; do sleep 1000 & wa
 pub(crate) struct Workload {
     pub(crate) name: &'static str,
     pub(crate) replicas: usize,
-    /// Another one is another template.
+    /// Version of the template.
     pub(crate) version: usize,
     pub(crate) image: &'static str,
     pub(crate) command: &'static str,
@@ -43,13 +44,13 @@ impl Workload {
         Self { name, replicas, version: 0, image, command, grace_seconds: 2, more, container: "" }
     }
 
-    /// With this count from now on.
+    /// Changes the replica count.
     pub(crate) fn scale(&mut self, replicas: usize) -> Change {
         self.replicas = replicas;
         self.file()
     }
 
-    /// With the next template from now on.
+    /// Changes to the next template.
     pub(crate) fn roll(&mut self) -> Change {
         self.version += 1;
         self.file()
@@ -68,7 +69,7 @@ impl Workload {
         Change::write(format!("{name}.yaml"), text)
     }
 
-    /// The service that leads to its pods.
+    /// Service that leads to its pods.
     pub(crate) fn service(&self) -> Change {
         let name = self.name;
         let text = format!(
@@ -83,12 +84,12 @@ impl Workload {
         cluster.etcd.value(Key::Rollout(ObjectRef { kind: Kind::ReplicaSet, namespace, name }))
     }
 
-    /// Whether a pod of this name is its own, or the pod that Git names so.
+    /// True for the name of one of its pods, or of the pod that Git names so.
     pub(crate) fn owns(&self, pod: &str) -> bool {
         pod == self.name || PodInstance::workload_in_name(pod) == Some(self.name)
     }
 
-    /// What Docker runs of it on all nodes, in order of the pods' names.
+    /// Containers that Docker runs for it on all nodes, ordered by pod name.
     pub(crate) fn running(&self, cluster: &Cluster) -> Result<Vec<Runs>> {
         let mut found = Vec::new();
         for node in &cluster.nodes {
@@ -123,7 +124,7 @@ impl Workload {
         })
     }
 
-    /// The service's address, which then answers on every node.
+    /// Address of the service, once it answers on every node.
     pub(crate) fn address(&self, cluster: &Cluster) -> Result<String> {
         let record: ServiceRecord =
             cluster.etcd.value(Key::Service(NamespacedName::new("default", self.name)))?;
@@ -135,12 +136,12 @@ impl Workload {
         Ok(address)
     }
 
-    /// Of moments, those of its own containers.
+    /// Moments of its own containers.
     pub(crate) fn moments<'a>(&self, all: &'a [Moment]) -> Vec<&'a Moment> {
         all.iter().filter(|moment| self.owns(&moment.pod)).collect()
     }
 
-    /// The most pods that it had at the same time from a revision of etcd on, those that end not counted.
+    /// Maximum number of concurrent pods from a revision of etcd on, not counting terminating ones.
     pub(crate) fn most_records(&self, cluster: &Cluster, since: i64) -> Result<usize> {
         let mut changes = cluster.etcd.changes(prefix::PODS, 0)?;
         changes.retain(|change| matches!(change.key.parse(), Ok(Key::Pod(pod)) if self.owns(&pod.name)));
@@ -165,11 +166,11 @@ pub(crate) struct Runs {
     pub(crate) pod: String,
     pub(crate) node: String,
     pub(crate) version: usize,
-    /// Id and start of its container: the same as before if that was not touched.
+    /// Id and start time of its container: unchanged if it was not touched.
     pub(crate) lives: String,
 }
 
-/// How many of these are on each node that has some.
+/// Number of pods per node, for nodes that have some.
 pub(crate) fn per_node(running: &[Runs]) -> BTreeMap<&str, usize> {
     let mut counts = BTreeMap::new();
     for runs in running {
@@ -178,7 +179,7 @@ pub(crate) fn per_node(running: &[Runs]) -> BTreeMap<&str, usize> {
     counts
 }
 
-/// Each pod was on one node only, and its container was started once. How many pods were started.
+/// Checks that each pod was on one node only and its container started once; returns the number of started pods.
 pub(crate) fn started_once(moments: &[&Moment]) -> Result<usize> {
     let mut places: BTreeMap<&str, &Moment> = BTreeMap::new();
     for moment in moments.iter().filter(|moment| moment.happened == Happened::Began) {
@@ -208,7 +209,7 @@ pub(crate) fn cluster_file(spec: &str) -> Change {
     Change::write("cluster.yaml", text)
 }
 
-/// A client on every node that asks for each of these addresses all the time.
+/// Clients on every node that query each of these addresses all the time.
 pub(crate) fn clients(cluster: &Cluster, addresses: &[&str]) -> Result<Vec<Clients>> {
     let mut clients: Vec<Clients> = cluster.nodes.iter().map(Clients::on).collect::<Result<_>>()?;
     for (client, node) in clients.iter_mut().zip(&cluster.nodes) {

@@ -1,5 +1,5 @@
-//! How a template takes the place of another where it is not the default way: Recreate, paused, minReadySeconds; and
-//! the way back when no pod of the last good template is left.
+//! Rollouts other than the default: Recreate, paused, minReadySeconds; and the rollback when no pod of the
+//! last good template is left.
 
 use std::collections::BTreeSet;
 
@@ -12,12 +12,12 @@ use schema::meta::NamespacedName;
 
 use super::{Runs, SERVES, SLEEPS, Workload, started_once};
 
-/// What a pod's name says of its template: the eight digits after the name of the workload.
+/// Template part of a pod's name: the eight digits after the name of the workload.
 fn template(pod: &str) -> &str {
     pod.rsplit('-').nth(1).unwrap_or_default()
 }
 
-/// No container of one template runs beside one of another.
+/// Checks that containers of different templates never run at the same time.
 fn never_side_by_side(moments: &[&Moment]) -> Result<()> {
     let mut running: BTreeSet<(&str, &str)> = BTreeSet::new();
     for moment in moments {
@@ -33,11 +33,11 @@ fn never_side_by_side(moments: &[&Moment]) -> Result<()> {
     Ok(())
 }
 
-/// As [`SERVES`], but it ends only with its grace period: what came too early would run beside it.
+/// Like [`SERVES`], but it stops only after its grace period: a premature start would run next to it.
 const ENDS_SLOWLY: &str =
     "trap 'sleep 60' TERM; echo open > /tmp/index.html; httpd -f -p 8080 -h /tmp & wait";
 
-// Seen red with `moves` that does not wait for pods that were ended and still run.
+// Seen red with a `moves` that does not wait for stopped pods that still run.
 #[test]
 fn recreate_never_runs_two_versions_at_once() -> Result<()> {
     let rounds = rounds(2, 10);
@@ -62,7 +62,7 @@ fn recreate_never_runs_two_versions_at_once() -> Result<()> {
     })
 }
 
-/// The rollout of the present file is known to the reconciler.
+/// Checks that the reconciler knows the rollout of the present file.
 fn is_known(cluster: &Cluster, shop: &Workload, former: &str) -> Result<()> {
     eventually("the changed template is known", secs(20), || {
         let rollout = shop.rollout(cluster)?;
@@ -71,7 +71,7 @@ fn is_known(cluster: &Cluster, shop: &Workload, former: &str) -> Result<()> {
     })
 }
 
-// Seen red with `Planned::target` that does not look at `paused`.
+// Seen red with a `Planned::target` that ignores `paused`.
 #[test]
 fn a_pause_holds_a_changed_template_while_the_number_follows() -> Result<()> {
     Cluster::run(ClusterOptions::default(), |cluster| {
@@ -87,13 +87,14 @@ fn a_pause_holds_a_changed_template_while_the_number_follows() -> Result<()> {
             ensure!(running == before, "{running:?}");
             Ok(())
         })?;
-        // As in Kubernetes, the number is followed, with the former template.
+        // As in Kubernetes, the replica count is followed, with the former template.
         let change = shop.scale(3);
         cluster.push(&[change], "Scale what is paused")?;
         let held = Workload { version: 0, ..shop.clone() };
         let scaled = held.serves(cluster)?;
         ensure!(before.iter().all(|runs| scaled.contains(runs)), "{before:?}, then {scaled:?}");
-        // A pod whose record is lost is taken in again, or replaced if its binding went first: by the former template.
+        // A pod whose record is lost is adopted again, or replaced if its binding was deleted first, with the
+        // former template.
         let lost = Key::Pod(NamespacedName::new("default", &scaled[0].pod));
         cluster.etcd.etcdctl(None, &["del", &lost.to_string()])?;
         eventually("three records are there", secs(20), || {
@@ -113,7 +114,7 @@ fn a_pause_holds_a_changed_template_while_the_number_follows() -> Result<()> {
 /// Seconds for which a new pod must be ready.
 const MIN_READY: i64 = 4;
 
-// Seen red with `moves` that takes new pods for available.
+// Seen red with a `moves` that treats new pods as available.
 #[test]
 fn a_former_pod_gets_sigterm_only_when_its_successor_was_ready_for_long_enough() -> Result<()> {
     Cluster::run(ClusterOptions::default(), |cluster| {
@@ -144,7 +145,7 @@ fn a_former_pod_gets_sigterm_only_when_its_successor_was_ready_for_long_enough()
     })
 }
 
-// Seen red with `Planned::target` that does not look into templates/.
+// Seen red with a `Planned::target` that does not read templates/.
 #[test]
 fn the_last_good_template_comes_back_when_none_of_its_pods_is_left() -> Result<()> {
     Cluster::run(ClusterOptions::default(), |cluster| {
@@ -161,7 +162,7 @@ fn the_last_good_template_comes_back_when_none_of_its_pods_is_left() -> Result<(
             ensure!(running.iter().any(|runs| runs.version == 1), "{running:?}");
             Ok(())
         })?;
-        // While it rolls, each good pod is lost, its record too: nothing but templates/ knows how they were.
+        // During the rollout, every good pod is lost, and its record, too: only templates/ knows the good template.
         let is_good = |pod: &str| shop.owns(pod) && template(pod) == good_template;
         for found in cluster.etcd.list(prefix::PODS)? {
             if matches!(found.key.parse(), Ok(Key::Pod(pod)) if is_good(&pod.name)) {
@@ -171,7 +172,7 @@ fn the_last_good_template_comes_back_when_none_of_its_pods_is_left() -> Result<(
         let docker = &cluster.node().docker;
         for container in docker.containers(&cluster.slot().instance())? {
             if is_good(container.label("pod")) {
-                // It may have ended by itself by now.
+                // It may have stopped by itself by now.
                 let _ = docker.run(&["rm", "-f", &container.id]);
             }
         }

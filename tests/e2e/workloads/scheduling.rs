@@ -1,5 +1,5 @@
-//! The scheduler follows pushes of the Cluster object and of Node objects while it runs: where Docker then runs new
-//! pods, and what is said of a pod that fits nowhere.
+//! The scheduler follows pushes of the Cluster object and of Node objects while it runs: the nodes on which Docker
+//! then runs new pods, and the message for a pod that fits nowhere.
 
 use std::collections::BTreeMap;
 use std::time::Instant;
@@ -14,7 +14,7 @@ fn set(name: &str, replicas: usize, spec: &str) -> Change {
     asking(name, replicas, spec, "")
 }
 
-/// The same, with what the container requests.
+/// Like `set`, with the requests of the container.
 fn asking(name: &str, replicas: usize, spec: &str, requests: &str) -> Change {
     let text = format!(
         "apiVersion: apps/v1\nkind: ReplicaSet\nmetadata: {{name: {name}}}\nspec:\n  replicas: {replicas}\n  \
@@ -32,7 +32,7 @@ fn pod(name: &str, more: &str) -> String {
     )
 }
 
-/// How many containers of pods whose name begins so run on the nodes, in the nodes' order.
+/// Number of running containers per node, in node order, of pods whose name starts with `prefix`.
 fn placed(cluster: &Cluster, prefix: &str) -> Result<Vec<usize>> {
     let mut counts = Vec::new();
     for node in &cluster.nodes {
@@ -60,7 +60,7 @@ fn land(cluster: &Cluster, prefix: &str, wanted: [usize; 3]) -> Result<()> {
     Ok(())
 }
 
-/// Which pod the plan of the clone's HEAD puts on which node.
+/// Node of each pod as predicted by the plan of the clone's HEAD.
 fn expected_plan(cluster: &Cluster) -> Result<BTreeMap<String, String>> {
     let (repo, server) =
         (cluster.repo.work().to_string_lossy().into_owned(), format!("http://{}", cluster.api(0)));
@@ -76,34 +76,34 @@ fn strategy(word: &str) -> Change {
     cluster_file(&format!("schedulerStrategy: {word}"))
 }
 
-// Seen red with `Strategy::of` that always spreads.
+// Seen red with a `Strategy::of` that always spreads.
 #[test]
 fn a_pushed_strategy_holds_for_the_next_pods_and_moves_no_other() -> Result<()> {
     let options = ClusterOptions { place: Where::Namespaces(3), ..ClusterOptions::default() };
     Cluster::run(options, |cluster| {
-        // Without a word from Git: spread.
+        // Without a setting in Git: spread.
         cluster.push(&[set("spread", 3, "")], "Open")?;
         land(cluster, "spread", [1, 1, 1])?;
         let before = cluster.lives()?;
-        // All on one node. A strategy and its pods may come with one commit.
+        // All on one node. A strategy and its pods may come in one commit.
         cluster.push(&[strategy("max-pods"), set("max", 3, "")], "Fill a node before the next")?;
         let max = run(cluster, "max", 3)?;
         let full = max.iter().position(|pods| *pods == 3).with_context(|| format!("{max:?}"))?;
-        // One after the other, so that it is clear which node had its turn; the full node too, which spread would leave
-        // alone: it has the most pods.
+        // One after another, so that the node whose turn it was is known; the full node, too, which spread would
+        // leave alone because it has the most pods.
         cluster.push(&[strategy("round-robin")], "In turn")?;
         for (turn, name) in ["turn-a", "turn-b", "turn-c"].into_iter().enumerate() {
             cluster.push(&[Change::write(format!("{name}.yaml"), pod(name, ""))], "Next")?;
             let turns = run(cluster, "turn", turn + 1)?;
             ensure!(turns.iter().all(|pods| *pods <= 1), "{turns:?}");
-            // The full node was given pods last.
+            // The full node was the last to get pods.
             ensure!((turns[full] == 1) == (turn == 2), "{turns:?}, and {full} is the full one");
         }
-        // Nothing on the full node, though it has no pod of this owner.
+        // Nothing on the full node, although it has no pod of this owner.
         cluster.push(&[strategy("min-pods"), set("min", 3, "")], "Fewest pods")?;
         let min = run(cluster, "min", 3)?;
         ensure!(min[full] == 0, "{min:?}, and {full} is the full one");
-        // Nothing where most memory is requested, though it has no pod of this owner.
+        // Nothing where most memory is requested, although that node has no pod of this owner.
         let big = (full + 1) % 3;
         let there = format!("      nodeName: {}\n", cluster.nodes[big].name);
         cluster.push(&[asking("big", 1, &there, "memory: 64Mi")], "Memory on one node")?;
@@ -114,7 +114,7 @@ fn a_pushed_strategy_holds_for_the_next_pods_and_moves_no_other() -> Result<()> 
             small[big] == 0 && small.iter().all(|pods| *pods <= 2),
             "{small:?}, and {big} is the big one"
         );
-        // By lot, whose seed is kept, so that anyone can draw it again. A plan says before the push what it will be.
+        // At random, with a kept seed, so that anyone can repeat the draw. A plan predicts it before the push.
         let lot = [strategy("random"), set("lot", 2, "")];
         cluster.repo.propose(&lot, "By lot")?;
         let expected_plan = expected_plan(cluster)?;
@@ -145,7 +145,7 @@ fn a_pushed_strategy_holds_for_the_next_pods_and_moves_no_other() -> Result<()> 
     })
 }
 
-// Seen red with a taint filter that does not look at the taint's value.
+// Seen red with a taint filter that ignores the taint's value.
 #[test]
 fn node_objects_say_who_gets_which_pods_and_a_pod_without_a_place_says_why() -> Result<()> {
     let options = ClusterOptions { place: Where::Namespaces(3), ..ClusterOptions::default() };
@@ -171,7 +171,7 @@ fn node_objects_say_who_gets_which_pods_and_a_pod_without_a_place_says_why() -> 
         land(cluster, "gpu", [0, 0, 2])?;
         land(cluster, "any", [2, 2, 0])?;
 
-        // Who fits nowhere says how many nodes failed which filter.
+        // A pod that fits nowhere reports how many nodes failed which filter.
         let files = [
             Change::write("tape-0.yaml", pod("tape-0", "  nodeSelector: {disk: tape}\n")),
             Change::write("huge.yaml", pod("huge-0", "") + "    resources: {requests: {cpu: \"900\"}}\n"),
@@ -189,7 +189,7 @@ fn node_objects_say_who_gets_which_pods_and_a_pod_without_a_place_says_why() -> 
             let taint = "1 with the taint dedicated=gpu:NoSchedule that the pod does not tolerate";
             ensure!(page.contains("0/3 nodes fit") && page.contains(taint), "{page}");
         }
-        // A label by push gives the one a place; a taint that drives out takes theirs from those that do not tolerate it.
+        // A pushed label gives one pod a node; a taint evicts the pods that do not tolerate it.
         let files = [
             node_file(&names[0], "disk: tape", ""),
             node_file(&names[1], "disk: ssd", "taints: [{key: repair, effect: NoExecute}]"),
@@ -202,7 +202,7 @@ fn node_objects_say_who_gets_which_pods_and_a_pod_without_a_place_says_why() -> 
             ensure!(any == [4, 0, 0], "{any:?}");
             Ok(())
         })?;
-        // Who tolerates it for a while leaves then.
+        // A pod that tolerates it for a while leaves after that time.
         eventually("the node is left", secs(60), || {
             let brief = placed(cluster, "brief")?;
             ensure!(brief == [2, 0, 0], "{brief:?}");

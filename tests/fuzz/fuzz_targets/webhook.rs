@@ -7,7 +7,7 @@ mod checks;
 #[path = "../webhooks.rs"]
 mod webhooks;
 
-/// Stands for the reconciler's: what a source follows has nothing to do with what strangers send.
+/// Stands in for the reconciler's module: the references that a source follows do not depend on requests.
 #[allow(dead_code)]
 mod git {
     pub(crate) enum Reference {

@@ -1,4 +1,4 @@
-//! The routes on a bound port, over a fixed snapshot and a store in memory.
+//! Tests of the routes on a bound port, over a fixed snapshot and an in-memory store.
 
 use std::net::SocketAddr;
 
@@ -183,7 +183,7 @@ async fn events_come_sorted_filtered_and_bounded() {
     assert!(sorted.is_sorted(), "{sorted:?}");
     assert_eq!(names(&api.get("/v1/events?name=web&kind=pod").await.1).len(), 2);
     assert_eq!(names(&api.get("/v1/events?namespace=other").await.1).len(), 0);
-    // What happens to a node concerns every namespace.
+    // Node events belong to every namespace.
     let node = Event { object_kind: "Node".to_owned(), namespace: String::new(), ..event("n1", 40) };
     api.put(Key::Event("n1".to_owned(), "_cluster".to_owned(), "3".to_owned()), encode(&node).unwrap()).await;
     assert_eq!(names(&api.get("/v1/events?namespace=other").await.1).len(), 1);
@@ -256,7 +256,7 @@ async fn pods_of_a_change_that_is_not_pushed_are_placed_and_nothing_is_written()
     assert!(wrong.json::<Value>().await.unwrap()["help"].as_str().unwrap().contains("16 MiB"));
 }
 
-/// A node whose API answers with what it was asked, in two parts.
+/// Starts a node API that echoes the requested path in two chunks.
 async fn node_api() -> SocketAddr {
     let log = |uri: axum::http::Uri| async move {
         let parts = ["asked ".to_owned(), format!("{uri}\n")].map(Ok::<_, std::convert::Infallible>);
@@ -303,7 +303,7 @@ async fn logs_are_streamed_from_the_node_of_the_pod() {
     assert_eq!((status, &body["help"]), (404, &Value::from("its containers are app")));
 }
 
-/// Seen red without `not_started`: the node would say that there is no such container.
+/// Seen red without `not_started`: the node would report that the container does not exist.
 #[tokio::test]
 async fn logs_take_since_and_timestamps_and_one_that_waits_says_for_what() {
     let node = node_api().await;
@@ -326,7 +326,7 @@ async fn logs_take_since_and_timestamps_and_one_that_waits_says_for_what() {
     assert_eq!(error, "container app of pod default/waits is waiting to start: ErrImagePull: no such image");
 }
 
-/// For `not_started`: its log would be empty, and `-p` would read the run before the last.
+/// Without `not_started` the log would be empty, and `-p` would read the run before the last.
 #[tokio::test]
 async fn a_container_that_never_ran_has_no_log_and_one_that_crashed_has_that_of_its_last_run() {
     let node = node_api().await;
@@ -384,7 +384,7 @@ async fn usage_is_served_for_pods_and_nodes() {
 
 #[tokio::test]
 async fn logs_of_an_unreachable_node_are_a_502_that_names_it() {
-    // Port 1 of loopback has no listener.
+    // Nothing listens on port 1 of loopback.
     let api = Api::over(with_node_api("http://127.0.0.1:1".to_owned())).await;
     let (status, body) = api.get("/v1/logs/default/web").await;
     assert_eq!(status, 502);

@@ -1,4 +1,4 @@
-//! The routes of desired objects.
+//! Tests of the routes for desired objects.
 
 use schema::manifest::load_file;
 use schema::object::Provenance;
@@ -25,7 +25,7 @@ metadata: {name: cluster}
 spec: {schedulerStrategy: spread}
 ";
 
-/// The pod `web` runs; a service, a set in another namespace and the Cluster object lie beside it.
+/// A snapshot with a running pod `web`, a service, a set in another namespace and the Cluster object.
 fn with_objects() -> Snapshot {
     let mut snapshot = with_web();
     let loaded = load_file("shop.yaml", SHOP.as_bytes());
@@ -59,7 +59,7 @@ async fn objects_come_as_they_lie_in_etcd_as_rows_and_in_full() {
         ("/v1/objects/Service/default/shop", "/apiVersion", "\"v1\""),
         ("/v1/objects/replicaset/lab/web", "/generation", "1"),
         ("/v1/objects/Pod/default/web", "/health", "\"Healthy\""),
-        // What belongs to no namespace is found whichever is named.
+        // Cluster-scoped objects are found under any namespace.
         ("/v1/objects/Cluster/lab/cluster", "/spec/schedulerStrategy", "\"spread\""),
     ] {
         let (status, body) = api.get(path).await;

@@ -1,4 +1,4 @@
-//! Runs: those that are asked for, and pages of those that there are.
+//! Tests of workflow runs: requesting a run, and paging through existing runs.
 
 use std::time::Instant;
 
@@ -15,7 +15,7 @@ const FLOW: &str = "kind: Workflow\napiVersion: minik8s.io/v1\nmetadata: {name: 
                     {type: Pass, end: true}}\n";
 const RUNS: &str = "/v1/workflows/default/flow/runs";
 
-/// An API that knows one workflow.
+/// Starts an API that knows one workflow.
 async fn with_flow() -> Api {
     let mut snapshot = with_web();
     let loaded = load_file("flow.yaml", FLOW.as_bytes());
@@ -104,7 +104,7 @@ async fn a_thousand_runs_wait_and_one_more_has_to_come_again() {
         if code == 429 {
             break body;
         }
-        // The count follows the requests; what came through meanwhile is the same run.
+        // The queue count lags behind the requests; a request accepted meanwhile is the same run.
         let gone = vec![Op::delete(Key::RunRequest(NamespacedName::new("default", "flow"), "more".into()))];
         let _ = api.store.txn(Vec::new(), gone).await.unwrap();
         tries += 1;
@@ -161,7 +161,7 @@ fn head_of(started: i64) -> Vec<u8> {
 async fn runs_come_in_pages_the_newest_first() {
     let api = with_flow().await;
     for number in 0..1_200 {
-        // Ids and workflows in another order than times.
+        // Order ids and workflows differently from start times.
         let flow = NamespacedName::new("default", format!("flow-{}", number % 2));
         api.put(Key::RunHead(flow, format!("r{:04}", 9_999 - number)), head_of(number)).await;
     }
@@ -198,7 +198,7 @@ async fn runs_are_asked_for_by_namespace_and_one_in_short() {
     assert_eq!(api.get("/v1/runs/default/flow/r2/summary").await.0, 404);
 }
 
-/// A run of this many transitions that has not ended, with 64 KiB in each state.
+/// Stores an unfinished run of `transitions` transitions with 64 KiB in each state.
 async fn long_run(api: &Api, run: &str, transitions: usize) {
     let flow = NamespacedName::new("default", "long");
     let spec = json!({"startAt": "a", "states": {
@@ -222,7 +222,7 @@ async fn long_run(api: &Api, run: &str, transitions: usize) {
 #[tokio::test]
 async fn while_a_long_run_is_gone_through_others_are_answered() {
     let api = with_flow().await;
-    // A debug build takes a second or two, far less than the 15 s that the API gives an answer.
+    // A debug build takes a second or two, far below the API's limit of 15 s per response.
     long_run(&api, "r1", 150).await;
     let began = Instant::now();
     let showing = api.get("/v1/runs/default/long/r1");
@@ -240,7 +240,7 @@ async fn while_a_long_run_is_gone_through_others_are_answered() {
     };
     longest = longest.max(last.elapsed());
     assert_eq!((code, &run["steps"]), (200, &151.into()));
-    // All of it is shown; workflows/tests/takeovers.rs has a run that is too long for that.
+    // Every event fits; workflows/tests/takeovers.rs covers a run that is too long for that.
     assert_eq!(run["withoutData"], 0);
     let all = began.elapsed();
     assert!(longest < all / 2, "{longest:?} of {all:?} nothing was answered");

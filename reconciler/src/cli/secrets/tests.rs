@@ -1,4 +1,4 @@
-//! A folder of secrets from its beginning to a node that joins, one that is lost, and mistakes.
+//! Life of a secrets folder: setup, a node that joins, a node that is lost, and user errors.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -46,7 +46,7 @@ impl Fixture {
         seal(&self.folder, &SealArgs { from: Some(from), format, ..sealing(name) })
     }
 
-    /// What a node has of a secret: first the cluster's identity, then the plaintext.
+    /// Decrypts a secret as a node does: first the cluster's identity, then the plaintext.
     fn as_node(&self, own: &Identity, file: &str) -> Option<String> {
         let own = std::slice::from_ref(own);
         let identity = crypt::decrypt(self.text(".identity/cluster.age").as_bytes(), own).unwrap()?;
@@ -103,7 +103,7 @@ fn a_node_that_joins_reads_all_and_changes_no_secret() {
     assert!(
         add_node(&fixture, "node-3", &two_is).is_err() && add_node(&fixture, "node-2", &node().1).is_err()
     );
-    // One that was listed by hand.
+    // A recipient added to the list by hand.
     let (three, three_is) = node();
     fs::write(
         fixture.path("recipients.txt"),
@@ -152,7 +152,7 @@ fn what_age_alone_made_is_bound_by_seal() {
     assert_eq!(fixture.problems(), [""; 0]);
     assert_eq!(fixture.text("shop/db.keys"), "password\n");
 
-    // A copy says what it is for, and a list that was changed by hand is reported.
+    // A copied secret is reported by the name inside it, and so is a hand-edited key list.
     fs::create_dir_all(fixture.path("other")).unwrap();
     fs::copy(fixture.path("shop/db.age"), fixture.path("other/db.age")).unwrap();
     fs::write(fixture.path("shop/db.keys"), "pasword\n").unwrap();
@@ -183,7 +183,7 @@ fn a_secret_for_single_nodes_stays_theirs() {
     assert_eq!(fs::read(fixture.path("shop/only.age")).unwrap(), ciphertext);
 }
 
-// Seen red without a look at what is replaced: the cluster can read both.
+// Seen red without a check of the replaced file: the cluster can read both.
 #[test]
 fn new_values_of_a_secret_get_no_more_readers_and_stay_bound_to_its_source() {
     let fixture = Fixture::new();
@@ -191,7 +191,7 @@ fn new_values_of_a_secret_get_no_more_readers_and_stay_bound_to_its_source() {
     init(&fixture.folder, &[format!("node-1={one_is}")]).unwrap();
     fs::write(fixture.dir.path().join("values"), "password: x\n").unwrap();
     let own = fixture.folder.own().unwrap().unwrap()[0].to_public().to_string();
-    // One that only a node reads, and one that this person reads, too.
+    // A secret for one node only, and another that this person can also read.
     for (name, to) in [("only", vec!["node-1".to_owned()]), ("mine", vec!["node-1".to_owned(), own])] {
         let from = Some(fixture.dir.path().join("values"));
         let mut args = SealArgs { from, ..sealing(name) };
@@ -201,7 +201,7 @@ fn new_values_of_a_secret_get_no_more_readers_and_stay_bound_to_its_source() {
         let why = format!("{:#}", fixture.seal(name, "password: y\n", None).unwrap_err());
         assert!(why.contains("--to"), "{why}");
         assert_eq!(fs::read(fixture.path(&format!("shop/{name}.age"))).unwrap(), before);
-        // Who says for whom it is may.
+        // Naming the recipients explicitly is allowed.
         seal(&fixture.folder, &args).unwrap();
     }
     let from = Some(fixture.dir.path().join("values"));
@@ -211,7 +211,7 @@ fn new_values_of_a_secret_get_no_more_readers_and_stay_bound_to_its_source() {
     assert_eq!(plain, b"namespace: shop\nname: db\nsource: apps\nformat: map\n---\npassword: y\n");
 }
 
-// Seen red with only one former identity kept: the secret that was left has no reader while the second runs.
+// Seen red with only one former identity kept: the secret that was left has no reader during the second rotation.
 #[test]
 fn a_rotation_that_is_killed_between_files_is_finished_by_the_next() {
     let fixture = Fixture::new();
@@ -224,7 +224,7 @@ fn a_rotation_that_is_killed_between_files_is_finished_by_the_next() {
     let recipient = fixture.text(".identity/cluster.pub");
     rotate(&fixture.folder).unwrap();
     let rotated = fixture.text(".identity/cluster.pub");
-    // It was killed: before the recipient was written, and after the first secret.
+    // Killed before the recipient was written, and after the first secret.
     fs::write(fixture.path(".identity/cluster.pub"), &recipient).unwrap();
     for name in ["b", "c"] {
         fs::write(fixture.path(&format!("shop/{name}.age")), &before[name]).unwrap();
@@ -239,7 +239,7 @@ fn a_rotation_that_is_killed_between_files_is_finished_by_the_next() {
     let former = fixture.folder.cluster_identities().unwrap();
     let said = rotate(&fixture.folder).unwrap();
     assert!(said.contains("encrypted 3 secrets"), "{said}");
-    // What a lost node may know is not the newest, also where a rotation before was not finished.
+    // The newest identity is not one that a lost node may know, even if an earlier rotation did not finish.
     assert_ne!(fixture.text(".identity/cluster.pub"), rotated);
     let kept = fixture.folder.cluster_identities().unwrap();
     assert_eq!(kept.len(), 1 + former.len(), "all that decrypts what may still be there");
@@ -302,7 +302,7 @@ fn a_reconciler_reads_credentials_of_sources_and_no_secret_of_a_pod() {
     let ciphertext = fs::read(fixture.path(".sources/apps.age")).unwrap();
     let plain = crypt::decrypt(&ciphertext, &[reconciler]).unwrap().unwrap();
     assert_eq!(plain, b"namespace: .sources\nname: apps\nformat: map\n---\ntoken: hunter2\n");
-    // Neither another node nor a rotation lets it read more.
+    // Neither a new node nor a rotation gives it access to more.
     add_node(&fixture, "node-2", &node().1).unwrap();
     rotate(&fixture.folder).unwrap();
     assert_eq!(crypt::recipients_of(fixture.text(".identity/cluster.age").as_bytes()).unwrap(), 3);
@@ -319,7 +319,7 @@ fn a_file_of_sops_is_checked_as_the_others() {
     fs::write(fixture.path("shop/db.sops.yaml"), file).unwrap();
     let checked = of_files(&fixture.folder).unwrap();
     assert!(checked.problems.is_empty() && checked.notes.len() == 1, "{checked:?}");
-    // As the identity to which it is encrypted.
+    // Use the identity that the test file is encrypted to.
     let own = include_str!("../../../../schema/src/secrets/format/sops/testdata/identity.txt");
     let own: Identity = own.lines().last().unwrap().parse().unwrap();
     fixture.folder.write_cluster(&[own], &fixture.folder.listed().unwrap()).unwrap();
@@ -336,7 +336,7 @@ fn a_file_of_sops_is_checked_as_the_others() {
     assert!(rotate(&fixture.folder).unwrap().contains("sops rotate"));
 }
 
-/// Seen red with a map for all that YAML takes for one: the password is in the list of keys.
+/// Seen red with everything that YAML parses as a map treated as a map: the password ends up in the list of keys.
 #[test]
 fn values_are_taken_for_what_they_are() {
     let fixture = Fixture::new();
@@ -369,7 +369,7 @@ fn values_are_taken_for_what_they_are() {
     assert_eq!(fixture.text("shop/db.keys"), "name\npassword\n");
 }
 
-/// A key for emergencies beside the cluster's. Seen red with a secret that counts as the cluster's alone.
+/// An emergency key in addition to the cluster's. Seen red with a secret that counts as the cluster's alone.
 #[test]
 fn further_recipients_are_not_lost_by_chance() {
     let fixture = Fixture::new();

@@ -1,4 +1,4 @@
-//! The controller on snapshots: what it orders, publishes and scales.
+//! The functions controller on snapshots: build orders, published records and scaling.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -30,7 +30,7 @@ fn at(seconds: i64) -> Timestamp {
     Timestamp::UNIX_EPOCH + SignedDuration::from_secs(1_900_000_000 + seconds)
 }
 
-/// A function whose folder has this content.
+/// A function whose folder content is `content`.
 fn function(content: char) -> Object {
     let spec = FunctionSpec {
         source: Some("functions/hello".to_owned()),
@@ -64,7 +64,7 @@ fn ready(object: &Object) -> NodeImage {
     NodeImage { reference: reference(object), state, registry: None }
 }
 
-/// What a plan writes at a key.
+/// Decodes the value that a plan puts at `key`.
 fn written<T: serde::de::DeserializeOwned>(plan: &Writes, key: &Key) -> Option<T> {
     let write = plan.writes.iter().find(|write| write.key == *key)?;
     match &write.change {
@@ -118,7 +118,8 @@ fn one_node_builds_and_what_is_built_is_ordered_no_more() {
     assert_eq!(record.image_ready_at, Some(at(2)));
     let builder = builder.after(&built);
     assert!(plan(&builder.snapshot, at(3)).writes.is_empty());
-    // A time to come, of a leader whose clock was wrong, is corrected; an image that is lost and built again has a new time.
+    // A time in the future, from a leader with a wrong clock, is corrected; an image that is lost and rebuilt gets
+    // a new time.
     let ahead = FunctionRecord { image_ready_at: Some(at(900)), ..record };
     let builder = builder.put(&record_key(&object), &ahead);
     let ready_at =
@@ -149,7 +150,7 @@ fn the_base_that_the_cluster_names_is_what_another_image_is_ordered_on() {
     assert_ne!(order.reference, reference(&object), "what was built on another base is not it");
 }
 
-// Seen red with `builder` that asks no node whether it is there.
+// Seen red with a `builder` that does not check that the node is alive.
 #[test]
 fn a_lost_builder_is_replaced_and_a_labelled_node_is_preferred() {
     let object = function('a');
@@ -213,7 +214,7 @@ fn the_record_says_whether_the_registry_has_the_image() {
     assert_eq!(says([Some(&refused), Some(&pushed)]), Some(pushed));
 }
 
-/// The rollout of a version that has run with one replica.
+/// Rollout of a version that has run with one replica.
 fn rollout(object: &Object, since: Timestamp) -> Rollout {
     Rollout {
         object_hash: object.hash.clone(),
@@ -250,7 +251,7 @@ fn a_build_that_stands_finds_the_index_that_the_cluster_names_by_now() {
     assert_eq!(written::<BuildOrder>(&again, &order), None, "{again}");
 }
 
-// Seen red with a wish of 0 for what was never tried, and without `is_partly_unknown`.
+// Seen red with a desired scale of 0 for a function never tried, and without `is_partly_unknown`.
 #[test]
 fn a_new_function_is_tried_then_sleeps_and_a_call_wakes_it() {
     let object = function('a');
@@ -309,7 +310,7 @@ fn a_surge_that_goes_on_is_written_once_in_a_tick() {
     assert!(again.writes.is_empty(), "{again}");
 }
 
-// Seen red with nodes left out that are silent for a moment.
+// Seen red with briefly silent nodes left out.
 #[test]
 fn a_node_that_is_silent_for_a_moment_takes_no_replica_away() {
     let object = function('a');
@@ -328,7 +329,7 @@ fn a_node_that_is_silent_for_a_moment_takes_no_replica_away() {
     assert!(written::<ScaleRecord>(&planned, &Key::Scale(object.reference())).is_none(), "{planned}");
 }
 
-// Seen red with what a gateway of 59 seconds says taken for the whole window.
+// Seen red with the 59-second report of a gateway taken for the whole window.
 #[test]
 fn a_gateway_that_has_just_begun_takes_no_replica_away() {
     let object = function('a');
@@ -350,7 +351,7 @@ fn a_gateway_that_has_just_begun_takes_no_replica_away() {
     }
 }
 
-// Seen red with the pods that run alone counted: one was written.
+// Seen red with the pods that run alone counted: the scale written was one.
 #[test]
 fn an_etcd_that_was_lost_gets_the_scale_that_was_last_known() {
     let object = function('a');

@@ -1,4 +1,4 @@
-//! The controller on snapshots: who sees to a job, and what becomes of it.
+//! The jobs controller on snapshots: assignment of jobs to nodes, and their life afterwards.
 
 use jiff::{SignedDuration, Timestamp};
 use schema::codec::decode;
@@ -41,7 +41,7 @@ fn key(node: &str, name: &str) -> Key {
     Key::Job(node.to_owned(), id(name))
 }
 
-/// Orders that a plan writes, by node; none where it takes one back.
+/// Orders that a plan writes, by node; `None` for a withdrawn order.
 fn orders(plan: &Writes) -> Vec<(String, Option<JobOrder>)> {
     let of = |write: &crate::controllers::Write| match (&write.key, &write.change) {
         (Key::Job(node, _), Change::Put(value)) => Some((node.clone(), Some(decode(value).unwrap()))),
@@ -76,7 +76,7 @@ fn one_node_sees_to_a_job_and_goes_on_with_it() {
     assert_eq!((node.as_str(), order.created_at), ("n1", at(0)));
     let builder = builder.after(&first);
     assert!(plan(&builder.snapshot, at(60)).writes.is_empty(), "{}", plan(&builder.snapshot, at(60)));
-    // Another spec is another job, on the same node.
+    // A changed spec makes another job, on the same node.
     let other = job("sum", "false");
     let builder = builder.put(&Key::Object(other.reference()), &other);
     let (node, changed) = only(&plan(&builder.snapshot, at(60)));
@@ -97,7 +97,7 @@ fn a_job_that_git_no_longer_has_is_cancelled_before_its_order_goes() {
     let gone = JobReport { is_gone: true, ..report(&order, JobPhase::Deleting, None) };
     let builder = builder.put(&Key::JobReport("n1".to_owned(), id("sum")), &gone);
     assert_eq!(orders(&plan(&builder.snapshot, at(3))), [("n1".to_owned(), None)]);
-    // It comes back before that: as another job, though its manifest is the same.
+    // The object returns before that: as another job, although its manifest is the same.
     let builder = builder.put(&Key::Object(object.reference()), &object);
     let (_, again) = only(&plan(&builder.snapshot, at(4)));
     assert!(!again.deleting && again.uid != order.uid);
@@ -117,7 +117,7 @@ fn a_job_moves_from_a_lost_node_and_stays_the_same_job() {
         .delete(&Key::Heartbeat("n1".to_owned()))
         .put(&Key::NodeConditions("n1".to_owned()), &conditions);
     let moved = orders(&plan(&builder.snapshot, at(60)));
-    // The lost node said nothing of it: it may have submitted the job.
+    // The lost node reported nothing about it: it may have submitted the job.
     let order = JobOrder { reached: true, ..order };
     assert_eq!(moved, [("n2".to_owned(), Some(order)), ("n1".to_owned(), None)]);
 }
@@ -151,7 +151,7 @@ fn what_a_changed_job_was_moves_along_until_a_node_has_begun_the_new_one() {
     let builder = builder.after(&first).put(&at_n1, &reported(&one, None));
     let reached = plan(&builder.snapshot, at(1));
     assert!(only(&reached).1.reached && only(&reached).1.uid == one.uid);
-    // It changes, and then the node no longer reaches the login host.
+    // The job changes, and then the node no longer reaches the login host.
     let builder = builder.after(&reached).put(&Key::Object(other.reference()), &other);
     let changed = plan(&builder.snapshot, at(2));
     let (_, two) = only(&changed);
@@ -161,7 +161,7 @@ fn what_a_changed_job_was_moves_along_until_a_node_has_begun_the_new_one() {
     let moved = plan(&builder.snapshot, at(300));
     let of_n2 = orders(&moved).into_iter().find(|(node, _)| node == "n2").unwrap().1.unwrap();
     assert_eq!((uids(&of_n2), &of_n2.uid), (vec![one.uid], &two.uid));
-    // Once a node reports the new one, the former is gone.
+    // Once a node reports the new job, the former one is gone.
     let builder = builder
         .after(&moved)
         .put(&Key::JobReport("n2".to_owned(), id("sum")), &report(&two, JobPhase::Uploading, None));
@@ -218,7 +218,7 @@ fn an_etcd_that_was_lost_gets_the_same_order_on_the_same_node() {
     assert!(next.writes.is_empty(), "{next}");
 }
 
-// Seen red without a look at the reports: it is submitted again.
+// Seen red without a check of the reports: the job is submitted again.
 #[test]
 fn a_job_that_a_node_holds_is_adopted_when_etcd_and_the_disk_were_lost() {
     let object = job("sum", "true");
@@ -233,7 +233,7 @@ fn a_job_that_a_node_holds_is_adopted_when_etcd_and_the_disk_were_lost() {
         .put(&Key::Object(object.reference()), &object);
     let waits = plan(&builder.snapshot, at(504));
     assert_eq!((orders(&waits).len(), waits.again_at), (0, Some(at(515))), "n2 may hold it");
-    // The node that ended it comes back, and the job with it.
+    // The node that finished the job returns, and reports it.
     let ended =
         JobReport { created_at: Some(at(0)), reached: true, ..report(&order, JobPhase::Succeeded, Some(7)) };
     let back = builder
@@ -243,24 +243,24 @@ fn a_job_that_a_node_holds_is_adopted_when_etcd_and_the_disk_were_lost() {
     let adopted = plan(&back.snapshot, at(511));
     assert_eq!(only(&adopted), ("n2".to_owned(), JobOrder { reached: true, ..order.clone() }));
     assert!(plan(&back.clone().after(&adopted).snapshot, at(600)).writes.is_empty());
-    // Its manifest changed meanwhile: another job, where the former is known.
+    // If the manifest changed meanwhile, it is another job, with the former one known.
     let other = job("sum", "false");
     let changed = back.clone().put(&Key::Object(other.reference()), &other);
     let (node, next) = only(&plan(&changed.snapshot, at(511)));
     assert!(node == "n2" && next.uid != order.uid && next.former[0].uid == order.uid, "{next:?}");
-    // Another job that nobody has yet waits as long as silent nodes are waited for: etcd was lost, it is not new.
+    // A job that no node has waits as long as silent nodes are waited for: etcd was lost, so the job may not be new.
     let third = job("third", "true");
     let more = back.clone().put(&Key::Object(third.reference()), &third);
     let patience = 60;
     let due = plan(&more.snapshot, at(520));
     assert_eq!((orders(&due).len(), due.again_at), (1, Some(at(500 + patience))));
     assert_eq!(orders(&plan(&more.snapshot, at(500 + patience))).len(), 2);
-    // One that is being removed is no longer it.
+    // A job under removal is not adopted.
     let deleting =
         JobReport { status: JobStatus { phase: JobPhase::Deleting, ..JobStatus::default() }, ..ended };
     let removed = back.put(&Key::JobReport("n2".to_owned(), id("sum")), &deleting);
     assert!(only(&plan(&removed.snapshot, at(500 + patience))).1.uid != order.uid);
-    // Nobody has it.
+    // No node has the job.
     assert_eq!(only(&plan(&builder.snapshot, at(515))).0, "n1");
 }
 
@@ -285,7 +285,7 @@ fn what_a_job_waits_for_is_in_its_order() {
         only(&plan(&builder.snapshot, at(1))).1.dependency
     };
     assert_eq!(then(JobPhase::Queued, Some(41)), JobDependencyState::Submitted(41));
-    // One that may be submitted again is waited for here: Slurm knows its first attempt only.
+    // A job that may be resubmitted is awaited here: Slurm knows only its first attempt.
     let mut again = of_first.clone();
     again.spec.node_failure_retries = 1;
     let waits = builder

@@ -47,7 +47,7 @@ fn with_service(builder: SnapshotBuilder, name: &str, spec: ServiceSpec) -> Snap
     builder.put(&Key::Object(object.reference()), &object)
 }
 
-/// A pod `app: web` on a node, ready or not.
+/// Adds a pod `app: web` on a node.
 fn with_pod(builder: SnapshotBuilder, name: &str, node: &str, ip: &str, ready: bool) -> SnapshotBuilder {
     with_instance(builder, &web(name), node, ip, ready)
 }
@@ -89,7 +89,7 @@ fn planned(builder: &SnapshotBuilder) -> Writes {
     plan(&seen(&builder.snapshot))
 }
 
-/// The record that the plan writes for a service.
+/// Record that the plan writes for a service.
 fn written(plan: &Writes, name: &str) -> ServiceRecord {
     let write = plan.writes.iter().find(|w| w.key == Key::Service(pod_ref(name)));
     match &write.unwrap_or_else(|| panic!("nothing for {name}\n{plan}")).change {
@@ -132,7 +132,7 @@ fn a_service_gets_an_address_and_the_ready_pods_that_it_selects() {
     assert!(planned(&applied(builder)).writes.is_empty(), "a second plan changes nothing");
 }
 
-// Seen red with the pods of the first label taken without the others, and with those of all namespaces.
+// Seen red with pods matched by the first label alone, and with pods of all namespaces.
 #[test]
 fn a_service_has_the_pods_of_its_own_namespace_that_have_all_its_labels() {
     let mut builder = SnapshotBuilder::default();
@@ -156,7 +156,7 @@ fn a_service_has_the_pods_of_its_own_namespace_that_have_all_its_labels() {
         ("all", "app=web", "a b c"),
         ("front", "app=web tier=front", "b"),
         ("back", "tier=back", "c d"),
-        // Of neither label alone it has all pods.
+        // Each label alone matches more pods.
         ("both", "app=web tier=back", "c"),
         ("one", "name=c tier=back app=web", "c"),
         ("none", "app=web tier=none", ""),
@@ -276,12 +276,12 @@ fn a_pod_has_its_host_name_in_the_service_of_its_subdomain_else_in_each() {
     }
 }
 
-/// The addresses and ports behind a service.
+/// Addresses and ports behind a service.
 fn behind(record: &ServiceRecord) -> Vec<String> {
     record.endpoints.iter().map(|e| format!("{}:{:?}", e.address, e.ports)).collect()
 }
 
-// Seen red with such a service left out of the plan: its record kept the address of the pod that was gone.
+// Seen red with such a service left out of the plan: its record kept the address of the removed pod.
 #[test]
 fn a_service_whose_new_address_or_port_cannot_be_had_keeps_the_former_and_follows_its_pods() {
     let named = |address: Option<&str>, node_port: Option<u16>, kind: ServiceType| {
@@ -311,7 +311,7 @@ fn a_service_whose_new_address_or_port_cannot_be_had_keeps_the_former_and_follow
         assert!(plan.to_string().contains(why), "{plan}");
         let record = written(&plan, "web");
         assert_eq!(behind(&record), ["10.244.1.5:[8080]"]);
-        // All else is of before: who waits for the new version goes on waiting.
+        // The rest of the record is unchanged: anything waiting for the new version keeps waiting.
         let endpoints = former.endpoints.clone();
         assert_eq!(ServiceRecord { endpoints, ..record }, former, "{why}");
         assert!(planned(&applied(builder)).writes.is_empty(), "a second plan changes nothing");
@@ -329,14 +329,14 @@ fn what_a_service_holds_for_want_of_another_is_given_to_nobody() {
     let builder = applied(with_service(SnapshotBuilder::new(), "web", named("10.96.0.20", 30_000)));
     let builder = with_service(builder, "web", named("10.97.0.1", 30_000));
     for (address, node_port) in [("10.96.0.20", 30_001), ("10.96.0.21", 30_000)] {
-        // Before it and after it in order.
+        // One name sorts before it, the other after it.
         for name in ["early", "zzz"] {
             let plan = planned(&with_service(builder.clone(), name, named(address, node_port)));
             assert!(plan.writes.is_empty(), "{plan}");
             assert!(plan.to_string().contains("default/web"), "{plan}");
         }
     }
-    // Two that change places fail nowhere.
+    // Swapping the addresses of two services never fails.
     let two = |a: &str, b: &str, builder: SnapshotBuilder| {
         with_service(with_service(builder, "a", named(a, 30_005)), "b", named(b, 30_006))
     };
@@ -348,7 +348,7 @@ fn what_a_service_holds_for_want_of_another_is_given_to_nobody() {
     );
 }
 
-// Seen red without the number of before.
+// Seen red without the former port number.
 #[test]
 fn a_held_port_that_the_manifest_has_no_more_leads_where_it_led() {
     let mut old = service(&[("a", 80), ("b", 81)]);
@@ -441,7 +441,7 @@ fn paths_lead_to_ports_by_number_and_name_or_say_why_not() {
     );
 }
 
-// Seen red with a path that leads to an alias.
+// Seen red with a path routed to an alias.
 #[test]
 fn an_alias_has_a_name_and_nothing_else_and_no_path_leads_there() {
     let alias = ServiceSpec {

@@ -1,4 +1,4 @@
-//! Commits signed by the real git, ssh-keygen and gpg; and the ways in which a signature can be wrong.
+//! Commits signed by the real git, ssh-keygen and gpg, and faulty signatures of many kinds.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -11,14 +11,14 @@ use crate::git::{GitError, Mirror, SignaturePolicy, SourceConfig};
 
 const MAIL: &str = "ada@example.test";
 
-/// A working repository, a place for keys, and a gpg of its own.
+/// A working repository, a directory for keys, and a separate gpg home.
 struct Bench {
     dir: tempfile::TempDir,
 }
 
 impl Drop for Bench {
     fn drop(&mut self) {
-        // The agent that gpg left behind; it finds only the one of this directory.
+        // Stops the agent that gpg left behind; this finds only the agent of this directory.
         let _ = Command::new("gpgconf").args(["--kill", "all"]).env("GNUPGHOME", self.at("gpg")).output();
     }
 }
@@ -69,7 +69,7 @@ impl Bench {
         std::fs::read_to_string(file.with_extension("pub")).unwrap().trim().to_owned()
     }
 
-    /// An empty commit with these settings of git.
+    /// Makes an empty commit with these Git settings.
     fn commit(&self, settings: &[&str], sign: bool) -> Oid {
         let mut args = vec!["-C", "work"];
         settings.iter().for_each(|setting| args.extend(["-c", setting]));
@@ -88,7 +88,7 @@ impl Bench {
         self.commit(&["gpg.format=ssh", &key], true)
     }
 
-    /// The head commit with something changed in it, as an object of its own.
+    /// Stores a changed copy of the head commit as its own object.
     fn forged(&self, change: impl Fn(&str) -> String) -> Oid {
         let text = self.run("git", &["-C", "work", "cat-file", "commit", "HEAD"]) + "\n";
         let changed = change(&text);
@@ -102,7 +102,7 @@ impl Bench {
         self.at(name)
     }
 
-    /// A mirror that is the working repository itself.
+    /// Checks a commit with the working repository itself as the mirror.
     fn check(&self, signers: Option<PathBuf>, keys: Option<PathBuf>, commit: Oid) -> Result<(), GitError> {
         let state = self.at("state");
         let mirrors = state.join("reconciler/mirrors");
@@ -236,7 +236,7 @@ fn a_file_of_keys_that_cannot_be_used_lets_nothing_pass() {
     bench.refused(Some(bench.file("empty", "")), None, signed, "names no signer");
     bench.refused(Some(bench.file("broken", "* ssh-ed25519 x\n")), None, signed, "line 1");
     bench.refused(Some(bench.file("bytes", [0xff, 0xfe])), None, signed, "not text");
-    // One good file does not make up for a bad one.
+    // A good file does not make up for a bad one.
     bench.refused(Some(good()), Some(bench.file("empty", "")), signed, "holds no key");
     bench.refused(Some(good()), Some(bench.file("text", "hello")), signed, "text");
     bench.refused(None, Some(bench.at("none")), signed, "No such file");
@@ -255,7 +255,7 @@ fn a_commit_that_a_gpg_key_of_the_keyring_signed_passes() {
         let armored = bench.file("keys.asc", bench.gpg(&["--armor", "--export", kind]));
         bench.check(None, Some(armored), commit).unwrap_or_else(|error| panic!("{kind}: {error}"));
     }
-    // A whole keyring, binary; and a subkey that signs for a primary key that may not.
+    // A whole binary keyring, and a subkey that signs for a primary key without that right.
     bench.gpg(&["--quick-gen-key", &format!("sub <{MAIL}>"), "ed25519", "cert", "never"]);
     let primary = bench.fingerprint("sub").remove(0);
     bench.gpg(&["--quick-add-key", &primary, "ed25519", "sign", "never"]);

@@ -1,4 +1,4 @@
-//! Tables of commits whose objects do not fit together.
+//! Tables of commits with inconsistent objects.
 
 use std::collections::BTreeSet;
 
@@ -15,7 +15,7 @@ fn load(files: &[(&str, &str)]) -> Manifests {
     files.iter().map(|(path, text)| (Arc::from(*path), Arc::new(parse(path, text.as_bytes())))).collect()
 }
 
-/// Live objects of `source`, as these files say.
+/// Live objects of `source`, parsed from these files.
 fn live(source: &str, files: &[(&str, &str)]) -> Table<ObjectRef, Object> {
     let mut table = Table::new();
     for (file, manifest) in load(files) {
@@ -32,7 +32,7 @@ fn live(source: &str, files: &[(&str, &str)]) -> Table<ObjectRef, Object> {
     table
 }
 
-/// `file: rule: message` of all that cross checks find.
+/// Every finding of the cross checks, as `file: rule: message`.
 fn found(files: &[(&str, &str)], live: &Table<ObjectRef, Object>) -> Vec<String> {
     let manifests = load(files);
     let documents = Documents::of("main", &manifests, live);
@@ -130,7 +130,7 @@ fn what_another_source_has_or_a_held_removal_keeps_is_there() {
     let web: Vec<_> = web.iter().map(|(path, text)| (*path, text.as_str())).collect();
     let route = dns("d", "a.example", "web", "80");
     assert_eq!(found(&[("d.yaml", &route)], &live("other", &web)), [""; 0]);
-    // Its own service goes with this very commit.
+    // This very commit removes the service of the same source.
     let gone = found(&[("d.yaml", &route)], &live("main", &web));
     assert_eq!(
         gone,
@@ -138,10 +138,10 @@ fn what_another_source_has_or_a_held_removal_keeps_is_there() {
             "d.yaml: dangling-target: spec.paths[0].service.name: Service/default/web is removed by this commit"
         ]
     );
-    // It does not go while some file can't be read.
+    // It is not removed while some file can't be read.
     let held = found(&[("d.yaml", &route), ("x.yaml", "kind: Pod\n")], &live("main", &web));
     assert!(held.iter().all(|violation| violation.starts_with("x.yaml")), "{held:?}");
-    // Nor if it is protected.
+    // Nor while it is protected.
     let kept = service("web", 30001)
         .replace("{name: web}", "{name: web, annotations: {minik8s.io/prune: \"false\"}}");
     assert_eq!(found(&[("d.yaml", &route)], &live("main", &[("s.yaml", &kept)])), [""; 0]);
@@ -171,7 +171,7 @@ fn dependants_of_what_is_quarantined_and_not_live_are_quarantined_with_it() {
             "e.yaml depends-on-quarantined",
         ]
     );
-    // What is live can be counted on.
+    // A live object satisfies its dependants.
     let service = live("main", &[("a.yaml", &service("web", 30001))]);
     assert_eq!(rules(found(&chain, &service)), ["a.yaml unknown-field"]);
 }
@@ -209,7 +209,7 @@ fn a_swap_in_one_commit_is_no_clash_unless_one_side_stays() {
     let before = live("main", &[("a.yaml", &service("a", 30001)), ("b.yaml", &service("b", 30002))]);
     let (a, b) = (service("a", 30002), service("b", 30001));
     assert_eq!(found(&[("a.yaml", &a), ("b.yaml", &b), ("w.yaml", &w)], &before), [""; 0]);
-    // A new name for the same port, too.
+    // A renamed service may keep its port, too.
     assert_eq!(
         found(
             &[("c.yaml", &service("c", 30001)), ("b.yaml", &b.replace("30001", "30002")), ("w.yaml", &w)],
@@ -222,7 +222,7 @@ fn a_swap_in_one_commit_is_no_clash_unless_one_side_stays() {
     let all = found(&[("a.yaml", &a), ("b.yaml", &broken), ("w.yaml", &w)], &before);
     let clash = "a.yaml: port-clash: spec.ports[0].nodePort: the node port 30002/TCP belongs to Service/default/b, which stays as it was (b.yaml:1)";
     assert_eq!(all[0], clash);
-    // The same if that is found only here.
+    // The same if only this check finds the fault.
     let dangling = b.replace("metadata: {name: b}", "metadata: {name: b, dependsOn: [Pod/x]}");
     let all = found(&[("a.yaml", &a), ("b.yaml", &dangling), ("w.yaml", &w)], &before);
     assert_eq!((all.len(), all[0].as_str()), (2, clash), "{all:?}");
@@ -296,7 +296,7 @@ fn circles_are_reported_with_the_whole_way() {
     );
     assert!(all[1].contains("Pod/default/b → Pod/default/c → Pod/default/a → Pod/default/b"), "{all:?}");
     assert_eq!(all.len(), 3);
-    // Of a long one the first two.
+    // A long cycle shows only its first two members.
     for (length, end) in [(10, "2 → Pod/default/p3"), (11, "1 → … → Pod/default/p0 wait")] {
         let ring = |at: usize| {
             (format!("{at:02}.yaml"), after(&format!("p{at}"), &format!("Pod/p{}", (at + 1) % length)))
@@ -361,8 +361,8 @@ fn violations_point_at_the_field() {
     assert_eq!((violation.line, violation.column), (5, 22));
 }
 
-/// A walk that reported one circle per edge back took gigabytes for these. Seen red with as many circles as
-/// it takes to go through all of them, and without what leads back over more than one step.
+/// A walk that reported one cycle per back edge needed gigabytes for these. Seen red with as many cycles as
+/// it takes to cover all of them, and without paths back over more than one step.
 #[test]
 fn a_tangle_of_many_pods_is_reported_once_each() {
     let mut random = generator(3);
@@ -384,7 +384,7 @@ fn a_tangle_of_many_pods_is_reported_once_each() {
     assert!(first.contains(shortest) && first.matches('→').count() < 5, "{first}");
 }
 
-/// Seen red with files that were refused before passed over.
+/// Seen red with files that were already refused skipped.
 #[test]
 fn all_of_a_circle_in_one_file_are_reported() {
     let file =
@@ -404,7 +404,7 @@ fn all_of_a_circle_in_one_file_are_reported() {
 proptest! {
     #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
 
-    /// Seen red without what leads back over more than one step.
+    /// Seen red without paths back over more than one step.
     #[test]
     fn every_node_on_a_cycle_is_reported_with_a_real_cycle_and_no_other_is(
         edges in proptest::collection::btree_set((0..9_usize, 0..9_usize), 0..20),
@@ -433,7 +433,7 @@ proptest! {
         for one in all.iter().filter(|one| one.contains(": dependency-cycle: ")) {
             let chain = one.rsplit(": ").next().unwrap().split(" wait").next().unwrap();
             let number = |name: &str| -> usize { name[13..].parse().unwrap() };
-            // What stands for the rest of a long one leads back, too.
+            // The `…` of a long chain must also lead back.
             let (named, is_whole) = (chain.replace(" → … → ", " → "), !chain.contains('…'));
             let names: Vec<usize> = named.split(" → ").map(number).collect();
             for (at, pair) in names.windows(2).enumerate() {
@@ -454,7 +454,7 @@ fn taker(name: &str) -> String {
 
 const TYPO: &str = "apiVersion: v1\nkind: Pod\nmetadata: {name: typo}\nspec: {contaners: []}\n";
 
-/// The rules that are broken, by file.
+/// Broken rules, by file.
 fn by_rule(all: &[String]) -> Vec<String> {
     all.iter().map(|v| v.splitn(3, ": ").take(2).collect::<Vec<_>>().join(" ")).collect()
 }
@@ -479,27 +479,27 @@ fn a_mistake_elsewhere_in_a_file_hides_no_clash_and_no_circle() {
     );
 }
 
-/// Seen red with the file of a clash only reported here put into quarantine, and with what a file in
-/// quarantine leaves as it is taken for what it means.
+/// Seen red with the file of a clash that is only reported here put into quarantine, and with the old object of a
+/// quarantined file taken for its new content.
 #[test]
 fn what_is_wrong_with_a_file_in_quarantine_is_not_the_fault_of_another() {
     let none = Table::new();
     let w = pod("w", "  labels: {app: web}\n");
     let broken = format!("{}---\n{TYPO}", taker("a"));
-    // The first by name could not be applied, so the other has it.
+    // The first by name can't be applied, so the other gets the address and port.
     let other = taker("b");
     let all = found(&[("a.yaml", &broken), ("b.yaml", &other), ("w.yaml", &w)], &none);
     let reported = by_rule(&all);
     assert!(reported.iter().all(|one| one.starts_with("a.yaml ")), "{all:?}");
     assert_eq!(reported.iter().filter(|one| one.ends_with("-clash")).count(), 2, "{all:?}");
-    // A circle through a file in quarantine is closed there.
+    // A cycle through a quarantined file is reported there.
     let broken = format!("{}---\n{TYPO}", after("p", "Pod/q"));
     let before = live("main", &[("p.yaml", &pod("p", ""))]);
     let all = found(&[("p.yaml", &broken), ("q.yaml", &after("q", "Pod/p"))], &before);
     let reported = by_rule(&all);
     assert!(reported.contains(&"p.yaml dependency-cycle".to_owned()), "{all:?}");
     assert!(reported.iter().all(|one| one.starts_with("p.yaml ")), "{all:?}");
-    // Two that change places within files that both can't be applied clash with no other.
+    // A swap between two files that can't be applied clashes with nothing.
     let before = live("main", &[("a.yaml", &service("a", 30001)), ("b.yaml", &service("b", 30002))]);
     let (a, b) = (service("a", 30002), service("b", 30001));
     let files = [format!("{a}---\n{TYPO}"), format!("{b}---\n{}", TYPO.replace("typo", "typo2"))];
@@ -520,7 +520,7 @@ fn on_port(kind: &str, name: &str, node: &str, port: u16) -> String {
     }
 }
 
-/// Seen red without the ports of templates, and with those of services and pods taken for different ones.
+/// Seen red without the ports of templates, and with service ports and pod ports treated as separate.
 #[test]
 fn a_port_of_a_node_has_one_owner_whatever_takes_it() {
     let none = Table::new();

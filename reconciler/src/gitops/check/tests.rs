@@ -1,4 +1,4 @@
-//! Who has an object, and what a check of a commit finds.
+//! Owners of objects, and findings of the check of a commit.
 
 use schema::object::Provenance;
 use schema::snapshot::Versioned;
@@ -16,7 +16,7 @@ fn load(files: &[(&str, String)]) -> Manifests {
     files.iter().map(|(path, text)| (Arc::from(*path), Arc::new(parse(path, text.as_bytes())))).collect()
 }
 
-/// `(name, source, file)`.
+/// Live objects from `(name, source, file)`.
 fn live(objects: &[(&str, &str, &str)]) -> Table<ObjectRef, Object> {
     let mut table = Table::new();
     for (name, source, file) in objects {

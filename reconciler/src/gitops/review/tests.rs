@@ -1,4 +1,4 @@
-//! Reviews of small repositories: golden text, the words for each kind, and what a hash is of.
+//! Reviews of small repositories: golden text, the wording for each kind, and the content of the hash.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -83,7 +83,7 @@ fn reviewed(base: &Files, head: &Files) -> Review {
     reviewed_with(base, head, None)
 }
 
-/// The effects of the only change.
+/// Effects of the only change.
 #[track_caller]
 fn effects(base: &str, head: &str) -> String {
     let of = |text: &str| if text.is_empty() { Files::new() } else { files([("a.yaml", text)]) };
@@ -124,7 +124,7 @@ fn replica_set(replicas: u32, image: &str) -> String {
 
 const SERVICE: &str = "apiVersion: v1\nkind: Service\nmetadata: {name: api}\nspec:\n  type: NodePort\n  selector: {app: api}\n  ports: [{port: 80, nodePort: 30080}]\n";
 
-/// What a comment on a pull request has to carry.
+/// The two sides of a pull request that exercises every part of a comment.
 fn example() -> (Files, Files) {
     let base = files([
         ("apps/api.yaml", &replica_set(2, "api:1")),
@@ -213,7 +213,7 @@ fn each_kind_says_what_its_change_does() {
     assert_snapshot!(all);
 }
 
-/// Seen red while the numbers were Git's alone.
+/// Seen red with Git's numbers alone.
 #[test]
 fn effects_and_capacity_count_the_pods_that_run() {
     let file = |text: &str| match text {
@@ -251,7 +251,7 @@ fn effects_and_capacity_count_the_pods_that_run() {
     assert_eq!(review(&scaled(3), &scaled(4)), (decides, too_many));
 }
 
-/// Seen red with a count that leaves the taints out.
+/// Seen red with a count that ignores taints.
 #[test]
 fn a_daemon_set_has_one_pod_on_each_node_that_fits() {
     let daemon = |image: &str, more: &str| {
@@ -310,7 +310,7 @@ fn a_daemon_set_has_one_pod_on_each_node_that_fits() {
     );
 }
 
-/// Seen red with all of them shown one by one.
+/// Seen red with every port shown.
 #[test]
 fn of_many_external_ports_the_first_few_are_reported() {
     let set = replica_set(3, "api:1");
@@ -332,7 +332,7 @@ fn of_many_external_ports_the_first_few_are_reported() {
     assert_eq!(shown(with(30, 81), with(55, 81)), (50, String::new()));
     let more = "opens 10 more ports of external addresses".to_owned();
     assert_eq!(shown(with(30, 81), with(60, 81)), (50, more));
-    // One port of each address for another.
+    // Replace one port of each address by another.
     let more =
         "closes 10 more ports of external addressesopens 10 more ports of external addresses".to_owned();
     assert_eq!(shown(with(60, 81), with(60, 82)), (100, more));
@@ -430,7 +430,7 @@ fn a_manifest_can_not_write_markdown() {
     assert_eq!(outside.matches("<details>").count(), outside.matches("</details>").count());
 }
 
-/// The comment without its code spans, read as CommonMark reads them.
+/// Removes the code spans of a comment by the rules of CommonMark.
 fn without_code(markdown: &str) -> String {
     let mut outside = String::new();
     for line in markdown.lines() {
@@ -562,7 +562,7 @@ fn the_hash_is_of_content_alone() {
     let mut without_broken = head;
     without_broken.remove("apps/broken.yaml");
     assert_eq!(moved.hash, reviewed(&base, &without_broken).hash);
-    // The quarantined file holds the removal back.
+    // The quarantined file holds the removal.
     assert_ne!(review.hash, moved.hash);
     let mut other = without_broken.clone();
     other.insert("apps/web.yaml".into(), base["apps/web.yaml"].replace("canary-1", "canary-3"));

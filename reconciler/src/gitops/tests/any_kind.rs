@@ -1,5 +1,5 @@
-//! Properties of plans over objects of every kind: content alone counts, what is applied is at
-//! rest, and a file that can't be read removes nothing.
+//! Properties of plans over objects of every kind: only content counts, a second plan after applying is
+//! empty, and a file that can't be read removes nothing.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -22,17 +22,17 @@ use crate::gitops::plan::{Act, Situation, Step, StepReason, SyncPlan, plan};
 use crate::gitops::review::plan_hash;
 use schema::manifest::load_file as parse;
 
-/// Broken files in a plain `cargo test`, for each round.
+/// Broken files per round in a plain `cargo test`.
 const BREAKS: u64 = 10;
 
-/// By the number in their name: kind, content, and the number of the file.
+/// Kind, content seed and file number of each member, by the number in its name.
 type Fleet = BTreeMap<u8, (usize, u64, u8)>;
 
 fn fleet() -> impl Strategy<Value = Fleet> {
     proptest::collection::btree_map(0_u8..20, (0..Kind::ALL.len(), any::<u64>(), 0_u8..5), 0..12)
 }
 
-/// The documents of one member, alone and valid together. There is one Cluster object only.
+/// The documents of one member, valid alone and together. Only one Cluster object may exist.
 fn documents(name: u8, kind: usize, seed: u64) -> Vec<String> {
     let text = match Kind::ALL[kind] {
         Kind::Cluster if name != 0 => arbitrary_object_of(Kind::Job, &format!("x{name}"), seed),
@@ -41,7 +41,7 @@ fn documents(name: u8, kind: usize, seed: u64) -> Vec<String> {
     text.split("---\n").map(str::to_owned).collect()
 }
 
-/// All documents, each in the file that `file_of` says: of the member, its file and its position.
+/// Every document in the file that `file_of` chooses, given member, file number and position.
 fn laid_out(fleet: &Fleet, file_of: impl Fn(u8, u8, usize) -> String, reverse: bool) -> Files {
     let mut placed = Vec::new();
     for (name, (kind, seed, file)) in fleet {
@@ -65,7 +65,7 @@ fn by_file(fleet: &Fleet) -> Files {
     laid_out(fleet, |_, file, _| format!("apps/{file}.yaml"), false)
 }
 
-/// What is live after it went to etcd and came back.
+/// Live objects after a round trip through etcd.
 fn through_json(live: &Table<ObjectRef, Object>) -> Table<ObjectRef, Object> {
     let again = |stored: &Versioned<Object>| Versioned {
         value: codec::decode(&codec::encode(&stored.value).unwrap()).unwrap(),
@@ -81,7 +81,7 @@ fn first(files: &Files) -> Table<ObjectRef, Object> {
     through_json(&applied(&none, &plan.steps))
 }
 
-/// Steps that do more than follow a document to its new place.
+/// Steps other than following a document to its new place.
 fn changes(plan: &SyncPlan) -> Vec<String> {
     let more = |step: &&Step| !matches!(step.why, StepReason::Moved { .. });
     without_place(&plan.steps.iter().filter(more).cloned().collect::<Vec<_>>())
@@ -125,7 +125,7 @@ proptest! {
     }
 }
 
-/// How a byte is broken; what is left may be another text of the same sense.
+/// Breaks the text at one byte; the result may still be a text with the same meaning.
 fn wound(text: &str, at: usize, random: &mut impl FnMut(u32) -> u32) -> Vec<u8> {
     let mut bytes = text.as_bytes().to_vec();
     match random(6) {
@@ -162,7 +162,7 @@ fn a_file_of_any_kind_broken_at_any_byte_by_any_hand_removes_nothing() {
             let is_whole = kept.len() == text.len() || ends_between_documents(&text, kept.len());
             assert_eq!(parsed.is_truncated, !is_whole, "MINIK8S_SEED={seed}, byte {at}");
         }
-        // A byte may make one valid file of another, as a person would: the reviewer sees it.
+        // A changed byte can make another valid file, as a person could: the reviewer sees it.
         if parsed.is_manifest && !parsed.has_errors() && !parsed.is_truncated {
             continue;
         }

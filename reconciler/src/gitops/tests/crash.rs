@@ -1,4 +1,4 @@
-//! A store whose process dies at a chosen write: from there on, nothing gets through.
+//! A store whose process dies at a chosen write: nothing gets through after that.
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -14,7 +14,7 @@ use schema::store::{
 #[derive(Debug, Clone)]
 pub(super) struct CrashingStore {
     inner: MemoryStore,
-    /// Writes until the crash, and whether the write that crashes is done.
+    /// Number of writes until the crash, and whether the crashing write is still carried out.
     crash: Arc<Mutex<Option<(u32, bool)>>>,
 }
 

@@ -1,4 +1,4 @@
-//! Commits and outages that look like a mass removal, and are none: not one object goes.
+//! Commits and outages that look like a mass removal but are not: no object is removed.
 
 use std::fs;
 
@@ -8,13 +8,13 @@ use schema::store::memory::MemoryStore;
 use super::kit::{Cluster, Files, Repo, many, pod, pods};
 use crate::git::Reference;
 
-/// Objects there before each case.
+/// Objects present before each case.
 const OBJECTS: usize = 20;
 
 struct Case {
     name: &'static str,
     danger: fn(&mut Repo),
-    /// State afterwards, and a word that the status must say.
+    /// Expected state; the status must contain the text `says`.
     state: SourceState,
     says: &'static str,
 }
@@ -23,7 +23,7 @@ fn case(name: &'static str, state: SourceState, says: &'static str, danger: fn(&
     Case { name, danger, state, says }
 }
 
-/// A namespace-like prefix on every name: all objects are others.
+/// A namespace-like prefix on every name, so that every object is another.
 fn renamed_objects() -> Files {
     many(OBJECTS).map(|name| (format!("apps/{name}.yaml"), pod(&format!("team-{name}"), "one"))).collect()
 }
@@ -81,7 +81,7 @@ fn content_cases() -> Vec<Case> {
     ]
 }
 
-/// Renames a file below `apps`; the names are bytes, and stay at their place in the tree's order.
+/// Renames a file below `apps`; names are bytes, and keep their place in the tree's order.
 fn rename_bytes(repo: &Repo, from: &[u8], to: &[u8]) {
     let git = repo.git();
     let head = git.find_reference("refs/heads/main").unwrap().peel_to_commit().unwrap();

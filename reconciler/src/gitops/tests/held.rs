@@ -1,8 +1,8 @@
-//! What a prune that is held is measured against while commits go on.
+//! Baseline of a held prune while commits continue.
 
 use super::kit::{Cluster, Repo, pod, pods};
 
-/// Two pods, of which one is to go, and a broken file that holds it back.
+/// Two pods, one of them removed, and a broken file that holds the removal.
 async fn held_back() -> (Repo, Cluster) {
     let mut repo = Repo::new(pods(["a", "stays"]));
     let mut cluster = Cluster::new(&repo).await;
@@ -14,7 +14,7 @@ async fn held_back() -> (Repo, Cluster) {
     (repo, cluster)
 }
 
-// Seen red with all removals counted against what there was when it was first held.
+// Seen red with every removal counted against the objects present when it was first held.
 #[tokio::test]
 async fn what_came_since_may_go_again() {
     let (mut repo, mut cluster) = held_back().await;
@@ -27,7 +27,7 @@ async fn what_came_since_may_go_again() {
     assert_eq!(cluster.status().await.held_prune, None);
 }
 
-/// Many pods that came while a prune was held, of which too many are then replaced by others.
+/// Replaces too many of the pods that were added while a prune was held.
 fn replace_many(repo: &mut Repo) {
     for name in many("m", 20) {
         repo.remove(&format!("{name}.yaml"));
@@ -41,7 +41,7 @@ fn many(letter: &str, count: usize) -> Vec<String> {
     (0..count).map(|n| format!("{letter}{n}")).collect()
 }
 
-// Seen red with a measure that is written at the end of the run only.
+// Seen red with a baseline that is written only at the end of the run.
 #[tokio::test]
 async fn a_run_that_ends_early_does_not_forget_what_it_measured_against() {
     for writes in 1..=3 {
@@ -60,7 +60,7 @@ async fn a_run_that_ends_early_does_not_forget_what_it_measured_against() {
     }
 }
 
-// Seen red with only what was there when it was first held looked at, and with its measure kept.
+// Seen red with only the objects present at the first hold considered, and with that baseline kept.
 #[tokio::test]
 async fn too_much_of_what_came_since_is_held_whatever_comes_with_it() {
     let (mut repo, mut cluster) = held_back().await;

@@ -1,15 +1,15 @@
-//! Two reconcilers over two real repositories: pushes, hooks at either one, changes of the lead,
-//! restarts, all at random. Objects end as the last commit has them, and no commit waits for a poll.
+//! Two reconcilers over two real repositories: random pushes, hooks at either reconciler, changes of the lead
+//! and restarts. The objects must end as in the last commits, and no commit may wait for a poll.
 //!
-//! The real source loop, mirror, targets, followers, drivers, elections and reflectors; only the store
+//! The source loop, mirror, targets, followers, drivers, elections and reflectors are real; only the store
 //! is in memory. `webhooks/tests/interleavings.rs` tries many more orders with a stand-in for the
 //! loop, in paused time; Git takes real time. `MINIK8S_ROUNDS` is the number of stories,
-//! `MINIK8S_SEED` another first one.
+//! `MINIK8S_SEED` the first seed.
 //!
-//! Seen red with a leader that plans on a snapshot older than its own term, and with a request that is
-//! dated after the nudge that its hook gave: both were so when this test was written. Broken on purpose,
-//! with a `Nudge` that wakes only who waits already (`notify_waiters`: a hint during a run is dropped),
-//! 26 of 30 stories did not end; with a follower that does not look because of requests that others took
+//! Seen red with a leader that plans on a snapshot older than its own term, and with a request
+//! dated after the nudge of its hook: the code had both faults when this test was written. Broken on purpose,
+//! with a `Nudge` that wakes only current waiters (`notify_waiters`: a hint during a run is dropped),
+//! 26 of 30 stories did not end; with a follower that ignores requests accepted by other reconcilers, 24.
 //! in, 24.
 
 use std::collections::{BTreeMap, VecDeque};
@@ -46,22 +46,22 @@ use crate::webhooks::{AnswersLoop, IncomingRequest, Intake, SourceTarget};
 
 /// Stories in a plain `cargo test`.
 const STORIES: u64 = 30;
-/// Stories at a time: most of one is waiting.
+/// Stories run concurrently: most of a story is waiting.
 const AT_ONCE: usize = 15;
-/// Time between two polls: none comes within a story.
+/// Time between two polls, so long that no poll happens within a story.
 const POLL: Duration = Duration::from_secs(24 * 3600);
-/// Often enough to meet everything else that happens in a story.
+/// A poll interval short enough to coincide with everything else in a story.
 const POLL_SOON: Duration = Duration::from_millis(20);
-/// A leader that is gone without a word is waited for so long.
+/// Time until a leader that vanished is replaced.
 const LEADER_TTL: Duration = Duration::from_secs(2);
-/// Within it everything must have come to rest: mostly a second, on a busy machine far more.
+/// Time within which everything must settle: mostly a second, on a busy machine far more.
 const REST_MAX: Duration = Duration::from_secs(60);
-/// Between two looks whether it has.
+/// Interval of the checks for a settled store.
 const LOOK_EVERY: Duration = Duration::from_millis(5);
 /// Names of the sources.
 const SOURCES: [&str; 2] = ["apps", "base"];
 
-/// A process with all that the daemon runs for its sources.
+/// A process with everything that the daemon runs for its sources.
 struct Reconciler {
     name: &'static str,
     store: MemoryStore,
@@ -70,7 +70,7 @@ struct Reconciler {
     running: Running,
 }
 
-/// What ends with the process.
+/// State that ends with the process.
 struct Running {
     intake: Arc<Intake>,
     fence: FenceReader,
@@ -85,7 +85,7 @@ impl Reconciler {
         Self { name, store: store.clone(), configs: configs.to_vec(), state, running }
     }
 
-    /// Ends as the daemon does, and starts anew on what it left on disk.
+    /// Stops like the daemon, and starts again on the state left on disk.
     async fn restart(&mut self) {
         self.running.end().await;
         self.running = Running::start(self.name, &self.store, &self.configs, self.state.path());
@@ -106,7 +106,7 @@ impl Reconciler {
 }
 
 impl Running {
-    /// The rows of `daemon::start` that have to do with sources.
+    /// Starts the rows of `daemon::start` that concern sources.
     fn start(name: &str, store: &MemoryStore, configs: &[SourceConfig], state: &Path) -> Self {
         let (token, mut tasks) = (CancellationToken::new(), JoinSet::new());
         let shared: SharedStore = Arc::new(store.clone());
@@ -152,7 +152,7 @@ impl Running {
 /// Random numbers below a bound.
 type Random = Box<dyn FnMut(u32) -> u32 + Send>;
 
-/// A file as it is meant: one pod.
+/// Intended content of a file: one pod.
 #[derive(Clone)]
 struct Page {
     pod: u32,
@@ -160,8 +160,8 @@ struct Page {
     is_broken: bool,
 }
 
-/// A repository and what is in it. No more objects than a prune may always delete, and `base.yaml`
-/// stays, and stays whole: to delete all that there is would be held. So a story begins once it is applied.
+/// A repository and its content. It holds no more objects than a prune may always delete, and `base.yaml`
+/// always stays intact, because deleting every object would be held. So a story starts once it is applied.
 struct Site {
     source: usize,
     repo: Repo,
@@ -192,7 +192,7 @@ impl Site {
         self.repo.commit("Change")
     }
 
-    /// One to three changes, pushed.
+    /// Pushes one to three changes.
     fn push(&mut self, below: &mut Random) {
         for _ in 0..=below(3) {
             self.edit(below);
@@ -222,14 +222,14 @@ impl Site {
         }
     }
 
-    /// The last commit: nothing in it is broken.
+    /// Pushes the last commit, with nothing broken.
     fn push_whole(&mut self, below: &mut Random) -> String {
         self.edit(below);
         self.pages.values_mut().for_each(|page| page.is_broken = false);
         self.commit()
     }
 
-    /// What the files say: by object its hash and its file.
+    /// Hash and file of each object in the files.
     fn wanted(&self) -> BTreeMap<String, (String, String)> {
         let files = self.repo.files.iter();
         let documents = files.flat_map(|(path, text)| {
@@ -240,7 +240,7 @@ impl Site {
     }
 }
 
-/// How much of each there was: a story that meets nothing proves nothing.
+/// Counts of events: a story without events proves nothing.
 #[derive(Debug, Default, Clone, Copy)]
 struct Met {
     pushes: u32,
@@ -256,17 +256,17 @@ impl Met {
     }
 }
 
-/// Runs a story, and says why it did not end as it should.
+/// Runs a story; an error says why it did not end as it should.
 async fn story(seed: u64) -> Result<Met, String> {
     let mut below: Random = Box::new(generator(seed));
     let (store, mut met) = (MemoryStore::new(), Met::default());
     let mut sites = [Site::new(0), Site::new(1)];
-    // In one story of four a poll comes in between; in the others a lost hook would be lost for good.
+    // In a quarter of the stories polls happen; in the others a lost hook would be lost for good.
     let poll = if seed.is_multiple_of(4) { POLL_SOON } else { POLL };
     let configs = sites.each_ref().map(|site| SourceConfig { poll, ..site.config() });
     let mut all = ["r1", "r2"].map(|name| Reconciler::start(name, &store, &configs));
     first_sync(&store, &sites).await?;
-    // Hooks that the Git server has still to send, and those that it has sent: (source, id).
+    // Hooks that the Git server still has to send, and those already sent: (source, id).
     let (mut owed, mut hooked, mut last) = (VecDeque::new(), Vec::new(), 0);
     for _ in 0..8 + below(16) {
         let at = below(2) as usize;
@@ -302,7 +302,7 @@ async fn story(seed: u64) -> Result<Met, String> {
             }
             _ => {}
         }
-        // No wait for anything: what happens next happens somewhere within a run, or after it.
+        // No waiting for a condition: the next event happens somewhere within a run, or after it.
         sleep(Duration::from_millis(below(25).into())).await;
     }
     let commits = sites.each_mut().map(|site| site.push_whole(&mut below));
@@ -317,8 +317,8 @@ async fn story(seed: u64) -> Result<Met, String> {
     ended.map(|()| met)
 }
 
-/// Waits for what stays of each repository. Before it is there, a change of the lead can leave so little
-/// of a source that the next commit removes all of that: held, and rightly so.
+/// Waits for the objects that always stay. Before they exist, a change of the lead can leave so little
+/// of a source that the next commit removes everything, which is rightly held.
 async fn first_sync(store: &MemoryStore, sites: &[Site]) -> Result<(), String> {
     let wanted: BTreeMap<_, _> = sites.iter().flat_map(Site::wanted).collect();
     let deadline = Instant::now() + REST_MAX;
@@ -331,7 +331,7 @@ async fn first_sync(store: &MemoryStore, sites: &[Site]) -> Result<(), String> {
     Ok(())
 }
 
-/// Waits until the store is what the commits say, and every request is answered.
+/// Waits until the store matches the commits, and every request is answered.
 async fn rest(store: &MemoryStore, sites: &[Site], commits: &[String]) -> Result<(), String> {
     let deadline = Instant::now() + REST_MAX;
     loop {

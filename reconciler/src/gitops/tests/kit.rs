@@ -1,4 +1,4 @@
-//! A repository, a store and the loop between them, run step by step.
+//! A repository, a store and the source loop between them, run step by step.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -33,7 +33,7 @@ use crate::gitops::SourceLoop;
 use crate::gitops::offline::Request;
 use crate::gitops::verdict::plan::Verdicts;
 
-/// Path and content of all files.
+/// Content of every file, by path.
 pub(in crate::gitops) type Files = BTreeMap<String, String>;
 
 /// A pod's manifest.
@@ -43,7 +43,7 @@ pub(in crate::gitops) fn pod(name: &str, image: &str) -> String {
     )
 }
 
-/// One pod per file, `a.yaml` and so on.
+/// A file for each pod, `a.yaml` and so on.
 pub(in crate::gitops) fn pods(names: impl IntoIterator<Item = impl ToString>) -> Files {
     let file = |name: String| (format!("{name}.yaml"), pod(&name, "one"));
     names.into_iter().map(|name| file(name.to_string())).collect()
@@ -58,7 +58,7 @@ pub(in crate::gitops) fn many(count: usize) -> impl Iterator<Item = String> {
     (0..count).map(|n| format!("p{n}"))
 }
 
-/// What a merge of `head` into `base` would change, as the review in a CI job asks.
+/// The review request of a CI job for merging `head` into `base`.
 pub(in crate::gitops) fn merge_of<'a>(repo: &'a Path, base: &'a str, head: &'a str) -> Request<'a> {
     Request {
         repo,
@@ -72,7 +72,7 @@ pub(in crate::gitops) fn merge_of<'a>(repo: &'a Path, base: &'a str, head: &'a s
     }
 }
 
-/// A bare repository that tests commit to.
+/// A bare repository for tests to commit to.
 pub(in crate::gitops) struct Repo {
     dir: TempDir,
     pub(in crate::gitops) files: Files,
@@ -123,7 +123,7 @@ impl Repo {
         self.commit_on(parent, message)
     }
 
-    /// Commits `files` with no parent, and moves `main` there.
+    /// Commits `files` without a parent and moves `main` there.
     pub(in crate::gitops) fn commit_orphan(&mut self, message: &str) -> String {
         self.commit_on(None, message)
     }
@@ -167,7 +167,7 @@ fn write_tree(git: &Repository, files: &Files) -> Oid {
     builder.write().unwrap()
 }
 
-/// A store, what a reflector would show of it, and the loop.
+/// A store, its reflected snapshot, and the source loop.
 pub(in crate::gitops) struct Cluster {
     pub(in crate::gitops) store: MemoryStore,
     pub(in crate::gitops) fence: Fence,
@@ -181,13 +181,13 @@ pub(in crate::gitops) struct Cluster {
     state: PathBuf,
 }
 
-/// What one run came to.
+/// Outcome of one run.
 #[derive(Debug)]
 pub(in crate::gitops) struct Ran {
     pub(in crate::gitops) steps: usize,
     pub(in crate::gitops) error: Option<String>,
     pub(in crate::gitops) next: Option<Next>,
-    /// When the plan asks to be made again.
+    /// Time at which the plan asks to run again.
     pub(in crate::gitops) again_at: Option<Timestamp>,
 }
 
@@ -226,29 +226,29 @@ impl Cluster {
         }
     }
 
-    /// The same store with a loop that remembers nothing: the process was started anew.
+    /// Restarts the process: the same store, with a loop that remembers nothing.
     pub(in crate::gitops) fn restart(&mut self) {
         self.sync = new_loop(&self.config, &self.state, &self.crashing, &self.reader, self.fence);
     }
 
-    /// Another one led for a while, and now the loop leads again.
+    /// Takes the lead again after another process led for a while.
     pub(in crate::gitops) async fn lead_again(&mut self) {
         let _ = self.store.txn(vec![], vec![Op::delete(Key::Leader)]).await.unwrap();
         self.fence = lead(&self.store).await;
         self.sync.fence = FenceReader::fixed(Some(self.fence));
     }
 
-    /// The loop's process dies at the write after `writes` more; `lost`: that one is still done.
+    /// Kills the loop's process at the write after `writes` more; if `lost`, that write is still carried out.
     pub(in crate::gitops) fn crash_after(&self, writes: u32, lost: bool) {
         self.crashing.set(Some((writes + 1, lost)));
     }
 
-    /// The loop can write again.
+    /// Lets the loop write again.
     pub(in crate::gitops) fn heal(&self) {
         self.crashing.set(None);
     }
 
-    /// What a reflector does.
+    /// Updates the snapshot from the store, as a reflector does.
     pub(in crate::gitops) async fn reflect(&mut self) -> &Snapshot {
         let listing = self.store.list("/minik8s/").await.unwrap();
         let mut gone: BTreeSet<String> = self.known.keys().cloned().collect();
@@ -270,13 +270,13 @@ impl Cluster {
         &self.snapshot
     }
 
-    /// One run of the loop.
+    /// Runs the loop once on a fresh snapshot.
     pub(in crate::gitops) async fn run(&mut self) -> Ran {
         self.reflect().await;
         self.step().await
     }
 
-    /// One run of the loop on the snapshot as it was last reflected.
+    /// Runs the loop once on the last reflected snapshot.
     pub(in crate::gitops) async fn step(&mut self) -> Ran {
         let observed = match self.sync.observe().await {
             Ok(Observation::Ready(observed)) => observed,
@@ -293,7 +293,7 @@ impl Cluster {
         }
     }
 
-    /// The next run makes a plan, and does not find that nothing changed.
+    /// True if the next run makes a plan, because something changed.
     pub(in crate::gitops) async fn plans(&mut self) -> bool {
         self.reflect().await;
         match self.sync.observe().await.unwrap() {
@@ -302,7 +302,7 @@ impl Cluster {
         }
     }
 
-    /// Runs until nothing is left to do.
+    /// Runs the loop until nothing is left to do.
     pub(in crate::gitops) async fn settle(&mut self) {
         for _ in 0..10 {
             let before = self.store.revision();
@@ -315,7 +315,7 @@ impl Cluster {
         panic!("the loop does not come to rest: {:#?}", self.status().await);
     }
 
-    /// The pod of an object is there, and its node says this of it; written as if by the others.
+    /// Creates the pod of an object and its node's report, in place of the other controllers.
     pub(in crate::gitops) async fn report(&mut self, name: &str, phase: PodPhase, ready: bool) {
         let object = self.objects().await.remove(name).expect("the object is live");
         let Resource::Pod(spec) = object.resource else { panic!("{name} is not a pod") };
@@ -358,12 +358,12 @@ impl Cluster {
         assert!(matches!(written, TxnOutcome::Committed(_)));
     }
 
-    /// A node was given the job `name`, and reports this phase of it since `since`.
+    /// Gives the job `name` to a node that reports `phase` since `since`.
     pub(in crate::gitops) async fn report_job(&mut self, name: &str, phase: JobPhase, since: Timestamp) {
         self.report_job_with(name, phase, since, "").await;
     }
 
-    /// The same, with what hinders it.
+    /// Like `report_job`, with a reason that hinders the job.
     pub(in crate::gitops) async fn report_job_with(
         &mut self,
         name: &str,
@@ -396,7 +396,7 @@ impl Cluster {
         assert!(matches!(written, TxnOutcome::Committed(_)));
     }
 
-    /// Writes down what was decided on revisions and sources.
+    /// Writes the verdicts on revisions and sources.
     pub(in crate::gitops) async fn write_verdicts(&mut self, verdicts: &Verdicts) {
         let revision = |r: &Revision| put(&Key::Revision(r.source.clone(), r.sequence), r);
         let mut writes: Vec<Op> = verdicts.decided.iter().map(|(r, _)| revision(r)).collect();

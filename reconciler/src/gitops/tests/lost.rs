@@ -1,4 +1,4 @@
-//! An etcd that is lost releases no removal, and no other object gets what its holder keeps.
+//! A lost etcd releases no held removal, and no other object may take over anything that the held object still owns.
 
 use std::collections::BTreeSet;
 
@@ -13,7 +13,7 @@ use super::kit::{Cluster, Files, Repo, many, pod, pods};
 use super::proofs::{applied, situation};
 use crate::gitops::plan::plan;
 
-/// The same source at an etcd that knows nothing; its state directory is the same.
+/// The same source and state directory with an empty etcd.
 async fn at_empty_etcd(repo: &Repo) -> Cluster {
     Cluster::with(repo.config(), &repo.state(), MemoryStore::new()).await
 }
@@ -39,7 +39,7 @@ async fn a_held_removal_stays_held_in_an_empty_etcd_until_a_commit_releases_it()
     repo.files.extend(pods((0..100).map(|n| format!("new{n}"))));
     repo.commit("Much less, and much that is new");
     is_held(&mut cluster, "18 of 20").await;
-    // Lost more than once, it is still known.
+    // Losing etcd more than once changes nothing.
     for _ in 0..2 {
         cluster = at_empty_etcd(&repo).await;
         is_held(&mut cluster, "18 of 20").await;
@@ -70,13 +70,13 @@ async fn a_commit_is_measured_against_what_the_lost_etcd_held() {
         danger(&mut repo);
         let mut cluster = at_empty_etcd(&repo).await;
         is_held(&mut cluster, says).await;
-        // What is named again is missed no more.
+        // Objects named again are no longer missed.
         repo.files = pods(many(20));
         repo.commit("All again");
         cluster.settle().await;
         assert_eq!(cluster.status().await.state, SourceState::Synced);
     }
-    // A removal that may go holds nothing up.
+    // A permitted removal blocks nothing.
     let mut repo = Repo::new(pods(many(20)));
     Cluster::new(&repo).await.settle().await;
     repo.remove("p7.yaml").commit("One less");
@@ -133,7 +133,7 @@ async fn a_repository_without_a_commit_is_pending_until_one_is_pushed() {
     );
 }
 
-// Seen red with one kind for both: pending.
+// Seen red with the same kind as for a repository without a commit: pending.
 #[tokio::test]
 async fn a_branch_that_is_not_there_beside_others_has_failed() {
     let repo = Repo::new(pods(["a"]));
@@ -151,7 +151,7 @@ async fn a_branch_that_is_not_there_beside_others_has_failed() {
 async fn a_commit_without_manifests_is_never_synced_unless_it_says_that_it_is_meant() {
     let mut repo = Repo::new(pods(["a"]));
     repo.remove("a.yaml").set("README.md", "x".to_owned()).commit("Without");
-    // Nothing but the history says that there were manifests.
+    // Only the history shows that there were manifests.
     let mut cluster = Cluster::new(&repo).await;
     cluster.settle().await;
     let status = cluster.status().await;

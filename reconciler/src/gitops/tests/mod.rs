@@ -1,4 +1,4 @@
-//! The whole path from real repositories to a store in memory, and to a real etcd.
+//! The whole path from real repositories to an in-memory store, and to a real etcd.
 
 mod any_kind;
 mod contents;
@@ -18,12 +18,12 @@ mod walk;
 
 pub(super) use proofs::generator;
 
-/// A number that the caller of the tests gave.
+/// Number from an environment variable of the test run.
 fn from_environment(name: &str) -> Option<u64> {
     std::env::var(name).ok()?.parse().ok()
 }
 
-/// `MINIK8S_ROUNDS`, but no fewer than a plain `cargo test` makes.
+/// `MINIK8S_ROUNDS`, but at least the number of a plain `cargo test`.
 fn rounds(least: u64) -> u64 {
     from_environment("MINIK8S_ROUNDS").map_or(least, |asked| asked.max(least))
 }

@@ -1,6 +1,6 @@
-//! The budgets of the design, measured: `cargo test -p minik8s-reconciler --lib numbers -- --ignored --nocapture`.
+//! Measures the budgets of the design: `cargo test -p minik8s-reconciler --lib numbers -- --ignored --nocapture`.
 //!
-//! Printed, never asserted but for the counts: a timed test that fails says nothing.
+//! Times are printed, never asserted; only counts are: a timed test that fails proves nothing.
 
 use std::time::Instant;
 
@@ -63,7 +63,7 @@ async fn ten_thousand_files() {
     println!("first run of a fresh process, nothing changed: {:?}", begun.elapsed());
 }
 
-/// Where the time of one changed file goes.
+/// Prints the time of each part when one file changed.
 #[test]
 #[ignore = "measures; run by hand"]
 fn one_changed_file_by_parts() {
@@ -100,7 +100,7 @@ fn one_changed_file_by_parts() {
     }
 }
 
-/// How long a plan of everything takes when one object of it differs.
+/// Prints the time of a full plan when one object differs.
 #[test]
 #[ignore = "measures; run by hand"]
 fn a_plan_of_ten_thousand_by_parts() {

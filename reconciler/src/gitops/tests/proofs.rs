@@ -1,4 +1,4 @@
-//! Properties: plans are a matter of content alone, and every way ends at the last commit.
+//! Properties: plans depend on content alone, and every path ends at the last commit.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -48,7 +48,7 @@ pub(super) fn situation(files: &Files, live: &Table<schema::meta::ObjectRef, Obj
     }
 }
 
-/// What etcd would hold after the steps.
+/// Content of etcd after the steps.
 pub(super) fn applied(
     live: &Table<schema::meta::ObjectRef, Object>,
     steps: &[Step],
@@ -66,7 +66,7 @@ pub(super) fn applied(
     live
 }
 
-/// Steps without the place of their document.
+/// Steps without the position of their document.
 pub(super) fn without_place(steps: &[Step]) -> Vec<String> {
     let shown = |step: &Step| {
         let act = match &step.act {
@@ -80,7 +80,7 @@ pub(super) fn without_place(steps: &[Step]) -> Vec<String> {
     steps.iter().map(shown).collect()
 }
 
-/// Pods by name with image, and per pod the number of its file.
+/// Image and file number of each pod, by the number in its name.
 fn fleet() -> impl Strategy<Value = BTreeMap<u8, (usize, u8)>> {
     proptest::collection::btree_map(0_u8..30, (0..IMAGES.len(), 0_u8..6), 0..25)
 }
@@ -127,7 +127,7 @@ proptest! {
             laid_out(&after, |_, _| "all.yaml".to_owned(), true),
         ];
         let plans: Vec<_> = layouts.iter().map(|files| plan(&situation(files, &live))).collect();
-        // Where nothing but the place differs, the step is an update of the place alone.
+        // Where only the position differs, the step is an update of the position alone.
         let changes = |steps: &[Step]| {
             let place_only = |step: &&Step| !matches!(step.why, crate::gitops::plan::StepReason::Moved { .. });
             without_place(&steps.iter().filter(place_only).cloned().collect::<Vec<_>>())
@@ -158,13 +158,13 @@ proptest! {
         cut.commit = Arc::new(CommitMeta { allows_prune: false, ..(*cut.commit).clone() });
         let steps = plan(&cut).steps;
         let removed: Vec<_> = steps.iter().filter(|step| matches!(step.act, Act::Delete)).collect();
-        // A name cut in two is another name: the only break that is a valid rename. It needs the
-        // whole rest of the manifest behind it, so it can't come from these.
+        // A name cut in two is another name: the only break that makes a valid rename. It needs the
+        // whole rest of the manifest after it, so these breaks can't produce it.
         prop_assert!(removed.is_empty(), "{:?} of {:?}", without_place(&steps), files.values().nth(victim));
     }
 }
 
-/// One random commit, by numbers.
+/// Makes one random commit.
 fn edit(repo: &mut Repo, random: &mut impl FnMut(u32) -> u32) {
     let name = format!("p{}", random(12));
     let home = repo
@@ -237,7 +237,7 @@ async fn a_walk_of_random_commits_ends_at_the_last() {
     assert_eq!(revisions.last().unwrap().sequence, applied + 1);
 }
 
-/// Every kind of change at once, more than one transaction of it.
+/// Combines every kind of change, larger than one transaction.
 fn big_change(repo: &mut Repo) {
     for n in 0..300 {
         match n % 3 {
@@ -289,7 +289,7 @@ fn the_generator_is_no_constant() -> Result<(), TestCaseError> {
     Ok(())
 }
 
-/// Every manifest of `sample-repo`, which has every kind.
+/// The manifests of `sample-repo`, which has every kind.
 fn sample() -> Files {
     fn walk(dir: &std::path::Path, root: &std::path::Path, files: &mut Files) {
         for entry in std::fs::read_dir(dir).unwrap().flatten() {
@@ -319,12 +319,12 @@ fn the_sample_is_applied_once_and_then_as_it_should_be() {
     assert!(again.steps.is_empty(), "{:?}", without_place(&again.steps));
 }
 
-/// Whether a text that ends there ends between two of its documents, as a person would leave it.
+/// True if a text cut at `at` ends between two of its documents, as a person would leave it.
 pub(super) fn ends_between_documents(text: &str, at: usize) -> bool {
     let (kept, gone) = text.split_at(at);
     let separates = |line: &str| line == "---" || line == "..." || line.starts_with("--- ");
     let mut rest = gone.lines();
-    // The rest of the line in which it ends.
+    // Rest of the line that contains the cut.
     if !kept.is_empty() && !kept.ends_with('\n') && !rest.next().is_none_or(str::is_empty) {
         return false;
     }
@@ -361,7 +361,7 @@ proptest! {
         if how == 0 {
             prop_assert_eq!(file.is_truncated, !ends_between_documents(&before, at));
         }
-        // Cut between two documents, a file is whole: what follows was taken out of it.
+        // Cut between two documents, a file is intact: the rest was removed on purpose.
         prop_assume!(how != 0 || !ends_between_documents(&before, at));
         cut.manifests.insert(path, Arc::new(file));
         cut.commit = Arc::new(CommitMeta { allows_prune: false, ..(*cut.commit).clone() });

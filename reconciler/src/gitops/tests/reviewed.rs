@@ -1,4 +1,4 @@
-//! What was reviewed against what is applied, and plans between revisions of a repository.
+//! Reviewed plans compared with applied ones, and plans between revisions of a repository.
 
 use git2::Oid;
 use schema::kinds::Kind;
@@ -10,7 +10,7 @@ use super::kit::{Cluster, Repo, merge_of, pod, pods};
 use crate::gitops::offline::{OfflineError, Request, compare};
 use crate::gitops::review::{Review, short_hash};
 
-/// A repository of these pods whose first commit is applied, and that commit.
+/// A repository of these pods, its first commit, and a cluster that applied it.
 async fn applied<const N: usize>(names: [&str; N]) -> (Repo, String, Cluster) {
     let repo = Repo::new(pods(names));
     let base = repo.git().refname_to_id("refs/heads/main").unwrap().to_string();
@@ -19,7 +19,7 @@ async fn applied<const N: usize>(names: [&str; N]) -> (Repo, String, Cluster) {
     (repo, base, cluster)
 }
 
-/// A proposal on a branch of its own; `main` stays.
+/// Commits a proposal on a separate branch; `main` stays.
 fn propose(repo: &mut Repo, base: &str) -> String {
     let head = repo.commit_on(Some(Oid::from_str(base).unwrap()), "Propose");
     repo.git().reference("refs/heads/main", Oid::from_str(base).unwrap(), true, "test").unwrap();
@@ -76,7 +76,7 @@ async fn a_trailer_binds_a_change_to_its_review() {
     assert_eq!(found.matches, Some(false));
     assert!(found.why.contains("another base or head"), "{}", found.why);
 
-    // Somebody removes an object by hand in the moment of the merge.
+    // An object is deleted by hand at the moment of the merge.
     let base = repo.git().refname_to_id("refs/heads/main").unwrap().to_string();
     repo.set("a.yaml", pod("a", "five"));
     let head = propose(&mut repo, &base);
@@ -87,7 +87,7 @@ async fn a_trailer_binds_a_change_to_its_review() {
     cluster.settle().await;
     assert_eq!(record(&cluster).await.matches, Some(false));
 
-    // Two that were reviewed one by one, applied at once.
+    // Two proposals, reviewed one by one and applied together.
     for image in ["six", "seven"] {
         let base = repo.git().refname_to_id("refs/heads/main").unwrap().to_string();
         repo.set("a.yaml", pod("a", image));
@@ -103,7 +103,7 @@ async fn a_trailer_binds_a_change_to_its_review() {
     );
 }
 
-/// Who carries out the rest of a commit.
+/// Process that finishes a commit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Rest {
     Restarted,
@@ -111,10 +111,10 @@ enum Rest {
     Same,
 }
 
-// Seen red with `may_be_rest` always false, and without a look at the fence.
+// Seen red with `may_be_rest` always false, and without a check of the fence.
 #[tokio::test]
 async fn the_rest_of_a_commit_is_not_called_another_plan() {
-    // Before the removal, and after all writes but the revision; and of a removal alone.
+    // Before the removal; after every write but the revision; and for a removal alone.
     for (writes, is_removal) in [(1, false), (2, false), (1, true)] {
         for by in [Rest::Restarted, Rest::LeadsAgain, Rest::Same] {
             let (mut repo, base, mut cluster) = applied(["a", "b", "c"]).await;
@@ -138,7 +138,7 @@ async fn the_rest_of_a_commit_is_not_called_another_plan() {
             }
             cluster.settle().await;
             let record = record(&cluster).await;
-            // The one that began it knows the whole plan.
+            // The process that began the commit knows the whole plan.
             let expected = if by == Rest::Same { Some(true) } else { None };
             assert_eq!(record.matches, expected, "{by:?} after {writes} writes: {record:?}");
             assert!(by == Rest::Same || record.why.contains("applied before"), "{}", record.why);
@@ -159,7 +159,7 @@ fn a_strict_source_is_planned_strictly() {
     assert!(strict.has_errors());
     let said = |note: &String| note.contains("strict") && note.contains("none of it would be applied");
     assert!(strict.notes.iter().any(said), "{:?}", strict.notes);
-    // Where nothing is wrong, strict or not is one.
+    // Without faults, strict or not makes no difference.
     repo.set("b.yaml", pod("b", "two"));
     let head = propose(&mut repo, &base);
     let plain = reviewed_as(&repo, &base, &head, false).unwrap();
@@ -172,7 +172,7 @@ fn every_file_of_the_base_that_can_not_be_applied_is_named() {
     for number in 0..7 {
         repo.set(&format!("x{number}.yaml"), pod(&format!("x{number}"), "one").replace("image", "imgae"));
     }
-    // Wrong only together with what is not there.
+    // A fault only because of a missing dependency.
     let lost =
         pod("lost", "one").replace("  name: lost\nspec", "  name: lost\n  dependsOn: [Pod/nope]\nspec");
     repo.set("lost.yaml", lost);
@@ -222,7 +222,7 @@ fn a_conflict_and_an_unknown_revision_are_reported() {
     assert!(error.contains("no revision nope"), "{error}");
 }
 
-// Seen red with the head merged into what it is to replace.
+// Seen red with the head merged into the commit that it replaces.
 #[test]
 fn what_a_push_by_force_changes_is_planned_in_place() {
     let mut repo = Repo::new(pods(["a", "b"]));
@@ -245,7 +245,7 @@ fn the_error_of_a_shallow_clone_says_what_to_fetch() {
     let head = propose(&mut repo, &first);
     repo.files = pods(["a", "b", "c"]);
     let base = repo.commit("Meanwhile");
-    // What CI leaves of a history that is cut above both.
+    // A clone by CI whose history is cut off above both commits.
     std::fs::write(repo.path().join("shallow"), format!("{base}\n{head}\n")).unwrap();
     let error = reviewed(&repo, &base, &head).unwrap_err().to_string();
     assert!(error.contains("fetch-depth: 0"), "{error}");

@@ -1,4 +1,4 @@
-//! What people do to a repository, and what becomes of it.
+//! Everyday changes to a repository, and their effects.
 
 use schema::control::Next;
 use schema::keys::Key;
@@ -114,7 +114,7 @@ async fn a_broken_file_keeps_its_objects_while_the_rest_of_the_commit_applies() 
     repo.set("b.yaml", pod("b", "two")).set("d.yaml", pod("d", "one")).remove("c.yaml");
     let broken = repo.commit("Break a");
     cluster.settle().await;
-    // c is not pruned either: what a.yaml holds is not known.
+    // c is not pruned either: the content of a.yaml is unknown.
     assert_eq!(cluster.names().await, ["a", "b", "c", "d"]);
     let status = cluster.status().await;
     assert_eq!(status.state, SourceState::Degraded);
@@ -130,7 +130,7 @@ async fn a_broken_file_keeps_its_objects_while_the_rest_of_the_commit_applies() 
         matches!(&cluster.revisions().await[1].verdict, Verdict::Degraded { why } if why.contains("a.yaml"))
     );
 
-    // Another commit on top does not take the blame.
+    // A later commit does not take the blame.
     repo.set("b.yaml", pod("b", "three")).commit("Other");
     cluster.settle().await;
     assert_eq!(cluster.status().await.quarantined[0].commit, broken);
@@ -142,7 +142,7 @@ async fn a_broken_file_keeps_its_objects_while_the_rest_of_the_commit_applies() 
     assert_eq!((status.state, status.quarantined.len(), status.held_prune), (SourceState::Synced, 0, None));
 }
 
-// Seen red with the removals decided again after what stays was found in the way.
+// Seen red with removals decided again after a kept object was found in the way.
 #[tokio::test]
 async fn a_rename_that_is_held_says_so_and_not_only_what_is_in_its_way() {
     let text = |name: &str| {
@@ -213,7 +213,7 @@ async fn a_hold_outlives_what_the_same_commit_creates() {
     assert_eq!(cluster.names().await.len(), 45);
     let held = cluster.status().await.held_prune.unwrap();
     assert_eq!((held.deletes, held.owned), (5, 5));
-    // Putting most of it back leaves a removal like any other.
+    // With most of it back, the rest is an ordinary removal.
     for name in many(4) {
         repo.set(&format!("{name}.yaml"), pod(&name, "one"));
     }
@@ -342,7 +342,7 @@ async fn a_remote_that_comes_back_clears_its_error() {
     let status = cluster.status().await;
     assert_eq!(status.state, SourceState::Failed);
     assert_eq!(status.error.unwrap().kind, SourceErrorKind::RemoteUnreachable);
-    // Drift is healed from what was read last.
+    // Drift is repaired from the last commit read.
     let _ = cluster.store.txn(vec![], vec![Op::delete("/minik8s/objects/Pod/default/a")]).await.unwrap();
     cluster.settle().await;
     assert_eq!(cluster.names().await, ["a", "b"]);
@@ -360,7 +360,7 @@ async fn an_etcd_that_was_lost_is_filled_again_by_the_same_process() {
     let mut cluster = Cluster::new(&repo).await;
     cluster.settle().await;
     cluster.store.lose_everything();
-    // The new etcd counts from 1: the same process leads it under the same number.
+    // The new etcd counts from 1: the same process leads it with the same revision.
     let lead = cluster.store.txn(vec![], vec![Op::put(Key::Leader, "{}")]).await.unwrap();
     assert_eq!(lead, TxnOutcome::Committed(cluster.fence.create_revision));
     let waits = cluster.run().await.error.expect("it looks for its own writes first");
@@ -390,7 +390,7 @@ async fn preflight_says_what_is_wrong_in_one_line() {
     }
     assert!(preflight(&empty.config(), &empty.state()).await.is_ok(), "somebody will push");
     assert!(preflight(&repo.config(), &repo.state()).await.is_ok());
-    // Seen once, the daemon starts without it.
+    // After one successful fetch, the daemon starts without the remote.
     std::fs::remove_dir_all(repo.path()).unwrap();
     assert!(preflight(&repo.config(), &repo.state()).await.is_ok());
 }
@@ -404,7 +404,7 @@ async fn a_daemon_does_not_start_on_an_unsigned_commit() {
     std::fs::write(&signers, SIGNER).unwrap();
     let mut config = repo.config();
     config.signatures = crate::git::SignaturePolicy::of(Some(signers), None);
-    // The folder is not there either: who may say so is asked first.
+    // The folder is missing, too, but the signature is checked first.
     config.path = "none".to_owned();
     let error = preflight(&config, &repo.state()).await.unwrap_err();
     assert_eq!(error.kind(), SourceErrorKind::SignatureInvalid, "{error}");

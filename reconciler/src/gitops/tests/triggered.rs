@@ -1,4 +1,4 @@
-//! Commits start the runs that triggers name, once each, whatever happens to the one who sees them.
+//! Commits start the runs that triggers name, once each, even if the process that applies them crashes.
 
 use schema::codec::decode;
 use schema::keys::prefix;
@@ -10,7 +10,7 @@ use super::kit::{Cluster, Repo, pods};
 const FLOW: &str = "apiVersion: minik8s.io/v1\nkind: Workflow\nmetadata: {name: import}\nspec:\n  triggers: \
                     [{name: data, onCommit: {paths: [/data/]}}]\n  startAt: a\n  states: {a: {type: Succeed}}\n";
 
-/// The runs that are asked for: id and input.
+/// Requested runs: id and input.
 async fn asked(cluster: &Cluster) -> Vec<(String, Value)> {
     let items = cluster.store.list(prefix::RUN_REQUESTS).await.unwrap().items;
     let input = |value: &[u8]| decode::<Value>(value).unwrap()["input"]["inline"].clone();
@@ -21,7 +21,7 @@ fn run_of(commit: &str) -> String {
     format!("default/import/data.{}", &commit[..12])
 }
 
-// Seen red with requests that are made after the revision (a run is missing after a crash), and without patterns (20).
+// Seen red with requests created after the revision (a run is missing after a crash), and without patterns (20 runs).
 #[tokio::test]
 async fn of_twenty_pushes_five_touch_the_paths_and_start_a_run_each() {
     let mut repo = Repo::new(pods(["a"]));
@@ -39,7 +39,7 @@ async fn of_twenty_pushes_five_touch_the_paths_and_start_a_run_each() {
         if is_data {
             wanted.push((run_of(&commit), path, commit));
         }
-        // Some come in one by one, some in a bunch, and some just as the process dies.
+        // Some are applied one by one, some together, and some just as the process dies.
         match number % 7 {
             1 | 2 => {}
             3 => {

@@ -47,12 +47,12 @@ async fn an_object_waits_until_what_it_depends_on_is_healthy_and_holds_nothing_u
     );
     assert_eq!(cluster.revisions().await[0].counts.waiting, 2);
 
-    // Nothing is written while nothing changes, also not by a loop that remembers nothing.
+    // Nothing is written while nothing changes, not even by a loop that remembers nothing.
     let before = cluster.store.revision();
     cluster.restart();
     cluster.settle().await;
     assert_eq!(cluster.store.revision(), before);
-    // Whether it plans or rests, it is called again at the deadline. Seen red without `due` in a plan that rests.
+    // Planning or resting, it runs again at the deadline. Seen red without `due` in a plan that rests.
     let due = cluster.run().await.again_at;
     assert!(due.is_some_and(|due| due > Timestamp::now()) && !cluster.plans().await);
     cluster.restart();
@@ -133,7 +133,7 @@ async fn each_wait_of_a_chain_ends_at_a_deadline_of_its_own() {
     let second = SignedDuration::from_secs(1);
     for (passed, names) in [
         (119, ["db", "old"].as_slice()),
-        // The second wait begins only now, and what is removed waits for it, too.
+        // The second wait begins only now, and removals wait for it, too.
         (1, &["db", "old", "web"]),
         (119, &["db", "old", "web"]),
         (2, &["db", "front", "web"]),
@@ -143,7 +143,7 @@ async fn each_wait_of_a_chain_ends_at_a_deadline_of_its_own() {
         assert_eq!(cluster.names().await, names);
     }
     assert_eq!(cluster.status().await.state, SourceState::Synced);
-    // What was released last has its whole time to become healthy.
+    // The object released last has its full time to become healthy.
     let released = cluster.status().await.released_at.expect("a wait ended");
     let sources = ["main".to_owned()].into();
     let verdicts =
@@ -171,7 +171,7 @@ async fn a_change_of_what_is_waited_for_begins_the_wait_anew_but_a_restart_does_
     assert_eq!(cluster.names().await, ["db", "web"]);
 }
 
-// Seen red with a deadline that counts from the beginning of the wait: released at 121 s.
+// Seen red with a deadline that counts from the start of the wait: released at 121 s.
 #[tokio::test]
 async fn a_wait_lasts_while_what_it_is_for_gets_on() {
     let mut repo = Repo::new(pods(["db"]));
@@ -203,7 +203,7 @@ async fn what_is_removed_outlives_what_waits() {
     cluster.settle().await;
     assert_eq!(cluster.names().await, ["db", "web", "z"]);
 
-    // Another database: the old web runs until the new database is up, and needs the old one.
+    // Another database: the old web needs the old database, and runs until the new one is up.
     repo.remove("db.yaml").set("db2.yaml", pod("db2", "one")).set("web.yaml", after("web", "two", "Pod/db2"));
     repo.commit("Another database");
     for restarted in [false, true] {
@@ -223,7 +223,7 @@ async fn what_is_removed_outlives_what_waits() {
     cluster.settle().await;
     assert_eq!(cluster.names().await, ["db2", "web", "z"]);
 
-    // Another name: the old one stays until the new one can come.
+    // A rename: the old object stays until the new one can be created.
     cluster.report("db2", PodPhase::Running, false).await;
     repo.remove("web.yaml").set("web2.yaml", after("web2", "two", "Pod/db2")).commit("Another name");
     cluster.settle().await;
@@ -289,7 +289,7 @@ async fn trouble_with_the_remote_that_stays_the_same_costs_no_further_plan() {
     cluster.settle().await;
     assert_eq!(cluster.status().await.state, SourceState::Failed);
     assert!(!cluster.plans().await);
-    // A hand in etcd is put right all the same.
+    // A manual change in etcd is still repaired.
     let by_hand = vec![Op::delete("/minik8s/objects/Pod/default/a")];
     let written = cluster.store.txn(vec![], by_hand).await.unwrap();
     assert!(matches!(written, TxnOutcome::Committed(_)));

@@ -36,7 +36,7 @@ async fn a_commit_is_good_once_all_that_it_changed_is_healthy() {
     assert_eq!(verdicts(&decided(&mut cluster, 300).await), [(1, Verdict::Good)]);
 }
 
-// Seen red with the latest of the deadlines for the first: still open after 5 s.
+// Seen red with the latest of the deadlines instead of the first: still open after 5 s.
 #[tokio::test]
 async fn a_commit_is_looked_at_again_when_the_first_of_its_objects_may_have_failed() {
     let set = "apiVersion: apps/v1\nkind: ReplicaSet\nmetadata: {name: web}\nspec:\n  progressDeadlineSeconds: 5\n  \
@@ -54,7 +54,7 @@ async fn a_commit_is_looked_at_again_when_the_first_of_its_objects_may_have_fail
     assert_eq!(late, [(1, Verdict::Bad { why })]);
 }
 
-// Seen red without the look at `unsteady`: good at once.
+// Seen red without the check of `unsteady`: good immediately.
 #[tokio::test]
 async fn a_pod_that_only_began_to_run_makes_no_commit_good() {
     let repo = Repo::new(pods(["a"]));
@@ -91,13 +91,13 @@ async fn a_commit_is_bad_after_its_deadline_and_stays_so_until_another_comes() {
     let bad = Verdict::Bad { why: "Pod/default/b: not healthy within 120 s: it is not ready".to_owned() };
     assert_eq!(verdicts(&late), [(1, bad.clone())]);
     cluster.write_verdicts(&late).await;
-    // It is remembered: no later look changes it, and no fresh process forgets it.
+    // The verdict is stored: no later run changes it, and a restarted process remembers it.
     cluster.report("b", PodPhase::Running, true).await;
     cluster.restart();
     cluster.settle().await;
     assert!(decided(&mut cluster, 500).await.decided.is_empty());
     assert_eq!(cluster.revisions().await[0].verdict, bad);
-    // Another commit is judged by what it changes itself.
+    // The next commit is judged by its own changes.
     repo.set("a.yaml", pod("a", "two")).commit("Next");
     cluster.settle().await;
     assert!(decided(&mut cluster, 1).await.decided.is_empty());
@@ -116,13 +116,13 @@ async fn a_commit_is_not_bad_while_its_job_gets_on() {
     let applied = cluster.revisions().await[0].applied_at;
     cluster.report_job("sum", JobPhase::Uploading, applied).await;
     assert!(decided(&mut cluster, 500).await.decided.is_empty());
-    // Seen red without the look at the node: an upload that no node reports is progress for ever.
+    // Seen red without the check of the node: an upload that no node reports is progress for ever.
     let silent = Snapshot { heartbeats: Default::default(), ..cluster.reflect().await.clone() };
     let job =
         silent.objects.values().find(|object| object.value.kind() == Kind::Job).expect("there is a job");
     let later = applied + SignedDuration::from_secs(500);
     assert_eq!(health::progressed_at(&silent, &job.value, later), Some(applied));
-    // Seen red without the look at the reason: never bad.
+    // Seen red without the check of the reason: never bad.
     cluster.report_job_with("sum", JobPhase::Uploading, applied, "permission denied").await;
     assert!(matches!(verdicts(&decided(&mut cluster, 500).await)[..], [(1, Verdict::Bad { .. })]));
     let second = SignedDuration::from_secs(1);
@@ -134,7 +134,8 @@ async fn a_commit_is_not_bad_while_its_job_gets_on() {
     assert_eq!(verdicts(&decided(&mut cluster, 611).await), [(1, Verdict::Good)]);
 }
 
-// Seen red with the time counted from the push, once the image is there: bad at 120 s, its rollout not even begun.
+// Seen red with the time counted from the push although the image is built: bad at 120 s, before its rollout even
+// began.
 #[tokio::test]
 async fn a_commit_with_a_function_has_its_time_from_when_the_image_is_there() {
     let function =
@@ -176,7 +177,7 @@ async fn a_commit_with_a_function_has_its_time_from_when_the_image_is_there() {
     assert_eq!(judged(&built, 619), []);
     assert_eq!(judged(&built, 620), bad("its first replica is not made yet"));
     assert_eq!(judged(&record(&object.hash, ImageState::Ready, Some(501)), 500), []);
-    // A rollout that gets on has its time from then.
+    // A rollout that makes progress has its time from then.
     let mut rolled = record(&object.hash, ImageState::Ready, Some(500));
     let rollout = serde_json::json!({"objectHash": object.hash, "commit": "", "wanted": "new", "startedAt": after(510),
         "progressedAt": after(510), "best": {"updated": 0, "available": 0, "old": 0},
@@ -186,7 +187,7 @@ async fn a_commit_with_a_function_has_its_time_from_when_the_image_is_there() {
     rolled.rollouts.insert(object.reference(), Arc::new(rollout));
     assert_eq!(judged(&rolled, 629), []);
     assert!(matches!(judged(&rolled, 630)[..], [(1, Verdict::Bad { .. })]));
-    // Seen red without the look at the hash: open for as long as the former version is being built.
+    // Seen red without the check of the hash: open for as long as the former version is being built.
     let former = record("former", building, None);
     assert_eq!(judged(&former, 120), bad("the functions controller has not taken this version in yet"));
 }
@@ -215,13 +216,13 @@ async fn a_node_that_does_not_answer_leaves_the_verdict_open() {
         matches!(judged(&all, 300)[..], [(1, Verdict::Bad { .. })]),
         "it answers, and the service is not well"
     );
-    // Another pod's failure is one all the same.
+    // The failure of another pod still counts.
     let bound = silent.pods.keys().find(|pod| pod.name == "b").unwrap().clone();
     silent.pods.remove(&bound);
     assert!(matches!(judged(&silent, 300)[..], [(1, Verdict::Bad { .. })]));
 }
 
-// Seen red with nodes that count as silent: the verdict stays open for ever.
+// Seen red with nodes that never registered counted as silent: the verdict stays open for ever.
 #[tokio::test]
 async fn a_node_that_never_registered_holds_no_verdict_up() {
     let mut repo = Repo::new(pods(["a"]));
@@ -291,7 +292,7 @@ async fn what_the_next_commit_removes_makes_this_one_not_good() {
     }
     cluster.report("c", PodPhase::Pending, false).await;
     assert!(decided(&mut cluster, 1).await.decided.is_empty());
-    // The moment at which the next one has removed it and its revision is not written yet.
+    // The moment after the next commit removed it, before that revision is written.
     let revision = cluster.revisions().await.remove(0);
     let mut snapshot = cluster.reflect().await.clone();
     let id = snapshot.objects.keys().find(|id| id.name == "c").unwrap().clone();
@@ -325,7 +326,7 @@ async fn what_waits_keeps_a_commit_from_being_good_and_turns_it_bad() {
     assert!(why.contains("Pod/default/web: not healthy within 120 s: it waits for Pod/default/db"), "{why}");
 }
 
-// Seen red with a deadline for what waits for one that waits itself.
+// Seen red with a deadline for an object whose dependency waits itself.
 #[tokio::test]
 async fn what_waits_for_one_that_waits_itself_has_no_deadline_yet() {
     let repo = Repo::new(pods(["a"]));
@@ -391,7 +392,7 @@ async fn no_source_is_woken_for_what_waits_itself_or_by_the_waits_of_others() {
     cluster.settle().await;
     let waiting: Vec<_> = cluster.status().await.waiting.iter().map(ToString::to_string).collect();
     assert_eq!(waiting.len(), 2, "{waiting:?}");
-    // The old b is well, but the new one is still to come.
+    // The old b is healthy, but the new one is still to come.
     assert_eq!(decided(&mut cluster, 1).await.released, [].into());
     cluster.report("a", PodPhase::Running, true).await;
     let ready = decided(&mut cluster, 1).await.released;

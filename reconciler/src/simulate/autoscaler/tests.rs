@@ -1,4 +1,4 @@
-//! Traces in their three forms, and what is said of bad ones.
+//! Traces in their three forms, and error messages for invalid ones.
 
 use schema::kinds::Resource;
 use schema::kinds::autoscaler::HorizontalPodAutoscalerSpec;
@@ -81,7 +81,7 @@ fn each_field_of_a_pod_and_of_the_controller_counts() {
         let steps = json!([{"at": 0, "current": 2, "pods": [other, young]}]);
         desired(&report(HALF, &json!({"controller": controller, "steps": steps})))[0]
     };
-    // Two at twice the target; one of them not counted is one at the target.
+    // Two pods at twice the target; with one of them not counted, a single pod at the target.
     for (fields, controller, wanted) in [
         (json!({}), json!({}), 4),
         (json!({"phase": "Pending"}), json!({}), 2),
@@ -141,7 +141,7 @@ fn history_and_recommendations_show_windows_and_policies_alone() {
     assert_eq!((entry.desired, entry.limit.as_str()), (6, "ScaleUpLimit"));
 }
 
-/// Steps go on from what was decided, unless they say how many there are.
+/// Steps start from the number decided before, unless they give the number of replicas.
 #[test]
 fn older_forms_go_one_replica_per_interval() {
     let older = "  minReplicas: 1\n  maxReplicas: 5\n  metrics: {cpuPercent: 0.5}\n  adjustInterval: 15s\n";
@@ -153,7 +153,7 @@ fn older_forms_go_one_replica_per_interval() {
         desired(&report(older, &asked(&[9, 9, 9, 9, 9, 1, 1, 1, 1, 1]))),
         [2, 3, 4, 5, 5, 4, 3, 2, 1, 1]
     );
-    // Seen red without a window: a turn within a longer interval took two steps at once.
+    // Seen red without a window: a change of direction within a longer interval took two steps at once.
     let slow = older.replace("15s", "60s");
     let turns: Vec<u32> = (0..200).map(|n| if n / 7 % 2 == 0 { 9 } else { 1 }).collect();
     let report = report(&slow, &asked(&turns));
@@ -184,7 +184,7 @@ fn a_load_is_shared_by_whatever_pods_there_are() {
     assert_eq!(at(45).desired, 1);
     assert_eq!((at(60).desired, at(60).limit.as_str(), at(60).load), (4, "ScaleUpLimit", Some(2300)));
     assert_eq!(at(150).desired, 10);
-    // The last time that more was asked for was at 285 s.
+    // The last recommendation of more was at 285 s.
     assert_eq!((at(570).desired, at(585).desired), (10, 1));
     assert!(report.steps.windows(2).all(|two| two[0].desired == two[1].current));
 }

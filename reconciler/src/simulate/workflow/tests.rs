@@ -1,4 +1,4 @@
-//! Simulated runs, and the corpora of others.
+//! Simulated runs, and corpora of other projects.
 
 use std::path::{Path, PathBuf};
 
@@ -191,7 +191,7 @@ fn reports_have_the_shape_that_tools_read() {
     assert_eq!(late.status.as_str(), "TIMED_OUT");
 }
 
-/// `../shared/corpora/asl` beside the workspace, or beside the folders above, as far as worktrees lie.
+/// `../shared/corpora/asl` next to the workspace, or next to a parent folder, for nested worktrees.
 fn corpora() -> Option<PathBuf> {
     let workspace = Path::new(env!("CARGO_MANIFEST_DIR"));
     let mut folders = workspace.ancestors().map(|above| above.join("shared/corpora/asl"));

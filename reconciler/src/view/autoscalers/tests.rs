@@ -17,7 +17,7 @@ fn now() -> Timestamp {
     "2026-01-01T00:02:00Z".parse().unwrap()
 }
 
-/// An autoscaler by both resources, and the two pods of its target.
+/// An autoscaler on both resources, and the two pods of its target.
 fn snapshot() -> Snapshot {
     let mut snapshot = Snapshot { synced: true, ..Snapshot::default() };
     let object = json!({
@@ -72,7 +72,7 @@ fn a_row_says_what_is_and_what_should_be() {
     assert_eq!(after.targets, ["cpu: 63%/50%", "memory: <unknown>/100Mi"]);
     assert_eq!((after.min_replicas, after.max_replicas, after.replicas), (1, 4, 2));
     assert_eq!((after.desired_replicas, after.health.as_str()), (Some(3), "Healthy"));
-    // What it found of the object before is not yet what it says of this one.
+    // A status for the former generation does not apply to this one yet.
     assert_eq!(row(&with_record(2)).health, "Progressing");
 }
 

@@ -1,4 +1,4 @@
-//! What `get functions` and `top functions` are made of.
+//! Rows of `get functions` and `top functions`.
 
 use schema::content_refs::Files;
 use schema::records::NodeDemand;

@@ -154,7 +154,7 @@ fn a_pod_in_full_says_where_it_comes_from() {
     assert_eq!(detail.row.owner, "Pod/web");
     assert_eq!(detail.provenance.as_ref().unwrap().author, "Ada <ada@example.org>");
     assert_eq!(detail.binding_reason, "fewest pods of 1 node");
-    // What goes out as JSON comes back as it was.
+    // The JSON survives a round trip.
     let text = serde_json::to_string(&detail).unwrap();
     assert_eq!(serde_json::from_str::<PodDetail>(&text).unwrap(), detail);
     assert!(pod(&snapshot, &NamespacedName::new("default", "nobody"), Vec::new(), at(100)).is_none());

@@ -100,7 +100,7 @@ fn a_service_says_what_it_has_who_is_behind_it_and_which_nodes_know_it() {
         ("f", left_out),
     ];
     assert_eq!(nodes, wanted);
-    // A record of an agent of before has no time.
+    // A record of an older agent has no time.
     let times: Vec<_> = page.nodes.iter().map(|one| (one.programmed_at, one.age.as_str())).collect();
     assert_eq!(times[..2], [(Some(at), "12s"), (None, "")]);
     assert_eq!(endpoints(&snapshot, &all, now())[0].endpoints, ["10.244.1.2:8080"]);

@@ -1,4 +1,4 @@
-//! Rows of `top` in every case, from snapshots as the writers write them.
+//! Rows of `top` in every case, on snapshots as the writers store them.
 
 use super::*;
 use crate::view::testing::*;
@@ -35,7 +35,7 @@ fn a_pod_has_what_it_uses_and_its_share_of_the_node() {
     assert_eq!((node.total.cpu_percent, node.total.memory_percent, node.pods), (Some(50), Some(25), 1));
 }
 
-/// Seen red with the uid not looked at: the former pod of that name used something.
+/// Seen red without a check of the uid: the former pod of that name had a usage.
 #[test]
 fn without_a_sample_it_says_why() {
     let mut snapshot = snapshot();

@@ -1,4 +1,4 @@
-//! The way to a commit, as a table of snapshots.
+//! Progress of a commit, as a table of snapshots.
 
 use schema::kinds::function::ImageState;
 use schema::kinds::pod::{ContainerState, PodPhase, PodStatus, RunningState};
@@ -133,7 +133,7 @@ fn a_quarantined_file_fails_its_own_commit_but_not_the_one_before() {
     check(&snapshot, Some(C2), "sh-", "");
 }
 
-// Seen red without `missing` in the state: synced, and nothing to say.
+// Seen red without `missing` in the state: synced, without a reason.
 #[test]
 fn what_of_a_synced_commit_is_not_applied_is_reported_beside_it() {
     let in_source = |change: &dyn Fn(&mut SourceStatus)| {
@@ -158,7 +158,7 @@ fn what_of_a_synced_commit_is_not_applied_is_reported_beside_it() {
     };
     let [newest, before] = in_source(&waits);
     assert_eq!((newest.is_some(), before), (true, None), "{newest:?}");
-    // A pod that failed is no part of a commit that is not applied.
+    // A failed pod is not part of a commit that is not applied.
     assert_eq!(in_source(&|_| ()), [None, None]);
 }
 
@@ -256,7 +256,7 @@ fn a_ready_pod_of_another_version_is_not_healthy() {
 #[test]
 fn a_pod_that_ended_well_is_healthy_and_one_that_ended_badly_fails() {
     let mut snapshot = snapshot();
-    // Wanted again while its node still takes it away. Seen red without the look at `Terminating`.
+    // Wanted again while its node is still removing it. Seen red without the check of `Terminating`.
     for phase in [PodPhase::Succeeded, PodPhase::Failed] {
         let reason = PodStatus::TERMINATING.to_owned();
         put_pod(&mut snapshot, "once", PodStatus { phase, reason, ..PodStatus::default() });
@@ -288,7 +288,7 @@ fn a_removed_pod_is_waited_for_on_a_living_node_only() {
     let mut later = snapshot.clone();
     later.revisions.insert(("main".to_owned(), 2), stored(Revision { counts: waits, ..revision(2, C2) }));
     check(&later, Some(C2), "s--", why);
-    // Seen red without the look at the counts.
+    // Seen red without the check of the counts.
     check(&counted(0), Some(C2), "sh-", "");
     let removing = |kind: Kind, namespace: &str, name: &str| {
         let counts = ChangeCounts { delete: 1, ..ChangeCounts::default() };
@@ -298,7 +298,7 @@ fn a_removed_pod_is_waited_for_on_a_living_node_only() {
         snapshot.revisions.insert(("main".to_owned(), 2), stored(removal));
         snapshot
     };
-    // Seen red with every removal waited for.
+    // Seen red with a wait for every removal.
     check(&removing(Kind::Pod, "default", "web"), Some(C2), "s--", why);
     check(&removing(Kind::HorizontalPodAutoscaler, "default", "web"), Some(C2), "s--", why);
     check(&removing(Kind::HorizontalPodAutoscaler, "other", "web"), Some(C2), "sh-", "");
@@ -317,7 +317,7 @@ fn a_removed_pod_is_waited_for_on_a_living_node_only() {
     check(&snapshot, Some(C2), "sh-", "");
 }
 
-// Seen red without the look at `unsteady`: healthy at once.
+// Seen red without the check of `unsteady`: healthy immediately.
 #[test]
 fn a_container_without_a_readiness_probe_counts_when_it_has_run_for_a_while() {
     let shown = |restarts: u32, ran: i64| {
@@ -344,7 +344,7 @@ fn a_named_commit_is_healthy_with_its_own_objects() {
     check(&snapshot, Some(C1), "s--", "pod default/other: waiting for the workloads controller to make it");
 }
 
-// Seen red with workloads alone: it was waited for until the time was over.
+// Seen red with workloads alone: the wait lasted until its timeout.
 #[test]
 fn a_function_that_cannot_be_built_is_not_waited_for() {
     let mut snapshot = good();
@@ -396,7 +396,7 @@ fn a_pod_that_a_live_workload_takes_away_is_not_waited_for() {
         ObjectRef { kind: Kind::ReplicaSet, namespace: "default".to_owned(), name: "set".to_owned() };
     snapshot.rollouts.insert(workload.clone(), of_workload(condition("True")));
     check(&snapshot, Some(C2), "sh-", "");
-    // A rollout that has failed does not come right by itself.
+    // A failed rollout does not recover by itself.
     snapshot.rollouts.insert(workload, of_workload(condition("False")));
     check(&snapshot, Some(C2), "s-f", "replicaset default/set: no such image");
 }
@@ -416,7 +416,7 @@ fn put_service(snapshot: &mut Snapshot, record: Option<serde_json::Value>) {
     snapshot.rules.insert("n1".to_owned(), stored(serde_json::from_value(rules).unwrap()));
 }
 
-/// The hash of each object of these tests.
+/// Hash of every object in these tests.
 fn hash() -> String {
     put_object(&mut Snapshot::default(), "any", C2).hash
 }
@@ -439,7 +439,7 @@ fn a_service_is_waited_for_until_it_has_an_address_and_a_pod() {
     let old = "service default/web: the services controller has not taken this version in yet";
     shown(with("of the version before", 0), old);
     shown(with(&hash(), 0), "");
-    // And a node that is alive has its rules; one that is gone is not waited for.
+    // A live node must have its rules programmed; a lost one is not waited for.
     let mut snapshot = good();
     put_service(&mut snapshot, with(&hash(), 0));
     let rules = serde_json::json!({"revision": 1_000_000, "leftOut": {"default/web": "bad rule"}});

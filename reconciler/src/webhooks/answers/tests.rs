@@ -1,4 +1,4 @@
-//! Which looks answer which requests.
+//! Matching of source runs to the sync requests that they answer.
 
 use std::collections::BTreeMap;
 
@@ -16,7 +16,7 @@ fn at(second: i64) -> Timestamp {
     Timestamp::from_second(second).unwrap()
 }
 
-/// A request of source `apps` that `by` took at 10 s.
+/// A request for source `apps` that `by` accepted at 10 s.
 fn request(by: &str) -> SyncRequest {
     SyncRequest {
         id: "d1".into(),
@@ -46,7 +46,7 @@ fn seen(by: &str) -> Snapshot {
     snapshot
 }
 
-/// Plans at 20 s as the reconciler `r1`, after a look from `began` to 30 s.
+/// Plans at 20 s as the reconciler `r1`, after a run from `began` to 30 s.
 fn planned(snapshot: &Snapshot, waiting: &Waiting, look: Look, status: Option<SourceStatus>) -> AnswersPlan {
     let looks = BTreeMap::from([("apps".to_owned(), (look, status))]);
     plan(snapshot, "r1", waiting.clone(), &looks, at(20))
@@ -60,7 +60,7 @@ fn began(began: i64, wrote: bool) -> Look {
 fn a_request_is_answered_by_a_look_that_began_after_this_process_saw_it_and_by_no_earlier_one() {
     let (own, others) = (seen("r1"), seen("r2"));
     let cases = [
-        // Its own one counts from the moment at which it was taken, another's from the snapshot that shows it.
+        // Its own request counts from its acceptance, another's from the snapshot that shows it.
         (&own, 9, 0, 0),
         (&own, 10, 1, 0),
         (&others, 10, 0, 1),
@@ -82,7 +82,7 @@ fn another_reconcilers_request_wakes_the_loop_once_and_again_only_when_it_is_rep
     let first = plan(&snapshot, "r1", Waiting::default(), &BTreeMap::new(), at(20));
     let again = plan(&snapshot, "r1", first.waiting.clone(), &BTreeMap::new(), at(21));
     assert_eq!((first.wake.len(), again.wake.len()), (1, 0));
-    // It was seen at 20 s, not at 21: a look in between answers it.
+    // It was first observed at 20 s, not at 21: a run in between answers it.
     let answered = planned(&snapshot, &again.waiting, began(20, false), Some(status(8)));
     assert_eq!(answered.answers.len(), 1);
     snapshot.put(&Key::Request("d1".into()), &request("r2"), 6);

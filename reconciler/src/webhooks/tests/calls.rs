@@ -1,4 +1,4 @@
-//! Calls of triggers: who may, and what they start.
+//! Calls of triggers: authentication, and the runs that they start.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -44,7 +44,7 @@ impl Desk {
         let mut snapshot = Snapshot { synced: true, ..Snapshot::default() };
         for document in loaded.documents {
             let mut object = Arc::unwrap_or_clone(document.object).into_object(Provenance::default(), 1);
-            // As an older reconciler took it in.
+            // As an older reconciler stored it.
             if let Resource::Workflow(spec) = &mut object.resource
                 && let Some(call) =
                     Arc::make_mut(spec).triggers.last_mut().and_then(|trigger| trigger.on_call.as_mut())
@@ -71,7 +71,7 @@ impl Desk {
         (answer.status().as_u16(), answer.json().await.unwrap_or(Value::Null))
     }
 
-    /// The runs that are asked for, with their inputs.
+    /// Requested runs with their inputs.
     async fn asked(&self) -> Vec<(String, Value)> {
         let items = self.store.list(prefix::RUN_REQUESTS).await.unwrap().items;
         let read = |value: &[u8]| decode::<Value>(value).unwrap()["input"]["inline"].clone();
@@ -150,7 +150,7 @@ async fn what_cannot_be_an_input_or_an_id_is_refused() {
     assert_eq!(desk.call(path, &[(name, &token)], &format!("\"{}\"", "x".repeat(300 * 1024))).await.0, 413);
     assert_eq!(desk.call(path, &[(name, &token)], &"x".repeat(600 * 1024)).await.0, 413);
     assert_eq!(desk.call(path, &[(name, &token), ("idempotency-key", "a/b")], "{}").await.0, 400);
-    // It can be read, but not as a part of what is stored.
+    // It can be parsed, but not once it is nested within the stored request.
     let deep = format!("{}{}", "[".repeat(126), "]".repeat(126));
     assert_eq!(desk.call(path, &[(name, &token)], &deep).await.0, 400);
     assert_eq!(desk.asked().await, []);

@@ -1,5 +1,5 @@
-//! The fuzz target `webhook` of `tests/fuzz` without a fuzzer: its seeds, and as many random changes of
-//! them as `MINIK8S_FUZZ_ROUNDS` says, always the same ones.
+//! The fuzz target `webhook` of `tests/fuzz` without a fuzzer: its seeds, and `MINIK8S_FUZZ_ROUNDS`
+//! reproducible random changes of them.
 
 use std::path::Path;
 
@@ -10,10 +10,10 @@ use crate::webhooks::provider::SCHEMES;
 #[path = "../../../../tests/fuzz/webhook_checks.rs"]
 mod checks;
 
-/// Changes of seeds that a plain `cargo test` tries.
+/// Changes of seeds tried by a plain `cargo test`.
 const ROUNDS: usize = 300;
 
-/// Words that mean something here, so that changes get past the first check.
+/// Words with a meaning here, so that changes get past the first check.
 const WORDS: &[&str] = &[
     "\n",
     "\n\n",

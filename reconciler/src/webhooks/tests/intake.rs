@@ -1,4 +1,4 @@
-//! What is recorded of each request, and that nothing is lost.
+//! Records of incoming requests; none may be lost.
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -1,9 +1,9 @@
-//! Two reconcilers, one of which leads, a remote that moves, hooks that come at either in any
-//! order: all ends on the last commit, long before the next poll. Real targets, answers, drivers,
-//! elections and reflectors over a store in memory; the loop between them stands for gitops, which
-//! `gitops/tests/interleavings.rs` tries on real repositories.
+//! Two reconcilers, one of them leading, a remote that moves, and hooks that arrive at either one in any
+//! order: everything must end on the last commit, long before the next poll. Targets, answers, drivers,
+//! elections and reflectors are real, over an in-memory store; the loop between them stands in for gitops, which
+//! `gitops/tests/interleavings.rs` tests on real repositories.
 //!
-//! Time is paused: a run takes as long as its seed says, and hooks come in the middle of it.
+//! Time is paused: the seed determines the duration of a run, and hooks arrive in the middle of it.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -29,14 +29,14 @@ use crate::view::testing;
 use crate::webhooks::payload::Hint;
 use crate::webhooks::{AnswersLoop, IncomingRequest, Intake, SourceTarget};
 
-/// Orders that are tried.
+/// Number of orders tried.
 const SEEDS: u64 = 1_000;
-/// Time between two polls: none comes within a story.
+/// Time between two polls, so long that no poll happens within a story.
 const POLL: Duration = Duration::from_secs(24 * 3600);
-/// Within it everything must have come to rest; a lead that is lost for good takes 15 s.
+/// Time within which everything must settle; replacing a leader that is lost for good takes 15 s.
 const REST_MAX: Duration = Duration::from_secs(120);
 
-/// Stands for gitops: sees the remote, takes its time, writes what it saw.
+/// Stands in for gitops: reads the remote, takes its time, writes the commit that it read.
 struct Sync {
     remote: Arc<AtomicU64>,
     store: SharedStore,
@@ -125,7 +125,7 @@ impl Reconciler {
         let row = answers_row(&snapshot, &fence, std::slice::from_ref(&runs));
         let answers = AnswersLoop::new(&intake, fence.clone(), vec![runs]);
         tokio::spawn(row.run(answers, token, watch::channel(None).0));
-        // As the daemon does it: a new leader looks.
+        // As in the daemon: a new leader runs immediately.
         let (mut changes, look) = (fence.clone(), nudge.clone());
         tokio::spawn(async move {
             loop {
@@ -149,7 +149,7 @@ impl Reconciler {
     }
 }
 
-/// What the story of a seed ended on: the remote's commit, the applied one, requests that wait.
+/// Runs the story of a seed; an error names the remote's commit, the applied one and the waiting requests.
 async fn story(seed: u64) -> Result<(), String> {
     let (store, remote) = (MemoryStore::new(), Arc::new(AtomicU64::new(1)));
     let all = [1, 2].map(|n| Reconciler::start(&format!("r{n}"), &store, &remote, seed ^ n));
@@ -160,7 +160,7 @@ async fn story(seed: u64) -> Result<(), String> {
         match chance.below(8) {
             0..=2 => owed.push(remote.fetch_add(1, Ordering::SeqCst) + 1),
             3 | 4 if !owed.is_empty() => {
-                // In any order, and not at once: hooks overtake each other.
+                // In any order, and delayed: hooks overtake each other.
                 let next = owed.remove(usize::try_from(chance.below(owed.len() as u64)).unwrap());
                 at.hook(next).await;
                 hooked.push(next);
@@ -224,7 +224,7 @@ async fn a_hook_in_the_middle_of_a_sync_is_looked_at_after_it() {
     let shared: SharedStore = Arc::new(store.clone());
     for head in 2..30 {
         leader.nudge.nudge();
-        // The run has looked at the remote already, or has not; its write is still to come.
+        // The run has read the remote already, or has not; its write is still to come.
         tokio::time::sleep(Duration::from_millis(head)).await;
         remote.store(head, Ordering::SeqCst);
         leader.hook(head).await;

@@ -1,4 +1,4 @@
-//! The listener on a bound port: what it lets in, what it refuses and how, and that it is bounded.
+//! The listener on a bound port: accepted requests, rejected ones with their status, and its bounds.
 
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
@@ -67,7 +67,7 @@ impl Gate {
         (answer.status().as_u16(), answer.json().await.unwrap_or(Value::Null))
     }
 
-    /// Sends these bytes and reads the answer's status; none if there is no answer.
+    /// Sends these bytes and reads the status of the answer; `None` if there is no answer.
     async fn raw(&self, text: &[u8]) -> Option<u16> {
         let mut stream = TcpStream::connect(self.address).await.unwrap();
         let _ = stream.write_all(text).await;
@@ -173,8 +173,8 @@ async fn what_is_too_large_is_refused_before_and_while_it_comes() {
         )
     };
     assert_eq!(gate.raw(head("content-length: 52428800\r\n").as_bytes()).await, Some(413));
-    // Nothing says how long it is: it is counted. The answer may be lost with the connection,
-    // because the sender goes on; that it was refused is counted.
+    // Without a declared length, the bytes are counted. The answer may be lost with the connection,
+    // because the sender keeps sending; the refusal is counted anyway.
     let mut chunked = head("transfer-encoding: chunked\r\n").into_bytes();
     let piece = format!("100000\r\n{}\r\n", "x".repeat(1 << 20));
     (0..26).for_each(|_| chunked.extend_from_slice(piece.as_bytes()));
@@ -214,7 +214,7 @@ async fn when_all_places_are_taken_the_next_learns_when_to_come_again() {
     assert_eq!(gate.counts.now().busy, 1);
 }
 
-/// The hooks after this address has sent too many wrong requests.
+/// Hooks after this address has sent too many wrong requests.
 async fn after_guesses(guesser: IpAddr) -> (Hooks, Gate) {
     let (hooks, gate) = hooks(&["main"]);
     let wrong = format!("sha256={}", "0".repeat(64));
@@ -232,7 +232,7 @@ async fn an_address_that_guesses_has_less_room_and_what_is_right_of_it_still_get
     let wrong = format!("sha256={}", "0".repeat(64));
     assert_eq!(hooks.receive(guesser, None, request(&wrong)).await.status().as_u16(), 401);
     let refused = gate.counts.now().refused;
-    // Large ones are not read, whether they say how large they are or not.
+    // Large bodies are not read, with or without a declared length.
     let large = || vec![b'x'; usize::try_from(NARROW_BYTES_MAX).unwrap() + 1];
     let said = Request::post("/v1/webhooks").header("content-length", large().len());
     let counted = Request::post("/v1/webhooks");
@@ -242,7 +242,7 @@ async fn an_address_that_guesses_has_less_room_and_what_is_right_of_it_still_get
         assert_eq!((answer.status().as_u16(), answer.headers().contains_key(RETRY_AFTER)), (429, true));
     }
     assert_eq!(gate.counts.now().refused, refused + 2);
-    // Of others they are.
+    // From other addresses they are read.
     let counted = Request::post("/v1/webhooks").header("x-hub-signature-256", signed()[0].1);
     let answer = hooks.receive(friend, None, counted.body(Body::from(large())).unwrap()).await;
     assert_eq!(answer.status().as_u16(), 401);

@@ -7,7 +7,7 @@ mod interleavings;
 mod listener;
 mod vectors;
 
-/// The secret of all vectors but the published ones.
+/// Secret of every vector except the published ones.
 pub(super) const SECRET: &str = "0123456789abcdef-webhook-secret";
 /// A push to `main`.
 pub(super) const PUSH: &str = r#"{"ref":"refs/heads/main","after":"1481a2de7b2a7d02428ad93446ab166be7793fbb","repository":{"full_name":"lab/cluster"}}"#;

@@ -1,4 +1,4 @@
-//! Each provider's signatures: published examples, and what `openssl` makes of a push.
+//! Signatures of each provider: published examples, and a push signed with `openssl`.
 
 use axum::http::{HeaderMap, HeaderName, HeaderValue};
 use proptest::prelude::*;
@@ -24,17 +24,17 @@ fn headers(list: &[(&str, &str)]) -> HeaderMap {
     headers
 }
 
-/// Whose request it is, if it is authentic.
+/// Provider of a request; `None` if it is not authentic.
 fn authentic(secret: &str, list: &[(&str, &str)], body: &[u8]) -> Option<Provider> {
     let claim = claim(&headers(list)).ok()?;
     let secrets = Secrets::parse(secret.as_bytes()).unwrap();
     let mut verifier = Verifier::begin(&claim, &secrets, THEN).ok()?;
-    // In pieces, as it comes.
+    // In chunks, as a body arrives.
     body.chunks(7).for_each(|piece| verifier.update(piece));
     verifier.finish().is_ok().then_some(claim.provider)
 }
 
-/// Every provider's way to send [`PUSH`].
+/// Headers with which each provider sends [`PUSH`].
 fn all() -> Vec<(Provider, Vec<(&'static str, String)>)> {
     let bare = PUSH_SHA256.to_owned();
     let sha256 = format!("sha256={PUSH_SHA256}");
@@ -99,7 +99,7 @@ fn every_provider_s_own_form_is_authentic_and_no_other_body_is() {
         assert_eq!(authentic(SECRET, &list, PUSH.as_bytes()), Some(provider));
         assert_eq!(authentic("another-secret-of-enough-bytes", &list, PUSH.as_bytes()), None, "{provider}");
         if list[0].0 == "x-gitlab-token" {
-            // It signs nothing, which is why GitLab has the other form.
+            // This form signs nothing, which is why GitLab has the other one.
             continue;
         }
         for body in [&PUSH.as_bytes()[..PUSH.len() - 1], b"", format!("{PUSH} ").as_bytes()] {
@@ -158,9 +158,9 @@ fn a_signature_in_the_wrong_form_or_place_is_none() {
         vec![("x-gitlab-token", &SECRET[..SECRET.len() - 1])],
         vec![("x-gitlab-token", PUSH_SHA256)],
         vec![("webhook-signature", "v1,AAAA")],
-        // Twice the same header, one of them right.
+        // The same header twice, one of them right.
         vec![("x-hub-signature-256", &sha256), ("x-hub-signature-256", &sha256)],
-        // The first scheme decides, the others rescue nothing.
+        // The first scheme decides; later ones do not rescue the request.
         vec![("x-forgejo-signature", "00"), ("x-hub-signature-256", &sha256)],
         vec![("x-hub-signature-256", "sha256=00"), ("x-gitlab-token", SECRET)],
     ];
@@ -203,7 +203,7 @@ fn a_request_names_its_event_and_its_delivery() {
     assert_eq!(named(Provider::GitHub), ("push".into(), id("72d3162e-cc78-11e3-81ab-4c9367dc0958")));
     assert_eq!(named(Provider::GitLab), ("Push Hook".into(), id("k1")));
     assert_eq!(named(Provider::Generic), ("push".into(), None));
-    // An id becomes a part of a key.
+    // An id becomes part of a key.
     assert_eq!(named(Provider::Gogs).1, id(".._leader___"));
     for (event, kind) in [
         ("push", EventKind::Push),
@@ -229,7 +229,7 @@ fn a_body_is_a_hint_and_one_that_cannot_be_read_is_none() {
     assert_eq!(hint(gone).commit, None);
     let made = r#"{"ref":"v1","ref_type":"tag"}"#;
     assert_eq!(hint(made).reference.as_deref(), Some("refs/tags/v1"));
-    // Types that others fell over: CVE-2024-40634, GHSA-f9gq-prrc-hrhc.
+    // Types that crashed other projects: CVE-2024-40634, GHSA-f9gq-prrc-hrhc.
     for body in [
         "",
         "{",

@@ -1,4 +1,4 @@
-//! Calls of functions: what each answer means, and which are made again.
+//! Calls of functions: the meaning of each answer, and retries.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
@@ -21,10 +21,10 @@ use serde_json::json;
 use super::kit::{Kit, id};
 use crate::controllers::testing::node_record;
 
-/// A function, its answers, and the error and cause that its run ends with.
+/// A function, its answers, and the expected error and cause of its run.
 type Case<'a> = (&'a str, Vec<(u16, &'a str)>, &'a str, &'a str);
 
-/// Which answers each function has left, and the keys that it was called with.
+/// Remaining answers of each function, and the keys that it was called with.
 pub(super) type Functions = Arc<Mutex<BTreeMap<String, (Vec<(u16, &'static str)>, Vec<String>)>>>;
 
 async fn answer(
@@ -39,13 +39,13 @@ async fn answer(
     (StatusCode::from_u16(status).unwrap(), [("retry-after", "0")], body)
 }
 
-/// A node whose gateway has these functions.
+/// Adds a node whose gateway serves these functions.
 pub(super) async fn gateway(kit: &Kit, functions: &Functions) {
     let router = Router::new().route("/{namespace}/{name}", post(answer)).with_state(Arc::clone(functions));
     node(kit, router).await;
 }
 
-/// A node with this gateway.
+/// Adds a node with this gateway.
 pub(super) async fn node(kit: &Kit, router: Router) {
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
     let calls = format!("http://{}", listener.local_addr().unwrap());
@@ -60,7 +60,7 @@ pub(super) fn one_task(function: &str, more: &str) -> String {
     format!("\n  startAt: a\n  states: {{a: {{type: Task, function: {function}, {more}end: true}}}}")
 }
 
-// Seen red with errors of the function that are all called States.TaskFailed.
+// Seen red with every error of the function called States.TaskFailed.
 #[tokio::test]
 async fn each_answer_has_its_error_and_a_call_that_did_not_begin_is_made_again() {
     let mut kit = Kit::new().await;
@@ -88,7 +88,7 @@ async fn each_answer_has_its_error_and_a_call_that_did_not_begin_is_made_again()
         kit.push(name, 1, &one_task(name, "")).await;
         kit.ask(name, "r1", json!({})).await;
     }
-    // They wait until there is a node.
+    // Calls wait until there is a node.
     kit.look().await;
     gateway(&kit, &functions).await;
     for (name, answers, error, cause) in cases {
@@ -198,7 +198,7 @@ async fn a_function_is_given_an_object_and_an_error_says_how() {
     );
 }
 
-/// Answers after five seconds; `alive` beats until then, by the token that its call was given.
+/// Answers after five seconds; `alive` sends heartbeats until then, with the token of its call.
 async fn slow(
     State(store): State<SharedStore>,
     Path((_, name)): Path<(String, String)>,
@@ -216,7 +216,7 @@ async fn slow(
     "{}"
 }
 
-// The beats come through two nodes in turn, as after a change of gateway.
+// Heartbeats arrive through two nodes in turn, as after a change of gateway.
 #[tokio::test]
 async fn a_function_that_says_it_is_alive_is_waited_for_and_another_is_not() {
     let mut kit = Kit::new().await;

@@ -1,4 +1,4 @@
-//! A leader on a store in memory.
+//! A leader on an in-memory store.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -61,18 +61,18 @@ impl Kit {
         Self { memory, store, snapshot, the_loop, last_look: Ok(()), fence, stop }
     }
 
-    /// The process ends, and another one leads: what was only in memory is gone.
+    /// Ends the process and makes another one lead: in-memory state is gone.
     pub(super) async fn crash(&mut self) {
         self.fence = lead(&self.store).await;
         self.the_loop = a_loop(&self.store, &self.snapshot, self.fence);
     }
 
-    /// A workflow as gitops writes it.
+    /// Puts a workflow as gitops writes it.
     pub(super) async fn push(&self, name: &str, generation: u64, spec: &str) {
         self.push_kind(Kind::Workflow, name, generation, spec).await;
     }
 
-    /// The same, of any kind.
+    /// Like `push`, for any kind.
     pub(super) async fn push_kind(&self, kind: Kind, name: &str, generation: u64, spec: &str) {
         let text = format!(
             "apiVersion: minik8s.io/v1\nkind: {}\nmetadata: {{name: {name}}}\nspec: {spec}\n",
@@ -107,7 +107,7 @@ impl Kit {
         let _ = self.store.txn(Vec::new(), vec![Op::put(key, value)]).await.unwrap();
     }
 
-    /// Etcd holds all that Git says.
+    /// Marks etcd as holding everything in Git.
     pub(super) async fn settle(&self) {
         let settled = schema::records::Settled::default();
         self.put(&Key::Settled("n1".into()), encode(&settled).unwrap()).await;
@@ -130,13 +130,13 @@ impl Kit {
         ask(&self.store, run, input, origin, Timestamp::now()).await.unwrap()
     }
 
-    /// Looks once, with all that is in the store.
+    /// Runs once on everything in the store.
     pub(super) async fn look(&mut self) {
         self.look_at(Timestamp::now()).await;
         assert_eq!(self.last_look, Ok(()));
     }
 
-    /// The same, at this time.
+    /// Like `look`, at this time.
     pub(super) async fn look_at(&mut self, now: Timestamp) {
         self.caught_up().await;
         let seen = match self.the_loop.observe().await.unwrap() {
@@ -149,23 +149,23 @@ impl Kit {
             self.the_loop.report(seen, done).await.map(|_| ()).map_err(|error| error.to_string());
     }
 
-    /// Until the snapshot has all that is in the store.
+    /// Waits until the snapshot has everything in the store.
     pub(super) async fn caught_up(&self) {
         let (newest, mut snapshot) = (self.memory.revision(), self.snapshot.clone());
-        // Revisions of runs are not in the snapshot: a key that is makes it as new.
+        // The snapshot lacks the revisions of runs: writing a key that it watches makes it as new.
         let _ = self.store.txn(Vec::new(), vec![Op::put(Key::Rules("n1".into()), "{\"revision\":1}")]).await;
         while snapshot.current().revision <= newest {
             snapshot.changed().await;
         }
     }
 
-    /// Looks; it may fail.
+    /// Runs once; may fail.
     pub(super) async fn try_to_look(&mut self) {
         self.look_at(Timestamp::now()).await;
         assert!(self.last_look.is_err(), "nothing failed");
     }
 
-    /// Looks until it is so; at most for as long as a test may take.
+    /// Runs until `is` returns a value, at most for as long as a test may take.
     pub(super) async fn until<T>(&mut self, what: &str, mut is: impl AsyncFnMut(&Self) -> Option<T>) -> T {
         for _ in 0..2_000 {
             self.look().await;
@@ -182,7 +182,7 @@ impl Kit {
         found.map(|found| decode(&found.value).unwrap())
     }
 
-    /// The head once the run has ended.
+    /// Head of a run, once the run has ended.
     pub(super) async fn ended(&mut self, workflow: &str, run: &str) -> RunHead {
         self.until("the run ends", async |kit: &Self| {
             kit.head(workflow, run).await.filter(|head| !head.is_running())
@@ -195,7 +195,7 @@ impl Kit {
         self.store.get(&key).await.unwrap().map(|found| decode(&found.value).unwrap())
     }
 
-    /// It leads since a moment ago, and gateways learn of it in this time.
+    /// Makes the leader a new one, which gateways learn about only after this time.
     pub(super) fn is_unknown_for(&mut self, time: Duration) {
         self.the_loop.deps.unknown_for = time;
     }
@@ -228,7 +228,7 @@ pub(super) fn id(workflow: &str, run: &str) -> RunId {
     RunId::new(NamespacedName::new("default", workflow), run)
 }
 
-/// Counts to `{"until": n}` in three states a round.
+/// Workflow that counts to `{"until": n}` in three states per round.
 pub(super) const COUNTS: &str = "
   startAt: count
   states:

@@ -1,4 +1,4 @@
-//! The loop and its tasks on a store in memory, with functions behind a gateway of the test's own.
+//! The loop and its tasks on an in-memory store, with functions behind a test gateway.
 
 mod calls;
 mod kit;

@@ -1,4 +1,4 @@
-//! Beginning, going on after crashes, ending, forgetting.
+//! Starting, resuming after crashes, ending and forgetting runs.
 
 use std::sync::Arc;
 
@@ -50,7 +50,7 @@ async fn a_push_with_params_starts_one_run_for_each_change_of_what_runs() {
 async fn the_same_id_is_the_same_run_and_its_input_may_lie_in_parts() {
     let mut kit = Kit::new().await;
     kit.push("flow", 1, "\n  startAt: a\n  states: {a: {type: Pass, end: true}}").await;
-    // Quotes and characters of several bytes: no part may end within one.
+    // Quotes and multi-byte characters: no part may end within one.
     let input = json!({"text": "\"€𝄞\\".repeat(9_000)});
     assert_eq!(kit.ask("flow", "big", input.clone()).await, Asked::New);
     assert_eq!(kit.ask("flow", "big", Json::Null).await, Asked::Existing);
@@ -77,15 +77,15 @@ async fn a_lost_answer_of_etcd_writes_no_entry_twice() {
         tokio::time::sleep(std::time::Duration::from_millis(20)).await;
     }
     let head = kit.ended("flow", "r1").await;
-    // 40 times two states, and the last one.
+    // 40 times two states, plus the last one.
     assert_eq!((head.phase, head.steps), (RunPhase::Succeeded, 81));
 }
 
-// Seen red with a `resume` that begins at the start of the journal.
+// Seen red with a `resume` that starts from the beginning of the journal.
 #[tokio::test]
 async fn a_run_goes_on_where_its_journal_ends_whenever_its_process_ends() {
     let mut kit = Kit::new().await;
-    // A wait in each round, so that the test gets its turn.
+    // A wait in each round gives the test its turn.
     let counts =
         COUNTS.replace("next: enough}", "next: rest}\n    rest: {type: Wait, seconds: 0, next: enough}");
     kit.push("flow", 1, &counts).await;
@@ -151,20 +151,20 @@ async fn what_is_too_much_waits_and_begins_when_another_ends() {
     assert_eq!(kit.count(prefix::RUN_REQUESTS).await, 0);
 }
 
-// Seen red without `make_sure`: the run is begun, and nobody carries it on.
+// Seen red without `make_sure`: the run is started, and nobody continues it.
 #[tokio::test]
 async fn a_run_whose_beginning_was_not_answered_goes_on() {
     let mut kit = Kit::new().await;
     kit.push("flow", 1, COUNTS).await;
     kit.ask("flow", "r1", count_to(3)).await;
-    // One for the look's own write, one for the run's beginning.
+    // The answers to the look's own write and to the start of the run are lost.
     kit.memory.lose_next_answers(2);
     kit.try_to_look().await;
     assert!(kit.head("flow", "r1").await.is_some());
     assert_eq!(kit.ended("flow", "r1").await.phase, RunPhase::Succeeded);
 }
 
-// Seen red with a name of the run that is the same each time.
+// Seen red with the same name for every run.
 #[tokio::test]
 async fn a_workflow_that_comes_back_runs_again() {
     let mut kit = Kit::new().await;
@@ -201,7 +201,7 @@ async fn a_run_whose_journal_cannot_be_read_ends_with_an_error() {
     assert!(kit.head("flow", "fine").await.unwrap().is_running());
 }
 
-// Seen red without the write of the head in `carry_on`: it is resumed again and again.
+// Seen red without the write of the head in `carry_on`: the run is resumed again and again.
 #[tokio::test]
 async fn a_run_that_its_journal_ends_has_that_end_in_its_head() {
     let mut kit = Kit::new().await;
@@ -249,7 +249,7 @@ async fn what_git_asks_for_comes_before_what_people_ask_for() {
             tokio::time::sleep(std::time::Duration::from_millis(5)).await;
         }
     }
-    // The next tick is due by now, and there are two places.
+    // The next tick is due by now, and two places are free.
     kit.look_at(now + SignedDuration::from_secs(61)).await;
     assert!(kit.record("pushed").await.unwrap().last_run.is_some());
     assert_eq!(kit.count(&format!("{}default/pushed/", prefix::RUN_HEADS)).await, 2);
@@ -286,7 +286,7 @@ async fn no_further_run_is_taken_while_too_many_wait() {
     follows.abort();
 }
 
-/// A run that ended so long before `now`.
+/// A run that ended `ended` before `now`.
 fn ended_before(now: Timestamp, ended: SignedDuration) -> Arc<KeptHead> {
     let head = RunHead {
         definition: "ab".into(),
@@ -303,7 +303,7 @@ fn ended_before(now: Timestamp, ended: SignedDuration) -> Arc<KeptHead> {
     Arc::new(KeptHead { head, revision: 1 })
 }
 
-/// What the loop saw, with nothing under way.
+/// Observed state without running tasks.
 fn observed(heads: Heads, snapshot: Arc<Snapshot>) -> Observed {
     Observed {
         snapshot,
@@ -318,7 +318,7 @@ fn observed(heads: Heads, snapshot: Arc<Snapshot>) -> Observed {
     }
 }
 
-/// The runs that are forgotten, and whether more are to be.
+/// Ids of the runs to forget, and whether more remain.
 fn forgotten(heads: Heads, snapshot: Arc<Snapshot>, now: Timestamp) -> (Vec<String>, bool) {
     let plan = plan::plan(&observed(heads, snapshot), now);
     let more = plan.has_more_to_forget;
@@ -363,8 +363,8 @@ fn runs_that_ended_long_ago_or_are_too_many_are_forgotten() {
     assert!(!more);
 }
 
-// Seen red with a definition that goes although a run begins with it, that stays for ever then, that goes with the first of
-// two runs, and beside others.
+// Seen red with a definition that is removed although a run starts with it, that then stays for ever, that goes
+// with the first of two runs, and while other runs exist.
 #[tokio::test]
 async fn a_definition_goes_after_the_last_run_that_has_it_and_not_while_another_begins() {
     let kit = Kit::new().await;
@@ -410,7 +410,7 @@ async fn a_definition_goes_after_the_last_run_that_has_it_and_not_while_another_
     assert_eq!(order, [vec!["a", "a"], vec!["b", "c"]]);
 }
 
-// Seen red with all of them in one batch.
+// Seen red with every run in one batch.
 #[test]
 fn a_run_by_which_a_reconciler_may_have_ended_is_taken_up_alone_and_of_others_at_most_32_at_once() {
     let resume = |run: usize| Step::Resume { id: id("flow", &format!("r{run:02}")), cancelled: None };
@@ -464,7 +464,7 @@ async fn what_is_forgotten_leaves_nothing() {
         .await;
 }
 
-// Seen red with a book that keeps the definition: the next run begins without one.
+// Seen red with a book that keeps the definition: the next run starts without one.
 #[tokio::test]
 async fn a_run_after_a_forgotten_one_has_its_definition_even_if_an_answer_was_lost() {
     let mut kit = Kit::new().await;
@@ -481,7 +481,7 @@ async fn a_run_after_a_forgotten_one_has_its_definition_even_if_an_answer_was_lo
     }
     kit.crash().await;
     kit.settle().await;
-    // One for the look's own write.
+    // The answer to the look's own write is lost, too.
     kit.memory.lose_next_answers(2);
     kit.try_to_look().await;
     assert_eq!(kit.count("/minik8s-runs/").await, 0, "it is forgotten");

@@ -1,5 +1,5 @@
-//! What a leader does with the runs that it finds: those by which the ones before it ended, those that are to end, those
-//! that go round in circles, and those that are old.
+//! Runs that a new leader finds: those that may have crashed the leaders before, those that must end, those in an
+//! endless loop, and old ones.
 
 use std::sync::Arc;
 
@@ -16,7 +16,7 @@ use super::super::records::TRIES_MAX;
 use super::calls::{Functions, gateway, node, one_task};
 use super::kit::{COUNTS, Kit, count_to, id};
 
-/// Until the loop has looked, and the tasks of runs have had their turn.
+/// Runs the loop once, and gives the tasks of runs their turn.
 async fn look_and_let_work(kit: &mut Kit) {
     kit.look().await;
     for _ in 0..50 {
@@ -31,7 +31,7 @@ async fn a_run_that_no_reconciler_can_work_out_ends_after_five_tries_and_disturb
     let panics = format!(
         "\n  startAt: a\n  states: {{a: {{type: Pass, next: {PANICS}}}, {PANICS}: {{type: Pass, end: true}}}}"
     );
-    // One fails as soon as it begins, one at the first state that its journal does not have.
+    // One fails as soon as it starts, the other at the first state missing from its journal.
     kit.push("at-once", 1, &panics.replace("startAt: a", &format!("startAt: {PANICS}"))).await;
     kit.push("later", 1, &panics).await;
     kit.push("waits", 1, "\n  startAt: w\n  states: {w: {type: Wait, seconds: 3000, end: true}}").await;
@@ -182,7 +182,7 @@ async fn a_look_reads_no_inputs_of_runs_that_wait() {
     kit.ask("flow", "r1", input.clone()).await;
     let requests = kit.store.list(prefix::RUN_REQUESTS).await.unwrap().items;
     assert!(requests.iter().all(|request| request.value.len() < 500), "{requests:?}");
-    // The function is given it whole.
+    // The function gets the whole input.
     let router = Router::new().route("/{namespace}/{name}", post(|body: String| async move { body }));
     node(&kit, router).await;
     assert_eq!(kit.ended("flow", "r1").await.phase, RunPhase::Succeeded);
@@ -211,7 +211,7 @@ async fn a_long_history_has_only_the_newest_of_its_data() {
     let data = page.history.iter().flat_map(|event| event.detail.input.iter().chain(&event.detail.output));
     let bytes: usize = data.map(super::super::machine::context::size).sum();
     assert!((24 << 20..=32 << 20).contains(&bytes), "{bytes} bytes");
-    // The beginning, 121 states entered and left, and the end.
+    // The start, 121 states entered and exited, and the end.
     assert_eq!((page.history.len(), page.output), (1 + 2 * 121 + 1, Some(json!(60))));
     let first = page.history.iter().position(|event| event.detail.input.is_some()).unwrap();
     assert_eq!(first, page.without_data);

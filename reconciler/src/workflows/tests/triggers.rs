@@ -25,7 +25,7 @@ fn spec(cron: &str) -> String {
     format!("\n  triggers: [{{name: tick, schedule: {{cron: '{cron}'}}}}]{PASS}")
 }
 
-/// A day to come: a run of it is not past its time limit, which goes by the real clock.
+/// A future date: a run then is within its time limit, which uses the real clock.
 fn at(time: &str) -> Timestamp {
     format!("2099-11-23T{time}Z").parse().unwrap()
 }
@@ -44,7 +44,7 @@ async fn runs(kit: &Kit) -> Vec<String> {
     heads.iter().filter_map(|head| head.key.rsplit('/').next().map(str::to_owned)).collect()
 }
 
-// The record and the head of the run each keep it from being two.
+// The record and the head of the run each prevent a second run.
 #[tokio::test]
 async fn a_tick_starts_one_run_under_any_leader() {
     let mut kit = Kit::new().await;
@@ -150,7 +150,7 @@ fn commit_of(flow: &ObjectRef, digit: char) -> (RunId, Origin) {
     (run, Origin::Commit { trigger: "data".into(), commit })
 }
 
-// Seen red with a request whose origin is not the head's.
+// Seen red with a request whose origin differs from that of the head.
 #[tokio::test]
 async fn what_a_trigger_asks_for_is_a_run_of_its_own_and_said_once() {
     let mut kit = Kit::new().await;

@@ -1,4 +1,4 @@
-//! How the sources of the table reach their repositories.
+//! Access of the table's sources to their repositories.
 
 use harness::{GitHttp, GitSsh, Result, Slot};
 
@@ -30,7 +30,7 @@ impl Access {
         }
     }
 
-    /// Lines of a source in the file of sources.
+    /// Credential lines of a source in the file of sources.
     pub(super) fn credentials(&self) -> String {
         match self {
             Access::Http { token_file, .. } => format!("  tokenFile: {token_file}\n"),

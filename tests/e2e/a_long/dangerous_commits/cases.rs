@@ -1,4 +1,4 @@
-//! Commits that look like a removal, or could be taken for one, and what the source must say.
+//! Commits that are or look like a removal, and the expected message of the source.
 
 use std::fs;
 use std::os::unix::fs::symlink;
@@ -10,7 +10,7 @@ use super::site::{FIRST, FOLDER, Site, pod};
 /// A commit that must not remove anything.
 pub(super) struct Case {
     pub(super) name: &'static str,
-    /// What the source's status must say then.
+    /// Required text of the source's status.
     pub(super) says: &'static str,
     pub(super) danger: fn(&Site) -> Result<()>,
 }
@@ -23,31 +23,31 @@ fn committed(site: &Site) -> Result<()> {
     site.commit("Change").map(|_| ())
 }
 
-/// The text of every file is another.
+/// Changes the text of every file.
 fn all(site: &Site, to: impl Fn(&str) -> String) -> Result<()> {
     site.edit_all(to)?;
     committed(site)
 }
 
-/// The text of one file is another.
+/// Changes the text of one file.
 fn one(site: &Site, to: impl Fn(&str) -> String) -> Result<()> {
     site.edit(FIRST, to)?;
     committed(site)
 }
 
-/// One file is other bytes.
+/// Replaces the bytes of one file.
 fn bytes(site: &Site, bytes: impl AsRef<[u8]>) -> Result<()> {
     site.write(FIRST, bytes)?;
     committed(site)
 }
 
-/// A file more.
+/// Adds a file.
 fn add(site: &Site, path: &str, text: &str) -> Result<()> {
     site.write(path, text)?;
     committed(site)
 }
 
-/// Whole folders go, or change their nature.
+/// Whole folders disappear, or change their type.
 #[rustfmt::skip]
 pub(super) fn folders() -> Vec<Case> {
     vec![
@@ -67,7 +67,7 @@ pub(super) fn folders() -> Vec<Case> {
     ]
 }
 
-/// What a file says is broken.
+/// Broken file contents.
 #[rustfmt::skip]
 pub(super) fn contents() -> Vec<Case> {
     vec![
@@ -107,7 +107,7 @@ fn alias_bomb() -> String {
     text
 }
 
-/// Objects that need each other.
+/// Objects that depend on each other.
 #[rustfmt::skip]
 pub(super) fn relations() -> Vec<Case> {
     vec![
@@ -124,7 +124,7 @@ pub(super) fn relations() -> Vec<Case> {
     ]
 }
 
-/// Too many at once, or from a history that is not the same.
+/// Too many removals at once, or another history.
 #[rustfmt::skip]
 pub(super) fn histories() -> Vec<Case> {
     vec![
@@ -148,7 +148,7 @@ pub(super) fn histories() -> Vec<Case> {
     ]
 }
 
-/// Not a commit at all: the remote is not what it was.
+/// No commit at all: the remote itself changes.
 #[rustfmt::skip]
 pub(super) fn remotes() -> Vec<Case> {
     vec![

@@ -1,4 +1,4 @@
-//! The other side of the table: removals that are meant go, at once, and only they; and what only
+//! The other side of the table: intended removals happen immediately, and nothing else is removed; a commit that only
 //! looks like a change changes nothing.
 
 use std::collections::BTreeSet;
@@ -9,12 +9,12 @@ use super::Stage;
 use super::access::Access;
 use super::site::{FIRST, Site};
 
-/// A commit that removes just `gone`, given as `Kind/name`.
+/// A commit that removes exactly `gone`, given as `Kind/name`.
 struct Meant {
     name: &'static str,
     gone: &'static [&'static str],
     change: fn(&Site) -> Result<String>,
-    /// The file [`FIRST`] has the annotation that keeps its object.
+    /// True if the file [`FIRST`] has the annotation that keeps its object.
     protected: bool,
 }
 
@@ -90,7 +90,7 @@ fn what_is_meant_to_go_goes_and_nothing_else() -> Result<()> {
     Ok(())
 }
 
-/// `Pod/p05` of `/minik8s/objects/Pod/meant-00/p05`.
+/// Turns `/minik8s/objects/Pod/meant-00/p05` into `Pod/p05`.
 fn kind_and_name(key: &str) -> String {
     let parts: Vec<&str> = key.rsplitn(4, '/').collect();
     format!("{}/{}", parts[2], parts[0])

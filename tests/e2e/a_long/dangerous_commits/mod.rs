@@ -1,9 +1,9 @@
-//! Every commit that looks like a mass removal, or could be taken for one, against a real Git server
-//! and a real etcd: nothing goes, and the source says why. All cases side by side, each a source of
-//! its own of one reconciler.
+//! Every commit that is or looks like a mass removal, against a real Git server and a real etcd: no object
+//! is removed, and the source says why. The cases run side by side, each as a separate source of one
+//! reconciler.
 //!
-//! That nothing went is read from etcd: a key that was removed and came back has another create
-//! revision. Red without any hold of `reconciler/src/gitops/prune.rs`, and without the quarantine in
+//! The check reads etcd: a key that was removed and restored has another create revision. Fails without
+//! any of the holds of `reconciler/src/gitops/prune.rs`, and without the quarantine in
 //! `gitops/check`.
 
 use std::collections::BTreeMap;
@@ -22,10 +22,10 @@ use access::Access;
 use cases::Case;
 use site::{FOLDER, OBJECTS, Site};
 
-/// Far above what the slowest machine needs for all sources together.
+/// Far above the time that the slowest machine needs for all sources together.
 const PATIENCE_SECONDS: u64 = 60;
 
-/// One reconciler with a source for each repository.
+/// A reconciler with a source for each repository.
 struct Stage {
     etcd: Etcd,
     serve: Daemon,
@@ -78,9 +78,9 @@ impl Stage {
         })
     }
 
-    /// Asks for a look at each repository and waits for the requests' answers: only a run that began
-    /// later gives them. A source whose remote or folder is in trouble gives none; there, the keys at the
-    /// very end say.
+    /// Requests a sync of each repository and waits for the answers, which only a run that began later
+    /// gives. A source with a broken remote or folder gives none; there, the keys at the very end
+    /// are the check.
     fn looked_at(&self, sites: &[(Site, Case)]) -> Result<()> {
         let mut asked = Vec::new();
         for (site, _) in sites {
@@ -135,13 +135,13 @@ impl Stage {
         })
     }
 
-    /// All twenty objects of the good commit.
+    /// Waits for all twenty objects of the good commit.
     fn wait_good(&self, site: &Site) -> Result<()> {
         self.wait_synced(site, "all is well", &site.good)
     }
 }
 
-/// The table over one way to reach the repositories.
+/// Runs the table over one kind of access to the repositories.
 fn endure(access: fn(&Slot) -> Result<Access>) -> Result<()> {
     let slot = Slot::take()?;
     let tables =
@@ -177,7 +177,7 @@ fn table(stage: &mut Stage, sites: &[(Site, Case)]) -> Result<()> {
             wrong.push(format!("{}: {error:#}", case.name));
         }
     }
-    // Once more from nothing but etcd and the mirrors: a fresh start comes to the same.
+    // Once more from nothing but etcd and the mirrors: a restart comes to the same result.
     stage.serve.kill()?;
     stage.serve.start()?;
     stage.looked_at(sites)?;
@@ -191,7 +191,7 @@ fn table(stage: &mut Stage, sites: &[(Site, Case)]) -> Result<()> {
     ensure!(wrong.is_empty(), "{} of {} cases:\n{}", wrong.len(), sites.len(), wrong.join("\n"));
     let mut mended = Vec::new();
     for (site, case) in sites {
-        // What the case added goes as well, so it takes the word of release.
+        // The objects that the case added are removed as well, so this needs the release trailer.
         let commit = site.repo.restore(&site.good, "As it was\n\nMinik8s-Allow-Prune: true");
         mended.push(commit.with_context(|| case.name)?);
     }
@@ -204,7 +204,7 @@ fn table(stage: &mut Stage, sites: &[(Site, Case)]) -> Result<()> {
     Ok(())
 }
 
-/// The status is about the dangerous commit and says what it must, in the words that are for people.
+/// True if the status is about the dangerous commit and contains the required text, in its messages for people.
 fn warns(status: &SourceStatus, site: &Site, case: &Case) -> bool {
     let is_news = status.error.is_some() || status.observed_commit.as_deref() != Some(&*site.good);
     let violations = status.quarantined.iter().flat_map(|file| &file.violations);

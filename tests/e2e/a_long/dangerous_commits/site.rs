@@ -1,4 +1,4 @@
-//! One repository of the table: twenty objects of all sorts, and a person who breaks it.
+//! A repository of the table: twenty objects of many kinds, and changes that break it.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -7,21 +7,21 @@ use harness::{Context, GitRepo, Result};
 
 /// Objects of each repository before its case.
 pub(super) const OBJECTS: usize = 20;
-/// The folder that the source reads.
+/// Folder that the source reads.
 pub(super) const FOLDER: &str = "cluster";
-/// A file of the folder: one pod, that nothing else needs.
+/// A file of the folder: one pod without dependants.
 pub(super) const FIRST: &str = "apps/p05.yaml";
 
-/// A repository whose objects lie in a namespace of the case's name.
+/// A repository whose objects are in a namespace named after the case.
 pub(super) struct Site {
     pub(super) name: String,
     pub(super) repo: GitRepo,
-    /// The commit with all twenty objects.
+    /// Commit with all twenty objects.
     pub(super) good: String,
 }
 
 impl Site {
-    /// Makes the repository below `root`, in a folder of its own.
+    /// Creates the repository in a separate folder below `root`.
     pub(super) fn create(root: &Path, name: &str) -> Result<Self> {
         let dir = root.join(name);
         fs::create_dir_all(&dir)?;
@@ -39,7 +39,7 @@ impl Site {
         Ok(site)
     }
 
-    /// All files that are manifests, relative to the folder.
+    /// Every manifest file, relative to the folder.
     pub(super) fn files(&self) -> Vec<(String, String)> {
         let ns = &self.name;
         let meta = |name: &str| format!("metadata:\n  name: {name}\n  namespace: {ns}\n");
@@ -54,7 +54,7 @@ impl Site {
         for name in ["front", "back"] {
             let head = format!("apiVersion: apps/v1\nkind: ReplicaSet\n{}", meta(name));
             let labels = format!("{{app: {name}}}");
-            // No node takes their pods, so there are none to make.
+            // No node takes their pods, so none are created.
             let spec = format!(
                 "spec:\n  replicas: 0\n  selector:\n    matchLabels: {labels}\n  template:\n    metadata:\n      \
                  labels: {labels}\n    spec:\n      containers:\n      - name: main\n        image: example.test/{name}:1\n"
@@ -116,7 +116,7 @@ impl Site {
         self.files().iter().skip(keep).try_for_each(|(path, _)| Ok(fs::remove_file(self.at(path))?))
     }
 
-    /// Removes a file or folder of the folder.
+    /// Removes a file or subfolder of the folder.
     pub(super) fn remove(&self, path: &str) -> Result<()> {
         let path = self.at(path);
         if path.is_dir() {
@@ -133,7 +133,7 @@ impl Site {
     }
 }
 
-/// A pod that nothing runs: the table is about what etcd holds.
+/// A pod that no node runs: the table is about the content of etcd.
 pub(super) fn pod(namespace: &str, name: &str) -> String {
     format!(
         "apiVersion: v1\nkind: Pod\nmetadata:\n  name: {name}\n  namespace: {namespace}\n  labels: {{app: {name}}}\n\

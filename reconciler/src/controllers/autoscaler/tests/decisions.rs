@@ -1,11 +1,11 @@
-//! Whole looks: several metrics, bounds before metrics, conditions and reasons.
+//! Whole decisions: several metrics, bounds before metrics, conditions and reasons.
 
 use schema::condition::Condition;
 use schema::kinds::autoscaler::SCALING_DISABLED;
 
 use super::*;
 
-/// `AbleToScale=True/ReadyForNewScale …`.
+/// Formats conditions as `AbleToScale=True/ReadyForNewScale …`.
 fn words(conditions: &[Condition]) -> String {
     let word =
         |condition: &Condition| format!("{}={:?}/{}", condition.kind, condition.status, condition.reason);

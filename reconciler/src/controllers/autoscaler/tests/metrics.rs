@@ -1,15 +1,15 @@
-//! How many pods one metric asks for.
+//! Number of pods that a single metric asks for.
 
 use super::*;
 use crate::controllers::autoscaler::replicas::proposal;
 
-/// What a CPU target of `percent` asks for.
+/// Number of replicas for a CPU target of `percent`.
 fn asks(percent: u32, current: u32, pods: &[Pod]) -> u32 {
     let metric = utilization(ResourceName::Cpu, percent);
     proposal(&metric, pods, current, at(0), &Tuning::default()).unwrap().desired
 }
 
-/// Seen red with `<` in place of `<=` in `is_within`, and without the cut to whole per cent.
+/// Seen red with `<` in place of `<=` in `is_within`, and without rounding down to whole percent.
 #[test]
 fn the_edges_of_the_tolerance_are_inside() {
     for (used, wanted) in
@@ -36,17 +36,17 @@ fn it_is_the_ready_pods_that_are_multiplied() {
 #[test]
 fn a_pod_without_a_sample_slows_both_ways() {
     for (percent, current, used, gone, wanted) in [
-        // Shrinking: as if it used its whole request.
+        // Scaling down: assume that it uses its whole request.
         (100, 4, &[400, 95][..], 2, 3),
-        // A target above 100 %: as if it used that.
+        // With a target above 100 %, assume that it uses the target.
         (200, 4, &[400, 400], 2, 3),
-        // Growing: as if it used nothing; this comes out at the target.
+        // Scaling up: assume that it uses nothing, which lands exactly on the target here.
         (50, 2, &[1000], 1, 2),
         (50, 3, &[2000, 2000], 1, 8),
-        // It would turn from growing to shrinking, and from shrinking to growing.
+        // The assumption would flip the direction, from up to down or from down to up: no change.
         (50, 4, &[600], 3, 4),
         (50, 4, &[400], 3, 4),
-        // At the target it counts for nothing.
+        // At the target it does not count.
         (50, 2, &[500], 1, 2),
     ] {
         let mut all = pods(used);
@@ -55,15 +55,15 @@ fn a_pod_without_a_sample_slows_both_ways() {
     }
 }
 
-/// Seen red with unready pods counted when shrinking, and not counted when growing.
+/// Seen red with unready pods counted when scaling down, and not counted when scaling up.
 #[test]
 fn a_pod_that_is_not_ready_counts_when_growing_alone() {
     let all = [unready(300), pod(500), pod(700)];
-    // 60 % of two is twice the target; 40 % of three is 4/3 of it.
+    // 60 % of two pods is twice the target; 40 % of three is 4/3 of it.
     assert_eq!(asks(30, 3, &all), 4);
-    // 60 % of two is above the target, 30 % of four below it: it stays, and does not go back to three.
+    // 60 % of two is above the target, 30 % of four below it: it stays at four and does not return to three.
     assert_eq!(asks(50, 4, &[pod(600), pod(600), unready(900), unready(900)]), 4);
-    // Shrinking: only the ready ones, which are at the target here.
+    // Scaling down counts only the ready pods, which are at the target here.
     assert_eq!(asks(80, 3, &[unready(900), pod(760), pod(760)]), 3);
     assert_eq!(asks(80, 3, &[unready(900), pod(200), pod(200)]), 1);
     let pending = Pod { phase: PodPhase::Pending, ..pod(900) };
@@ -79,7 +79,7 @@ fn pods_that_end_or_have_ended_are_left_out() {
     assert_eq!(asks(50, 2, &[deleted, failed, succeeded, pod(1000), pod(1000)]), 4);
 }
 
-/// Seen red without the first period, and with the second turned round.
+/// Seen red without the first period, and with the second inverted.
 #[test]
 fn a_young_pod_counts_once_its_sample_is_of_a_time_in_which_it_was_ready() {
     let tuning = Tuning::default();
@@ -95,12 +95,12 @@ fn a_young_pod_counts_once_its_sample_is_of_a_time_in_which_it_was_ready() {
     {
         assert_eq!(counts(young(ready, since, window)), wanted, "{ready} since {since}, window {window}");
     }
-    // After the initialization: one that was ready once and no longer is counts, one that never was does not.
+    // After initialization, a pod that was ready once counts; a pod that never was does not.
     let old = |since: i64| Pod { ready: Some(false), ready_since: Some(at(since)), ..pod(1000) };
     for (since, wanted) in [(-3600 + 29, false), (-3600 + 30, true), (-10, true)] {
         assert_eq!(counts(old(since)), wanted, "not ready since {since}");
     }
-    // The period ends exactly after five minutes.
+    // The initialization period ends exactly after five minutes.
     let aged = |seconds: i64| Pod {
         started: Some(at(-seconds)),
         ready: Some(false),
@@ -129,10 +129,10 @@ fn an_amount_per_pod_needs_no_requests() {
     };
     assert_eq!(asks("500m", &[bare(1000), bare(1000), bare(1000)]), Ok((6, 1000)));
     assert_eq!(asks("500m", &[bare(550), bare(550)]), Ok((3, 550)), "within the tolerance it stays as it is");
-    // A pod without a sample counts as exactly the target when shrinking.
+    // When scaling down, a pod without a sample counts as exactly at the target.
     let missing = Pod { usage: None, ..bare(0) };
     assert_eq!(asks("1", &[bare(100), bare(100), missing.clone()]), Ok((2, 100)));
-    // More pods than the workload should have: the number must not grow because they use little.
+    // More pods than the workload should have: their low usage must not raise the number.
     let metric = average(ResourceName::Cpu, "1");
     let found = proposal(&metric, &[bare(500), missing.clone(), missing], 1, at(0), &Tuning::default());
     assert_eq!(found.unwrap().desired, 1);
@@ -150,7 +150,7 @@ fn what_cannot_be_known_says_why() {
     let bare = Pod { name: "web-1".to_owned(), requests: PerResource::default(), ..pod(1) };
     let lacks = "missing request for cpu: a container of pod web-1 has none; set resources.requests.cpu";
     assert_eq!(why(&cpu, &[pod(1), bare.clone()]), lacks);
-    // One that is left out may request nothing.
+    // An ignored pod may lack requests.
     assert_eq!(asks(50, 1, &[pod(500), Pod { phase: PodPhase::Failed, ..bare.clone() }]), 1);
     let zero = Pod { requests: PerResource { cpu: Some(0), memory: None }, ..bare };
     assert_eq!(why(&cpu, &[zero]), "the pods request nothing, so there is no share of it");

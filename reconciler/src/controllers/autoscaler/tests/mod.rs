@@ -39,7 +39,7 @@ fn average(name: ResourceName, value: &str) -> ResourceMetric {
     ResourceMetric { name, target }
 }
 
-/// A pod that is ready and has long been, requests a core and a GB, and uses this number of thousandths of both.
+/// A long-ready pod that requests one core and one GB and uses `used` thousandths of each.
 fn pod(used: u64) -> Pod {
     Pod {
         name: "web".to_owned(),
@@ -65,7 +65,7 @@ fn missing() -> Pod {
     Pod { usage: None, ..pod(0) }
 }
 
-/// One that has long run and never was ready.
+/// A pod that has been running for long without ever being ready.
 fn unready(used: u64) -> Pod {
     Pod { ready: Some(false), ready_since: Some(at(-3590)), ..pod(used) }
 }
@@ -93,7 +93,7 @@ fn rules(window: u32, select: SelectPolicy, policies: &[ScalingPolicy]) -> Scali
     }
 }
 
-/// As the defaults fill an empty `behavior`, but for windows of no time.
+/// The defaults of an empty `behavior`, with zero-length windows.
 fn any_step() -> Behavior {
     let hundredfold = [policy(PolicyType::Percent, 10_000, 1)];
     let all = [policy(PolicyType::Percent, 100, 1)];

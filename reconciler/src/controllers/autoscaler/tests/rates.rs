@@ -1,4 +1,4 @@
-//! Windows, policies and bounds, on recommendations that are given.
+//! Windows, policies and bounds, applied to given recommendations.
 
 use super::Limit::*;
 use super::*;
@@ -89,7 +89,7 @@ fn without_behavior_a_look_at_most_doubles() {
     ]);
 }
 
-/// Seen red with `<=` in `is_within` of behavior.rs: what is as old as the window would count.
+/// Seen red with `<=` in `is_within` of behavior.rs: a recommendation exactly as old as the window would count.
 #[test]
 fn without_behavior_the_highest_of_five_minutes_counts() {
     let case = |wanted| Case::new(5, 3, wanted);
@@ -98,7 +98,7 @@ fn without_behavior_the_highest_of_five_minutes_counts() {
         case((5, ScaleDownStabilized)).asked_before(&[(-299, 5)]),
         case((4, ScaleDownStabilized)).asked_before(&[(-300, 5), (-200, 4), (-100, 2)]),
         case((3, DesiredWithinRange)).asked_before(&[(-300, 5)]),
-        // Not growing.
+        // Scaling up has no window.
         Case::new(5, 7, (7, DesiredWithinRange)).asked_before(&[(-10, 2)]),
     ]);
 }
@@ -125,13 +125,13 @@ fn windows_hold_the_most_cautious_recommendation() {
         Case::new(100, 3, (3, DesiredWithinRange)).windows(300, 0).asked_before(&[(-120, 1), (-60, 2)]),
         Case::new(1, 3, (3, DesiredWithinRange)).windows(0, 300).asked_before(&[(-120, 4), (-60, 5)]),
         Case::new(100, 3, (3, DesiredWithinRange)).windows(0, 60).asked_before(&[(-600, 10), (-60, 9)]),
-        // Both ways at once: it stays.
+        // Windows in both directions: the number stays.
         Case::new(2, 1, (2, ScaleDownStabilized)).windows(300, 300).asked_before(&[(-180, 3)]),
         Case::new(2, 3, (2, ScaleUpStabilized)).windows(300, 300).asked_before(&[(-180, 1)]),
     ]);
 }
 
-/// Seen red with the present number in place of the period's start.
+/// Seen red with the current number in place of the number at the start of the period.
 #[test]
 fn policies_count_from_the_start_of_their_period() {
     use PolicyType::{Percent, Pods};
@@ -154,13 +154,13 @@ fn policies_count_from_the_start_of_their_period() {
             (-60, 5),
             (-30, 9),
         ]),
-        // Exactly as old as the period: out.
+        // A change exactly as old as the period no longer counts.
         Case::new(100, 500, (236, ScaleUpLimit)).up(&[pods(150, 120)]).added(&[
             (-120, 1),
             (-60, 5),
             (-30, 9),
         ]),
-        // More was added than the policy of today allows: nothing more, but nothing less either.
+        // More pods were added than the current policy allows: it adds no more, but removes none either.
         Case::new(100, 500, (100, ScaleUpLimit)).up(&[pods(5, 120)]).added(&[(-60, 15)]),
         Case::new(6, 24, (16, ScaleUpLimit)).up(&[percent(300, 300)]).added(&[(-60, 4)]).removed(&[(-60, 2)]),
         Case::new(100, 2, (80, ScaleDownLimit)).down(&[pods(20, 60), percent(1, 60)]),

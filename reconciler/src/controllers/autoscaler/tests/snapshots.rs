@@ -1,4 +1,4 @@
-//! The controller on snapshots: what it reads, what it writes, and what it leaves alone.
+//! The autoscaler controller on snapshots: inputs, writes, and objects that it leaves alone.
 
 use std::sync::Arc;
 
@@ -22,7 +22,7 @@ use crate::controllers::testing::{
 };
 use crate::controllers::{Change, Expect, LastKnown, Writes};
 
-/// A snapshot that moves on as the writers would move it.
+/// A snapshot that advances as the real writers would advance it.
 #[derive(Clone)]
 struct Fixture {
     snapshot: Snapshot,
@@ -61,7 +61,7 @@ fn autoscaler(name: &str, kind: Kind, behavior: Option<Behavior>) -> Object {
 }
 
 impl Fixture {
-    /// A replica set of two, its autoscaler, and a node that is settled.
+    /// A replica set of two, its autoscaler, and a settled node.
     fn new(behavior: Option<Behavior>) -> Self {
         let mut fixture = Self { snapshot: SnapshotBuilder::new().nodes(1).snapshot, seconds: 0 };
         fixture.put(&Key::Settled("n1".into()), &Settled::default());
@@ -84,7 +84,7 @@ impl Fixture {
         self.put(&Key::Object(object.reference()), object);
     }
 
-    /// What workloads, scheduler and agent make of the number that there should be; each pod uses `used`.
+    /// Stands in for workloads, scheduler and agent: runs the wanted number of pods, each using `used`.
     fn run_pods(&mut self, owner: &ObjectRef, used: u64) {
         let wanted = self.scale(owner).map_or(2, |scale| scale.replicas);
         let there: Vec<NamespacedName> = self.snapshot.pods.keys().cloned().collect();
@@ -150,7 +150,7 @@ impl Fixture {
         self.snapshot.autoscalers[&NamespacedName::new("default", name)].value.clone()
     }
 
-    /// Plans and carries the writes out, each under its guard.
+    /// Plans and applies the writes, each under its guard.
     fn look(&mut self) -> Writes {
         let plan = plan(&self.snapshot, &LastKnown::default(), at(self.seconds));
         for write in &plan.writes {
@@ -180,7 +180,7 @@ impl Fixture {
         plan
     }
 
-    /// Time goes on, the pods use so much, and the autoscaler looks.
+    /// Advances time, sets the usage of the pods and runs the autoscaler; returns the new number.
     fn after(&mut self, seconds: i64, used: u64) -> Option<u32> {
         self.seconds += seconds;
         let set = reference(Kind::ReplicaSet, "web");
@@ -210,7 +210,7 @@ fn the_first_look_writes_down_the_number_that_git_says() {
     assert_eq!(fixture.scale(&reference(Kind::ReplicaSet, "web")), Some(ScaleRecord { replicas: 2, scaler }));
 }
 
-/// Seen red without `is_recent`: each change of the snapshot would go a step further.
+/// Seen red without `is_recent`: every change of the snapshot would scale one step further.
 #[test]
 fn it_looks_every_15_s_and_grows_and_shrinks_by_what_pods_use() {
     let mut fixture = Fixture::new(None);
@@ -223,7 +223,7 @@ fn it_looks_every_15_s_and_grows_and_shrinks_by_what_pods_use() {
     assert_eq!(record.status.current_metrics[0].average_utilization, Some(100));
     let why = "4 to 8: cpu resource utilization (percentage of request) above target";
     assert_eq!(record.status.last_scale_reason, why);
-    // At its most, and then idle: it waits for five minutes since the last time that more was asked for.
+    // At its maximum, then idle: it waits five minutes from the last recommendation of more.
     assert_eq!(fixture.after(15, 1000), Some(8));
     for _ in 0..19 {
         assert_eq!(fixture.after(15, 10), Some(8), "{} s", fixture.seconds);
@@ -247,7 +247,7 @@ fn the_decision_is_one_transaction_and_an_event_of_the_autoscaler() {
     assert_eq!(plan.writes[0].reason.event_word(), Some("SuccessfulRescale"));
 }
 
-/// Seen red with the time of the last recommendation taken for news.
+/// Seen red with the time of the last recommendation treated as a change.
 #[test]
 fn a_look_that_finds_the_same_writes_nothing() {
     let mut fixture = Fixture::new(None);
@@ -259,13 +259,13 @@ fn a_look_that_finds_the_same_writes_nothing() {
         let plan = fixture.look();
         assert!(plan.writes.is_empty(), "{} s: {plan}", fixture.seconds);
     }
-    // Two was asked for until the look before: it counts for five minutes from that, not from the record's time.
+    // The previous decision still asked for two, so the five minutes start there and not at the record's time.
     assert_eq!(fixture.after(15, 10), Some(2));
     assert_eq!(fixture.after(270, 10), Some(2));
     assert_eq!(fixture.after(15, 10), Some(1));
 }
 
-/// Nothing but the snapshot goes from look to look, so each of these looks is that of a new leader.
+/// Only the snapshot carries state from one decision to the next, so each decision is that of a new leader.
 #[test]
 fn a_new_leader_goes_on_with_windows_and_policies() {
     let down = rules(120, SelectPolicy::Max, &[policy(PolicyType::Pods, 1, 60)]);
@@ -277,7 +277,7 @@ fn a_new_leader_goes_on_with_windows_and_policies() {
     for _ in 0..20 {
         numbers.extend(fixture.after(15, 10));
     }
-    // Two minutes of the window, then one pod a minute.
+    // Two minutes of window, then one pod a minute.
     assert_eq!(numbers, [8, 8, 8, 8, 8, 8, 8, 7, 7, 7, 7, 6, 6, 6, 6, 5, 5, 5, 5, 4]);
 }
 
@@ -325,7 +325,7 @@ fn an_autoscaler_that_cannot_be_read_is_not_gone() {
     assert_eq!(fixture.look().to_string(), "");
 }
 
-/// Seen red with recommendations held while it is off.
+/// Seen red with recommendations kept while it is off.
 #[test]
 fn replicas_0_in_git_turns_it_off_and_on_again() {
     let mut fixture = Fixture::new(None);
@@ -335,7 +335,7 @@ fn replicas_0_in_git_turns_it_off_and_on_again() {
     let status = fixture.record("web").status;
     assert!(status.conditions.iter().any(|condition| condition.reason == "ScalingDisabled"), "{status:?}");
     fixture.object(&replica_set(3));
-    // What was asked for before it was off has left the window.
+    // Recommendations from before it was off have left the window.
     assert_eq!(fixture.after(300, 500), Some(3));
 }
 
@@ -373,7 +373,7 @@ fn after_etcd_was_lost_a_workload_keeps_the_pods_that_run() {
     fixture.object(&autoscaler("web", Kind::ReplicaSet, None));
     let set = reference(Kind::ReplicaSet, "web");
     assert_eq!((fixture.look().writes.len(), fixture.scale(&set).unwrap().replicas), (2, 2));
-    // Its node comes, with five pods of the set that no other key knows, and others.
+    // Its node appears, with five pods of the set that no other key knows, and other pods.
     let SnapshotBuilder { snapshot } =
         SnapshotBuilder { snapshot: fixture.snapshot }.node(&node_record("n1"), "10.244.0.0/24");
     fixture.snapshot = snapshot;
@@ -383,18 +383,18 @@ fn after_etcd_was_lost_a_workload_keeps_the_pods_that_run() {
     fixture.report(&copy(&reference(Kind::ReplicaSet, "web-2"), "web-2-0a1b2c3d-0"));
     let ended = PodStatus { phase: PodPhase::Failed, ..PodStatus::default() };
     fixture.put(&Key::PodStatus("n1".into(), pod_ref("web-0a1b2c3d-9")), &ended);
-    // Before its time: nothing may be taken away meanwhile.
+    // Before the node settles, nothing may be removed.
     fixture.seconds = 5;
     fixture.look();
     assert_eq!(fixture.scale(&set).unwrap().replicas, 5);
-    // Once the node is settled, what has no binding goes; the number stays.
+    // Once the node is settled, unbound pods go; the number stays.
     fixture.put(&Key::Settled("n1".into()), &Settled::default());
     fixture.seconds = 30;
     fixture.look();
     assert_eq!(fixture.scale(&set).unwrap().replicas, 5);
 }
 
-/// The file on the reconciler's disk says two, and is older than the five that run.
+/// The file on the reconciler's disk records two, and is older than the five running pods.
 #[test]
 fn after_etcd_was_lost_an_old_file_counts_no_pod_less_than_what_runs() {
     let mut old = Fixture::new(None);
@@ -427,14 +427,14 @@ fn an_old_sample_is_none() {
     assert_eq!(active.reason, "FailedGetResourceMetric");
 }
 
-/// 1,000 oscillations with commits in between: Git never resets the number, and what is remembered stays small.
+/// 1,000 oscillations with commits in between: Git never resets the number, and the record stays small.
 #[test]
 fn a_thousand_oscillations_with_commits_in_between() {
     let mut fixture = Fixture::new(Some(any_step()));
     let set = reference(Kind::ReplicaSet, "web");
     fixture.after(0, 500);
     for round in 0..1000u32 {
-        // Others push: another number in the manifest, another label, a new generation.
+        // Others push a new replica count, label and generation.
         let mut pushed = replica_set(2 + round % 3);
         pushed.generation = u64::from(round) + 2;
         pushed.metadata.labels.insert("round".into(), round.to_string());

@@ -1,4 +1,4 @@
-//! When a node is ready, when it is given up, and how far its drain is.
+//! Node readiness, eviction and drain progress.
 
 use jiff::{SignedDuration, Timestamp};
 use schema::condition::ConditionStatus;
@@ -16,21 +16,21 @@ fn second(second: i64) -> Timestamp {
     Timestamp::UNIX_EPOCH + SignedDuration::from_secs(second)
 }
 
-/// A cluster that is looked at now and then.
+/// A cluster that is planned at chosen times.
 struct Story {
     builder: SnapshotBuilder,
     term_began: Timestamp,
 }
 
 impl Story {
-    /// With this number of nodes that beat, seen for the first time at second 0.
+    /// A story with `nodes` beating nodes, first observed at second 0.
     fn of(nodes: u8) -> Self {
         let mut story = Self { builder: SnapshotBuilder::new().nodes(nodes), term_began: second(-1000) };
         story.plan(0);
         story
     }
 
-    /// Plans at this second, and carries the plan out.
+    /// Plans at second `at` and applies the plan.
     fn plan(&mut self, at: i64) -> Writes {
         let observed = Observed { term_began: self.term_began, ..seen(&self.builder.snapshot) };
         let mut out = Writes::default();
@@ -39,7 +39,7 @@ impl Story {
         out
     }
 
-    /// Reasons of what is written, and notes.
+    /// Reasons of the writes, and the notes.
     fn says(&mut self, at: i64) -> Vec<String> {
         let plan = self.plan(at);
         let writes = plan.writes.iter().map(|write| format!("{}: {}", about(&write.key), write.reason));
@@ -117,7 +117,7 @@ fn most_nodes_at_once_are_not_given_up() {
     );
     story.plan(216);
     assert_eq!(story.evicted(), ["n3"]);
-    // Of two nodes one is less than 55 %, and a node alone is all of them.
+    // One of two nodes is less than 55 %; a single node is 100 %.
     for (nodes, evicted) in [(1, vec![]), (2, vec!["n1"])] {
         let mut story = Story::of(nodes);
         story.lose(&["n1"]);
@@ -132,7 +132,7 @@ fn a_node_that_comes_and_goes_does_not_put_off_that_another_is_given_up() {
     let mut story = Story::of(3);
     story.lose(&["n1"]);
     story.plan(100);
-    // At any time either n2 is away too, or it came back less than a lease ago.
+    // At any time n2 is either away too or came back less than a lease ago.
     let mut given_up = None;
     for at in 120..200 {
         match at % 20 {
@@ -143,8 +143,8 @@ fn a_node_that_comes_and_goes_does_not_put_off_that_another_is_given_up() {
         story.plan(at);
         given_up = given_up.or_else(|| story.evicted().contains(&"n1").then_some(at));
     }
-    // n2 fell silent at 120 first, before n1 was due at 130, and was back at 130: a lease later n2 is away again, and at
-    // 150 it has come back for itself alone.
+    // n2 fell silent at 120, before n1 was due at 130, and was back at 130: a lease later n2 is away again, and at
+    // 150 it returns from a silence that began after n1 was due, so it delays nothing.
     assert_eq!(given_up, Some(150));
 }
 
@@ -187,7 +187,7 @@ fn the_nodes_controller_says_how_long_pods_have_tolerated_a_taint() {
     assert_eq!(elapsed(&story), []);
 }
 
-// Seen red without `LEASE`, and with a `since` that starts anew.
+// Seen red without `LEASE`, and with a `since` that restarts.
 #[test]
 fn a_new_leader_keeps_the_times_and_gives_up_no_node_within_a_lease() {
     let mut story = Story::of(3);

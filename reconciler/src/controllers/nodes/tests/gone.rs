@@ -1,4 +1,4 @@
-//! What goes with a node that Git says is gone.
+//! Cleanup of a node whose Node object Git marks as gone.
 
 use jiff::Timestamp;
 use schema::keys::Key;
@@ -10,14 +10,14 @@ use schema::records::RulesStatus;
 use crate::controllers::nodes::plan::plan;
 use crate::controllers::testing::{SnapshotBuilder, instance, object_of, seen, spec};
 
-/// Three nodes, of which Git says that `n1` is gone.
+/// Three nodes, with `n1` marked as gone in Git.
 fn with_gone_node() -> SnapshotBuilder {
     let mut object = object_of("n1", NodeSpec::default());
     object.metadata.annotations.insert(GONE_ANNOTATION.into(), "true".into());
     SnapshotBuilder::new().nodes(3).put(&Key::Object(object.reference()), &object)
 }
 
-/// What the plan says of `n1`.
+/// Planned steps for `n1`.
 fn planned(builder: &SnapshotBuilder) -> Vec<String> {
     let plan = plan(&seen(&builder.snapshot), Timestamp::UNIX_EPOCH).to_string();
     plan.lines().filter(|line| line.contains("n1")).map(str::to_owned).collect()
@@ -28,7 +28,7 @@ fn settled(builder: SnapshotBuilder) -> SnapshotBuilder {
     builder.after(&plan)
 }
 
-// Seen red with a `delete` that does not look for bindings.
+// Seen red with a `delete` that does not check for bindings.
 #[test]
 fn all_keys_of_a_gone_node_are_deleted_its_range_once_nothing_is_bound_to_it() {
     let web = instance("web", spec(1, 1));
@@ -52,7 +52,7 @@ fn all_keys_of_a_gone_node_are_deleted_its_range_once_nothing_is_bound_to_it() {
     assert_eq!(planned(&settled(builder)), [""; 0]);
 }
 
-// Seen red without the look at the heartbeat.
+// Seen red without the check of the heartbeat.
 #[test]
 fn a_gone_node_that_beats_keeps_its_keys() {
     let builder = settled(with_gone_node());

@@ -1,4 +1,4 @@
-//! Tables for the nodes plan, a file for each of its parts.
+//! Tables for the nodes plan, one file per part.
 
 mod conditions;
 mod gone;

@@ -1,4 +1,4 @@
-//! Which node gets which range.
+//! Assignment of pod ranges to nodes.
 
 use schema::keys::Key;
 use schema::records::Subnet;

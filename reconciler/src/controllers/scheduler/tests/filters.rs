@@ -25,7 +25,7 @@ fn named(node: &str, spec: PodSpec) -> PodSpec {
     PodSpec { node_name: Some(node.into()), ..spec }
 }
 
-/// Why a pod does not fit on the one node, of which Git says this; none if it fits.
+/// Reason why a pod does not fit on the only node, given its Node object; `None` if it fits.
 fn refused(node: &NodeSpec, pod: PodSpec) -> Option<String> {
     let pod = instance("pod", pod);
     let builder = SnapshotBuilder::new().nodes(1).node_object("n1", node.clone()).pod(&pod);
@@ -68,7 +68,7 @@ fn what_git_says_of_a_node_keeps_pods_away() {
     }
 }
 
-// Seen red with `first` that looks at the order alone.
+// Seen red with a `first` that considers the order alone.
 #[test]
 fn a_node_to_avoid_gets_a_pod_only_if_no_other_fits() {
     let avoided = tainted(TaintEffect::PreferNoSchedule);

@@ -1,4 +1,4 @@
-//! Pods that leave their node: it is lost, gone, drained or tainted.
+//! Pods that leave a node which is lost, gone, drained or tainted.
 
 use std::sync::Arc;
 
@@ -17,7 +17,7 @@ fn named(name: &str, node: &str) -> PodInstance {
     instance(name, PodSpec { node_name: Some(node.into()), ..spec(1, 1) })
 }
 
-/// The node is silent and given up.
+/// Marks the node as silent and given up.
 fn evicted(builder: SnapshotBuilder, node: &str) -> SnapshotBuilder {
     let since = Timestamp::UNIX_EPOCH;
     let conditions =
@@ -29,17 +29,17 @@ fn drained(builder: SnapshotBuilder, node: &str) -> SnapshotBuilder {
     builder.node_object(node, NodeSpec { drain: true, ..NodeSpec::default() })
 }
 
-/// Runs there.
+/// Binds the pod to the node and reports it running there.
 fn with(builder: SnapshotBuilder, node: &str, pod: &PodInstance) -> SnapshotBuilder {
     builder.pod(pod).bound(node, pod).status(node, pod, PodPhase::Running)
 }
 
-/// `node/pod` of what is bound.
+/// Bindings as `node/pod`.
 fn bound(builder: &SnapshotBuilder) -> Vec<String> {
     builder.snapshot.bindings.keys().map(|(node, pod)| format!("{node}/{}", pod.name)).collect()
 }
 
-// Seen red with a `must_leave` that does not look at the owner, or at the end.
+// Seen red with a `must_leave` that ignores the owner, or the end.
 #[test]
 fn bare_pods_of_a_lost_node_move_and_others_stay() {
     let (web, done) = (instance("web", spec(1, 1)), instance("done", spec(1, 1)));
@@ -57,7 +57,7 @@ fn bare_pods_of_a_lost_node_move_and_others_stay() {
     assert!(!plan.contains("note"), "{plan}");
     let builder = applied(builder);
     assert_eq!(bound(&builder), ["n1/done", "n1/pinned", "n1/set-0badcafe-0", "n2/web"]);
-    // The node comes back: nothing is undone, and nothing is started anew.
+    // The node returns: nothing is undone or restarted.
     let back = builder.put(&Key::Heartbeat("n1".into()), &heartbeat());
     assert_eq!(planned(&back.snapshot), "");
 }
@@ -146,7 +146,7 @@ fn after_etcd_was_lost_a_pod_is_bound_to_the_node_that_runs_it() {
     let builder = builder.pod(&instance("old", spec(2, 2))).status("n3", &old, PodPhase::Running);
     assert_eq!(bound(&applied(builder.clone())), ["n1/old", "n2/web"], "of another version nothing follows");
     assert_eq!(put_bindings(&builder.snapshot)[1].reason, "it ran there before etcd was lost");
-    // One that may run on a node which has not registered yet waits for the nodes.
+    // A pod that may be running on a node that has not registered yet waits for the nodes.
     let early = super::super::plan::plan(&seen(&builder.snapshot), Timestamp::UNIX_EPOCH);
     assert_eq!((early.writes.len(), early.again_at), (1, Timestamp::from_second(30).ok()));
     assert!(early.to_string().contains("WaitsForNode"), "{early}");
@@ -154,7 +154,7 @@ fn after_etcd_was_lost_a_pod_is_bound_to_the_node_that_runs_it() {
     assert_eq!(bound(&applied(builder)).len(), 2);
 }
 
-// Seen red with the first node for the last.
+// Seen red with the first node instead of the last.
 #[test]
 fn what_nodes_run_without_a_binding_is_found_among_what_is_bound() {
     let mut builder = SnapshotBuilder::new().nodes(3);
@@ -169,7 +169,7 @@ fn what_nodes_run_without_a_binding_is_found_among_what_is_bound() {
     assert_eq!(bound, ["n1/a", "n1/aa", "n1/c", "n2/b", "n2/d", "n3/e", "n3/z"]);
 }
 
-// Seen red without `waits_for_node`: bound to n1 at once.
+// Seen red without `waits_for_node`: the pod is bound to n1 immediately.
 #[test]
 fn after_etcd_was_lost_a_pod_waits_for_the_node_that_ran_it() {
     let web = instance("web", spec(1, 1));

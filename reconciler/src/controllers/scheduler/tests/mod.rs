@@ -22,7 +22,7 @@ mod strategies;
 
 const SPREAD: &str = "it has the fewest pods of this owner, then the least requested, of the nodes that fit";
 
-/// With the one source `main` configured, a minute into the term.
+/// Plans with the single source `main` configured, a minute into the term.
 fn plan(snapshot: &Snapshot) -> Writes {
     super::plan::plan(&seen(snapshot), Timestamp::from_second(60).unwrap())
 }
@@ -31,7 +31,7 @@ fn planned(snapshot: &Snapshot) -> String {
     plan(snapshot).to_string()
 }
 
-/// The bindings that a plan puts.
+/// Bindings that a plan puts.
 fn put_bindings(snapshot: &Snapshot) -> Vec<Binding> {
     let values = plan(snapshot).writes;
     let puts = values.iter().filter_map(|write| match &write.change {
@@ -89,7 +89,7 @@ fn a_pod_that_fits_nowhere_says_how_many_nodes_failed_which_filter() {
     assert_eq!(explain(&builder.snapshot, &pod_ref("none")), None);
 }
 
-/// What a pod with this spec hears on two nodes, of which `n2` has a fat neighbour.
+/// Rejections of a pod with this spec on two nodes, of which `n2` is mostly occupied.
 fn refused(spec_of_pod: PodSpec) -> String {
     let fat = instance("fat", with_host_port(spec(3000, 3000), 80));
     let builder =
@@ -168,7 +168,7 @@ fn host_network_takes_container_ports_and_port_zero_takes_none() {
     assert!(plan.contains("note Pod/default/clash Unschedulable: 0/1 nodes fit: 1 with host port 80/TCP"));
 }
 
-// Seen red with a `taken` that looks at no status.
+// Seen red with a `taken` that ignores statuses.
 #[test]
 fn a_port_that_a_node_gave_for_port_zero_is_taken_there() {
     use schema::kinds::pod::{HostPortStatus, Protocol};
@@ -197,7 +197,7 @@ fn pods_that_ended_take_nothing() {
     assert!(planned(&builder.snapshot).contains("Unschedulable"));
     let builder = builder.status("n1", &done, PodPhase::Succeeded);
     assert!(planned(&builder.snapshot).starts_with("put bindings/n1/default/new if absent"));
-    // Taken away and wanted again at once: it runs again.
+    // Removed and immediately wanted again: it runs again.
     let left = PodStatus {
         uid: done.uid.clone(),
         phase: PodPhase::Succeeded,
@@ -294,7 +294,7 @@ fn new_versions_that_fit_in_place_come_before_pods_that_are_new_to_a_node() {
 
 #[test]
 fn a_version_that_finds_room_where_another_moved_away_stays_on_its_node() {
-    // Both are on n1 and grow; only one of them fits there, and only once the other is gone.
+    // Both run on n1 and grow; only one fits there, and only once the other is gone.
     let (old_a, new_a) = (instance("a", spec(1900, 64)), instance("a", spec(2200, 64)));
     let (old_b, new_b) = (instance("b", spec(1900, 64)), instance("b", spec(2300, 64)));
     let builder =
@@ -347,7 +347,7 @@ fn a_pod_with_several_bindings_takes_no_new_place_in_the_same_plan() {
     let (old, new) = (instance("web", spec(7, 7)), instance("web", spec(2000, 7)));
     let builder = SnapshotBuilder::new().nodes(2).pod(&new).bound("n1", &old).bound("n2", &new);
     let builder = builder.status("n1", &old, PodPhase::Running).delete(&Key::Heartbeat("n1".into()));
-    // n1 stays for now; the new version will want n2, whose key is being removed here.
+    // n1 stays for now; the new version will want n2, whose key is deleted here.
     let at = builder.snapshot.revision - 2;
     assert_eq!(
         planned(&builder.snapshot),
@@ -376,7 +376,7 @@ fn equal_worlds_give_equal_plans() {
     assert_eq!(planned(&builder.snapshot), planned(&builder.snapshot.clone()));
 }
 
-/// `cargo test --release -p minik8s-reconciler --lib large_snapshot -- --ignored --nocapture`
+/// Run with `cargo test --release -p minik8s-reconciler --lib large_snapshot -- --ignored --nocapture`.
 #[test]
 #[ignore = "a measurement: prints how long plans of a large snapshot take"]
 fn plans_of_a_large_snapshot_take_less_than_a_tenth_of_a_second() {
@@ -425,7 +425,7 @@ mod settling {
     use super::*;
     use crate::controllers::testing::{object, object_key, source};
 
-    /// One node and a source in that state.
+    /// A node, and a source in the given state.
     fn builder(state: SourceState) -> SnapshotBuilder {
         let source: SourceStatus = source(state);
         SnapshotBuilder::new().nodes(1).put(&Key::Source("main".into()), &source)
@@ -439,7 +439,7 @@ mod settling {
     fn not_before_a_source_was_applied_whole() {
         assert!(!settles(&SnapshotBuilder::new().nodes(1)));
         assert!(!settles(&builder(SourceState::Pending)));
-        // What a quarantined file held may run, and be in this etcd not at all.
+        // Objects of a quarantined file may be running without a record in this etcd.
         assert!(!settles(&builder(SourceState::Degraded)));
         assert!(settles(&builder(SourceState::Synced)));
     }
@@ -487,7 +487,7 @@ mod settling {
         assert!(!settles(&there));
     }
 
-    // A busy cluster always has some. Seen red while any write of either controller kept it open.
+    // A busy cluster always has some. Seen red while any write of either controller held it open.
     #[test]
     fn pods_that_are_removed_or_replaced_do_not_hold_it_up() {
         let bound = |name: &str| Binding {

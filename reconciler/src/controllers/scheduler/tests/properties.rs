@@ -1,4 +1,4 @@
-//! Whatever a snapshot holds, no pod is bound against a filter, and none waits that fits.
+//! Properties for any snapshot: no pod is bound against a filter, and no pod that fits waits.
 
 use std::collections::BTreeSet;
 
@@ -101,7 +101,7 @@ fn with_pods(builder: SnapshotBuilder, pods: &[APod], prefix: &str) -> SnapshotB
     })
 }
 
-/// What a node has, counted anew without the scheduler's own sums.
+/// Resources in use on a node, counted independently of the scheduler's own sums.
 fn used(snapshot: &Snapshot, node: &str) -> (u64, u64, u32, Vec<u16>) {
     let mut used = (0, 0, 0, Vec::new());
     for (_, binding) in snapshot.bindings_of(node) {
@@ -114,7 +114,7 @@ fn used(snapshot: &Snapshot, node: &str) -> (u64, u64, u32, Vec<u16>) {
     used
 }
 
-/// Whether a node that the pod may be on at all takes it, by the words of the manifests alone.
+/// True if a node accepts the pod, decided from the manifests alone.
 fn is_allowed(snapshot: &Snapshot, name: &str, pod: &PodInstance) -> bool {
     let (record, wanted) = (&snapshot.nodes[name].value, snapshot.node_spec(name).unwrap());
     let is_named = pod.spec.node_name.as_deref() == Some(name);

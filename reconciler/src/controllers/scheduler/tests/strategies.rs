@@ -1,4 +1,4 @@
-//! Each strategy on one snapshot, and what makes it fair over several plans.
+//! Every strategy on one snapshot, and fairness over several plans.
 
 use std::collections::BTreeMap;
 
@@ -16,13 +16,13 @@ fn with_strategy(builder: SnapshotBuilder, scheduler_strategy: SchedulerStrategy
     builder.cluster(ClusterSpec { scheduler_strategy, ..ClusterSpec::default() })
 }
 
-/// The snapshot after a plan, whose writes appear at one revision.
+/// The snapshot after a plan, with its writes at one revision.
 pub(super) fn applied(builder: SnapshotBuilder) -> SnapshotBuilder {
     let plan = plan(&builder.snapshot);
     builder.after(&plan)
 }
 
-/// How many pods whose name begins so each node has.
+/// Number of pods per node whose name starts with `prefix`.
 fn counts(builder: &SnapshotBuilder, prefix: &str) -> BTreeMap<String, usize> {
     let mut counts = BTreeMap::new();
     for (node, pod) in builder.snapshot.bindings.keys() {
@@ -77,7 +77,7 @@ fn pods_of_one_owner_are_spread_whatever_else_the_nodes_have() {
     }
 }
 
-// Seen red with one revision for all that a plan binds.
+// Seen red with one revision for everything that a plan binds.
 #[test]
 fn round_robin_goes_on_in_turn_from_plan_to_plan() {
     let mut builder = with_strategy(SnapshotBuilder::new().nodes(3), SchedulerStrategy::RoundRobin);
@@ -105,7 +105,7 @@ fn a_random_choice_is_fair_says_its_seed_and_is_the_same_in_the_next_plan() {
     assert!(bindings.iter().all(|binding| {
         binding.reason.starts_with(&format!("it was drawn with the seed {}, of", &binding.pod.uid[..16]))
     }));
-    // 100 are expected of each; 60 is five standard deviations away.
+    // 100 are expected on each node; 60 is five standard deviations away.
     let counts = counts(&applied(builder), "p");
     assert!(counts.len() == 3 && counts.values().all(|count| *count > 60), "{counts:?}");
 }

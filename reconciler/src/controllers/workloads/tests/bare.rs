@@ -1,4 +1,4 @@
-//! Tables for the workloads plan.
+//! Tables for the plan of bare pods.
 
 use std::collections::BTreeSet;
 
@@ -44,7 +44,7 @@ fn an_unchanged_object_costs_no_write_even_if_its_file_moved() {
     assert_eq!(planned(&builder.snapshot), "");
 }
 
-// Seen red with a walk of the pods that never moves on.
+// Seen red with a cursor over the pods that never advances.
 #[test]
 fn pods_find_their_objects_among_those_of_others() {
     let own = || spec(100, 64);
@@ -109,7 +109,7 @@ fn another_login_of_the_same_hash_reaches_the_node_in_place() {
     assert_eq!((pod.uid, &pod.files), (instance("web", spec(100, 64)).uid, &rotated.files));
 }
 
-/// Seen red with the defaults in a pod that is there.
+/// Seen red with the defaults applied to an existing pod.
 #[test]
 fn a_new_pod_gets_default_resources_and_one_that_is_there_keeps_what_it_got() {
     let with_limit = |memory: u64| {

@@ -1,4 +1,4 @@
-//! Copies of a pod that Git names, which an autoscaler asks for.
+//! Copies of a pod from Git, created for an autoscaler.
 
 use std::sync::Arc;
 
@@ -73,7 +73,7 @@ fn copies_are_like_the_pod_and_are_rolled_with_it() {
         assert!((3..=5).contains(&copies), "{:?}", field.pods());
     }
     assert_eq!(field.images(), ["web:2"; 5]);
-    // Labels and annotations reach copies in place, too.
+    // Labels and annotations are also updated in place on copies.
     let uids = |field: &Field| {
         let pods = field.snapshot().pods.values();
         pods.map(|pod| pod.value.uid.clone()).collect::<Vec<_>>()
@@ -114,7 +114,7 @@ fn the_pod_is_healthy_once_its_copies_are() {
     field.fates.insert("web:bad".to_owned(), Fate::Waits("ErrImagePull"));
     scale(&mut field, 3);
     assert_eq!(is(&field), Health::Healthy);
-    // Git's own pod runs, but no further pod of this image does.
+    // Git's own pod runs, but no copy of this image does.
     field.push(pod("web:bad"), 2);
     field.run(5);
     let (itself, node) = (bare(&field), field.node_of("web"));
@@ -134,7 +134,7 @@ fn the_pod_is_healthy_once_its_copies_are() {
 #[test]
 fn a_pod_that_serves_is_not_called_broken_for_want_of_room_for_copies() {
     let mut field = alone();
-    // Further pods of the same image do not come up.
+    // Copies of the same image do not start.
     field.fates.insert("web:1".to_owned(), Fate::Waits("Unschedulable"));
     scale(&mut field, 3);
     field.after(i64::from(field.snapshot().cluster().defaults.progress_deadline_seconds));

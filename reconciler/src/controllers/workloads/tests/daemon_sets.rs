@@ -1,4 +1,4 @@
-//! One pod on each node that fits, whatever becomes of nodes and templates.
+//! Tables for DaemonSets: one pod on each matching node, through any change of nodes and templates.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -35,7 +35,7 @@ fn at_once(mut set: DaemonSetSpec, nodes: u32) -> DaemonSetSpec {
     set
 }
 
-/// Changes the cluster beside the controller.
+/// Changes the cluster from outside the controller.
 fn edit(field: &mut Field, change: impl FnOnce(SnapshotBuilder) -> SnapshotBuilder) {
     field.builder = change(std::mem::take(&mut field.builder));
 }
@@ -56,7 +56,7 @@ fn beat(field: &mut Field, node: &str) {
     });
 }
 
-/// The node has been silent for so long that pods of others are replaced elsewhere.
+/// Evicts the node: it has been silent for so long that the pods of other workloads are replaced elsewhere.
 fn give_up(field: &mut Field, node: &str) {
     silence(field, node);
     let since = Timestamp::UNIX_EPOCH;
@@ -87,7 +87,7 @@ fn nodes(field: &Field) -> Vec<String> {
     images(field).into_keys().collect()
 }
 
-/// Nodes end what is not wanted any more.
+/// Marks every node as settled, so that nodes stop unwanted pods.
 fn settle(field: &mut Field) {
     for node in ["n1", "n2", "n3"] {
         edit(field, |builder| builder.put(&Key::Settled(node.to_owned()), &Settled::default()));
@@ -100,7 +100,7 @@ fn fresh(set: DaemonSetSpec) -> Field {
     field
 }
 
-/// On three nodes, with all that runs reported.
+/// A set on three nodes, with every running pod reported.
 fn settled(set: DaemonSetSpec) -> Field {
     let mut field = fresh(set);
     field.run(8);
@@ -133,7 +133,7 @@ fn each_node_has_a_pod_that_names_it_and_new_nodes_get_one() {
     at_rest(&mut field);
 }
 
-/// Seen red with numbers in the order in which nodes appear.
+/// Seen red with numbers given in the order in which nodes appear.
 #[test]
 fn a_node_gets_the_same_pod_again_when_etcd_was_lost_whatever_node_comes_first() {
     let all = |field: &Field| -> BTreeMap<String, String> {
@@ -162,7 +162,7 @@ fn a_node_that_does_not_fit_has_no_pod() {
     let mut field = fresh(picky.clone());
     field.run(4);
     assert_eq!(nodes(&field), ["n2"]);
-    // Its labels change.
+    // The set drops its node selector.
     field.push(daemon_set("web:1"), 2);
     field.run(8);
     assert_eq!(nodes(&field), ["n1", "n2", "n3"]);
@@ -172,7 +172,7 @@ fn a_node_that_does_not_fit_has_no_pod() {
     assert_eq!(health(field.snapshot(), &field.object), Health::Healthy);
 }
 
-/// As in Kubernetes, `NoSchedule` keeps new pods away, `NoExecute` drives out those that run.
+/// Matches Kubernetes: `NoSchedule` keeps new pods away, `NoExecute` evicts running ones.
 #[test]
 fn taints_keep_pods_away_unless_they_are_tolerated() {
     for (effect, keeps_running) in [(TaintEffect::NoSchedule, true), (TaintEffect::NoExecute, false)] {
@@ -203,7 +203,7 @@ fn taints_keep_pods_away_unless_they_are_tolerated() {
     }
 }
 
-/// Seen red with cordoned nodes that do not fit.
+/// Seen red with cordoned nodes treated as not matching.
 #[test]
 fn cordon_and_drain_leave_its_pods_and_new_ones_come_there() {
     for object in [
@@ -222,7 +222,7 @@ fn cordon_and_drain_leave_its_pods_and_new_ones_come_there() {
     }
 }
 
-/// Seen red with nodes that are given up among those that count.
+/// Seen red with evicted nodes counted.
 #[test]
 fn a_lost_node_keeps_its_pod_and_holds_nothing_up() {
     let mut field = settled(daemon_set("web:1"));
@@ -269,7 +269,7 @@ fn a_node_that_is_gone_takes_its_pod_along_and_one_that_cannot_be_read_does_not(
     silence(&mut field, "n2");
     field.run(2);
     assert_eq!(field.pods(), before);
-    // Its record alone is gone: it beats, and registers again.
+    // Only its record is gone: the node beats and registers again.
     edit(&mut field, |builder| builder.delete(&key));
     beat(&mut field, "n2");
     field.run(2);
@@ -318,7 +318,7 @@ fn the_new_pod_comes_once_the_old_one_is_gone_from_the_node() {
     field.plan();
     let left: BTreeSet<String> = field.pods().into_keys().collect();
     assert_eq!(left.len(), 2);
-    // The node still ends it: the binding is gone, the report is not.
+    // The node is still stopping it: the binding is gone, the report is not.
     let ended = before.difference(&left).next().unwrap();
     let node = field.node_of(ended);
     let id = NamespacedName::new("default", ended);
@@ -388,7 +388,7 @@ fn old_pods_that_do_not_work_are_replaced_at_once() {
     assert_eq!(health(field.snapshot(), &field.object), Health::Healthy);
 }
 
-/// Seen red with `target` that is always the wanted template.
+/// Seen red with a `target` that is always the wanted template.
 #[test]
 fn a_template_that_does_not_work_goes_back_and_only_one_node_was_without_a_pod() {
     let mut field = settled(daemon_set("web:1"));
@@ -408,7 +408,7 @@ fn a_template_that_does_not_work_goes_back_and_only_one_node_was_without_a_pod()
     assert_eq!(health(field.snapshot(), &field.object), Health::Healthy);
 }
 
-/// A node that is silent is no fault of the template, also if no pod is bound to it yet. Seen red without `on_its_node`.
+/// A silent node is no fault of the template, even before a pod is bound to it. Seen red without `on_its_node`.
 #[test]
 fn a_rollout_waits_for_a_silent_node_and_does_not_fail_for_it() {
     let mut field = settled(daemon_set("web:1"));
@@ -485,7 +485,7 @@ fn a_pod_has_what_its_template_says_its_node_and_the_tolerations_of_all_daemons(
     assert!(silent.is_tolerated_by(&pod.spec.tolerations, 0));
 }
 
-/// What happens between two plans.
+/// An event between two plans.
 #[derive(Debug, Clone, Copy)]
 enum Act {
     Push(u8),
@@ -511,7 +511,7 @@ fn act() -> impl Strategy<Value = Act> {
     ]
 }
 
-/// Nodes that count, and those of them with an available pod.
+/// Number of nodes that count, and number of those with an available pod.
 fn available(field: &Field) -> (usize, usize) {
     let snapshot = field.snapshot();
     let counted = snapshot.nodes.keys().filter(|node| !snapshot.is_evicted(node)).count();
@@ -551,7 +551,7 @@ fn happens(field: &mut Field, act: Act, most: u32, commit: u32) {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 128, ..ProptestConfig::default() })]
 
-    /// Seen red with `free` that leaves `down` out.
+    /// Seen red with a `free` that leaves `down` out.
     #[test]
     fn a_rollout_keeps_its_bounds_and_ends(most in 1u32..3, acts in prop::collection::vec(act(), 1..40)) {
         let mut field = fresh(at_once(daemon_set("web:0"), most));

@@ -1,4 +1,4 @@
-//! An etcd that was lost knows again where each workload stood, from the disk of the reconciler.
+//! Recovery of every workload's progress from the reconciler's disk after etcd was lost.
 
 use jiff::SignedDuration;
 use schema::keys::Key;
@@ -22,7 +22,7 @@ fn running(replicas: u32) -> Field {
     field
 }
 
-// Seen red without `take_back`: all six pods of the new template come at once, and the old ones are not known.
+// Seen red without `take_back`: all six pods of the new template come at once, and the old ones are unknown.
 #[test]
 fn a_rollout_goes_on_where_it_stood() {
     let mut field = running(6);
@@ -41,7 +41,7 @@ fn a_rollout_goes_on_where_it_stood() {
     assert!(field.rollout().complete);
 }
 
-// Seen red with `templates_of` that gives the wanted template as the last good one, too.
+// Seen red with a `templates_of` that also returns the wanted template as the last good one.
 #[test]
 fn no_key_is_written_twice() {
     let mut field = running(3);
@@ -53,7 +53,7 @@ fn no_key_is_written_twice() {
     assert_eq!(field.pods(), before);
 }
 
-// Seen red without `last_rollout`: the bad template is tried again, and there is nothing to go back to.
+// Seen red without `last_rollout`: the bad template is tried again, and there is nothing to roll back to.
 #[test]
 fn a_failed_template_stays_failed_and_the_last_good_one_serves() {
     let mut field = running(3);
@@ -87,7 +87,7 @@ fn a_scaled_workload_keeps_its_number_and_a_changed_one_rolls() {
     let scaler = Resource::HorizontalPodAutoscaler(serde_json::from_value(scaler).unwrap());
     let scaler = Object { resource: scaler, ..object("web", PodSpec::default()) };
     field.builder = std::mem::take(&mut field.builder).put(&Key::Object(scaler.reference()), &scaler);
-    // A commit came while etcd was away: what runs is replaced step by step.
+    // A commit arrived while etcd was away: the running pods are replaced step by step.
     field.push(rolling(replica_set(2, "web:2"), 1, 0), 3);
     field.plan();
     assert_eq!(field.pods(), before);
@@ -95,7 +95,7 @@ fn a_scaled_workload_keeps_its_number_and_a_changed_one_rolls() {
     assert_eq!(field.images(), ["web:2"; 5]);
 }
 
-/// Its reconciler was down for a day, in which another template was rolled out.
+/// The file is a day old, and another template was rolled out in that day.
 #[test]
 fn a_file_older_than_what_runs_counts_for_nothing() {
     let mut field = running(3);
@@ -115,7 +115,7 @@ fn a_file_older_than_what_runs_counts_for_nothing() {
     assert_eq!(field.pods(), before);
 }
 
-/// What changed within the last second before the loss does not make the file an old one.
+/// A change within the last second before the loss does not make the file outdated.
 #[test]
 fn a_pod_that_was_made_a_moment_before_the_loss_leaves_the_file_in_force() {
     let mut field = running(3);
@@ -150,7 +150,7 @@ fn a_workload_that_git_took_away_and_named_again_begins_anew() {
         let left = field.last_known.without_deleted(field.snapshot());
         left.inspect(|left| field.last_known = left.clone()).is_some()
     };
-    // Git names it, but nothing was applied yet; then the file that names it is broken.
+    // Git names the workload, but nothing was applied yet; then the file that names it is broken.
     field.builder = std::mem::take(&mut field.builder).delete(&object);
     assert!(!forgotten(&mut field));
     let broken = Quarantine {
@@ -164,13 +164,13 @@ fn a_workload_that_git_took_away_and_named_again_begins_anew() {
     let key = Key::Source(field.object.provenance.source.clone());
     field.builder = std::mem::take(&mut field.builder).put(&key, &status(vec![broken.clone()]));
     assert!(!forgotten(&mut field));
-    // Another file is broken, and Git does not name the workload; but a source that was not applied yet may.
+    // Another file is broken, and this source no longer names the workload; a source not applied yet still may.
     let other = Quarantine { file: "other.yaml".to_owned(), ..broken };
     let unread = SourceStatus { name: "b".to_owned(), applied_commit: None, ..source(SourceState::Pending) };
     let second = Key::Source("b".to_owned());
     field.builder = std::mem::take(&mut field.builder).put(&key, &status(vec![other])).put(&second, &unread);
     assert!(!forgotten(&mut field));
-    // It was, and does not: the workload is gone.
+    // That source is applied and does not name it: the workload is gone.
     let read = SourceStatus { name: "b".to_owned(), ..source(SourceState::Synced) };
     field.builder = std::mem::take(&mut field.builder).put(&second, &read);
     assert!(forgotten(&mut field) && !forgotten(&mut field));
@@ -181,7 +181,7 @@ fn a_workload_that_git_took_away_and_named_again_begins_anew() {
     assert!(field.images().iter().all(|image| image == BAD));
 }
 
-/// A pod that a push adds while etcd is filled again is younger than any file.
+/// A pod added by a push while etcd is being refilled is younger than any file.
 #[test]
 fn a_pod_that_begins_after_the_loss_leaves_the_file_in_force() {
     let mut field = running(3);
@@ -205,7 +205,7 @@ fn a_pod_that_begins_after_the_loss_leaves_the_file_in_force() {
     assert!(!is_in_force(-3600));
 }
 
-/// `evictAfterSeconds` above the deadline of the workload.
+/// Covers an `evictAfterSeconds` above the deadline of the workload.
 #[test]
 fn a_template_does_not_fail_while_its_pods_wait_for_their_nodes() {
     let mut field = running(3);
@@ -217,7 +217,7 @@ fn a_template_does_not_fail_while_its_pods_wait_for_their_nodes() {
         field.after(2);
         assert_eq!(field.rollout().failure, None);
     }
-    // The nodes did not come back: the pods begin elsewhere, and have the whole time for it.
+    // The nodes did not return: the pods start elsewhere, with the full deadline.
     field.waits_until = None;
     field.after(50);
     field.plan();

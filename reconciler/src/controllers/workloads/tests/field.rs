@@ -1,5 +1,5 @@
-//! A cluster on which workloads can be tried: the controller's own writes are carried out, pods get nodes, and
-//! nodes report what the test says. Time is the test's.
+//! A cluster for trying workloads: it applies the controller's writes, binds pods to nodes and makes
+//! nodes report the given fates. The test controls the time.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -22,21 +22,21 @@ use super::super::plan::plan;
 use crate::controllers::testing::{SnapshotBuilder, node_record, object, pod_ref, spec};
 use crate::controllers::{Change, LastKnown, Writes};
 
-/// How pods of a template turn out.
+/// Outcome of the pods of a template.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Fate {
-    /// Ready at the next look.
+    /// Ready at the next report.
     Ready,
     /// Never ready, with this reason.
     Waits(&'static str),
 }
 
-/// A workload `web`, and all that becomes of it.
+/// A workload `web` and the cluster around it.
 pub(super) struct Field {
     pub(super) builder: SnapshotBuilder,
     pub(super) now: Timestamp,
     pub(super) object: Object,
-    /// By the image of the template; those that are not here are ready at once.
+    /// Fates by image; pods of other images are ready immediately.
     pub(super) fates: BTreeMap<String, Fate>,
     pub(super) last_known: LastKnown,
     pub(super) waits_until: Option<Timestamp>,
@@ -77,7 +77,7 @@ impl Field {
         &self.builder.snapshot
     }
 
-    /// Git's next commit says this of the workload.
+    /// Applies the next commit of the workload.
     pub(super) fn push(&mut self, set: impl Into<Resource>, commit: u32) {
         let resource = set.into();
         let hash = Object::hash_of(&resource, &self.object.files);
@@ -94,7 +94,7 @@ impl Field {
         self.now += SignedDuration::from_secs(seconds);
     }
 
-    /// The controller's plan, carried out.
+    /// Runs the controller and applies its plan.
     pub(super) fn plan(&mut self) -> Writes {
         let last_known = Arc::new(self.last_known.clone()).without_outdated(self.snapshot());
         let plan = plan(self.snapshot(), &last_known, self.waits_until, self.now);
@@ -111,7 +111,8 @@ impl Field {
         plan
     }
 
-    /// Pods that are gone give up their nodes, new ones get the one that they name once it is ready, else one in turn.
+    /// Unbinds removed pods and binds new ones, to the node that they name once it is ready, else to each node in
+    /// turn.
     pub(super) fn bind(&mut self) {
         let snapshot = self.snapshot().clone();
         for (node, pod) in snapshot.bindings.keys() {
@@ -139,7 +140,7 @@ impl Field {
         }
     }
 
-    /// Live nodes report all pods that are bound to them, each as its image's fate says.
+    /// Makes live nodes report all pods bound to them, each according to the fate of its image.
     pub(super) fn report(&mut self) {
         let snapshot = self.snapshot().clone();
         for ((node, id), binding) in
@@ -172,7 +173,7 @@ impl Field {
         self.snapshot().rollouts[&self.object.reference()].value.clone()
     }
 
-    /// Names of the pods that should exist, with the image of each.
+    /// Names of the pods that should exist, with their images.
     pub(super) fn pods(&self) -> BTreeMap<String, String> {
         let pods = self.snapshot().pods.values();
         pods.map(|pod| (pod.value.name.clone(), pod.value.spec.containers[0].image.clone())).collect()
@@ -184,8 +185,8 @@ impl Field {
         images
     }
 
-    /// Etcd is lost, and filled with what Git says by another commit; nodes report nothing yet. What the reconciler
-    /// has on its disk is `last_known`.
+    /// Loses etcd and refills it from Git under another commit; nodes report nothing yet. The reconciler's disk
+    /// becomes `last_known`.
     pub(super) fn lose_etcd(&mut self) {
         self.keep();
         self.object.provenance.commit = "f".repeat(40);
@@ -198,7 +199,7 @@ impl Field {
         }
     }
 
-    /// The reconciler writes down what etcd holds.
+    /// Saves the content of etcd as the reconciler does on its disk.
     pub(super) fn keep(&mut self) {
         let settled = Key::Settled("n1".to_owned());
         let whole = self.builder.clone().put(&settled, &Settled::default()).snapshot;
@@ -206,7 +207,7 @@ impl Field {
         self.last_known = LastKnown::from_disk(&serde_json::from_str(&disk).unwrap());
     }
 
-    /// Nodes report to an etcd that was lost what they reported to the one before it.
+    /// Makes nodes repeat to the new etcd what they reported to the lost one.
     pub(super) fn report_again(&mut self, before: &Snapshot) {
         for ((node, pod), status) in &before.pod_status {
             let key = Key::PodStatus(node.clone(), pod.clone());
@@ -229,7 +230,7 @@ impl Field {
     }
 }
 
-/// What a node reports of a pod.
+/// Status that a node reports for a pod.
 pub(super) fn status(pod: &PodInstance, fate: Fate, now: Timestamp) -> PodStatus {
     let state = match fate {
         Fate::Ready => {

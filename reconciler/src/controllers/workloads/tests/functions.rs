@@ -1,4 +1,4 @@
-//! Functions, whose versions may wait for their image.
+//! Functions, including versions that wait for their image.
 
 use std::sync::Arc;
 
@@ -25,7 +25,7 @@ fn function() -> Object {
     Object { hash: "new".to_owned(), generation: 2, ..object_of("hello", Resource::Function(Arc::new(spec))) }
 }
 
-/// What the controller knows of the version before, which ran well and sleeps; a call asks for one replica.
+/// A function whose previous version ran well and sleeps, while a call asks for one replica.
 fn asleep(object: &Object, image: ImageState) -> SnapshotBuilder {
     let image = FunctionImage {
         reference: "minik8s.local/function:new".to_owned(),
@@ -79,7 +79,7 @@ fn made(plan: &Writes) -> Vec<(String, String)> {
     .collect()
 }
 
-// Seen red with the template of the object, which a held version has none of: no pod was made.
+// Seen red with the template of the object, which a held version lacks: no pod was created.
 #[test]
 fn a_version_that_is_not_built_leaves_the_one_before_to_be_woken() {
     let object = function();
@@ -108,7 +108,7 @@ fn a_version_that_is_built_takes_over() {
     );
 }
 
-// Seen red without functions among `workload_kinds`: another replica was made beside the one that can't be read.
+// Seen red without functions in `workload_kinds`: another replica was created next to the unreadable one.
 #[test]
 fn a_replica_that_cannot_be_read_stops_its_function() {
     let object = function();

@@ -1,5 +1,5 @@
-//! The reconciler that leads is killed between any two transactions of a rollout and of a scale-up: the next one comes
-//! to the same end, and no pod more was ever made.
+//! Kills the leading reconciler between any two transactions of a rollout and a scale-up: its successor reaches
+//! the same end, and no extra pod was ever created.
 
 use std::collections::BTreeSet;
 
@@ -9,22 +9,22 @@ use schema::keys::Key;
 use super::field::{Field, replica_set, rolling};
 use crate::controllers::{Change, Write};
 
-/// Carries a plan out up to a kill, which comes before the write of that number.
+/// Applies plans up to a kill, just before write number `killed_before`.
 struct Leader {
     written: usize,
     killed_before: usize,
-    /// Names of all pods that were ever made.
+    /// Names of all pods ever created.
     made: Vec<String>,
 }
 
 impl Leader {
-    /// The transactions of one plan; those after the kill are never sent.
+    /// Applies the transactions of one plan; those after the kill are never sent.
     fn act(&mut self, field: &mut Field) {
         let plan = super::super::plan::plan(field.snapshot(), &field.last_known, None, field.now);
         let mut writes = plan.writes.iter().peekable();
         while let Some(first) = writes.next() {
             if self.written == self.killed_before {
-                // Its successor plans anew, at once, on what is there.
+                // Its successor immediately plans again on the stored state.
                 self.killed_before = usize::MAX;
                 return self.act(field);
             }
@@ -51,7 +51,8 @@ impl Leader {
     }
 }
 
-/// A rollout of six pods, on which they are scaled to nine; how many transactions it took, what was made, what is left.
+/// Rolls out six pods and scales them to nine; returns the number of transactions, the pods created and the pods
+/// left.
 fn story(killed_before: usize) -> (usize, Vec<String>, Vec<String>) {
     let mut leader = Leader { written: 0, killed_before, made: Vec::new() };
     let mut field = Field::new(rolling(replica_set(6, "web:1"), 2, 1));
@@ -80,7 +81,7 @@ fn story(killed_before: usize) -> (usize, Vec<String>, Vec<String>) {
     (leader.written, leader.made, field.pods().into_keys().collect())
 }
 
-// Seen red where `free_names` gives a name again that has a pod, but no node yet.
+// Seen red with a `free_names` that reuses a name which has a pod, but no node yet.
 #[test]
 fn a_leader_killed_before_any_write_leaves_the_same_pods() {
     let (writes, made, left) = story(usize::MAX);

@@ -1,4 +1,4 @@
-//! What the workloads controller decides, on snapshots as etcd would hold them.
+//! Decisions of the workloads controller, on snapshots as etcd would hold them.
 
 mod bare;
 mod copies;

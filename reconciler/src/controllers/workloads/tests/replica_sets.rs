@@ -1,4 +1,4 @@
-//! Counting, naming, adopting, and what comes of a template that does not work.
+//! Counting, naming, adopting, and rollouts of a broken template.
 
 use schema::keys::Key;
 use schema::kinds::Health;
@@ -11,7 +11,7 @@ use crate::controllers::testing::{instance, pod_ref, spec};
 
 const BAD: &str = "web:bad";
 
-/// A replica set of `replicas` pods of `web:1` that all run.
+/// A replica set of `replicas` running pods of `web:1`.
 fn settled(replicas: u32) -> Field {
     let mut field = Field::new(replica_set(replicas, "web:1"));
     field.run(10);
@@ -64,7 +64,7 @@ fn scaling_changes_the_number_alone() {
 fn a_number_is_given_again_only_when_no_node_has_a_trace_of_it() {
     let mut field = settled(2);
     let first = field.pods().into_keys().next().unwrap();
-    // The record is gone, as after a write by hand; the pod's binding and report are still there.
+    // The record is gone, as after a manual write; the pod's binding and report remain.
     let node = field.node_of(&first);
     let status = field.snapshot().pod_status[&(node.clone(), pod_ref(&first))].value.clone();
     let mut ended = status;
@@ -104,7 +104,7 @@ fn a_pod_that_git_names_is_never_taken() {
     assert!(field.pods().contains_key(&format!("web-{hash}-2")));
 }
 
-/// Seen red with the deadline counted from the start alone: the rollout fails while it gets on.
+/// Seen red with the deadline counted from the start alone: the rollout fails while it makes progress.
 #[test]
 fn a_template_that_does_not_work_goes_and_the_last_good_one_serves() {
     let mut field = settled(4);
@@ -125,7 +125,7 @@ fn a_template_that_does_not_work_goes_and_the_last_good_one_serves() {
     let Health::Degraded { why } = health(field.snapshot(), &field.object) else { panic!("{rollout:?}") };
     assert!(why.contains("serves again"), "{why}");
 
-    // Another commit elsewhere changes nothing of it; one that touches the workload tries again.
+    // A commit elsewhere changes nothing; a commit that touches the workload tries again.
     field.run(50);
     assert_eq!(field.rollout().failure, Some(failure));
     field.push(rolling(replica_set(4, BAD), 1, 0), 3);

@@ -1,5 +1,5 @@
-//! Random worlds: whatever pods do, a rollout never has more pods than it may, never takes away more than it may by
-//! its own act, and comes to an end.
+//! Random worlds: whatever pods do, a rollout never exceeds its maximum number of pods, never removes more of them
+//! than allowed by its own action, and always ends.
 
 use std::collections::BTreeSet;
 
@@ -9,16 +9,16 @@ use schema::meta::NamespacedName;
 
 use super::field::{Fate, Field, replica_set, rolling, status};
 
-/// What happens between two plans.
+/// An event between two plans.
 #[derive(Debug, Clone)]
 enum Act {
     Push {
         replicas: u32,
         image: u8,
     },
-    /// This number of pods lose their records.
+    /// Deletes the records of this many pods.
     Forget(usize),
-    /// A pod is not ready any more.
+    /// Makes a pod not ready.
     Break(usize),
     Run,
     Wait(i64),
@@ -56,7 +56,7 @@ fn break_one(field: &mut Field, number: usize) {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 256, ..ProptestConfig::default() })]
 
-    /// Seen red with `room` that leaves the old pods out, and with `end_old` that leaves the least number out.
+    /// Seen red with a `room` that leaves the old pods out, and with an `end_old` that leaves the least number out.
     #[test]
     fn a_rollout_keeps_its_bounds_and_ends(
         (surge, unavailable) in (0u32..3, 0u32..3).prop_filter("one of both", |(s, u)| s + u > 0),

@@ -1,4 +1,4 @@
-//! What a folder of the disk is read as.
+//! Manifests read from a folder on disk.
 
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::symlink;
@@ -22,7 +22,7 @@ fn reported(folder: &Folder) -> Vec<(&str, &str)> {
     folder.passed_over.iter().map(|v| (v.file.as_str(), v.rule.as_str())).collect()
 }
 
-/// A repository with one commit of everything that lies in it.
+/// Commits everything below `root` to a new repository.
 fn commit(root: &Path) -> Repository {
     let repository = Repository::init(root).unwrap();
     let mut index = repository.index().unwrap();
@@ -52,7 +52,7 @@ fn a_link_that_a_proposal_may_have_made_is_not_followed_though_it_is_asked_for()
         let error = read(&inside.join(asked)).unwrap_err();
         assert!(matches!(&error, FolderError::Link { .. }), "{asked}: {error}");
     }
-    // The way to a repository is its user's own.
+    // Links on the path to a repository are the user's own.
     symlink(&inside, root.join("way")).unwrap();
     assert_eq!(names(&read(&root.join("way")).unwrap()), ["apps/a.yaml"]);
     assert_eq!(names(&read(&root.join("way/apps")).unwrap()), ["apps/a.yaml"]);
@@ -76,7 +76,7 @@ fn a_link_that_no_repository_holds_is_its_users_own() {
     symlink(&data, root.join("home/work")).unwrap();
     assert_eq!(names(&read(&root.join("home/work/repository")).unwrap()), ["apps/b.yaml"]);
     assert_eq!(names(&read(&root.join("home/work/a.yaml")).unwrap()), ["a.yaml"]);
-    // What lies behind it may be a repository with links of its own.
+    // The target may contain a repository with its own links.
     let error = read(&root.join("home/work/repository/linked")).unwrap_err();
     assert!(matches!(&error, FolderError::Link { link, .. } if link == "linked"), "{error}");
 }
@@ -131,7 +131,7 @@ fn paths_are_those_of_the_repository_whatever_part_of_it_is_read() {
     Repository::init(dir.path()).unwrap();
     assert_eq!(names(&read(&dir.path().join("apps")).unwrap()), ["apps/web/b.yaml"]);
     assert_eq!(names(&read(&dir.path().join("apps/web/b.yaml")).unwrap()), ["apps/web/b.yaml"]);
-    // Named by hand, so it is wanted.
+    // A path named explicitly is read even if ignored.
     assert_eq!(names(&read(&dir.path().join("broken")).unwrap()), ["broken/c.yaml"]);
     assert_eq!(names(&read(&dir.path().join("apps/skipped.yaml")).unwrap()), ["apps/skipped.yaml"]);
 }
@@ -180,7 +180,7 @@ fn folders_are_followed_down_to_a_bound() {
 fn a_file_that_cannot_be_opened_is_reported() {
     let dir = tempfile::tempdir().unwrap();
     put(dir.path(), "a.yaml", POD);
-    // A file that is gone, or became a link, since the folder was listed.
+    // A file that disappeared, or became a link, after the folder was listed.
     symlink("/etc/passwd", dir.path().join("b.yaml")).unwrap();
     let files = ["a.yaml", "b.yaml", "gone.yaml"].map(str::to_owned).to_vec();
     let (manifests, unreadable) = parse(files, dir.path());

@@ -1,4 +1,4 @@
-//! ConfigMaps and what uses them: whom a change replaces, what is refused, and that the values reach the agents.
+//! ConfigMaps and their users: replaced pods, refused commits, and values on their way to the agents.
 
 use std::io::Read as _;
 
@@ -42,14 +42,14 @@ fn repo(files: &[(&str, String)]) -> Repo {
     Repo::new(files)
 }
 
-/// Rule and message of all that the status says.
+/// Rule and message of every violation in the status.
 async fn said(cluster: &Cluster) -> Vec<String> {
     let status = cluster.status().await;
     let all = status.quarantined.iter().flat_map(|file| &file.violations);
     all.map(|one| format!("{}: {}", one.rule, one.message)).collect()
 }
 
-/// Red without `ContentRef::Object` in `in_hash`.
+/// Fails without `ContentRef::Object` in `in_hash`.
 #[tokio::test]
 async fn a_changed_value_replaces_the_users_of_its_map_and_no_others() {
     let mut repo = repo(&[
@@ -87,7 +87,7 @@ async fn a_changed_value_replaces_the_users_of_its_map_and_no_others() {
         assert_ne!(second[name].hash, first[name].hash, "{name}");
     }
 
-    // The file that a map is in is no part of it, and what was optional comes.
+    // The file of a map is not part of its content; and an optional map appears.
     repo.remove("maps.yaml");
     repo.set("moved.yaml", map("conf", "{COLOUR: blue}") + "---\n" + &map("other", "{COLOUR: red}"));
     repo.set("none.yaml", map("none", "{COLOUR: green}")).commit("Moved");
@@ -104,7 +104,7 @@ async fn a_changed_value_replaces_the_users_of_its_map_and_no_others() {
     assert_eq!(cluster.objects().await["e"].hash, second["e"].hash);
 }
 
-/// Red without the wishes in `links::references`.
+/// Fails without the wishes in `links::references`.
 #[tokio::test]
 async fn what_a_map_cannot_give_is_refused_unless_it_is_optional() {
     let binary = "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: conf}\nbinaryData: {COLOUR: cmVk}\ndata: {OTHER: x, 1st: y}\n";
@@ -146,7 +146,7 @@ async fn what_a_map_cannot_give_is_refused_unless_it_is_optional() {
     }
 }
 
-/// Red without `Scope::frozen`.
+/// Fails without `Scope::frozen`.
 #[tokio::test]
 async fn what_is_in_use_is_not_removed_and_if_immutable_not_changed() {
     let fixed = |data: &str| map("conf", data) + "immutable: true\n";
@@ -172,7 +172,7 @@ async fn what_is_in_use_is_not_removed_and_if_immutable_not_changed() {
     let what = "dangling-target: spec.containers[0].env[0].valueFrom.configMapKeyRef.name: ConfigMap/default/conf is removed by this commit";
     assert_eq!(said(&cluster).await, [what]);
 
-    // So it is while the user's own file can't be read.
+    // The same while the user's own file can't be read.
     repo.set("a.yaml", env("a", "conf", "").replace("image", "imgae"))
         .set("conf.yaml", fixed("{COLOUR: blue}"));
     repo.commit("Unreadable");
@@ -180,7 +180,7 @@ async fn what_is_in_use_is_not_removed_and_if_immutable_not_changed() {
     assert_eq!(cluster.objects().await, first);
 
     repo.remove("conf.yaml");
-    // With the user gone to another map, and one that nothing uses.
+    // With the user moved to another map, and a change to a map without users.
     repo.set("idle.yaml", map("idle", "{A: c}") + "immutable: true\n");
     repo.set("a.yaml", env("a", "conf2", "")).set("conf2.yaml", map("conf2", "{COLOUR: blue}"));
     repo.commit("Another name");
@@ -189,7 +189,7 @@ async fn what_is_in_use_is_not_removed_and_if_immutable_not_changed() {
     assert_eq!(cluster.names().await, ["a", "conf2", "idle"]);
 }
 
-/// Red without `held_content`: the pod has the new value, and the map has not.
+/// Fails without `held_content`: the pod has the new value, and the map does not.
 #[tokio::test]
 async fn users_wait_for_a_map_whose_file_waits() {
     let mut repo = repo(&[("a.yaml", env("a", "conf", "")), ("m.yaml", map("conf", "{COLOUR: red}"))]);
@@ -202,7 +202,7 @@ async fn users_wait_for_a_map_whose_file_waits() {
     assert_eq!(cluster.objects().await, first);
     let said = said(&cluster).await.join("\n");
     assert!(said.contains("ConfigMap/default/conf is in m.yaml, which can't be applied"), "{said}");
-    // A document that can't be read says nothing of its value: users stay as they are, and in no quarantine.
+    // An unreadable document gives no value: users stay unchanged and out of quarantine.
     repo.set("m.yaml", map("conf", "{COLOUR: [blue]}")).commit("Unreadable");
     cluster.settle().await;
     assert_eq!(cluster.objects().await, first);
@@ -210,7 +210,8 @@ async fn users_wait_for_a_map_whose_file_waits() {
     assert_eq!(cluster.status().await.quarantined.len(), 1);
 }
 
-/// Red without the keys of `envFrom` in the size, and with all keys in the record of who mounts them as files.
+/// Fails without the keys of `envFrom` in the size, and with every key in the record of a user that mounts them
+/// as files.
 #[tokio::test]
 async fn keys_that_do_not_fit_into_the_record_of_their_user_are_a_violation() {
     let keys: Vec<String> = (0..480).map(|n| format!("{}{n}: x", "K".repeat(80))).collect();
@@ -239,7 +240,7 @@ async fn keys_that_do_not_fit_into_the_record_of_their_user_are_a_violation() {
     assert_eq!((keys_of("b"), keys_of("c")), (0, 480));
 }
 
-/// Red without `values_of` in `Blobs::make`.
+/// Fails without `values_of` in `Blobs::make`.
 #[tokio::test]
 async fn a_megabyte_travels_by_digest() {
     let big: String = (0..64 * 1024).map(|line| format!("line {line:010}\n")).collect();

@@ -1,4 +1,4 @@
-//! Workflows whose state machine is another file of the repository, and cases beside a workflow in a plan.
+//! Workflows whose state machine is another file of the repository, and case files next to a workflow in a plan.
 
 use schema::kinds::Resource;
 use schema::records::SourceState;
@@ -25,7 +25,7 @@ fn repo() -> Repo {
     repo
 }
 
-// Seen red without `with_definitions` in the reading of a commit.
+// Seen red without `with_definitions` when a commit is read.
 #[tokio::test]
 async fn the_definition_is_the_other_file_whatever_becomes_of_it() {
     let mut repo = repo();

@@ -1,5 +1,5 @@
-//! Files and secrets of the repository that pods name: what an object says of them, when that changes,
-//! and what is refused.
+//! Files and secrets of the repository that pods name: their references in objects, changes to them, and
+//! violations.
 
 use std::fs;
 use std::io::Read as _;
@@ -43,8 +43,8 @@ fn snapshot(objects: impl IntoIterator<Item = Object>) -> Snapshot {
     snapshot
 }
 
-/// Red without `files` in `Object::hash_of`, and without the second look at unchanged manifests in
-/// `read_keeping` (it then keeps what it had resolved).
+/// Fails without `files` in `Object::hash_of`, and without checking unchanged manifests again in
+/// `read_keeping` (it then keeps the references resolved before).
 #[tokio::test]
 async fn a_changed_file_changes_the_objects_that_name_it_and_no_other() {
     let mut repo = repo(&[
@@ -53,7 +53,7 @@ async fn a_changed_file_changes_the_objects_that_name_it_and_no_other() {
         ("c.yaml", &pod("c", "one")),
         ("config/app/x.yaml", "just: text\n"),
         ("config/other.txt", "other\n"),
-        // Manifests are kept out by it, files for pods are not.
+        // Hides manifests, but not files for pods.
         (".minik8signore", "config/\n"),
     ]);
     let base = repo.git().refname_to_id("refs/heads/main").unwrap().to_string();
@@ -88,7 +88,7 @@ async fn a_changed_file_changes_the_objects_that_name_it_and_no_other() {
     assert_eq!(cluster.store.revision(), before, "nothing changed, nothing is written");
 }
 
-/// Red with registry logins in `in_hash`.
+/// Fails with registry logins in `in_hash`.
 #[tokio::test]
 async fn a_rotated_login_and_a_secret_that_moves_replace_no_pods() {
     let volume = "  volumes:\n  - {name: v, secret: {secretName: db}}\n";
@@ -141,13 +141,14 @@ async fn what_is_missing_or_plain_keeps_its_file_from_being_applied() {
     assert_eq!(cluster.names().await, ["a", "b", "c", "d"]);
     let b = cluster.objects().await["b"].clone();
     assert_eq!(b.files["secrets/db.age"].kind, BlobKind::Secret);
-    // The namespace's own goes before one for all.
+    // A secret of the namespace takes precedence over a shared one.
     repo.set("secrets/default/db.age", AGE).commit("Its own");
     cluster.settle().await;
     assert!(cluster.objects().await["b"].files.contains_key("secrets/default/db.age"));
 }
 
-/// Red without `make_again`, with the digest not compared in `BlobStore::open`, and with any digest served that is on disk.
+/// Fails without `make_again`, without comparing the digest in `BlobStore::open`, and with every digest on disk
+/// served.
 #[tokio::test]
 async fn only_what_is_live_is_served_and_what_is_missing_is_made_again() {
     let mut repo = repo(&[("a.yaml", &with_volume("a", "x.txt")), ("x.txt", "one\n")]);
@@ -170,7 +171,7 @@ async fn only_what_is_live_is_served_and_what_is_missing_is_made_again() {
     file.read_to_end(&mut bytes).unwrap();
     assert_eq!((bytes.len() as u64, size), (new.size, new.size));
     assert!(bytes.windows(4).any(|part| part == b"two\n"));
-    // A file that was cut off is as good as none.
+    // A truncated file counts as missing.
     fs::File::options()
         .write(true)
         .open(repo.state().join("reconciler/blobs").join(&new.digest))
@@ -179,7 +180,7 @@ async fn only_what_is_live_is_served_and_what_is_missing_is_made_again() {
         .unwrap();
     assert_eq!(blobs.open(&snapshot, &new.digest).unwrap().1, new.size);
 
-    // Other bytes of the same size; a process that saw the right ones does not look again.
+    // Other bytes of the same size; a process that has verified the right bytes does not check again.
     let path = repo.state().join("reconciler/blobs").join(&new.digest);
     fs::remove_file(&path).unwrap();
     fs::write(&path, vec![b'x'; usize::try_from(new.size).unwrap()]).unwrap();
@@ -221,7 +222,7 @@ fn pod_of(object: &Object) -> PodInstance {
     }
 }
 
-/// Red when the error of `store.make` ends the read.
+/// Fails when an error of `store.make` ends the read.
 #[tokio::test]
 async fn a_disk_that_takes_no_content_does_not_keep_the_rest_from_being_applied() {
     let repo = repo(&[("a.yaml", &with_volume("a", "x.txt")), ("b.yaml", &pod("b", "one")), ("x.txt", "x")]);
@@ -301,7 +302,7 @@ fn links_out_submodules_and_pointers_are_refused_by_name_and_remedy() {
         look(&git, inside(("p", blob("p"), FILE)), "conf"),
         look(&git, inside(("p", blob("p"), PROGRAM)), "conf")
     );
-    // Trees that name each other over and over hold no file, and are not walked to their end.
+    // Trees that nest each other many times hold no file, and are not walked to the end.
     let mut bomb = tree(&git, &[]);
     for _ in 0..12 {
         bomb = tree(&git, &[("a", bomb, FOLDER), ("b", bomb, FOLDER), ("c", bomb, FOLDER)]);
@@ -332,17 +333,17 @@ fn a_folder_of_the_disk_is_checked_as_its_commit_would_be() {
     write("config/x", "x");
     write("apps/secrets/db.age", AGE);
     assert_eq!(rules(&dir.path().join("apps")), ["apps/c.yaml repo-file"]);
-    // Whatever is asked for, the source's folder may be one above.
+    // Whatever path is checked, the source's folder may be above it.
     assert_eq!(rules(&dir.path().join("apps/b.yaml")), [""; 0]);
     assert_eq!(rules(dir.path()), ["apps/c.yaml repo-file"]);
-    // One path that can't be read hides nothing of the others.
+    // A path that can't be read hides no others.
     write("apps/d.yaml", &with_volume("d", &"n".repeat(300)));
     assert_eq!(rules(dir.path()), ["apps/c.yaml repo-file", "apps/d.yaml repo-file"]);
     write("apps/secrets/db.age", "password: x");
     assert_eq!(rules(&dir.path().join("apps/b.yaml")), ["apps/b.yaml secret-file"]);
 }
 
-// Seen red with the folder of a function taken for an optional one.
+// Seen red with the folder of a function treated as optional.
 #[test]
 fn a_function_whose_folder_is_missing_is_refused() {
     let dir = tempfile::tempdir().unwrap();

@@ -1,4 +1,4 @@
-//! What manifests name beside themselves: files, secrets, definitions, values of objects.
+//! Content referenced by manifests: files, secrets, definitions, values of objects.
 
 mod config_maps;
 mod definitions;

@@ -1,4 +1,4 @@
-//! The cluster's identity beside the secrets, and the lists of their keys.
+//! The cluster's identity next to the secrets, and the lists of their keys.
 
 use schema::content_refs::BlobKind;
 use schema::records::SourceState;
@@ -33,7 +33,7 @@ async fn a_new_version_of_the_identity_reaches_agents_and_changes_no_hash() {
     let first = cluster.objects().await;
     let blob = first["cluster"].files[IDENTITY].clone();
     assert_eq!((blob.kind, blob.source.as_str()), (BlobKind::Secret, "main"));
-    // Seen red with a list that volumes hold.
+    // Seen red with the list of recipients mounted by volumes.
     repo.set("secrets/recipients.txt", "# node-1\nage1x\n# node-4\nage1y\n");
     repo.set(IDENTITY, format!("{AGE}of four nodes")).commit("A fourth node");
     cluster.settle().await;
@@ -51,7 +51,7 @@ async fn a_new_version_of_the_identity_reaches_agents_and_changes_no_hash() {
     let reported = format!("{:?}", cluster.status().await);
     assert!(reported.contains("is not encrypted") && !reported.contains("CANARY"), "{reported}");
 
-    // Two people added nodes, and one version of Git was merged into the other.
+    // Two people added nodes, and Git merged one version into the other.
     let armour =
         "-----BEGIN AGE ENCRYPTED FILE-----\n<<<<<<< HEAD\nYWdl\n=======\n-----END AGE ENCRYPTED FILE-----\n";
     repo.set(IDENTITY, armour).commit("A merge");
@@ -103,7 +103,7 @@ async fn a_key_that_the_list_beside_a_secret_has_not_keeps_its_user_from_being_a
     assert_eq!(cluster.status().await.state, SourceState::Synced);
 }
 
-/// The keys of a SOPS file stand in clear; those of a job's login are checked as those of a pod.
+/// The keys of a SOPS file are in clear text; the keys for a job's login are checked like those for a pod.
 #[tokio::test]
 async fn a_file_of_sops_is_ciphertext_with_keys_and_one_in_clear_is_refused() {
     const SOPS: &str = include_str!("../../../../../schema/src/secrets/format/sops/testdata/db.sops.yaml");

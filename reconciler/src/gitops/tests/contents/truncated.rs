@@ -1,4 +1,4 @@
-//! Files of which a commit holds only the beginning.
+//! Files cut off within a commit.
 
 use schema::records::SourceStatus;
 
@@ -7,14 +7,14 @@ use crate::gitops::tests::kit::{Cluster, Repo, merge_of, pod, pods};
 
 const FILE: &str = "all.yaml";
 
-/// Three pods in one file, the first with a second image, and three in files of their own.
+/// Three pods in one file, the first with a second image, and three pods in separate files.
 async fn three_in_one() -> (Repo, Cluster, String) {
     let mut repo = Repo::new(pods(["x", "y", "z"]));
     let text = |image| [pod("a", image), pod("b", "one"), pod("c", "one")].join("---\n");
     repo.set(FILE, text("one")).commit("Three in one file");
     let mut cluster = Cluster::new(&repo).await;
     cluster.settle().await;
-    // From here on the commits of the three are not the same.
+    // From here on the three objects come from different commits.
     repo.set(FILE, text("two")).commit("One of them");
     cluster.settle().await;
     assert_eq!(cluster.names().await, ["a", "b", "c", "x", "y", "z"]);
@@ -25,11 +25,11 @@ fn quarantined(status: &SourceStatus) -> Vec<&str> {
     status.quarantined.iter().map(|file| file.file.as_str()).collect()
 }
 
-// Seen red with nothing marked, and with a base that may have files in quarantine.
+// Seen red with nothing marked, and with a base that may contain quarantined files.
 #[tokio::test]
 async fn a_file_truncated_within_a_valid_document_removes_nothing_however_many_commits_follow() {
     let (mut repo, mut cluster, text) = three_in_one().await;
-    // Of the second image, two letters are left.
+    // Two letters of the second image are left.
     let end = text.rfind("---\n").unwrap();
     let cut = &text[..end - 2];
     assert!(cut.contains("name: b\n") && cut.ends_with("image: on"), "{cut}");
@@ -46,19 +46,19 @@ async fn a_file_truncated_within_a_valid_document_removes_nothing_however_many_c
         cluster.settle().await;
     }
     assert_eq!(cluster.names().await, ["a", "b", "c", "x", "y", "z"]);
-    // It is meant.
+    // The cut is intended.
     repo.set(FILE, format!("{cut}\n# so\n")).commit("To end there");
     cluster.settle().await;
     assert_eq!(cluster.names().await, ["a", "b", "x", "y", "z"]);
 }
 
-// Seen red with only the commits of what is missing looked at.
+// Seen red with only the commits of the missing objects inspected.
 #[tokio::test]
 async fn a_file_that_is_cut_while_another_is_broken_removes_nothing_once_that_is_mended() {
     let (mut repo, mut cluster, text) = three_in_one().await;
     repo.set("broken.yaml", "kind: Pod\n").commit("Another file is broken");
     cluster.settle().await;
-    // From here on nothing is applied whole.
+    // From here on no commit is applied completely.
     let text = text.replace("image: two", "image: three");
     repo.set(FILE, &*text).commit("A change beside it");
     cluster.settle().await;
@@ -76,7 +76,7 @@ async fn the_last_documents_of_a_file_are_taken_out_like_any() {
     repo.set(FILE, &text[..text.rfind("---\n").unwrap()]).commit("Without c");
     cluster.settle().await;
     assert_eq!(cluster.names().await, ["a", "b", "x", "y", "z"]);
-    // Moved to a file of its own, and another field of the one before it removed.
+    // Moved to its own file, while the document before it loses another field.
     let text = [pod("a", "two"), pod("b", "one") + "  restartPolicy: Never\n", pod("c", "one")].join("---\n");
     repo.set(FILE, &*text).commit("All three");
     cluster.settle().await;

@@ -1,4 +1,4 @@
-//! What people do to a repository, at random: the files that should be, and those that are broken.
+//! Random changes to a repository: its intended files, and those that are broken.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -9,12 +9,12 @@ use schema::meta::ObjectRef;
 
 use super::super::kit::Files;
 
-/// Names that groups may have.
+/// Number of possible group names.
 const NAMES: u32 = 90;
-/// About this many groups there are: enough that a third of their objects is more than the budget.
+/// Typical number of groups: enough that a third of their objects exceeds the budget.
 const GROUPS: usize = 45;
 
-/// An object of some kind, with what it refers to.
+/// An object of some kind, with the objects that it refers to.
 #[derive(Debug, Clone)]
 struct Group {
     kind: Kind,
@@ -22,18 +22,18 @@ struct Group {
     file: String,
 }
 
-/// A repository as it is meant, and as it is.
+/// A repository: the intended content and the actual one.
 pub(super) struct Fleet {
-    /// By the number in their name.
+    /// Groups by the number in their name.
     groups: BTreeMap<u32, Group>,
-    /// Files that can't be read, with what is in them.
+    /// Content of the files that can't be read.
     broken: BTreeMap<String, String>,
     random: Box<dyn FnMut(u32) -> u32 + Send>,
-    /// What was done since the last commit, for messages.
+    /// Changes since the last commit, for messages.
     pub(super) done: Vec<String>,
 }
 
-/// The Cluster object has this number, as there may be one only.
+/// Number of the Cluster object, of which only one may exist.
 const CLUSTER: u32 = NAMES;
 
 impl Fleet {
@@ -48,12 +48,12 @@ impl Fleet {
         (self.random)(bound)
     }
 
-    /// Some file can't be read.
+    /// True if some file can't be read.
     pub(super) fn is_broken(&self) -> bool {
         !self.broken.is_empty()
     }
 
-    /// The files as they are meant to be.
+    /// The intended files.
     fn whole(&self) -> Files {
         let mut files = Files::new();
         for (number, group) in &self.groups {
@@ -66,7 +66,7 @@ impl Fleet {
         files
     }
 
-    /// The files as they are.
+    /// The files as they are, including the broken ones.
     pub(super) fn files(&self) -> Files {
         let mut files = self.whole();
         files.insert("README.md".to_owned(), "# Ours\n".to_owned());
@@ -74,7 +74,7 @@ impl Fleet {
         files
     }
 
-    /// Objects that somebody wants, whether their file can be read or not.
+    /// Intended objects, whether their file can be read or not.
     pub(super) fn meant(&self) -> BTreeSet<ObjectRef> {
         let files = self.whole().into_iter();
         files
@@ -83,7 +83,7 @@ impl Fleet {
             .collect()
     }
 
-    /// One to four changes.
+    /// Makes one to four changes.
     pub(super) fn edit(&mut self) {
         self.done.clear();
         for _ in 0..=self.below(4) {
@@ -98,14 +98,14 @@ impl Fleet {
                 17 => self.delete_file(),
                 18..=19 => self.break_file(),
                 20..=22 => self.repair(),
-                // Fresh groups instead: what is deleted is more than the budget.
+                // Replaces most groups by fresh ones, which deletes more than the budget allows.
                 23 if self.below(4) == 0 => self.replace_most(),
                 _ => self.create(),
             }
         }
     }
 
-    /// Every file can be read again.
+    /// Makes every file readable again.
     pub(super) fn repair_all(&mut self) {
         self.broken.clear();
     }
@@ -125,7 +125,7 @@ impl Fleet {
         files.into_iter().nth(at as usize)
     }
 
-    /// An old file or a new one.
+    /// Chooses an existing file or a new one.
     fn place(&mut self) -> String {
         let folder = ["", "apps/", "apps/blue/", "z/"][self.below(4) as usize];
         format!("{folder}f{}.yaml", self.below(20))
@@ -214,7 +214,7 @@ impl Fleet {
         (0..GROUPS / 2).for_each(|_| self.create());
     }
 
-    /// A break that leaves a file in which nothing can be relied on.
+    /// Breaks a file so that nothing in it can be relied on.
     fn break_file(&mut self) {
         let Some(file) = self.any_file() else { return };
         let Some(mut text) = self.whole().remove(&file) else { return };
@@ -224,7 +224,7 @@ impl Fleet {
             let wound = ["\0", "\n\t- }{", "\nspce: {}\n", "<<<<<<< HEAD\n"][self.below(4) as usize];
             let mut broken = text.clone();
             broken.insert_str(at, wound);
-            // Within a text of many lines, some of these are just more text.
+            // Within a multi-line string, some of these are just more text.
             if load_file(&file, broken.as_bytes()).has_errors() {
                 text = broken;
                 self.say(format!("break {file}"));

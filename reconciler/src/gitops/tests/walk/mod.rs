@@ -1,7 +1,7 @@
 //! A walk of random commits on a real etcd: whatever is committed, and whenever the process dies,
-//! nothing goes that somebody wants, and in the end etcd says what the last commit says.
+//! no wanted object is removed, and in the end etcd matches the last commit.
 //!
-//! `MINIK8S_ROUNDS` is the number of commits, `MINIK8S_SEED` another walk; failures name both.
+//! `MINIK8S_ROUNDS` is the number of commits, `MINIK8S_SEED` the seed of the walk; failures name both.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -25,7 +25,7 @@ use site::Site;
 /// Commits of a walk in a plain `cargo test`.
 const COMMITS: u64 = 60;
 
-/// What a file says of one object; nothing here comes from a plan.
+/// Content of a file for one object; nothing here comes from a plan.
 #[derive(Debug, Clone, PartialEq)]
 struct Wanted {
     draft: Arc<DraftObject>,
@@ -33,7 +33,7 @@ struct Wanted {
     line: u32,
 }
 
-/// Reads files as the commit has them, each content once.
+/// Reads the files of a commit, each content once.
 #[derive(Default)]
 struct Reader {
     read: BTreeMap<String, (String, Vec<(ObjectRef, Wanted)>)>,
@@ -57,7 +57,7 @@ impl Reader {
     }
 }
 
-/// Why what etcd holds is not what the file says, if it is not.
+/// Describes the difference between etcd and the file; `None` if they agree.
 fn difference(object: &Object, wanted: &Wanted) -> Option<String> {
     let from = &object.provenance;
     let same = object.resource == wanted.draft.resource
@@ -69,7 +69,7 @@ fn difference(object: &Object, wanted: &Wanted) -> Option<String> {
     (!same).then(|| format!("etcd has {object:#?}\nwanted {wanted:#?}"))
 }
 
-/// How much of each there was: a walk that meets nothing proves nothing.
+/// Counts of events: a walk without events proves nothing.
 #[derive(Debug, Default)]
 struct Met {
     looks: u32,
@@ -87,7 +87,7 @@ struct Walk {
     fleet: Fleet,
     site: Site,
     reader: Reader,
-    /// What etcd held at the last look.
+    /// Content of etcd at the last check.
     before: BTreeMap<ObjectRef, Object>,
     met: Met,
 }
@@ -118,7 +118,7 @@ impl Walk {
         }
     }
 
-    /// Lets the loop look, and looks at etcd.
+    /// Runs the loop, and checks etcd.
     async fn look(&mut self, hint: &str) {
         match self.fleet.below(10) {
             0 => {
@@ -165,7 +165,7 @@ impl Walk {
         self.before = objects;
     }
 
-    /// Everything is mended and released: etcd is the commit, no more and no less.
+    /// Repairs and releases everything: etcd must match the commit exactly.
     async fn end(&mut self, hint: &str) {
         self.fleet.repair_all();
         self.repo.files = self.fleet.files();
@@ -189,7 +189,7 @@ async fn a_walk_of_random_commits_on_a_real_etcd_loses_nothing_and_ends_at_the_l
     let mut walk = Walk::begin(seed).await;
     for step in 1..=commits {
         walk.commit(step);
-        // Now and then several commits lie between two looks.
+        // Sometimes several commits come between two runs.
         if walk.fleet.below(8) > 0 {
             walk.look(&named(&format!("commit {step}"))).await;
         }

@@ -1,4 +1,4 @@
-//! A real etcd with the loop on it, and what it holds.
+//! A real etcd, its content, and the source loop on it.
 
 use std::collections::BTreeMap;
 use std::future::{Future as _, poll_fn};
@@ -25,9 +25,9 @@ use super::support::PrivateEtcd;
 use crate::git::SourceConfig;
 use crate::gitops::SourceLoop;
 
-/// Longest wait for the reflector to see what is in etcd.
+/// Longest wait for the reflector to catch up with etcd.
 const PATIENCE: Duration = Duration::from_secs(20);
-/// So often the loop runs at most for one commit.
+/// Maximum number of runs of the loop for one commit.
 const RUNS_MAX: usize = 40;
 
 /// etcd, the reflector, and the loop.
@@ -58,18 +58,18 @@ impl Site {
         Self { store, snapshot, fence, config, state, sync, _reflector: token.drop_guard(), _etcd: etcd }
     }
 
-    /// The process was started anew: nothing is remembered.
+    /// Restarts the process, which remembers nothing.
     pub(super) fn restart(&mut self) {
         self.sync = new_loop(&self.config, &self.state, &self.store, &self.snapshot, self.fence);
     }
 
-    /// And on another disk.
+    /// Restarts the process with an empty state directory.
     pub(super) fn restart_elsewhere(&mut self) {
         let _ = std::fs::remove_dir_all(&self.state);
         self.restart();
     }
 
-    /// A run whose process is killed at its `waits`-th wait, wherever that is, and started anew.
+    /// Starts a run, kills its process at its `waits`-th wait, wherever that is, and restarts it.
     pub(super) async fn killed(&mut self, waits: u32) {
         self.catch_up().await;
         {
@@ -87,7 +87,7 @@ impl Site {
         self.restart();
     }
 
-    /// Runs until there is nothing left to do.
+    /// Runs the loop until nothing is left to do.
     pub(super) async fn settle(&mut self, hint: &str) {
         let mut said = Vec::new();
         for _ in 0..RUNS_MAX {
@@ -101,7 +101,7 @@ impl Site {
         panic!("{hint}: the loop does not come to rest: {said:?}\n{:#?}", self.status().await);
     }
 
-    /// The reflector shows what is in etcd now.
+    /// Waits until the reflector shows the present content of etcd.
     async fn catch_up(&mut self) {
         let newest = self.store.list(&Key::Leader.to_string()).await.unwrap().revision;
         let seen = async {
@@ -117,7 +117,7 @@ impl Site {
         codec::decode(&found.expect("a status").value).unwrap()
     }
 
-    /// What etcd holds, read from etcd.
+    /// Objects read directly from etcd.
     pub(super) async fn objects(&self) -> BTreeMap<ObjectRef, Object> {
         let items = self.store.list(prefix::OBJECTS).await.unwrap().items.into_iter();
         items
@@ -142,7 +142,7 @@ fn new_loop(
     SourceLoop::new(config.clone(), state.to_owned(), Arc::clone(store), snapshot.clone(), fence, events)
 }
 
-/// One run; whether there was anything to decide.
+/// Runs the loop once; returns true if there was something to decide.
 async fn run(sync: &mut SourceLoop) -> Result<bool, String> {
     let observed = match sync.observe().await {
         Ok(Observation::Ready(observed)) => observed,

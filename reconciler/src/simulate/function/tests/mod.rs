@@ -1,4 +1,4 @@
-//! Traces in their two forms, and what is said of bad ones.
+//! Traces in their two forms, and error messages for invalid ones.
 
 use schema::kinds::Resource;
 use schema::kinds::function::FunctionSpec;

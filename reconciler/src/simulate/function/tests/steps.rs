@@ -1,8 +1,8 @@
-//! The decider alone.
+//! The decider alone, step by step.
 
 use super::*;
 
-/// As upstream's `newTestAutoscaler` has it.
+/// The config of upstream's `newTestAutoscaler`.
 fn fixture(target: f64, burst: f64) -> Value {
     json!({
         "target": target, "totalPerPod": target / 0.75, "panicThreshold": 2, "maxScaleUpRate": 10,
@@ -31,7 +31,7 @@ fn a_surge_and_its_end() {
     );
 }
 
-/// What each step desires, none where it is not valid.
+/// Desired replicas of each step; `None` if the step is not valid.
 fn desired(fields: &str, trace: &Value) -> Vec<Option<u32>> {
     let Report::Steps { steps } = report(fields, trace) else { panic!("{trace}") };
     for step in steps.iter().filter(|step| !step.valid) {
@@ -46,13 +46,13 @@ fn what_is_null_or_left_out() {
         {"at": 0, "stableConcurrency": null, "panicConcurrency": null},
         {"at": 1, "stableConcurrency": 90},
         {"at": 2, "ready": null, "stableConcurrency": 90, "panicConcurrency": 90},
-        // Without a number of its own the last known one counts: 30 at most.
+        // Without its own number of ready replicas, a step uses the last known one: 30 at most.
         {"at": 3, "stableConcurrency": 900, "panicConcurrency": 90},
         {"at": 4, "ready": 4, "stableConcurrency": 900, "panicConcurrency": 90},
         {"at": 5, "stableConcurrency": 900, "panicConcurrency": 90},
     ]});
     assert_eq!(desired("", &trace), [None, None, None, Some(30), Some(40), Some(40)]);
-    // Nobody says how many are ready.
+    // No step gives the number of ready replicas.
     let trace = json!({"config": null, "ready": null, "steps": [{"at": 0, "stableConcurrency": 9, "panicConcurrency": 9}]});
     assert_eq!(desired("", &trace), [None]);
 }
@@ -76,7 +76,7 @@ fn a_step_changes_the_config_from_then_on() {
         step(json!({"target": 10, "activationScale": 4})),
         step(json!({"target": 100, "activationScale": 1, "reachable": false})),
     ]});
-    // 30 / 7 rounded up; Knative's own limits before that are a half and a thousandfold.
+    // 30 / 7 rounded up; Knative's own limits before that are one half and a thousandfold.
     assert_eq!(desired("concurrency: 10", &trace), [5, 30, 30, 4, 1].map(Some));
 }
 

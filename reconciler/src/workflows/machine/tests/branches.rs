@@ -1,4 +1,4 @@
-//! Parallel and Map.
+//! The Parallel and Map states.
 
 use serde_json::json;
 
@@ -109,7 +109,7 @@ fn no_more_items_are_under_way_than_may() {
     ] {
         let mut played = Played::begin(spec(&map(fields)), json!(items));
         assert_eq!(played.run.pending().calls.len(), most, "{fields}");
-        // The last that runs is answered first.
+        // The most recent running call is answered first.
         while played.run.outcome().is_none() {
             let (id, payload) =
                 played.run.pending().calls.last().map(|call| (call.id, call.payload.clone())).unwrap();

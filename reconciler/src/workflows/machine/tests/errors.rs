@@ -12,7 +12,7 @@ fn task(fields: &str) -> String {
     )
 }
 
-/// The workflow alone, without the state that nothing leads to.
+/// A workflow of this Task alone, without the state `caught`, which nothing would lead to.
 fn alone(fields: &str) -> String {
     format!("{{startAt: t, states: {{t: {{type: Task, function: f, {fields}, end: true}}}}}}")
 }
@@ -150,7 +150,7 @@ fn a_function_that_takes_too_long_or_gives_no_sign_of_life_times_out() {
     alive.go_on();
     assert_eq!(alive.outcome()["caught"]["Error"], "States.Timeout");
     assert!(alive.kinds().contains(&"TaskTimedOut"));
-    // Without the beats, which are no entries, the journal leads to the same.
+    // Without the heartbeats, which are not entries, the journal leads to the same run.
     let mut again = begin();
     for (at, event) in alive.journal.iter().filter(|(_, event)| !matches!(event, Event::Beat { .. })) {
         again.now = *at;

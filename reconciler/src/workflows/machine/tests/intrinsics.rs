@@ -1,4 +1,4 @@
-//! The 18 functions.
+//! The 18 intrinsic functions.
 
 use schema::kinds::workflow::Intrinsic;
 use serde_json::{Value as Json, json};
@@ -127,7 +127,7 @@ fn no_function_makes_more_than_256_kib_also_for_another_one() {
     assert_eq!(value(twice, half), json!(2), "what a function has given back counts no more");
 }
 
-// Each with each other, they would be compared for minutes.
+// Comparing every pair would take minutes.
 #[test]
 fn a_long_list_has_its_values_once_each_soon() {
     let numbers: Vec<u32> = (0..40_000).collect();

@@ -1,4 +1,4 @@
-//! The bounds of a run.
+//! Limits of a run.
 
 use serde_json::json;
 
@@ -40,7 +40,7 @@ fn a_run_whose_journal_grows_without_states_ends_after_25_000_entries() {
 
 #[test]
 fn data_has_at_most_256_kib() {
-    // Two quotes are part of it.
+    // The two quotes count.
     let most = json!("x".repeat(PAYLOAD_MAX_BYTES - 2));
     let more = json!("x".repeat(PAYLOAD_MAX_BYTES - 1));
     let failed = json!({"failed": "States.DataLimitExceeded"});
@@ -75,7 +75,7 @@ fn data_is_nested_100_levels_at_most() {
     assert_eq!(passed("comment: input", nested(DEPTH_MAX)), nested(DEPTH_MAX));
     assert_eq!(passed("comment: input", nested(DEPTH_MAX + 1)), failed);
     assert_eq!(passed("parameters: {in.$: $}", nested(DEPTH_MAX)), failed, "an output");
-    // The size of its data alone would end this tens of thousands of levels deep.
+    // Its data size alone would end this only tens of thousands of levels deep.
     let wraps = "{startAt: a, states: {a: {type: Pass, parameters: {a.$: $}, next: b}, b: {type: Choice, \
                  choices: [{variable: $.x, isPresent: true, next: e}], default: a}, e: {type: Succeed}}}";
     let played = play(wraps, json!({}), |_| Ok(json!(null)));
@@ -123,7 +123,7 @@ fn the_answers_of_a_run_have_a_bound_in_all() {
     assert_eq!(played.outcome(), json!({"failed": "Minik8s.RunDataLimitExceeded"}));
     assert_eq!(played.run.events() as usize, 2 * RUN_MAX_BYTES / PAYLOAD_MAX_BYTES + 1);
 
-    // So have its errors: each lies in the journal, as long as a function's traceback.
+    // Errors are bounded, too: each is in the journal, and may be as long as a function's traceback.
     let text = "{startAt: t, states: {t: {type: Task, function: f, end: true, \
                 retry: [{errorEquals: [E], intervalSeconds: 1, backoffRate: 1, maxAttempts: 99999}]}}}";
     let cause: &str = Box::leak("x".repeat(4 * 1024).into_boxed_str());
@@ -132,7 +132,7 @@ fn the_answers_of_a_run_have_a_bound_in_all() {
     assert_eq!(played.run.events() as usize, 2 * (RUN_MAX_BYTES / (cause.len() + 1)) + 1);
 }
 
-/// A Map over `items` of what is around it; `inner` is its state, named by how deep it lies.
+/// A Map over `items`; `inner` is its state, named by its nesting depth.
 fn map_of(items: &str, fields: &str, inner: &str) -> String {
     let name = format!("s{}", inner.matches("itemProcessor").count());
     format!(
@@ -163,7 +163,8 @@ fn a_template_in_a_template_stops_growing_at_256_kib() {
     }
 }
 
-// The field that goes too far is named before the rest is made; what is whole names itself.
+// The field that exceeds the limit is named before the rest is built; a template that is too large as a whole names
+// itself.
 #[test]
 fn a_template_stops_at_the_field_that_makes_it_too_large() {
     let input = json!({"half": "x".repeat(200 * 1024), "name": "x"});
@@ -199,7 +200,7 @@ fn all_that_the_branches_of_a_run_hold_has_a_bound() {
             );
             format!("{{startAt: w{n}, states: {{{states}}}}}")
         };
-        // Twice, so that what the first has given back counts no more.
+        // Twice, so that space released by the first no longer counts.
         let state = |name: &str, next: &str| {
             let all: Vec<_> = (0..count).map(|n| branch(format!("{name}{n}"))).collect();
             format!("{name}: {{type: Parallel, resultPath: null, {next}, branches: [{}]}}", all.join(", "))
@@ -238,7 +239,7 @@ fn a_run_makes_40_calls_at_once_however_its_maps_are_nested() {
             assert_eq!(pending.calls.len(), CALLS_MAX.min(in_all - answered), "after {answered}");
             let limits = pending.timers.len() - 1 - pending.heartbeats.len();
             assert_eq!(limits, pending.calls.len(), "a limit begins with its call");
-            // Those that wait come in the order of their states.
+            // Waiting calls come in the order of their states.
             let last = pending.calls.last().unwrap();
             let event = Event::Returned { call: last.id, output: json!(last.step) };
             assert!(played.step(event));

@@ -1,4 +1,4 @@
-//! Runs on workflows in a few lines.
+//! Runs of small workflows.
 
 mod branches;
 mod data;
@@ -16,10 +16,10 @@ use serde_json::{Value as Json, json};
 
 use super::{Call, Event, HistoryEvent, Outcome, Run, RunContext};
 
-/// What a call is answered with.
+/// Answer to a call.
 type Answer = Result<Json, (&'static str, &'static str)>;
 
-/// The workflow that the text is, JSON or YAML, in whatever spelling.
+/// Parses a workflow from JSON or YAML, in either spelling.
 fn spec(text: &str) -> WorkflowSpec {
     let loaded = load_definition("flow.yaml", text.as_bytes());
     assert!(!loaded.has_errors(), "{:#?}", loaded.violations);
@@ -39,12 +39,12 @@ fn context(input: Json) -> RunContext {
     }
 }
 
-/// This many seconds after the beginning.
+/// Time `seconds` after the start.
 fn at(seconds: i64) -> Timestamp {
     Timestamp::UNIX_EPOCH + SignedDuration::from_secs(seconds)
 }
 
-/// A run to its end.
+/// A run played to its end.
 struct Played {
     spec: WorkflowSpec,
     run: Run,
@@ -66,14 +66,14 @@ impl Played {
         true
     }
 
-    /// Goes on while nothing outside is waited for.
+    /// Advances while nothing outside is waited for.
     fn go_on(&mut self) {
         while self.run.pending().continues {
             assert!(self.step(Event::Continue));
         }
     }
 
-    /// To the end: calls are answered at once, and time goes on where there are none.
+    /// Runs to the end: calls are answered immediately, and without calls time advances.
     fn finish(mut self, mut answer: impl FnMut(&Call) -> Answer) -> Self {
         while self.run.outcome().is_none() {
             let pending = self.run.pending();
@@ -100,13 +100,13 @@ impl Played {
         said(self.run.outcome())
     }
 
-    /// The events' names, with the state of those that do not name its type.
+    /// Names of the events, with the state where the name does not give its type.
     fn kinds(&self) -> Vec<&str> {
         self.history.iter().map(|event| event.kind.as_ref()).collect()
     }
 }
 
-/// The output of a run that succeeded; name of the error of one that failed, or how else it ended.
+/// Output of a run that succeeded; name of the error of a failed run, or its other end.
 fn said(outcome: Option<&Outcome>) -> Json {
     match outcome {
         Some(Outcome::Succeeded { output }) => output.clone(),
@@ -117,17 +117,17 @@ fn said(outcome: Option<&Outcome>) -> Json {
     }
 }
 
-/// What comes of a workflow whose functions answer so.
+/// Outcome of a workflow whose functions answer so.
 fn play(text: &str, input: Json, answer: impl FnMut(&Call) -> Answer) -> Played {
     Played::begin(spec(text), input).finish(answer)
 }
 
-/// What comes of a workflow that calls no functions.
+/// Outcome of a workflow that calls no functions.
 fn outcome(text: &str, input: Json) -> Json {
     play(text, input, |call| panic!("calls {}", call.function)).outcome()
 }
 
-/// What a Pass with these fields makes of the input.
+/// Output of a Pass state with these fields.
 fn passed(fields: &str, input: Json) -> Json {
     outcome(&format!("{{startAt: a, states: {{a: {{type: Pass, end: true, {fields}}}}}}}"), input)
 }

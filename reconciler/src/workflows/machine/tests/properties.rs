@@ -1,5 +1,5 @@
-//! What holds for any workflow and any order of events: it ends, late events and such that come twice change
-//! nothing, and its journal gives the same run again.
+//! Properties of any workflow and any order of events: it ends, late and duplicate events change
+//! nothing, and its journal reproduces the run.
 
 use jiff::{SignedDuration, Timestamp};
 use proptest::prelude::*;
@@ -7,7 +7,7 @@ use serde_json::{Map, Value as Json, json};
 
 use super::{Event, Played, Run, at, context, spec};
 
-/// Choices of a test, one after another.
+/// Source of a test's choices, one after another.
 struct Choices {
     all: Vec<u8>,
     next: usize,
@@ -21,7 +21,7 @@ impl Choices {
     }
 }
 
-/// A machine without circles: each state leads to the next.
+/// A machine without cycles: each state leads to the next.
 fn machine(choices: &mut Choices, depth: usize, names: &mut usize) -> Json {
     let length = 1 + choices.below(3);
     let first = *names;
@@ -67,7 +67,7 @@ fn state(choices: &mut Choices, depth: usize, names: &mut usize, next: Option<&s
     }
 }
 
-/// One of the events that could come now.
+/// Chooses one of the events possible now.
 fn event(run: &Run, now: &mut Timestamp, choices: &mut Choices) -> Event {
     let pending = run.pending();
     let kinds = usize::from(pending.continues) + pending.calls.len() + usize::from(!pending.continues);
@@ -99,17 +99,17 @@ proptest! {
         let mut definition = machine(&mut choices, 0, &mut 0);
         definition["timeoutSeconds"] = json!(3600);
         let spec = spec(&definition.to_string());
-        // Without serde_json's `float_roundtrip`, a number is not always read as it was written.
+        // Without serde_json's `float_roundtrip`, a number is not always read back as written.
         let input = json!({"items": [1, 2, 3], "number": number});
         let mut played = Played::begin(spec.clone(), input.clone());
         while played.run.outcome().is_none() {
             let event = event(&played.run, &mut played.now, &mut choices);
             prop_assert!(played.step(event), "what is asked for is taken");
             prop_assert!(played.run.events() < 2000, "it does not end");
-            // Stored and read again at any point.
+            // Stored and read back at any point.
             let stored = serde_json::to_string(&played.run).unwrap();
             prop_assert_eq!(&serde_json::from_str::<Run>(&stored).unwrap(), &played.run);
-            // What came before comes again, late. Seen red with a clock that such an event puts forward.
+            // An old event arrives again, late. Seen red with a clock that such an event moves forward.
             let before = played.run.clone();
             for _ in 0..2 {
                 let (_, again) = played.journal[choices.below(played.journal.len())].clone();

@@ -1,4 +1,4 @@
-//! What each type of state does.
+//! Every type of state.
 
 use serde_json::{Value as Json, json};
 
@@ -28,7 +28,7 @@ states:
         (json!({"x": 3, "y": "3", "s": "b"}), json!("strange")),
         (json!({"x": 3, "y": null, "s": "ab"}), json!("other")),
         (json!({"x": "11", "y": 1, "s": "ab"}), json!("other")),
-        // A rule asks for what is not there: the run fails, and nothing catches that.
+        // A rule refers to a missing field: the run fails, and nothing catches that.
         (json!({"x": 3}), json!({"failed": "States.Runtime"})),
         (json!({"s": "a"}), json!({"failed": "States.Runtime"})),
     ] {

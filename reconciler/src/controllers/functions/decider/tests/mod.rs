@@ -1,4 +1,4 @@
-//! Decisions as upstream's tests have them, and what holds of all decisions.
+//! Upstream's decision tests, and properties of every decision.
 
 use jiff::{SignedDuration, Timestamp};
 
@@ -7,7 +7,7 @@ use super::*;
 mod properties;
 mod upstream;
 
-/// As Knative's `newTestAutoscaler` makes it: rates of 10, and a target of 75 % of what a replica takes.
+/// The config of Knative's `newTestAutoscaler`: rates of 10, and a target of 75 % of a replica's capacity.
 fn fixture(target: f64, target_burst_capacity: f64) -> Config {
     Config {
         target,
@@ -31,7 +31,7 @@ fn seen(ready: u32, stable: f64, panic: f64) -> Observation {
     Observation { ready: Some(ready), stable: Some(stable), panic: Some(panic) }
 }
 
-/// A decision of the trace, in the order of its columns.
+/// A row of the trace, in the order of its columns.
 struct Look {
     at: f64,
     seen: (u32, f64, f64),
@@ -43,7 +43,7 @@ fn look(at: f64, seen: (u32, f64, f64), wanted: (u32, i64, bool)) -> Look {
     Look { at, seen, wanted }
 }
 
-/// Decides on each look with a decider that is made while `first` replicas are ready; gives what it remembers.
+/// Decides on every row with a decider created while `first` replicas are ready; returns its memory.
 fn check(what: &str, config: &Config, first: u32, looks: &[Look]) -> ScalerMemory {
     check_from(what, config, ScalerMemory::at_first(first, at(looks[0].at)), looks)
 }
@@ -81,7 +81,7 @@ fn a_function_is_decided_on_by_its_concurrency_and_knatives_defaults() {
     assert_eq!((config.target, config.total_per_replica, config.target_burst_capacity), (70.0, 100.0, 211.0));
     assert_eq!((config.max_scale_up_rate, config.max_scale_down_rate), (1000.0, 2.0));
     let looks = [
-        // 10 * 100 - 211 - 100 = 689; no lower than a half.
+        // 10 * 100 - 211 - 100 = 689; at most halved.
         look(0.0, (10, 140.0, 100.0), (5, 689, false)),
         // 2000 / 70 = 28.6; 29 / 10 is a surge.
         look(2.0, (10, 140.0, 2000.0), (29, -1211, true)),

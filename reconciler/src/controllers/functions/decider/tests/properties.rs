@@ -1,10 +1,10 @@
-//! What holds of every decision.
+//! Properties of every decision.
 
 use proptest::prelude::*;
 
 use super::*;
 
-/// A look: seconds since the one before, ready, and the averages, each sometimes not known.
+/// Seconds since the previous observation, ready replicas and both averages, each sometimes unknown.
 fn any_look() -> impl Strategy<Value = (f64, Observation)> {
     let average = || proptest::option::weighted(0.9, 0.0..2_000.0);
     let ready = proptest::option::weighted(0.9, 0_u32..50);
@@ -37,7 +37,7 @@ proptest! {
     /// Seen red without `most`, and with `most` left at 0 by a second surge.
     #[test]
     fn in_panic_no_decision_is_smaller_than_the_one_before(config in any_config(), looks in looks()) {
-        // A delay raises decisions by those before a panic.
+        // A delay would raise decisions to those from before the panic.
         let config = Config { scale_down_delay: SignedDuration::ZERO, ..config };
         let (mut memory, mut now, mut before) = (ScalerMemory::default(), 0.0, None);
         for (later, seen) in looks {
@@ -52,7 +52,7 @@ proptest! {
         }
     }
 
-    /// Seen red with an average that counts as 0 where it is not known.
+    /// Seen red with an unknown average counted as 0.
     #[test]
     fn looks_without_data_change_nothing(config in any_config(), looks in looks()) {
         let decisions = |looks: &mut dyn Iterator<Item = &(f64, Observation)>| {
@@ -71,7 +71,7 @@ proptest! {
         prop_assert_eq!(decisions(&mut looks.iter()), decisions(&mut looks.iter().filter(is_whole)));
     }
 
-    /// Seen red without the limit of growth, and without that of shrinking.
+    /// Seen red without the limit on growth, and without the limit on shrinking.
     #[test]
     fn a_decision_by_the_stable_window_is_within_the_rates(config in any_config(), (_, seen) in any_look()) {
         let config = Config { scale_down_delay: SignedDuration::ZERO, panic_threshold: 1e12, ..config };
@@ -85,7 +85,7 @@ proptest! {
         }
     }
 
-    /// Seen red with the smallest of the delay in place of the largest.
+    /// Seen red with the smallest decision of the delay in place of the largest.
     #[test]
     fn a_delay_holds_the_largest_of_its_decisions(config in any_config(), looks in looks()) {
         let plain = Config { scale_down_delay: SignedDuration::ZERO, ..config };

@@ -1,5 +1,5 @@
-//! The cases of knative/serving's `pkg/autoscaler/scaling/autoscaler_test.go`, by the names that they have there.
-//! Its excess burst capacity is `floor(ready * target / 0.75 - burst - panic)`.
+//! The cases of knative/serving's `pkg/autoscaler/scaling/autoscaler_test.go`, under their upstream names.
+//! The excess burst capacity is `floor(ready * target / 0.75 - burst - panic)`.
 
 use super::*;
 
@@ -9,7 +9,7 @@ fn the_table_of_single_decisions() {
     let up = Config { max_scale_up_rate: 1.1, ..fixture(1.0, 1982.0) };
     let down = Config { max_scale_down_rate: 1.1, ..fixture(10.0, 1982.0) };
     let unreachable = Config { is_reachable: false, ..down };
-    // Name, config, ready when it was made, ready, stable, panic; desired, burst, panic.
+    // Name, config, ready at creation, ready, stable, panic; desired, burst, panic.
     for (what, config, first, seen, wanted) in [
         ("NoDataAtZero", plain, 1, (1, 0.0, 0.0), (0, -87, false)),
         ("UnlimitedTBC", fixture(181.0, -1.0), 1, (1, 21.0, 26.0), (1, -1, false)),
@@ -105,7 +105,7 @@ fn panic_follows_a_surge_and_ends_after_a_window_without_one() {
         look(0.0, (1, 100.0, 100.0), (10, -180, true)),
         look(0.0, (10, 100.0, 1000.0), (100, -960, true)),
         look(30.0, (10, 1.0, 1.0), (100, 39, true)),
-        // Not at the end of the window, but after it.
+        // Panic ends after the window, not at its end.
         look(60.0, (10, 1.0, 1.0), (100, 39, true)),
         look(61.0, (10, 1.0, 1.0), (1, 39, false)),
     ];
@@ -119,7 +119,7 @@ fn a_decider_that_is_made_over_more_than_one_replica_starts_in_panic() {
     {
         assert_eq!(ScalerMemory::at_first(ready, at(7.0)).mode, mode, "StartInPanicMode");
     }
-    // The same at the first look, and its load is none: nothing is taken for a stable window.
+    // The same with an empty memory and no load: zero load is not read as a full stable window.
     let config = fixture(100.0, 11.0);
     let looks = [
         look(7.0, (4, 0.0, 0.0), (4, 522, true)),
@@ -150,7 +150,7 @@ fn without_data_there_is_no_decision() {
     }
 }
 
-/// As upstream's: replicas are never ready, and the windows are of no length.
+/// Upstream's config: replicas are never ready, and windows have no length.
 fn with_delay(seconds: i64) -> Config {
     Config {
         target: 10.0,
@@ -170,7 +170,7 @@ fn a_delay_holds_the_largest_decision_of_its_buckets() {
         look(2.0, 40.0, 4),
         look(300.0, 0.0, 4),
         look(302.0, 0.0, 0),
-        // Gradually.
+        // Scaling down gradually.
         look(540.0, 40.0, 4),
         look(600.0, 30.0, 4),
         look(660.0, 0.0, 4),
