@@ -112,12 +112,12 @@ async fn job_output(
     let pieces = api.jobs.output(&NamespacedName::new(namespace, name), stderr, query.from).await;
     let pieces = pieces
         .map_err(|why| Refusal(StatusCode::NOT_FOUND, why, "see `minik8s describe job/NAME`".to_owned()))?;
-    let body = Body::from_stream(futures::stream::iter(pieces).then(opened).try_flatten());
+    let body = Body::from_stream(futures::stream::iter(pieces).then(open_piece).try_flatten());
     Ok(([(header::CONTENT_TYPE, "text/plain; charset=utf-8")], body).into_response())
 }
 
 /// Opens a piece of a job's output as a stream.
-async fn opened(piece: Piece) -> std::io::Result<BoxStream<'static, std::io::Result<Bytes>>> {
+async fn open_piece(piece: Piece) -> std::io::Result<BoxStream<'static, std::io::Result<Bytes>>> {
     match piece {
         Piece::Bytes(bytes) => Ok(futures::stream::iter([Ok(Bytes::from(bytes))]).boxed()),
         Piece::File { path, from } => {
@@ -185,7 +185,7 @@ async fn logs(
 ) -> Result<Response, Refusal> {
     let options = options(&query, Timestamp::now())?;
     let rows = api.docker.list(&api.instance).await?;
-    let id = find(&rows, &namespace, &pod, &container, which(query.previous.as_deref())?)?;
+    let id = find(&rows, &namespace, &pod, &container, requested_run(query.previous.as_deref())?)?;
     let stream = api.docker.logs(&id, &options).await?;
     let body = Body::from_stream(stream.map(|piece| piece.map_err(std::io::Error::other)));
     Ok(([(header::CONTENT_TYPE, "text/plain; charset=utf-8")], body).into_response())
@@ -224,17 +224,18 @@ fn flag(name: &str, text: Option<&str>) -> Result<bool, Refusal> {
 
 /// The run of a container whose log is read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Which {
+enum ContainerRun {
     Newest,
     Former,
     /// The newest run that has exited, for a container that waits to be restarted.
     Ended,
 }
 
-fn which(previous: Option<&str>) -> Result<Which, Refusal> {
+fn requested_run(previous: Option<&str>) -> Result<ContainerRun, Refusal> {
     match previous {
-        Some("ended") => Ok(Which::Ended),
-        other => flag("previous", other).map(|former| if former { Which::Former } else { Which::Newest }),
+        Some("ended") => Ok(ContainerRun::Ended),
+        other => flag("previous", other)
+            .map(|former| if former { ContainerRun::Former } else { ContainerRun::Newest }),
     }
 }
 
@@ -244,7 +245,7 @@ fn find(
     namespace: &str,
     pod: &str,
     container: &str,
-    which: Which,
+    which: ContainerRun,
 ) -> Result<String, Refusal> {
     let label = |row: &ListedContainer, key: &str| row.labels.get(key).cloned().unwrap_or_default();
     let attempt = |row: &ListedContainer| label(row, names::ATTEMPT).parse::<u32>().unwrap_or_default();
@@ -262,7 +263,7 @@ fn find(
     let mut by_uid: BTreeMap<String, Vec<&ListedContainer>> = BTreeMap::new();
     for row in of_pod.iter().filter(|row| label(row, names::CONTAINER) == container) {
         // A container that was created but never started has no log yet.
-        if row.state != EngineState::Created || which == Which::Newest {
+        if row.state != EngineState::Created || which == ContainerRun::Newest {
             by_uid.entry(label(row, names::UID)).or_default().push(row);
         }
     }
@@ -280,9 +281,9 @@ fn find(
     };
     starts.sort_by_key(|row| std::cmp::Reverse((attempt(row), row.created_at)));
     let wanted = match which {
-        Which::Newest => starts.first(),
-        Which::Former => starts.get(1),
-        Which::Ended => starts.iter().find(|row| row.state == EngineState::Exited),
+        ContainerRun::Newest => starts.first(),
+        ContainerRun::Former => starts.get(1),
+        ContainerRun::Ended => starts.iter().find(|row| row.state == EngineState::Exited),
     };
     wanted.map(|row| row.id.clone()).ok_or_else(|| {
         Refusal(

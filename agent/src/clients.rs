@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex};
 use schema::control::lock;
 
 /// Divisor for the share of all connections that one client may hold.
-pub const SHARE: usize = 4;
+pub const SHARE_DIVISOR: usize = 4;
 
 /// Connections by client. Clones share the counts.
 #[derive(Debug, Clone)]
@@ -20,34 +20,34 @@ pub struct Clients {
 impl Clients {
     /// Lets each client hold `places` divided by [`SHARE`], but at least one.
     pub fn sharing(places: usize) -> Self {
-        Self { most: (places / SHARE).max(1), held: Arc::default() }
+        Self { most: (places / SHARE_DIVISOR).max(1), held: Arc::default() }
     }
 
     /// Returns the maximum for each client.
-    pub fn most(&self) -> usize {
+    pub fn limit(&self) -> usize {
         self.most
     }
 
     /// Admits a connection of this client until the returned guard is dropped; `None` if the client holds its share.
-    pub fn admit(&self, client: IpAddr) -> Option<Held> {
+    pub fn admit(&self, client: IpAddr) -> Option<ConnectionGuard> {
         let mut held = lock(&self.held);
         let count = held.entry(client).or_default();
         if *count >= self.most {
             return None;
         }
         *count += 1;
-        Some(Held { client, all: Arc::clone(&self.held) })
+        Some(ConnectionGuard { client, all: Arc::clone(&self.held) })
     }
 }
 
 /// Guard of a client's connection.
 #[derive(Debug)]
-pub struct Held {
+pub struct ConnectionGuard {
     client: IpAddr,
     all: Arc<Mutex<HashMap<IpAddr, usize>>>,
 }
 
-impl Drop for Held {
+impl Drop for ConnectionGuard {
     fn drop(&mut self) {
         if let Entry::Occupied(mut count) = lock(&self.all).entry(self.client) {
             *count.get_mut() -= 1;
@@ -76,6 +76,6 @@ mod tests {
         assert!(clients.admit(one).is_some());
         drop(second);
         assert!(lock(&clients.held).is_empty());
-        assert_eq!(Clients::sharing(2).most(), 1);
+        assert_eq!(Clients::sharing(2).limit(), 1);
     }
 }

@@ -55,7 +55,7 @@ pub struct Config {
     pub container_limits: ContainerLimits,
     pub image_gc: Thresholds,
     /// Time to keep function images that no function needs.
-    pub function_images_kept: SignedDuration,
+    pub function_image_retention: SignedDuration,
     pub build_limits: BuildLimits,
     pub reconciler: Vec<String>,
     pub age_identity: PathBuf,
@@ -64,7 +64,7 @@ pub struct Config {
 
 /// A node that leaves the cluster, and the etcd to remove it from.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Leaving {
+pub struct LeavingNode {
     /// etcd, with a user that may delete the node's keys.
     pub etcd: Access,
     pub node: String,
@@ -140,7 +140,7 @@ impl RunArguments {
             vxlan: Vxlan { vni: self.vxlan_vni, port: self.vxlan_port },
             container_limits: self.container_limits()?,
             image_gc: self.thresholds()?,
-            function_images_kept: SignedDuration::from_secs(self.function_image_keep_seconds.into()),
+            function_image_retention: SignedDuration::from_secs(self.function_image_keep_seconds.into()),
             build_limits: self.build_limits()?,
         })
     }
@@ -148,13 +148,13 @@ impl RunArguments {
 
 impl ResetArguments {
     /// Validates the flags; returns the instance to reset and the node that leaves, if any.
-    pub fn check(&self) -> Result<(MachineConfig, Option<Leaving>), ConfigError> {
+    pub fn check(&self) -> Result<(MachineConfig, Option<LeavingNode>), ConfigError> {
         let machine = self.machine.check()?;
         if self.leave.is_empty() {
             return Ok((machine, None));
         }
         let node = node_name(self.node.as_deref())?;
-        Ok((machine, Some(Leaving { etcd: self.etcd_login.access(self.leave.clone()), node })))
+        Ok((machine, Some(LeavingNode { etcd: self.etcd_login.access(self.leave.clone()), node })))
     }
 }
 

@@ -4,7 +4,7 @@ use std::path::Path;
 use std::process::ExitCode;
 
 use agent::args::{Arguments, Command, OutputFormat};
-use agent::converge::builds::Bases;
+use agent::converge::builds::BaseImages;
 use agent::converge::builds::python::bases;
 use agent::doctor::Ranges;
 use agent::worlds::docker::RealDocker;
@@ -53,7 +53,7 @@ fn main() -> ExitCode {
 async fn python_base(docker: &str, scratch: &Path) -> anyhow::Result<()> {
     let docker = RealDocker::connect(docker).await?;
     let made = bases(&docker, None, scratch, &|said| eprint!("{said}")).await;
-    let Bases { runtime, packages } = made.map_err(anyhow::Error::msg)?;
+    let BaseImages { runtime, packages } = made.map_err(anyhow::Error::msg)?;
     println!("{runtime}\n{packages}");
     Ok(())
 }

@@ -62,7 +62,7 @@ pub(crate) fn remove(parent: &Path, name: &str) -> Result<(), TreeError> {
             return Ok(());
         }
         let Some(folder) = open_folder(&parent, OsStr::new(name)).map_err(failed)? else { return Ok(()) };
-        Heap { folder, path: &path, moved: 0 }.clear()?;
+        TopFolder { folder, path: &path, moved: 0 }.clear()?;
     }
     Err(failed(Errno::ENOTEMPTY))
 }
@@ -71,30 +71,30 @@ pub(crate) fn remove(parent: &Path, name: &str) -> Result<(), TreeError> {
 pub(crate) fn clear(path: &Path) -> Result<(), TreeError> {
     let flags = OFlag::O_RDONLY | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC;
     let folder = open(path, flags, Mode::empty()).map_err(|e| TreeError::new(path.to_owned(), e))?;
-    Heap { folder, path, moved: 0 }.clear()
+    TopFolder { folder, path, moved: 0 }.clear()
 }
 
 /// The top folder, to which all others are moved.
-struct Heap<'a> {
+struct TopFolder<'a> {
     folder: OwnedFd,
     path: &'a Path,
     /// Number of folders moved up, which gives each its name.
     moved: u64,
 }
 
-impl Heap<'_> {
+impl TopFolder<'_> {
     fn clear(&mut self) -> Result<(), TreeError> {
         let at = self.path.to_owned();
         for entry in entries(&self.folder, &at)? {
             let entry = entry?;
             if !self.is_gone(&entry)? {
-                self.take_apart(&entry)?;
+                self.flatten(&entry)?;
             }
         }
         // Each of these may add more.
         let mut done = 0;
         while done < self.moved {
-            self.take_apart(&name_of(done))?;
+            self.flatten(&name_of(done))?;
             done += 1;
         }
         Ok(())
@@ -105,7 +105,7 @@ impl Heap<'_> {
     }
 
     /// Removes a folder of the heap, and moves the folders in it to the heap.
-    fn take_apart(&mut self, name: &OsStr) -> Result<(), TreeError> {
+    fn flatten(&mut self, name: &OsStr) -> Result<(), TreeError> {
         let at = self.path.join(name);
         let failed = |e: Errno| TreeError::new(at.clone(), e);
         for _ in 0..PASSES {

@@ -12,7 +12,7 @@ use schema::codec::encode;
 use schema::keys::Key;
 use schema::kinds::Kind;
 use schema::meta::NamespacedName;
-use schema::records::{Binding, OwnerRef, PodInstance, Settled, Subnet};
+use schema::records::{Binding, OwnerRef, PodInstance, SettledRecord, Subnet};
 use schema::store::etcd::{Access, EtcdStore};
 use schema::store::{Op, Store as _, TxnOutcome};
 use serde_json::json;
@@ -168,7 +168,7 @@ impl Rig {
         let binding = Binding { node: "n1".into(), pod, reason: "test".into() };
         let ops = vec![
             Op::put(Key::Subnet("n1".into()), encode(&subnet).unwrap()),
-            Op::put(Key::Settled("n1".into()), encode(&Settled::default()).unwrap()),
+            Op::put(Key::Settled("n1".into()), encode(&SettledRecord::default()).unwrap()),
             Op::put(Key::Binding("n1".into(), reference), encode(&binding).unwrap()),
         ];
         assert!(matches!(store.txn(vec![], ops).await.unwrap(), TxnOutcome::Committed(_)));

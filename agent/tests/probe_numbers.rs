@@ -16,7 +16,7 @@ use agent::converge::pods::probe::health_store::HealthBook;
 use agent::converge::pods::probe::machine::ProbeKind;
 use agent::converge::pods::probe::machine::Timing;
 use agent::converge::pods::probe::machine::{Action, Check, ProbeTarget, Targets};
-use agent::converge::pods::probe::perform::Asker;
+use agent::converge::pods::probe::perform::ActionRunner;
 use agent::converge::pods::probe::runner::ProbeRunner;
 use agent::worlds::docker::FakeDocker;
 use agent::worlds::prober::{HttpRequest, RealProber};
@@ -83,7 +83,8 @@ async fn three_hundred_probes_cost_no_thread() {
     let _server = Server(server);
     let book = HealthBook::open(state.path(), Nudge::new().0);
     let shutdown = CancellationToken::new();
-    let asker = Asker { docker: Arc::new(FakeDocker::default()), prober: Arc::new(RealProber::default()) };
+    let asker =
+        ActionRunner { docker: Arc::new(FakeDocker::default()), prober: Arc::new(RealProber::default()) };
     let before = threads();
     let writer = write_apart(book.clone(), shutdown.clone());
     let (wanted, targets) = watch::channel(Arc::default());

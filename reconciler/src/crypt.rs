@@ -10,7 +10,7 @@ use age::x25519::{Identity, Recipient};
 use anyhow::{Context as _, bail};
 use schema::content_refs::{LIMITS, has_bounded_header, is_sops};
 use schema::control::DiskRecord;
-use schema::secrets::format::sops::Sealed;
+use schema::secrets::format::sops::SopsFile;
 
 /// Encrypts to all recipients, armored as text.
 pub(crate) fn encrypt(plain: &[u8], to: &[Recipient]) -> anyhow::Result<Vec<u8>> {
@@ -54,7 +54,7 @@ pub(crate) fn open_secret(path: &Path, file: &[u8], with: &[Identity]) -> anyhow
     if !is_sops(&path.to_string_lossy()) {
         return decrypt(file, with);
     }
-    let sealed = Sealed::parse(file)?;
+    let sealed = SopsFile::parse(file)?;
     for data_key in sealed.data_keys() {
         if let Some(data_key) = decrypt(data_key.as_bytes(), with)? {
             return Ok(Some(sealed.plaintext(&data_key)?));

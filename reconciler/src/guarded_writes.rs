@@ -42,7 +42,7 @@ fn size_bytes(group: &WriteGroup) -> usize {
 
 /// Outcome of writing groups, by their indexes.
 #[derive(Debug, Default)]
-pub(crate) struct Written {
+pub(crate) struct WriteOutcome {
     /// Committed groups, ascending.
     pub(crate) done: Vec<usize>,
     /// Groups with a key that did not match its guard, ascending.
@@ -50,12 +50,12 @@ pub(crate) struct Written {
     /// Newest revision of a committed write; 0 if there is none.
     pub(crate) revision: i64,
     /// Reason why the other groups were not tried, or why their outcome is unknown.
-    pub(crate) stopped: Option<Stopped>,
+    pub(crate) stopped: Option<StopReason>,
 }
 
 /// Reason for not writing any further.
 #[derive(Debug)]
-pub(crate) enum Stopped {
+pub(crate) enum StopReason {
     /// Another reconciler leads.
     FenceLost,
     /// The outcome of a write is unknown, or after a conflict the store could not tell who leads.
@@ -68,24 +68,26 @@ pub(crate) async fn write(
     fence: Fence,
     groups: &[WriteGroup],
     parallel: usize,
-) -> Written {
+) -> WriteOutcome {
     let stop = AtomicBool::new(false);
     let batches: Vec<_> =
         pack(groups).into_iter().map(|batch| write_batch(store, fence, batch, &stop)).collect();
-    let parts: Vec<Written> = stream::iter(batches).buffer_unordered(parallel).collect().await;
-    let mut all = parts.into_iter().fold(Written::default(), Written::and);
+    let parts: Vec<WriteOutcome> = stream::iter(batches).buffer_unordered(parallel).collect().await;
+    let mut all = parts.into_iter().fold(WriteOutcome::default(), WriteOutcome::and);
     all.done.sort_unstable();
     all.conflicts.sort_unstable();
     all
 }
 
-impl Written {
+impl WriteOutcome {
     fn and(mut self, other: Self) -> Self {
         self.done.extend(other.done);
         self.conflicts.extend(other.conflicts);
         self.revision = self.revision.max(other.revision);
         self.stopped = match (self.stopped, other.stopped) {
-            (Some(Stopped::FenceLost), _) | (_, Some(Stopped::FenceLost)) => Some(Stopped::FenceLost),
+            (Some(StopReason::FenceLost), _) | (_, Some(StopReason::FenceLost)) => {
+                Some(StopReason::FenceLost)
+            }
             (one, other) => one.or(other),
         };
         self
@@ -114,8 +116,8 @@ fn pack(groups: &[WriteGroup]) -> Vec<Batch<'_>> {
 }
 
 /// Writes a batch, split in halves at each conflict: at most 2n − 1 transactions.
-async fn write_batch(store: &dyn Store, fence: Fence, batch: Batch<'_>, stop: &AtomicBool) -> Written {
-    let mut out = Written::default();
+async fn write_batch(store: &dyn Store, fence: Fence, batch: Batch<'_>, stop: &AtomicBool) -> WriteOutcome {
+    let mut out = WriteOutcome::default();
     let mut todo = vec![batch];
     while let Some((first, groups)) = todo.pop().filter(|_| !stop.load(Ordering::Relaxed)) {
         let numbers = first..first + groups.len();
@@ -139,11 +141,11 @@ async fn write_batch(store: &dyn Store, fence: Fence, batch: Batch<'_>, stop: &A
                         todo.push((first, &groups[..middle]));
                         None
                     }
-                    Ok(false) => Some(Stopped::FenceLost),
-                    Err(error) => Some(Stopped::Store(error)),
+                    Ok(false) => Some(StopReason::FenceLost),
+                    Err(error) => Some(StopReason::Store(error)),
                 }
             }
-            Err(error) => Some(Stopped::Store(error)),
+            Err(error) => Some(StopReason::Store(error)),
         };
         if stopped.is_some() {
             out.stopped = stopped;
@@ -271,7 +273,7 @@ mod tests {
         put(&store, &Key::Leader.to_string()).await;
         let groups: Vec<WriteGroup> = (0..300).map(|number| vec![new(&format!("/k{number}"))]).collect();
         let written = write(&store, fence, &groups, PARALLEL).await;
-        assert!(matches!(written.stopped, Some(Stopped::FenceLost)), "{written:?}");
+        assert!(matches!(written.stopped, Some(StopReason::FenceLost)), "{written:?}");
         assert_eq!((written.done, written.conflicts), (vec![], vec![]));
         assert!(store.list("/k").await.unwrap().items.is_empty());
     }

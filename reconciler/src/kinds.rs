@@ -2,7 +2,7 @@
 
 use schema::kinds::Kind;
 
-use crate::gitops::review::effects::{Case, Effect, other, service, workload};
+use crate::gitops::review::effects::{Effect, EffectCase, other, service, workload};
 use crate::view::KindPage;
 
 /// The reconciler's additions to a kind.
@@ -10,12 +10,12 @@ pub(crate) struct Descriptor {
     /// The columns of `get` and the page of `describe`.
     pub(crate) page: KindPage,
     /// Computes the effects of a change of an object on running workloads.
-    pub(crate) effects: fn(&Case<'_>) -> Vec<Effect>,
+    pub(crate) effects: fn(&EffectCase<'_>) -> Vec<Effect>,
 }
 
 /// Returns the additions to `kind`.
-pub(crate) fn of(kind: Kind) -> Descriptor {
-    let (page, effects): (_, fn(&Case<'_>) -> Vec<Effect>) = match kind {
+pub(crate) fn descriptor(kind: Kind) -> Descriptor {
+    let (page, effects): (_, fn(&EffectCase<'_>) -> Vec<Effect>) = match kind {
         Kind::Cluster => (KindPage::Object, other::cluster),
         Kind::Node => (KindPage::Node, other::node),
         Kind::ConfigMap => (KindPage::Object, other::config_map),

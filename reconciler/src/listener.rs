@@ -27,7 +27,7 @@ pub(crate) struct Bounds {
     pub(crate) connections: usize,
     /// Concurrent connections per address, so that no single client shuts the others out; more are closed. Loopback
     /// is exempt.
-    pub(crate) of_address: usize,
+    pub(crate) per_address: usize,
     /// Largest head of a request, and largest chunk of a body.
     pub(crate) head_bytes: usize,
     /// Longest wait for the head of a request, including that for a further one: an idle connection is closed then.
@@ -48,7 +48,7 @@ pub(crate) async fn serve(
     shutdown: CancellationToken,
 ) -> Result<(), Infallible> {
     let room = Arc::new(Semaphore::new(bounds.connections));
-    let held = Arc::<Held>::default();
+    let held = Arc::<ConnectionCounts>::default();
     let mut connections = JoinSet::new();
     loop {
         while connections.try_join_next().is_some() {}
@@ -68,8 +68,8 @@ pub(crate) async fn serve(
         };
         // IPv4 clients of a dual-stack listener appear as `::ffff:192.0.2.1`.
         let peer = peer.ip().to_canonical();
-        let Some(place) = Place::of(&held, peer, bounds.of_address) else {
-            tracing::debug!(%peer, most = bounds.of_address, "an address has its share of connections already");
+        let Some(place) = ConnectionSlot::of(&held, peer, bounds.per_address) else {
+            tracing::debug!(%peer, most = bounds.per_address, "an address has its share of connections already");
             continue;
         };
         let (router, shutdown) = (router(peer), shutdown.clone());
@@ -89,17 +89,17 @@ pub(crate) async fn serve(
 }
 
 /// Number of connections per address.
-type Held = Mutex<HashMap<IpAddr, usize>>;
+type ConnectionCounts = Mutex<HashMap<IpAddr, usize>>;
 
 /// Slot of a connection among those of its address.
-struct Place {
-    held: Arc<Held>,
+struct ConnectionSlot {
+    held: Arc<ConnectionCounts>,
     address: IpAddr,
 }
 
-impl Place {
+impl ConnectionSlot {
     /// Takes a slot; `None` if the address has no more.
-    fn of(held: &Arc<Held>, address: IpAddr, most: usize) -> Option<Self> {
+    fn of(held: &Arc<ConnectionCounts>, address: IpAddr, most: usize) -> Option<Self> {
         let mut all = lock(held);
         let count = all.entry(address).or_default();
         if *count >= most && !address.is_loopback() {
@@ -111,7 +111,7 @@ impl Place {
     }
 }
 
-impl Drop for Place {
+impl Drop for ConnectionSlot {
     fn drop(&mut self) {
         let mut all = lock(&self.held);
         if let Some(count) = all.get_mut(&self.address) {
@@ -158,7 +158,7 @@ mod tests {
 
     const BOUNDS: Bounds = Bounds {
         connections: 4,
-        of_address: 4,
+        per_address: 4,
         head_bytes: 32 * 1024,
         head_wait: Duration::from_secs(60),
         keeps_alive: true,
@@ -236,15 +236,15 @@ mod tests {
 
     #[test]
     fn an_address_has_its_share_of_connections_and_no_more() {
-        let held = Arc::<Held>::default();
+        let held = Arc::<ConnectionCounts>::default();
         let (one, other) = (IpAddr::from([192, 0, 2, 1]), IpAddr::from([192, 0, 2, 2]));
-        let place = |address| Place::of(&held, address, 2);
+        let place = |address| ConnectionSlot::of(&held, address, 2);
         let (first, _second) = (place(one).unwrap(), place(one).unwrap());
         assert!(place(one).is_none() && place(other).is_some());
         drop(first);
         assert!(place(one).is_some());
         assert!(!lock(&held).contains_key(&other), "forgotten with its last connection");
-        let own = [(); 3].map(|()| Place::of(&held, IpAddr::from([127, 0, 0, 1]), 2));
+        let own = [(); 3].map(|()| ConnectionSlot::of(&held, IpAddr::from([127, 0, 0, 1]), 2));
         assert!(own.iter().all(Option::is_some));
     }
 

@@ -7,7 +7,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use anyhow::{Context as _, bail};
-use schema::control::{DiskRecord, FileLock, FileLocking, lock_file};
+use schema::control::{DiskRecord, FileLock, LockOutcome, lock_file};
 use schema::store::election::FenceReader;
 use schema::store::{LeaseId, Store, StoreError};
 use tokio::time::timeout;
@@ -29,10 +29,10 @@ impl StateDirLock {
     pub fn take(dir: &Path) -> anyhow::Result<Self> {
         let path = dir.join(LOCK_FILE);
         match lock_file(&path).with_context(|| format!("cannot open {}", path.display()))? {
-            FileLocking::Locked(lock) => {
+            LockOutcome::Locked(lock) => {
                 Ok(Self { _lock: lock, lease: DiskRecord::new(dir.join(LEASE_FILE)) })
             }
-            FileLocking::Busy(_) => bail!(
+            LockOutcome::Busy(_) => bail!(
                 "another reconciler runs on {}; end it, or give this one another --state-dir",
                 dir.display()
             ),
@@ -91,8 +91,12 @@ mod tests {
     async fn a_reconciler_that_was_killed_leads_again_without_waiting_for_its_own_lease() {
         let (dir, store) = (tempfile::tempdir().unwrap(), MemoryStore::new());
         let state_dir = StateDirLock::take(dir.path()).unwrap();
-        let (mut fence, election) =
-            election::stand(Arc::new(store.clone()), "r".to_owned(), TTL, CancellationToken::new());
+        let (mut fence, election) = election::stand_for_election(
+            Arc::new(store.clone()),
+            "r".to_owned(),
+            TTL,
+            CancellationToken::new(),
+        );
         let election = tokio::spawn(election);
         fence.changed().await;
         let first = fence.current().unwrap();
@@ -108,8 +112,12 @@ mod tests {
         assert!(!state_dir.end_former_lease(&store).await);
         store.refuse_everything(false);
         assert!(state_dir.end_former_lease(&store).await && !state_dir.lease.exists());
-        let (mut fence, election) =
-            election::stand(Arc::new(store.clone()), "r".to_owned(), TTL, CancellationToken::new());
+        let (mut fence, election) = election::stand_for_election(
+            Arc::new(store.clone()),
+            "r".to_owned(),
+            TTL,
+            CancellationToken::new(),
+        );
         tokio::spawn(election);
         fence.changed().await;
         assert!(began.elapsed() < Duration::from_secs(1), "{:?}", began.elapsed());

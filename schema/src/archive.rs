@@ -50,7 +50,7 @@ pub enum ArchiveError {
 
 /// An archive under construction.
 pub struct Archive<W: Write> {
-    builder: Builder<Hashing<W>>,
+    builder: Builder<HashingWriter<W>>,
     bytes: u64,
     entries: usize,
     last: String,
@@ -58,7 +58,7 @@ pub struct Archive<W: Write> {
 
 /// A finished archive.
 #[derive(Debug)]
-pub struct Made<W> {
+pub struct FinishedArchive<W> {
     /// The writer that received the archive.
     pub writer: W,
     /// SHA-256, 64 hex digits.
@@ -70,7 +70,7 @@ pub struct Made<W> {
 impl<W: Write> Archive<W> {
     /// Creates an empty archive.
     pub fn new(writer: W) -> Self {
-        let hashing = Hashing { writer, hash: Sha256::new(), size: 0 };
+        let hashing = HashingWriter { writer, hash: Sha256::new(), size: 0 };
         Self { builder: Builder::new(hashing), bytes: 0, entries: 0, last: String::new() }
     }
 
@@ -104,9 +104,9 @@ impl<W: Write> Archive<W> {
     }
 
     /// Finishes the archive.
-    pub fn finish(self) -> Result<Made<W>, ArchiveError> {
-        let Hashing { writer, hash, size } = self.builder.into_inner()?;
-        Ok(Made { writer, digest: hex(&hash.finalize()), size })
+    pub fn finish(self) -> Result<FinishedArchive<W>, ArchiveError> {
+        let HashingWriter { writer, hash, size } = self.builder.into_inner()?;
+        Ok(FinishedArchive { writer, digest: hex(&hash.finalize()), size })
     }
 
     fn count(&mut self, path: &str) -> Result<(), ArchiveError> {
@@ -153,13 +153,13 @@ pub fn link_stays(path: &str, target: &str) -> bool {
     true
 }
 
-struct Hashing<W> {
+struct HashingWriter<W> {
     writer: W,
     hash: Sha256,
     size: u64,
 }
 
-impl<W: Write> Write for Hashing<W> {
+impl<W: Write> Write for HashingWriter<W> {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         let count = self.writer.write(bytes)?;
         self.hash.update(&bytes[..count]);
@@ -178,7 +178,7 @@ mod tests {
     use proptest::prelude::*;
     use std::collections::BTreeMap;
 
-    fn made(files: &BTreeMap<String, (bool, Vec<u8>)>) -> Made<Vec<u8>> {
+    fn made(files: &BTreeMap<String, (bool, Vec<u8>)>) -> FinishedArchive<Vec<u8>> {
         let mut archive = Archive::new(Vec::new());
         for (path, (executable, content)) in files {
             archive.file(path, *executable, content.len() as u64, content.as_slice()).unwrap();

@@ -108,9 +108,9 @@ impl fmt::Display for ContentRef {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ContentUse {
     /// The field, from the document's root.
-    pub at: Vec<OwnedStep>,
+    pub field: Vec<OwnedStep>,
     /// The content it refers to.
-    pub what: ContentRef,
+    pub content: ContentRef,
     /// Set for credentials that a running pod does without: for pulling images, or of callers.
     pub is_login: bool,
     /// True if the content or its keys may be absent.
@@ -133,7 +133,7 @@ pub enum KeyUse {
 impl ContentUse {
     /// Returns the object whose content it refers to, for an object with this metadata.
     pub fn target(&self, metadata: &ObjectMeta) -> Option<ObjectRef> {
-        match &self.what {
+        match &self.content {
             ContentRef::Object(kind, name) => Some(metadata.reference(*kind, name)),
             ContentRef::Path(_) | ContentRef::Secret(_) | ContentRef::ClusterIdentity => None,
         }
@@ -146,18 +146,18 @@ pub fn is_digest(text: &str) -> bool {
 }
 
 /// Normalizes a path as in [`Files`]: no `.`, no doubled or trailing `/`; `.` is the whole repository.
-pub fn normal_path(path: &str) -> String {
+pub fn normalize_path(path: &str) -> String {
     let parts: Vec<&str> = path.split('/').filter(|part| !part.is_empty() && *part != ".").collect();
     if parts.is_empty() { ".".to_owned() } else { parts.join("/") }
 }
 
 /// Finds the content of a repository volume: its path in the map and its reference.
-pub fn of_path<'f>(files: &'f Files, path: &str) -> Option<(&'f str, &'f BlobRef)> {
-    files.get_key_value(&normal_path(path)).map(|(path, blob)| (path.as_str(), blob))
+pub fn find_path<'f>(files: &'f Files, path: &str) -> Option<(&'f str, &'f BlobRef)> {
+    files.get_key_value(&normalize_path(path)).map(|(path, blob)| (path.as_str(), blob))
 }
 
 /// Finds the ciphertext of a secret: its path in the map and its reference.
-pub fn of_secret<'f>(files: &'f Files, name: &str) -> Option<(&'f str, &'f BlobRef)> {
+pub fn find_secret<'f>(files: &'f Files, name: &str) -> Option<(&'f str, &'f BlobRef)> {
     let is_it = |path: &str| secret_name(path) == Some(name);
     let found = files.iter().find(|(path, blob)| blob.kind == BlobKind::Secret && is_it(path));
     found.map(|(path, blob)| (path.as_str(), blob))
@@ -183,10 +183,10 @@ pub fn parse_object_path(path: &str) -> Option<(&str, ObjectRef)> {
 }
 
 /// Finds content: its path in the map and its reference.
-pub fn of_content<'f>(files: &'f Files, content: &ContentRef) -> Option<(&'f str, &'f BlobRef)> {
+pub fn find_content<'f>(files: &'f Files, content: &ContentRef) -> Option<(&'f str, &'f BlobRef)> {
     match content {
-        ContentRef::Path(path) => of_path(files, path),
-        ContentRef::Secret(name) => of_secret(files, name),
+        ContentRef::Path(path) => find_path(files, path),
+        ContentRef::Secret(name) => find_secret(files, name),
         ContentRef::ClusterIdentity => {
             let is_it = |path: &str| path.ends_with(&format!("{SECRETS_FOLDER}/{IDENTITY_FILE}"));
             let found = files.iter().find(|(path, _)| is_it(path));
@@ -214,7 +214,7 @@ pub fn secret_paths(source_folder: &str, namespace: &str, name: &str) -> Vec<Str
         let base = if base.is_empty() { String::new() } else { format!("{base}/") };
         for below in [format!("{namespace}/{name}"), name.to_owned()] {
             for ending in [SECRET_ENDING].into_iter().chain(sops::ENDINGS) {
-                let path = normal_path(&format!("{base}{SECRETS_FOLDER}/{below}{ending}"));
+                let path = normalize_path(&format!("{base}{SECRETS_FOLDER}/{below}{ending}"));
                 if !paths.contains(&path) {
                     paths.push(path);
                 }
@@ -228,11 +228,11 @@ pub fn secret_paths(source_folder: &str, namespace: &str, name: &str) -> Vec<Str
 pub fn identity_paths(source_folder: &str) -> Vec<String> {
     let mut bases = vec![source_folder, ""];
     bases.dedup();
-    bases.iter().map(|base| normal_path(&format!("{base}/{SECRETS_FOLDER}/{IDENTITY_FILE}"))).collect()
+    bases.iter().map(|base| normalize_path(&format!("{base}/{SECRETS_FOLDER}/{IDENTITY_FILE}"))).collect()
 }
 
 /// True for the folder with the cluster's identity and anything in it: no volume may hold it.
-pub fn is_of_identity(path: &str) -> bool {
+pub fn is_identity_path(path: &str) -> bool {
     let parts: Vec<&str> = path.split('/').collect();
     parts.windows(2).any(|pair| pair == [SECRETS_FOLDER, IDENTITY_FOLDER])
 }
@@ -293,9 +293,9 @@ mod tests {
     #[test]
     fn one_path_has_one_spelling() {
         for path in ["config/app", "./config//app/", "config/./app"] {
-            assert_eq!(normal_path(path), "config/app");
+            assert_eq!(normalize_path(path), "config/app");
         }
-        assert_eq!(normal_path("./"), ".");
+        assert_eq!(normalize_path("./"), ".");
     }
 
     #[test]

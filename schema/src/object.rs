@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 
 use super::content_refs::Files;
 use crate::codec::content_hash;
-use crate::kinds::links::in_hash;
+use crate::kinds::links::hashed_content;
 use crate::kinds::{Kind, Resource};
 use crate::meta::{ObjectMeta, ObjectRef};
 
@@ -74,7 +74,7 @@ impl Object {
 
     /// Returns the value of [`Object::hash`] for `resource` with these files.
     pub fn hash_of(resource: &Resource, files: &Files) -> String {
-        let files = in_hash(resource, files);
+        let files = hashed_content(resource, files);
         // Unchanged without files: an upgrade must not turn pods of the same spec into others.
         if files.is_empty() { content_hash(resource) } else { content_hash(&(resource, files)) }
     }

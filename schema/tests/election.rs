@@ -47,7 +47,7 @@ struct Candidacy {
 
 fn stand(store: SharedStore, id: &str) -> Candidacy {
     let shutdown = CancellationToken::new();
-    let (fence, standing) = election::stand(store, id.to_owned(), TTL, shutdown.clone());
+    let (fence, standing) = election::stand_for_election(store, id.to_owned(), TTL, shutdown.clone());
     Candidacy { fence, shutdown, task: tokio::spawn(standing) }
 }
 

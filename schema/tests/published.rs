@@ -18,11 +18,11 @@ fn root() -> PathBuf {
 fn pages() -> BTreeMap<String, String> {
     let mut pages = BTreeMap::from([
         ("docs/manifests.md".to_owned(), manifests_page()),
-        ("schema/json/manifest.json".to_owned(), json_schema::text(&json_schema::any())),
+        ("schema/json/manifest.json".to_owned(), json_schema::text(&json_schema::for_any_kind())),
     ]);
     for kind in Kind::ALL {
         let name = kind.as_str().to_lowercase();
-        pages.insert(format!("schema/json/{name}.json"), json_schema::text(&json_schema::of(kind)));
+        pages.insert(format!("schema/json/{name}.json"), json_schema::text(&json_schema::for_kind(kind)));
     }
     pages
 }

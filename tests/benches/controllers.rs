@@ -100,7 +100,7 @@ fn nothing_to_do(table: &mut Table) -> Result<()> {
     of::<Nodes>(&seen, now, table)?;
     of::<Autoscaler>(&seen, now, table)?;
     let start = Instant::now();
-    let last = LastKnown::of(&seen.snapshot, now).map(|last| last.to_disk());
+    let last = LastKnown::from_snapshot(&seen.snapshot, now).map(|last| last.to_disk());
     let text = serde_json::to_vec(&last)?;
     let ours = format!("{}, {} MB", ms(start.elapsed()), text.len() / 1_000_000);
     table.add(Row { what: "what is kept for a loss of etcd, as text", ours, ..Row::default() });

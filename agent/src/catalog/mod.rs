@@ -27,7 +27,7 @@ use schema::store::reflector::SnapshotReader;
 use serde::{Deserialize, Serialize};
 use tokio::sync::watch;
 
-use crate::desired::KnownFrom;
+use crate::desired::StateOrigin;
 
 /// Time for which a node no longer listed in etcd is still sent packets: twice what an agent takes to register with
 /// an etcd that was lost, plus a margin.
@@ -43,7 +43,7 @@ pub const SPACING: Duration = Duration::from_secs(1);
 pub struct Catalog {
     /// Origin of the data; with [`KnownFrom::Unknown`] nothing may be inferred.
     #[serde(skip)]
-    pub known_from: KnownFrom,
+    pub known_from: StateOrigin,
     /// Every service, with its endpoints. Revisions are 0 when loaded from disk.
     #[serde(with = "rows")]
     pub services: Table<NamespacedName, ServiceRecord>,
@@ -86,13 +86,13 @@ pub struct Peer {
 pub struct CatalogStore {
     node: String,
     current: Catalog,
-    taken: Option<Snapshot>,
+    last_snapshot: Option<Snapshot>,
 }
 
 impl CatalogStore {
     /// Creates a store that starts from the catalog loaded from disk.
     pub fn new(node: &str, loaded: Option<Catalog>) -> Self {
-        Self { node: node.to_owned(), current: loaded.unwrap_or_default(), taken: None }
+        Self { node: node.to_owned(), current: loaded.unwrap_or_default(), last_snapshot: None }
     }
 
     pub fn current(&self) -> &Catalog {
@@ -100,7 +100,7 @@ impl CatalogStore {
     }
 
     /// Accepts a listed snapshot; true if the catalog changed.
-    pub fn take(&mut self, snapshot: &Snapshot, now: Timestamp) -> bool {
+    pub fn accept(&mut self, snapshot: &Snapshot, now: Timestamp) -> bool {
         let same = |taken: &Snapshot| {
             taken.services.ptr_eq(&snapshot.services)
                 && taken.routes.ptr_eq(&snapshot.routes)
@@ -112,11 +112,11 @@ impl CatalogStore {
                 && taken.malformed.ptr_eq(&snapshot.malformed)
         };
         let waits = self.current.peers.values().any(|peer| peer.absent_since.is_some());
-        if !snapshot.synced || (!waits && self.taken.as_ref().is_some_and(same)) {
+        if !snapshot.synced || (!waits && self.last_snapshot.as_ref().is_some_and(same)) {
             return false;
         }
         let next = self.read(snapshot, now);
-        self.taken = Some(snapshot.clone());
+        self.last_snapshot = Some(snapshot.clone());
         let changed = next.known_from != self.current.known_from
             || !next.services.ptr_eq(&self.current.services)
             || !next.routes.ptr_eq(&self.current.routes)
@@ -132,21 +132,21 @@ impl CatalogStore {
     fn read(&self, snapshot: &Snapshot, now: Timestamp) -> Catalog {
         let settled = snapshot.settled.contains_key(&self.node);
         let unreadable = |key: String| snapshot.malformed.contains_key(&key);
-        let mut services = kept(&self.current.services, &snapshot.services, |id| {
+        let mut services = with_retained(&self.current.services, &snapshot.services, |id| {
             !settled || unreadable(Key::Service(id.clone()).to_string())
         });
         if !settled {
-            services = not_emptied(&self.current.services, &services, |service| service.endpoints.is_empty());
+            services = keep_filled(&self.current.services, &services, |service| service.endpoints.is_empty());
         }
-        let routes = kept(&self.current.routes, &snapshot.routes, |id| {
+        let routes = with_retained(&self.current.routes, &snapshot.routes, |id| {
             !settled || unreadable(Key::Route(id.clone()).to_string())
         });
-        let mut functions = kept(&self.current.functions, &snapshot.functions, |id| {
+        let mut functions = with_retained(&self.current.functions, &snapshot.functions, |id| {
             !settled || unreadable(Key::Function(id.clone()).to_string())
         });
         if !settled {
             functions =
-                not_emptied(&self.current.functions, &functions, |function| function.replicas.is_empty());
+                keep_filled(&self.current.functions, &functions, |function| function.replicas.is_empty());
         }
         // Unchanged records keep their former revision, so etcd's own revisions count too.
         let known = snapshot.services.values().chain(services.values());
@@ -154,7 +154,7 @@ impl CatalogStore {
         let settings = snapshot.settings.get(&()).map_or(&self.current.settings, |found| &found.value);
         let own = snapshot.nodes.get(&self.node).and_then(|node| first_v4(&node.value));
         Catalog {
-            known_from: KnownFrom::Etcd,
+            known_from: StateOrigin::Etcd,
             services,
             routes,
             functions,
@@ -195,7 +195,7 @@ fn first_v4(node: &NodeRecord) -> Option<Ipv4Addr> {
 
 /// Keeps the former value of a record that an incomplete etcd lists without endpoints or replicas: its pods are not
 /// bound again yet, or their nodes have not reported them.
-fn not_emptied<V: Clone>(
+fn keep_filled<V: Clone>(
     former: &Table<NamespacedName, V>,
     now: &Table<NamespacedName, V>,
     is_empty: impl Fn(&V) -> bool,
@@ -211,7 +211,7 @@ fn not_emptied<V: Clone>(
 }
 
 /// Merges etcd's table with the former entries that are absent from it but for which `stays` holds.
-fn kept<V: Clone + PartialEq>(
+fn with_retained<V: Clone + PartialEq>(
     former: &Table<NamespacedName, V>,
     now: &Table<NamespacedName, V>,
     stays: impl Fn(&NamespacedName) -> bool,
@@ -237,7 +237,7 @@ pub fn publish(
     catalogs: watch::Sender<Arc<Catalog>>,
 ) -> impl FnMut() + Send {
     move || {
-        if store.take(&snapshot.current(), Timestamp::now()) {
+        if store.accept(&snapshot.current(), Timestamp::now()) {
             catalogs.send_replace(Arc::new(store.current().clone()));
         }
     }
@@ -252,7 +252,7 @@ pub fn keep(disk: CatalogDisk, catalogs: watch::Receiver<Arc<Catalog>>) -> impl 
     move || {
         let newest = Arc::clone(&catalogs.borrow());
         // The disk already has it, or nothing is known.
-        if newest.known_from != KnownFrom::Etcd {
+        if newest.known_from != StateOrigin::Etcd {
             return;
         }
         if let Err(error) = disk.store(&newest) {
@@ -273,7 +273,7 @@ impl CatalogDisk {
         // If a power failure loses the directory entry, etcd still has the content.
         let record = DiskRecord::new(agent_dir.join("catalog.json")).fsync(Fsync::Content);
         let loaded: Option<Catalog> = record.read_or_warn("what was known of the cluster");
-        let catalog = loaded.map(|known| Catalog { known_from: KnownFrom::Disk, ..known });
+        let catalog = loaded.map(|known| Catalog { known_from: StateOrigin::Disk, ..known });
         (Self(record), catalog)
     }
 

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use schema::meta::NamespacedName;
-use schema::snapshot::{Table, Versioned};
+use schema::snapshot::{Table, VersionedValue};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 pub(super) fn serialize<V: Serialize, S: Serializer>(
@@ -17,6 +17,6 @@ pub(super) fn deserialize<'de, V: Deserialize<'de>, D: Deserializer<'de>>(
     from: D,
 ) -> Result<Table<NamespacedName, V>, D::Error> {
     let rows: Vec<(NamespacedName, V)> = Vec::deserialize(from)?;
-    let versioned = |value| Arc::new(Versioned { value, create_revision: 0, mod_revision: 0 });
+    let versioned = |value| Arc::new(VersionedValue { value, create_revision: 0, mod_revision: 0 });
     Ok(rows.into_iter().map(|(id, value)| (id, versioned(value))).collect())
 }

@@ -16,7 +16,7 @@ use tokio::sync::watch;
 use crate::catalog::Catalog;
 use crate::config::Config;
 use crate::converge::address::AddressLoop;
-use crate::converge::builds::plan::Reported;
+use crate::converge::builds::plan::ImageReports;
 use crate::converge::builds::{BuildsDeps, BuildsLoop};
 use crate::converge::images::{ImagesDeps, ImagesLoop};
 use crate::converge::network::{NetworkDeps, NetworkLoop, NetworkSettings};
@@ -59,7 +59,7 @@ pub(super) fn every(interval: Duration) -> Row {
 }
 
 /// Dependencies shared by all loops.
-pub(super) struct Base<'c> {
+pub(super) struct LoopDeps<'c> {
     pub(super) config: &'c Config,
     pub(super) docker: Arc<dyn Docker>,
     pub(super) netlink: Arc<RealNetlink>,
@@ -76,7 +76,7 @@ pub(super) struct Base<'c> {
     pub(super) events: EventRecorder,
 }
 
-impl Base<'_> {
+impl LoopDeps<'_> {
     fn node_name(&self) -> String {
         self.config.node.clone()
     }
@@ -164,13 +164,13 @@ impl Base<'_> {
     pub(super) fn builds(
         &self,
         network: BuildRequests,
-        reports: watch::Sender<Option<Reported>>,
+        reports: watch::Sender<Option<ImageReports>>,
     ) -> BuildsLoop {
         let deps = BuildsDeps {
             node: self.node_name(),
             state_dir: self.config.machine.state_dir.clone(),
             instance: self.instance(),
-            kept: self.config.function_images_kept,
+            retention: self.config.function_image_retention,
             limits: self.config.build_limits,
             mtu: self.pod_mtu,
             network,
@@ -188,7 +188,7 @@ impl Base<'_> {
     pub(super) fn slurm(
         &self,
         nudge: Nudge,
-        reports: watch::Sender<Option<crate::converge::slurm::plan::Reported>>,
+        reports: watch::Sender<Option<crate::converge::slurm::plan::ReportsByJob>>,
     ) -> SlurmLoop {
         let agent_dir = self.config.machine.agent_dir();
         let deps = SlurmDeps {

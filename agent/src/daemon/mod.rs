@@ -17,12 +17,12 @@ use schema::store::SharedStore;
 use schema::store::reflector;
 use tokio::sync::watch;
 
-use self::base::{Base, NETWORK_INTERVAL, every};
+use self::base::{LoopDeps, NETWORK_INTERVAL, every};
 use self::parts::{
-    drive_address, follow_catalog, follow_subnet, wake_on_addresses, wire_gateways, wire_images, wire_pods,
-    wire_slurm, write_events, written_to,
+    drive_address, follow_catalog, follow_subnet, start_writer, wake_on_addresses, wire_gateways,
+    wire_images, wire_pods, wire_slurm, write_events,
 };
-use self::prepare::{Ground, prepare, require_root};
+use self::prepare::{StartupResources, prepare, require_root};
 use super::converge::shared::build_network;
 use super::converge::shared::image_store::ImageBook;
 use super::converge::shared::pod_table::SandboxedPods;
@@ -70,8 +70,9 @@ pub async fn run(config: Config) -> anyhow::Result<()> {
 }
 
 /// Builds the table of loops.
-fn wire(config: &Config, ground: Ground) -> anyhow::Result<Runtime> {
-    let Ground { docker, netlink, iptables, listener, store, files, subnet, pod_mtu, node_ip } = ground;
+fn wire(config: &Config, ground: StartupResources) -> anyhow::Result<Runtime> {
+    let StartupResources { docker, netlink, iptables, listener, store, files, subnet, pod_mtu, node_ip } =
+        ground;
     let (node, agent_dir) = (config.node.clone(), config.machine.agent_dir());
     let mut runtime = Runtime::new();
     let token = runtime.token();
@@ -79,7 +80,7 @@ fn wire(config: &Config, ground: Ground) -> anyhow::Result<Runtime> {
     // Inputs: the node's address and range, the cluster.
     let (addresses, address) = NodeAddress::channel(node_ip);
     let etcd = Arc::clone(&store);
-    let at_change = Row::when_woken().wake_on(address.changes()).first_at_change();
+    let at_change = Row::when_woken().wake_on(address.changes()).wait_for_first_change();
     runtime.follow("address to etcd", at_change, move || etcd.reconnect());
     let store = store as SharedStore;
     let (snapshot, reflecting) = reflector::reflect(Arc::clone(&store), prefixes(&node), token.clone());
@@ -89,20 +90,20 @@ fn wire(config: &Config, ground: Ground) -> anyhow::Result<Runtime> {
     let catalog = follow_catalog(&mut runtime, &agent_dir, &node, &files, &snapshot);
 
     // Reports about the node besides its pods.
-    let rules = written_to(&mut runtime, "rules status", Key::Rules(node.clone()), &store);
-    let records = written_to(&mut runtime, "usage record", Key::Usage(node), &store);
+    let rules = start_writer(&mut runtime, "rules status", Key::Rules(node.clone()), &store);
+    let records = start_writer(&mut runtime, "usage record", Key::Usage(node), &store);
 
     // The loops.
     let (programmed, rules_follow) = watch::channel(0);
     let (pod_tables, pod_table) = watch::channel(None);
     let (sandboxes, sandboxed) = watch::channel(SandboxedPods::default());
     let (vteps, vtep) = watch::channel(None);
-    let handover = Handover::of(&agent_dir);
+    let handover = Handover::for_agent(&agent_dir);
     runtime.task("standby", standby::keep(handover.clone(), token.clone()));
     let names = NamesDeps { subnet: subnet.clone(), catalog: catalog.clone(), handover };
     let dns = wire_dns(&mut runtime, config, Arc::clone(&netlink) as _, &names);
     let control = wire_gateways(&mut runtime, config, names, &store, &files);
-    let base = Base {
+    let base = LoopDeps {
         config,
         docker,
         netlink,

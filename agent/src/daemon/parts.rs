@@ -13,10 +13,10 @@ use schema::snapshot::Snapshot;
 use schema::store::SharedStore;
 use schema::store::events::EventRecorder;
 use schema::store::reflector::SnapshotReader;
-use schema::store::status_writer::{Reported, StatusWriter};
+use schema::store::status_writer::{ReportedValue, StatusWriter};
 use tokio::sync::watch;
 
-use super::base::{Base, NETWORK_INTERVAL, every};
+use super::base::{LoopDeps, NETWORK_INTERVAL, every};
 use crate::catalog::{Catalog, CatalogDisk, CatalogStore};
 use crate::config::Config;
 use crate::converge::builds::NodeImages;
@@ -64,7 +64,7 @@ pub(super) fn follow_catalog(
     }
     let publish = catalog::publish(CatalogStore::new(node, known), snapshot.clone(), catalogs);
     runtime.follow("catalog", Row::every(catalog::PEER_CHECK).wake_on(snapshot.clone()), publish);
-    let row = Row::when_woken().wake_on(catalog.clone()).rest(catalog::SPACING).last_at_end();
+    let row = Row::when_woken().wake_on(catalog.clone()).rest(catalog::SPACING).run_at_shutdown();
     runtime.follow_blocking("catalog to disk", row, catalog::keep(disk, catalog.clone()));
     catalog
 }
@@ -73,7 +73,7 @@ pub(super) fn follow_catalog(
 /// status of every pod that runs here.
 pub(super) fn wire_pods(
     runtime: &mut Runtime,
-    base: &Base<'_>,
+    base: &LoopDeps<'_>,
     dns: watch::Receiver<NodeDns>,
     pod_tables: watch::Sender<PodTable>,
     rules: (watch::Receiver<i64>, watch::Receiver<SandboxedPods>),
@@ -87,7 +87,7 @@ pub(super) fn wire_pods(
 }
 
 /// Wires image removal, builds of function images, and reports of images.
-pub(super) fn wire_images(runtime: &mut Runtime, base: &Base<'_>, network: BuildRequests) {
+pub(super) fn wire_images(runtime: &mut Runtime, base: &LoopDeps<'_>, network: BuildRequests) {
     runtime.drive(every(IMAGES_INTERVAL), base.images());
     let (reports, built) = watch::channel(None);
     let images = NodeImages { node: base.config.node.clone(), snapshot: base.snapshot.clone() };
@@ -99,7 +99,7 @@ pub(super) fn wire_images(runtime: &mut Runtime, base: &Base<'_>, network: Build
 }
 
 /// Wires the Slurm loop and its job reports; returns access to the files of jobs.
-pub(super) fn wire_slurm(runtime: &mut Runtime, base: &Base<'_>) -> JobFiles {
+pub(super) fn wire_slurm(runtime: &mut Runtime, base: &LoopDeps<'_>) -> JobFiles {
     let (reports, reported) = watch::channel(None);
     let jobs = JobReports { node: base.config.node.clone(), snapshot: base.snapshot.clone() };
     let writer = StatusWriter::new(jobs, Arc::clone(&base.store));
@@ -130,14 +130,14 @@ fn follow_reported(
 }
 
 /// Starts a writer of `key`: values sent to the returned channel are written to etcd.
-pub(super) fn written_to<V: Reported>(
+pub(super) fn start_writer<V: ReportedValue>(
     runtime: &mut Runtime,
     name: &'static str,
     key: Key,
     store: &SharedStore,
 ) -> watch::Sender<Option<V>> {
     let (values, newest) = watch::channel(None);
-    let writer = StatusWriter::of_key(key, Arc::clone(store));
+    let writer = StatusWriter::for_key(key, Arc::clone(store));
     runtime.task(name, writer.run(newest, runtime.token()));
     values
 }
@@ -151,10 +151,10 @@ pub(super) fn wire_gateways(
     files: &Arc<PodFiles>,
 ) -> watch::Receiver<ControlPlane> {
     let urls = (config.etcd.endpoints.clone(), config.reconciler.clone());
-    let (controls, control) = watch::channel(ControlPlane::of_urls(&urls.0, &urls.1));
+    let (controls, control) = watch::channel(ControlPlane::from_urls(&urls.0, &urls.1));
     let publish = control_plane::publish(urls, Arc::clone(store), controls, runtime.token());
     runtime.follow_async("control plane", Row::every(control_plane::INTERVAL), publish);
-    let demand = written_to(runtime, "demand record", Key::Demand(config.node.clone()), store);
+    let demand = start_writer(runtime, "demand record", Key::Demand(config.node.clone()), store);
     let reads = (Arc::clone(files), control.clone());
     let functions = wire_functions(runtime, config.functions_listen, names.clone(), demand, reads);
     wire_gateway(runtime, &config.node, names, functions);
@@ -185,7 +185,7 @@ pub(super) fn follow_subnet(
 /// Drives the address loop, unless an address is configured.
 pub(super) fn drive_address(
     runtime: &mut Runtime,
-    base: &Base<'_>,
+    base: &LoopDeps<'_>,
     addresses: watch::Sender<Option<IpAddr>>,
 ) {
     if base.config.node_ip.is_none() {
@@ -199,7 +199,7 @@ pub(super) fn drive_address(
 pub(super) fn wake_on_addresses(row: Row, netlink: &RealNetlink) -> Row {
     match netlink.address_changes() {
         Ok(mut heard) => row.wake_by(|nudge| async move {
-            while heard.heard().await {
+            while heard.next_change().await {
                 nudge.nudge();
             }
             std::future::pending().await

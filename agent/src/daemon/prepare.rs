@@ -10,9 +10,9 @@ use schema::store::etcd::LazyStore;
 use tokio::net::TcpListener;
 
 use crate::config::Config;
-use crate::converge::address::address_of_tunnel;
+use crate::converge::address::tunnel_address;
 use crate::converge::network::tunnel::pod_mtu;
-use crate::desired::{DesiredStore, KnownFrom};
+use crate::desired::{DesiredStore, StateOrigin};
 use crate::files::{Keys, PodFiles};
 use crate::packet_rules::chain::Names;
 use crate::worlds::blobs::Reconcilers;
@@ -25,7 +25,7 @@ use crate::worlds::pause;
 const ETCD_PATIENCE: Duration = Duration::from_secs(2);
 
 /// Resources that the loops are built on.
-pub(super) struct Ground {
+pub(super) struct StartupResources {
     pub(super) docker: Arc<dyn Docker>,
     pub(super) netlink: Arc<RealNetlink>,
     pub(super) iptables: Arc<dyn Iptables>,
@@ -40,7 +40,7 @@ pub(super) struct Ground {
 }
 
 /// Checks the preconditions, cheapest first.
-pub(super) async fn prepare(config: &Config) -> anyhow::Result<Ground> {
+pub(super) async fn prepare(config: &Config) -> anyhow::Result<StartupResources> {
     let docker = connect_docker(&config.machine.docker).await?;
     let netlink = Arc::new(RealNetlink::open(&config.machine.instance)?);
     let iptables: Arc<dyn Iptables> = Arc::new(RealIptables::new());
@@ -52,7 +52,7 @@ pub(super) async fn prepare(config: &Config) -> anyhow::Result<Ground> {
     let keys = Keys::open_or_without(&config.age_identity);
     let source = Reconcilers::new(config.reconciler.clone(), Arc::clone(&store) as _);
     let files = PodFiles::new(&config.machine.state_dir, Arc::new(source), keys);
-    Ok(Ground {
+    Ok(StartupResources {
         node_ip: node_ip(config, netlink.as_ref()).await?,
         pod_mtu: pod_mtu(netlink.uplink_mtu().await?),
         subnet: desired.current().subnet.clone(),
@@ -86,11 +86,11 @@ async fn bind(config: &Config) -> anyhow::Result<TcpListener> {
 
 /// Opens etcd. Without desired state on disk an unreachable etcd is an error: there is nothing to do, and `--etcd`
 /// may be wrong. With it the agent heals its pods first and connects when it can.
-async fn open_store(config: &Config, known: KnownFrom) -> anyhow::Result<Arc<LazyStore>> {
+async fn open_store(config: &Config, known: StateOrigin) -> anyhow::Result<Arc<LazyStore>> {
     let store = LazyStore::new(config.etcd.clone());
     match (store.connect(ETCD_PATIENCE).await, known) {
         (Ok(()), _) => {}
-        (Err(error), KnownFrom::Unknown) => {
+        (Err(error), StateOrigin::Unknown) => {
             bail!("{error}; check --etcd and that etcd runs (this node has no state of its own yet)")
         }
         (Err(error), _) => tracing::warn!("{error}; this node goes on from its own disk"),
@@ -113,8 +113,8 @@ async fn node_ip(config: &Config, netlink: &RealNetlink) -> anyhow::Result<Optio
     if config.node_ip.is_some() {
         return Ok(config.node_ip);
     }
-    let tunnel = Names::of(&config.machine.instance).tunnel;
-    match address_of_tunnel(netlink, &tunnel).await? {
+    let tunnel = Names::for_instance(&config.machine.instance).tunnel;
+    match tunnel_address(netlink, &tunnel).await? {
         Some(address) => Ok(Some(address.into())),
         None => Ok(netlink.node_address().await?),
     }

@@ -55,15 +55,15 @@ pub async fn run(config: Config) -> anyhow::Result<()> {
     let (_, known) = CatalogDisk::open(&agent_dir);
     let (_subnets, subnet) = watch::channel(Some(subnet));
     let (_catalogs, catalog) = watch::channel(Arc::new(known.unwrap_or_default()));
-    let names = NamesDeps { subnet, catalog, handover: Handover::given(sockets) };
+    let names = NamesDeps { subnet, catalog, handover: Handover::from_sockets(sockets) };
     let netlink = Arc::new(RealNetlink::open(&config.machine.instance)?);
     let mut runtime = Runtime::new();
     let _pods = daemon::wire_dns(&mut runtime, &config, netlink, &names);
-    let control = ControlPlane::of_urls(&config.etcd.endpoints, &config.reconciler);
+    let control = ControlPlane::from_urls(&config.etcd.endpoints, &config.reconciler);
     let own = names.subnet.borrow().clone();
-    let functions = Functions::of_last_known(names.catalog.clone(), own.as_ref(), &control);
+    let functions = Functions::from_last_known(names.catalog.clone(), own.as_ref(), &control);
     let at = config.functions_listen;
-    let calls = functions::serve_held(functions.clone(), names.handover.clone(), at, runtime.token());
+    let calls = functions::serve_inherited(functions.clone(), names.handover.clone(), at, runtime.token());
     runtime.task("functions server", calls);
     daemon::wire_gateway(&mut runtime, &config.node, names, Arc::new(functions));
     let token = runtime.token();
@@ -96,7 +96,7 @@ async fn end_with_next(agent_dir: PathBuf, held: Sockets, token: CancellationTok
             // Cancel-safe: a connection that is not returned stays in the kernel's queue.
             accepted = listener.accept() => accepted?.0,
             // Cancel-safe: its timers start again.
-            why = never_asked(&agent_dir, &path) => {
+            why = no_agent_left(&agent_dir, &path) => {
                 tracing::info!("{why}; this process ends");
                 let _ = std::fs::remove_file(&path);
                 break;
@@ -126,7 +126,7 @@ async fn give(mut stream: UnixStream, held: &Sockets) -> io::Result<()> {
 }
 
 /// Returns, once it is certain, the reason why no agent will ever request the sockets.
-async fn never_asked(agent_dir: &Path, path: &Path) -> &'static str {
+async fn no_agent_left(agent_dir: &Path, path: &Path) -> &'static str {
     let mut lives_since = None;
     loop {
         tokio::time::sleep(LOOK).await;

@@ -13,7 +13,7 @@ use schema::control::disk_record::{DiskRecord, Fsync, sync_folder};
 use schema::meta::NamespacedName;
 use schema::records::{Binding, Subnet};
 
-use super::{Desired, KnownFrom};
+use super::{DesiredState, StateOrigin};
 
 const FOLDER: &str = "desired";
 const MARKER: &str = "complete";
@@ -50,17 +50,17 @@ pub fn known_subnet(agent_dir: &Path) -> Option<Subnet> {
 }
 
 impl DesiredDisk {
-    pub(super) fn open(agent_dir: &Path) -> Result<(Self, Desired), DiskError> {
+    pub(super) fn open(agent_dir: &Path) -> Result<(Self, DesiredState), DiskError> {
         let folder = agent_dir.join(FOLDER);
         let in_folder = |source| DiskError::Folder { path: folder.clone(), source };
         fs::create_dir_all(&folder).map_err(in_folder)?;
         let mut complete = folder.join(MARKER).exists();
         let settled = folder.join(SETTLED).exists();
-        let mut found = Desired { settled, subnet: known_subnet(agent_dir), ..Desired::default() };
+        let mut found = DesiredState { settled, subnet: known_subnet(agent_dir), ..DesiredState::default() };
         let mut files = BTreeMap::new();
         for entry in fs::read_dir(&folder).map_err(in_folder)? {
             let path = entry.map_err(in_folder)?.path();
-            let Some((pod, shortened)) = pod_of(&path) else { continue };
+            let Some((pod, shortened)) = parse_file_name(&path) else { continue };
             match read(&path).and_then(|binding| named(binding, &path)) {
                 Ok(binding) => {
                     let pod = binding.pod.reference();
@@ -77,7 +77,7 @@ impl DesiredDisk {
             }
         }
         if complete {
-            found.known_from = KnownFrom::Disk;
+            found.known_from = StateOrigin::Disk;
         }
         let disk =
             Self { agent_dir: agent_dir.to_owned(), complete, settled, subnet: found.subnet.clone(), files };
@@ -85,13 +85,13 @@ impl DesiredDisk {
     }
 
     /// Makes the folder hold exactly `desired`; files of unreadable pods stay unchanged.
-    pub(super) fn store(&mut self, desired: &Desired) -> Result<(), DiskError> {
+    pub(super) fn store(&mut self, desired: &DesiredState) -> Result<(), DiskError> {
         let touched = self.store_pods(desired)?;
         self.store_subnet(desired.subnet.as_ref())?;
         self.store_markers(desired.settled, touched)
     }
 
-    fn store_pods(&mut self, desired: &Desired) -> Result<bool, DiskError> {
+    fn store_pods(&mut self, desired: &DesiredState) -> Result<bool, DiskError> {
         let (pods, keep) = (&desired.pods, &desired.unreadable);
         let folder = self.agent_dir.join(FOLDER);
         let mut touched = false;
@@ -189,7 +189,7 @@ fn file_name(pod: &NamespacedName) -> String {
 }
 
 /// Parses the pod from a file name; true if the name was shortened and gives only a part of it.
-fn pod_of(path: &Path) -> Option<(NamespacedName, bool)> {
+fn parse_file_name(path: &Path) -> Option<(NamespacedName, bool)> {
     let stem = path.file_name()?.to_str()?.strip_suffix(".json")?;
     let (namespace, name) = stem.split_once('_')?;
     let pod = NamespacedName::new(namespace.replace("%5F", "_").replace("%25", "%"), name);

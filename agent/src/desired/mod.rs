@@ -25,7 +25,7 @@ pub const ETCD_GRACE: Duration = Duration::from_secs(2);
 
 /// Origin of the desired state.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub enum KnownFrom {
+pub enum StateOrigin {
     /// etcd, listed in full.
     Etcd,
     /// The node's own disk, written when etcd had been listed in full.
@@ -37,8 +37,8 @@ pub enum KnownFrom {
 
 /// Desired state of this node.
 #[derive(Debug, Clone, Default, PartialEq)]
-pub struct Desired {
-    pub known_from: KnownFrom,
+pub struct DesiredState {
+    pub known_from: StateOrigin,
     pub subnet: Option<Subnet>,
     pub pods: BTreeMap<NamespacedName, Binding>,
     /// Pods bound to this node whose binding can't be read: their containers stay as they are.
@@ -47,11 +47,11 @@ pub struct Desired {
     pub settled: bool,
 }
 
-impl Desired {
+impl DesiredState {
     /// True if absent pods are unwanted. Before, a lost etcd may not have been refilled from Git yet, and nothing
     /// is taken down for being absent.
     pub fn is_settled(&self) -> bool {
-        self.known_from != KnownFrom::Unknown && self.settled
+        self.known_from != StateOrigin::Unknown && self.settled
     }
 }
 
@@ -60,7 +60,7 @@ impl Desired {
 pub struct DesiredStore {
     node: String,
     disk: DesiredDisk,
-    current: Desired,
+    current: DesiredState,
     taken: Option<Snapshot>,
     /// A snapshot that could not be written to disk: `current` stays in force until it is.
     unsaved: Option<Snapshot>,
@@ -74,7 +74,7 @@ impl DesiredStore {
     }
 
     /// The desired state in force.
-    pub fn current(&self) -> &Desired {
+    pub fn current(&self) -> &DesiredState {
         &self.current
     }
 
@@ -97,7 +97,7 @@ impl DesiredStore {
 
     /// Returns the state that a run with this snapshot plans on. The run must [`take`](Self::take) the snapshot
     /// before it acts.
-    pub fn read(&self, snapshot: &Snapshot) -> Desired {
+    pub fn read(&self, snapshot: &Snapshot) -> DesiredState {
         match self.is_taken(snapshot) || self.is_unsaved(snapshot) {
             true => self.current.clone(),
             false => self.next(snapshot),
@@ -106,17 +106,17 @@ impl DesiredStore {
 
     /// True if the state in force reflects this snapshot, or the snapshot is not synced.
     pub fn is_taken(&self, snapshot: &Snapshot) -> bool {
-        !snapshot.synced || self.taken.as_ref().is_some_and(|taken| says_the_same(taken, snapshot))
+        !snapshot.synced || self.taken.as_ref().is_some_and(|taken| has_same_content(taken, snapshot))
     }
 
     /// True if this snapshot could not be written to disk yet.
     pub fn is_unsaved(&self, snapshot: &Snapshot) -> bool {
-        self.unsaved.as_ref().is_some_and(|unsaved| says_the_same(unsaved, snapshot))
+        self.unsaved.as_ref().is_some_and(|unsaved| has_same_content(unsaved, snapshot))
     }
 
-    fn next(&self, snapshot: &Snapshot) -> Desired {
+    fn next(&self, snapshot: &Snapshot) -> DesiredState {
         let settled = snapshot.settled.contains_key(&self.node);
-        let mut next = Desired { known_from: KnownFrom::Etcd, settled, ..Desired::default() };
+        let mut next = DesiredState { known_from: StateOrigin::Etcd, settled, ..DesiredState::default() };
         next.subnet = snapshot.subnets.get(&self.node).map(|s| s.value.clone()).or_else(|| {
             // An unreadable or missing subnet never takes addresses away from running pods.
             self.current.subnet.clone()
@@ -149,7 +149,7 @@ impl DesiredStore {
     }
 
     /// Keeps the last readable version of bindings that can no longer be read.
-    fn keep_last_readable(&self, next: &mut Desired) {
+    fn keep_last_readable(&self, next: &mut DesiredState) {
         let known: BTreeSet<NamespacedName> =
             next.unreadable.keys().filter(|pod| self.current.pods.contains_key(*pod)).cloned().collect();
         for pod in known {
@@ -163,7 +163,7 @@ impl DesiredStore {
 
 /// Compares content, not revisions: the watch of one prefix may lag behind another's, and late changes no longer
 /// raise the newest revision.
-fn says_the_same(one: &Snapshot, other: &Snapshot) -> bool {
+fn has_same_content(one: &Snapshot, other: &Snapshot) -> bool {
     one.bindings.ptr_eq(&other.bindings)
         && one.settled.ptr_eq(&other.settled)
         && one.subnets.ptr_eq(&other.subnets)

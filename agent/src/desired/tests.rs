@@ -7,10 +7,10 @@ use std::sync::Arc;
 use schema::kinds::Kind;
 use schema::kinds::pod::PodSpec;
 use schema::meta::NamespacedName;
-use schema::records::{Binding, OwnerRef, PodInstance, Settled, Subnet};
-use schema::snapshot::{Snapshot, Versioned};
+use schema::records::{Binding, OwnerRef, PodInstance, SettledRecord, Subnet};
+use schema::snapshot::{Snapshot, VersionedValue};
 
-use super::{DesiredStore, KnownFrom};
+use super::{DesiredStore, StateOrigin};
 
 fn binding(namespace: &str, name: &str) -> Binding {
     let owner = OwnerRef { kind: Kind::Pod, name: name.into() };
@@ -29,8 +29,8 @@ fn binding(namespace: &str, name: &str) -> Binding {
     Binding { node: "n1".into(), pod, reason: "test".into() }
 }
 
-fn versioned<T>(value: T) -> Arc<Versioned<T>> {
-    Arc::new(Versioned { value, create_revision: 1, mod_revision: 1 })
+fn versioned<T>(value: T) -> Arc<VersionedValue<T>> {
+    Arc::new(VersionedValue { value, create_revision: 1, mod_revision: 1 })
 }
 
 fn snapshot(revision: i64, bindings: &[Binding]) -> Snapshot {
@@ -44,7 +44,7 @@ fn snapshot(revision: i64, bindings: &[Binding]) -> Snapshot {
     snapshot.bindings.insert(("n2".into(), other.pod.reference()), versioned(other));
     let subnet = Subnet::new("10.244.3.0/24".parse().unwrap(), "10.244.0.0/16".parse().unwrap());
     snapshot.subnets.insert("n1".into(), versioned(subnet));
-    snapshot.settled.insert("n1".into(), versioned(Settled::default()));
+    snapshot.settled.insert("n1".into(), versioned(SettledRecord::default()));
     snapshot
 }
 
@@ -53,12 +53,12 @@ fn what_etcd_said_is_known_without_etcd() {
     let folder = tempfile::tempdir().unwrap();
     let pods = [binding("default", "web"), binding("a_b", "c_d"), binding("long", &"x".repeat(250))];
     let mut store = DesiredStore::open(folder.path(), "n1").unwrap();
-    assert_eq!(store.current().known_from, KnownFrom::Unknown);
+    assert_eq!(store.current().known_from, StateOrigin::Unknown);
     store.take(&snapshot(1, &pods)).unwrap();
     let from_etcd = store.current().clone();
     assert_eq!(from_etcd.pods.len(), 3);
     let again = DesiredStore::open(folder.path(), "n1").unwrap();
-    assert_eq!(again.current().known_from, KnownFrom::Disk);
+    assert_eq!(again.current().known_from, StateOrigin::Disk);
     assert_eq!(again.current().pods, from_etcd.pods);
     assert_eq!(again.current().subnet, from_etcd.subnet);
     // Bindings removed from etcd also leave the disk.

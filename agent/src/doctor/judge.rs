@@ -2,7 +2,7 @@
 
 use super::check::{Check, Ranges};
 use super::network_judge;
-use super::probe::{DockerSeen, HostFacts};
+use super::probe::{DockerFacts, HostFacts};
 use crate::config::Config;
 use crate::packet_rules::chain::Names;
 
@@ -85,7 +85,7 @@ fn docker(config: &Config, seen: &HostFacts) -> Vec<Check> {
             )];
         }
     };
-    let DockerSeen { version, api, cgroup_driver, cgroup_version, storage_driver, live_restore } = docker;
+    let DockerFacts { version, api, cgroup_driver, cgroup_version, storage_driver, live_restore } = docker;
     let found =
         format!("Docker {version}, API {api}, {storage_driver}, cgroup v{cgroup_version} by {cgroup_driver}");
     let live = match live_restore {
@@ -170,7 +170,7 @@ fn jumps(seen: &HostFacts) -> Check {
 /// Remedy for firewalld, whose own rules also judge packets from pods, packets out of the tunnel, and the tunnel's
 /// packets themselves.
 fn firewalld_remedy(config: &Config) -> String {
-    let (names, port) = (Names::of(&config.machine.instance), config.vxlan.port);
+    let (names, port) = (Names::for_instance(&config.machine.instance), config.vxlan.port);
     format!(
         "put the links {} and {} into firewalld's trusted zone (firewall-cmd --permanent --zone=trusted \
          --add-interface=LINK), let the tunnel's UDP port {port} in (firewall-cmd --permanent \

@@ -20,7 +20,7 @@ pub use check::{Check, Level, Ranges};
 
 /// Runs and prints the checks; true if none failed.
 pub async fn run(config: &Config, ranges: Ranges, output: OutputFormat) -> anyhow::Result<bool> {
-    let seen = probe::look(config, ranges).await;
+    let seen = probe::gather(config, ranges).await;
     let checks = judge::judge(config, ranges, &seen);
     match output {
         OutputFormat::Text => checks.iter().for_each(|check| println!("{check}")),

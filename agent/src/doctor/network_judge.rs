@@ -5,7 +5,7 @@ use schema::kinds::pod::Protocol;
 use schema::kinds::service::NODE_PORTS;
 
 use super::check::{Check, Ranges};
-use super::network_probe::{Links, NetworkSeen};
+use super::network_probe::{Links, NetworkFacts};
 use super::network_probe::{MANGLE, RECENT};
 use crate::config::Config;
 use crate::converge::network::tunnel::{DEFAULT_MTU, MTU_MIN, VXLAN_OVERHEAD, pod_mtu};
@@ -22,8 +22,8 @@ const CONNECTIONS_FULL: u64 = 90;
 const STRICT: u8 = 1;
 
 /// Evaluates the findings about the network.
-pub(super) fn judge(config: &Config, ranges: Ranges, seen: &NetworkSeen) -> Vec<Check> {
-    let names = Names::of(&config.machine.instance);
+pub(super) fn judge(config: &Config, ranges: Ranges, seen: &NetworkFacts) -> Vec<Check> {
+    let names = Names::for_instance(&config.machine.instance);
     let mut checks = rules(seen);
     checks.extend([connections(seen), rp_filter(seen)]);
     match &seen.links {
@@ -40,7 +40,7 @@ pub(super) fn judge(config: &Config, ranges: Ranges, seen: &NetworkSeen) -> Vec<
     checks
 }
 
-fn rules(seen: &NetworkSeen) -> Vec<Check> {
+fn rules(seen: &NetworkFacts) -> Vec<Check> {
     let tried = match &seen.rules {
         Ok(tried) => tried,
         Err(why) => return vec![Check::fail("packet rules", why, "start as root, with iptables installed")],
@@ -67,7 +67,7 @@ fn rules(seen: &NetworkSeen) -> Vec<Check> {
     }
 }
 
-fn connections(seen: &NetworkSeen) -> Check {
+fn connections(seen: &NetworkFacts) -> Check {
     let more = "set net.netfilter.nf_conntrack_max higher by sysctl, for example 262144";
     match seen.connections {
         None => {
@@ -85,7 +85,7 @@ fn connections(seen: &NetworkSeen) -> Check {
 }
 
 /// Checks for strict filters; with a single uplink they are harmless, as all answers come by it.
-fn rp_filter(seen: &NetworkSeen) -> Check {
+fn rp_filter(seen: &NetworkFacts) -> Check {
     let strict: Vec<&str> =
         seen.rp_filter.iter().filter(|(_, value)| **value == STRICT).map(|(name, _)| name.as_str()).collect();
     match strict.first() {
@@ -205,7 +205,7 @@ fn overlap(one: Ipv4Net, other: Ipv4Net) -> bool {
     one.contains(&other.network()) || other.contains(&one.network())
 }
 
-fn fronts(seen: &NetworkSeen) -> Vec<Check> {
+fn fronts(seen: &NetworkFacts) -> Vec<Check> {
     let check = |(name, at, result): &(&'static str, String, Result<(), String>)| match result {
         Ok(()) => Check::ok(name, format!("{at} is free")),
         Err(_) if seen.is_answered => Check::ok(name, format!("{at}, left to the agent that answers there")),
@@ -219,7 +219,7 @@ fn fronts(seen: &NetworkSeen) -> Vec<Check> {
 }
 
 /// Checks that the node's own sockets stay out of the node ports: a socket on a service's port is no longer reached.
-fn node_ports(seen: &NetworkSeen) -> Check {
+fn node_ports(seen: &NetworkFacts) -> Check {
     let name = "node ports";
     let (first, last) = (NODE_PORTS.start(), NODE_PORTS.end());
     let Some((low, high)) = seen.local_ports else {

@@ -21,8 +21,8 @@ const DNS: u16 = 53;
 
 /// Findings about the network; error texts where a probe failed.
 #[derive(Debug, Clone)]
-pub(super) struct NetworkSeen {
-    pub(super) rules: Result<Vec<Tried>, String>,
+pub(super) struct NetworkFacts {
+    pub(super) rules: Result<Vec<RuleTrial>, String>,
     pub(super) links: Result<Links, String>,
     /// True if an agent or its standby answers: listening was not tried.
     pub(super) is_answered: bool,
@@ -49,7 +49,7 @@ pub(super) struct Links {
 }
 
 /// Probes the network. If `agent_runs`, its listen addresses are not tried.
-pub(super) async fn look(config: &Config, ranges: Ranges, agent_runs: bool) -> NetworkSeen {
+pub(super) async fn gather(config: &Config, ranges: Ranges, agent_runs: bool) -> NetworkFacts {
     let links = links(config).await.map_err(|error| error.to_string());
     let uplinks = links.as_ref().map(|links| links.uplinks.clone()).unwrap_or_default();
     let whose = |protocol: Protocol, port: u16| {
@@ -57,9 +57,9 @@ pub(super) async fn look(config: &Config, ranges: Ranges, agent_runs: bool) -> N
         listener.and_then(|listener| listener.process.clone())
     };
     let is_answered = agent_runs || standby::is_serving(&config.machine.agent_dir());
-    NetworkSeen {
+    NetworkFacts {
         is_answered,
-        fronts: fronts(ranges, is_answered, &whose),
+        fronts: try_listeners(ranges, is_answered, &whose),
         rules: try_all().await,
         rp_filter: uplinks.into_iter().filter_map(|name| Some((name.clone(), rp_filter(&name)?))).collect(),
         connections: number("/proc/sys/net/netfilter/nf_conntrack_count")
@@ -84,7 +84,7 @@ async fn links(config: &Config) -> Result<Links, NetlinkError> {
 
 /// Listens as the agent does and closes the sockets immediately. Not tried while an agent runs: its sockets share
 /// their ports, and ours would take datagrams meant for it.
-fn fronts(
+fn try_listeners(
     ranges: Ranges,
     agent_runs: bool,
     whose: &dyn Fn(Protocol, u16) -> Option<String>,
@@ -143,7 +143,7 @@ fn port_list(text: &str) -> Vec<(u16, u16)> {
 // installed in a temporary network namespace: `iptables-restore --test` does not ask the kernel.
 
 /// A match or a target, and the kernel's answer.
-pub(super) type Tried = (&'static str, Result<(), String>);
+pub(super) type RuleTrial = (&'static str, Result<(), String>);
 
 /// Name, table, and a rule as the agent spells it.
 const RULES: [(&str, &str, &str); 14] = [
@@ -172,7 +172,7 @@ const MASQUERADE: &str = "target MASQUERADE";
 const REJECT: &str = "REJECT by reset";
 
 /// Tries every rule; an error if nothing can be tried.
-pub(super) async fn try_all() -> Result<Vec<Tried>, String> {
+pub(super) async fn try_all() -> Result<Vec<RuleTrial>, String> {
     let scratch = ScratchNamespace::new().map_err(|error| format!("no network namespace: {error}"))?;
     let iptables = RealIptables::at(scratch.path());
     let random_fully = iptables.has_random_fully().await.map_err(|error| error.to_string())?;
@@ -193,7 +193,7 @@ mod tests {
     fn where_a_running_agent_answers_nothing_is_tried() {
         let range = |text: &str| text.parse().unwrap();
         let ranges = Ranges { cluster: range("10.244.0.0/16"), service: range("127.96.0.0/16") };
-        let tried = |agent_runs| fronts(ranges, agent_runs, &|_, _| None);
+        let tried = |agent_runs| try_listeners(ranges, agent_runs, &|_, _| None);
         assert_eq!(tried(true).iter().filter(|(.., result)| result.is_err()).count(), 2);
         assert!(
             tried(true).iter().all(|(.., result)| result.clone().is_err_and(|why| why.contains("not tried")))

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use schema::kinds::pod::Protocol;
 
 use super::network_judge::judge;
-use super::network_probe::{Links, NetworkSeen};
+use super::network_probe::{Links, NetworkFacts};
 use super::tests::config;
 use super::{Check, Level, Ranges};
 use crate::worlds::netlink::{Device, Listener, Route};
@@ -32,9 +32,9 @@ fn links() -> Links {
     }
 }
 
-pub(super) fn healthy() -> NetworkSeen {
+pub(super) fn healthy() -> NetworkFacts {
     let free = |name, at: &str| (name, at.to_owned(), Ok(()));
-    NetworkSeen {
+    NetworkFacts {
         is_answered: false,
         rules: Ok(vec![("match tcp", Ok(())), ("match recent", Ok(()))]),
         links: Ok(links()),
@@ -46,8 +46,8 @@ pub(super) fn healthy() -> NetworkSeen {
     }
 }
 
-fn troubles(seen: &NetworkSeen, is_answered: bool) -> Vec<Check> {
-    let checks = judge(&config(), ranges(), &NetworkSeen { is_answered, ..seen.clone() });
+fn troubles(seen: &NetworkFacts, is_answered: bool) -> Vec<Check> {
+    let checks = judge(&config(), ranges(), &NetworkFacts { is_answered, ..seen.clone() });
     for check in &checks {
         assert!(!check.to_string().contains('\n'), "{check}");
         assert_eq!(check.level == Level::Ok, check.remedy.is_empty(), "{check}");
@@ -61,10 +61,10 @@ fn a_healthy_network_has_nothing_to_repair() {
 }
 
 /// A healthy network except for the links changed by `change`.
-fn with(change: impl FnOnce(&mut Links)) -> NetworkSeen {
+fn with(change: impl FnOnce(&mut Links)) -> NetworkFacts {
     let mut links = links();
     change(&mut links);
-    NetworkSeen { links: Ok(links), ..healthy() }
+    NetworkFacts { links: Ok(links), ..healthy() }
 }
 
 // Seen red with `MTU_MIN` alone.
@@ -74,28 +74,28 @@ fn each_trouble_of_the_network_is_reported_with_a_remedy() {
     let refused = |name| Ok(vec![("match tcp", Ok(())), (name, Err("no such match".to_owned()))]);
     let taken = |name, at: &str| vec![(name, at.to_owned(), Err("in use: nginx (process 7)".to_owned()))];
     let process = || Listener { process: Some("nfsd (process 9)".into()), loopback: false };
-    let cases: Vec<(NetworkSeen, &str, Level, &str)> = vec![
-        (NetworkSeen { rules: refused("match statistic"), ..healthy() }, "match statistic", Fail, "no such"),
-        (NetworkSeen { rules: refused("match recent"), ..healthy() }, "match recent", Warn, "no such match"),
-        (NetworkSeen { rules: Err("no".into()), ..healthy() }, "packet rules", Fail, "no"),
-        (NetworkSeen { links: Err("no".into()), ..healthy() }, "links", Fail, "no"),
-        (NetworkSeen { connections: Some((9, 4096)), ..healthy() }, "conntrack table", Warn, "9 of 4096"),
-        (NetworkSeen { connections: Some((90_000, 100_000)), ..healthy() }, "conntrack table", Warn, "soon"),
+    let cases: Vec<(NetworkFacts, &str, Level, &str)> = vec![
+        (NetworkFacts { rules: refused("match statistic"), ..healthy() }, "match statistic", Fail, "no such"),
+        (NetworkFacts { rules: refused("match recent"), ..healthy() }, "match recent", Warn, "no such match"),
+        (NetworkFacts { rules: Err("no".into()), ..healthy() }, "packet rules", Fail, "no"),
+        (NetworkFacts { links: Err("no".into()), ..healthy() }, "links", Fail, "no"),
+        (NetworkFacts { connections: Some((9, 4096)), ..healthy() }, "conntrack table", Warn, "9 of 4096"),
+        (NetworkFacts { connections: Some((90_000, 100_000)), ..healthy() }, "conntrack table", Warn, "soon"),
         (
-            NetworkSeen { rp_filter: [("eth0".into(), 1), ("eth1".into(), 0)].into(), ..healthy() },
+            NetworkFacts { rp_filter: [("eth0".into(), 1), ("eth1".into(), 0)].into(), ..healthy() },
             "rp_filter",
             Warn,
             "strict at eth0",
         ),
         (
-            NetworkSeen { fronts: taken("dns", "10.96.0.10:53"), ..healthy() },
+            NetworkFacts { fronts: taken("dns", "10.96.0.10:53"), ..healthy() },
             "dns",
             Fail,
             "nginx (process 7)",
         ),
-        (NetworkSeen { fronts: taken("gateway", "x:80"), ..healthy() }, "gateway", Fail, "nginx"),
-        (NetworkSeen { local_ports: Some((1024, 65_535)), ..healthy() }, "node ports", Warn, "1024-65535"),
-        (NetworkSeen { local_ports: None, ..healthy() }, "node ports", Warn, "can't be read"),
+        (NetworkFacts { fronts: taken("gateway", "x:80"), ..healthy() }, "gateway", Fail, "nginx"),
+        (NetworkFacts { local_ports: Some((1024, 65_535)), ..healthy() }, "node ports", Warn, "1024-65535"),
+        (NetworkFacts { local_ports: None, ..healthy() }, "node ports", Warn, "can't be read"),
         (with(|l| l.uplinks.clear()), "mtu", Warn, "pods get 1450"),
         (with(|l| l.devices[1].mtu = 600), "mtu", Fail, "eth0 has 600"),
         (with(|l| l.devices.push(device("mk8s0", 8950, "", None))), "mtu of links", Warn, "8950 where 1450"),

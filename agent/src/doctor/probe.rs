@@ -9,7 +9,7 @@ use schema::store::etcd::EtcdStore;
 use tokio::net::TcpListener;
 
 use super::check::Ranges;
-use super::network_probe::{self, NetworkSeen};
+use super::network_probe::{self, NetworkFacts};
 use crate::config::Config;
 use crate::converge::services::names::ServiceNames;
 use crate::locks;
@@ -28,7 +28,7 @@ const DOCKER_MAX_SECONDS: u64 = 10;
 
 /// Facts that the Docker engine reports about itself.
 #[derive(Debug, Clone, Default)]
-pub(super) struct DockerSeen {
+pub(super) struct DockerFacts {
     pub(super) version: String,
     pub(super) api: String,
     pub(super) cgroup_driver: String,
@@ -46,7 +46,7 @@ pub(super) struct HostFacts {
     pub(super) state_dir: Result<(), String>,
     pub(super) agent_runs: bool,
     pub(super) disk_free_bytes: Option<u64>,
-    pub(super) docker: Result<DockerSeen, String>,
+    pub(super) docker: Result<DockerFacts, String>,
     pub(super) etcd: Result<(), String>,
     pub(super) port: Result<(), String>,
     pub(super) features: Vec<(&'static str, Result<(), String>)>,
@@ -58,10 +58,10 @@ pub(super) struct HostFacts {
     pub(super) ip_forward: Option<String>,
     pub(super) bridge_nf: Option<String>,
     pub(super) has_conntrack: bool,
-    pub(super) network: NetworkSeen,
+    pub(super) network: NetworkFacts,
 }
 
-pub(super) async fn look(config: &Config, ranges: Ranges) -> HostFacts {
+pub(super) async fn gather(config: &Config, ranges: Ranges) -> HostFacts {
     let (state_dir, agent_runs) = state_dir(config);
     let iptables = RealIptables::new();
     HostFacts {
@@ -82,7 +82,7 @@ pub(super) async fn look(config: &Config, ranges: Ranges) -> HostFacts {
         ip_forward: setting("/proc/sys/net/ipv4/ip_forward"),
         bridge_nf: setting("/proc/sys/net/bridge/bridge-nf-call-iptables"),
         has_conntrack: is_installed("conntrack"),
-        network: network_probe::look(config, ranges, agent_runs).await,
+        network: network_probe::gather(config, ranges, agent_runs).await,
     }
 }
 
@@ -109,13 +109,13 @@ fn disk_free(dir: &Path) -> Option<u64> {
     Some(system.blocks_available() * system.fragment_size())
 }
 
-async fn docker(host: &str) -> Result<DockerSeen, bollard::errors::Error> {
+async fn docker(host: &str) -> Result<DockerFacts, bollard::errors::Error> {
     let path = host.strip_prefix("unix://").unwrap_or(host);
     let client = bollard::Docker::connect_with_unix(path, DOCKER_MAX_SECONDS, bollard::API_DEFAULT_VERSION)?;
     let client = client.negotiate_version().await?;
     let info = client.info().await?;
     let word = |value: Option<String>| value.unwrap_or_else(|| "?".to_owned());
-    Ok(DockerSeen {
+    Ok(DockerFacts {
         version: word(info.server_version),
         api: client.client_version().to_string(),
         cgroup_driver: word(info.cgroup_driver.map(|driver| driver.to_string())),
@@ -133,7 +133,8 @@ async fn etcd(config: &Config) -> Result<(), String> {
 async fn missing_jumps(config: &Config, iptables: &RealIptables) -> Result<Vec<String>, IptablesError> {
     let mut missing = Vec::new();
     let instance = &config.machine.instance;
-    let jumps = Names::of(instance).jumps().into_iter().chain(ServiceNames::of(instance).jumps());
+    let jumps =
+        Names::for_instance(instance).jumps().into_iter().chain(ServiceNames::for_instance(instance).jumps());
     for Jump { base, rule, .. } in jumps {
         if !iptables.exists(base.table.to_string(), base.chain.clone(), rule.clone()).await? {
             missing.push(format!("{base} {rule}"));

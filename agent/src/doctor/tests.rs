@@ -2,7 +2,7 @@
 
 use super::judge::judge;
 use super::network_tests;
-use super::probe::{DockerSeen, HostFacts};
+use super::probe::{DockerFacts, HostFacts};
 use super::{Level, Ranges};
 use crate::args::{Arguments, Command};
 use crate::config::Config;
@@ -22,7 +22,7 @@ fn healthy() -> HostFacts {
         state_dir: Ok(()),
         agent_runs: false,
         disk_free_bytes: Some(10 << 30),
-        docker: Ok(DockerSeen { version: "20.10.24".into(), live_restore: true, ..DockerSeen::default() }),
+        docker: Ok(DockerFacts { version: "20.10.24".into(), live_restore: true, ..DockerFacts::default() }),
         etcd: Ok(()),
         port: Ok(()),
         features: vec![("veth", Ok(())), ("bridge", Ok(())), ("vxlan", Ok(()))],
@@ -65,7 +65,7 @@ fn each_trouble_is_reported_with_a_remedy() {
         (HostFacts { disk_free_bytes: Some(1), ..healthy() }, "disk", Level::Fail),
         (HostFacts { disk_free_bytes: Some(1 << 30), ..healthy() }, "disk", Level::Warn),
         (HostFacts { docker: Err("no".into()), ..healthy() }, "docker", Level::Fail),
-        (HostFacts { docker: Ok(DockerSeen::default()), ..healthy() }, "live-restore", Level::Warn),
+        (HostFacts { docker: Ok(DockerFacts::default()), ..healthy() }, "live-restore", Level::Warn),
         (HostFacts { etcd: bad(), ..healthy() }, "etcd", Level::Warn),
         (HostFacts { port: bad(), ..healthy() }, "port", Level::Fail),
         (HostFacts { features: vec![("veth", bad())], ..healthy() }, "veth", Level::Fail),

@@ -43,7 +43,7 @@ pub enum CacheError {
 
 /// Outcome of ensuring content.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Ensured {
+pub enum EnsureOutcome {
     Was,
     Fetched,
     /// The existing content had been changed by someone, and was fetched again.
@@ -72,7 +72,7 @@ impl Cache {
     }
 
     /// Ensures that content is in place, whole and unchanged.
-    pub async fn ensure(&self, path: &str, blob: &BlobRef) -> Result<Ensured, CacheError> {
+    pub async fn ensure(&self, path: &str, blob: &BlobRef) -> Result<EnsureOutcome, CacheError> {
         let failed = |why: String| CacheError::Disk { path: path.to_owned(), dir: self.dir.clone(), why };
         if !is_digest(&blob.digest) {
             return Err(failed(format!("{:?} is not a digest", blob.digest)));
@@ -80,11 +80,11 @@ impl Cache {
         let turn = self.turn(&blob.digest);
         let _turn = turn.lock().await;
         let (folder, wanted) = (self.folder(blob), blob.digest.clone());
-        let seen = tokio::task::spawn_blocking(move || look_over(&folder, &wanted)).await;
+        let seen = tokio::task::spawn_blocking(move || verify_folder(&folder, &wanted)).await;
         let outcome = match seen.map_err(|error| failed(error.to_string()))? {
-            FolderState::Whole => return Ok(Ensured::Was),
-            FolderState::Absent => Ensured::Fetched,
-            FolderState::Changed => Ensured::Repaired,
+            FolderState::Whole => return Ok(EnsureOutcome::Was),
+            FolderState::Absent => EnsureOutcome::Fetched,
+            FolderState::Changed => EnsureOutcome::Repaired,
         };
         // The semaphore is never closed.
         let _slot = self.fetches.acquire().await;
@@ -156,7 +156,7 @@ enum FolderState {
 }
 
 /// Verifies the content of a folder.
-fn look_over(folder: &Path, wanted: &str) -> FolderState {
+fn verify_folder(folder: &Path, wanted: &str) -> FolderState {
     if fs::symlink_metadata(folder).is_err() {
         return FolderState::Absent;
     }

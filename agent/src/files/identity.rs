@@ -12,12 +12,12 @@ use crate::publish::publish;
 /// The wanted and the loaded version of the cluster's identity.
 pub(super) struct ClusterKeys {
     wanted: Mutex<Option<BlobRef>>,
-    held: Mutex<Option<Arc<Held>>>,
+    held: Mutex<Option<Arc<LoadedIdentity>>>,
     recipients: watch::Sender<Option<String>>,
 }
 
 /// A decrypted version of the cluster's identity.
-pub(super) struct Held {
+pub(super) struct LoadedIdentity {
     digest: String,
     /// The identity in use first, then older ones until every secret is encrypted again.
     pub(super) identities: Vec<Identity>,
@@ -36,7 +36,7 @@ impl ClusterKeys {
         lock(&self.wanted).clone()
     }
 
-    pub(super) fn held(&self) -> Option<Arc<Held>> {
+    pub(super) fn loaded(&self) -> Option<Arc<LoadedIdentity>> {
         lock(&self.held).clone()
     }
 
@@ -47,14 +47,14 @@ impl ClusterKeys {
 
     /// True if `wanted` is the loaded version.
     pub(super) fn has(&self, wanted: Option<&BlobRef>) -> bool {
-        wanted.map(|blob| &blob.digest) == self.held().as_ref().map(|held| &held.digest)
+        wanted.map(|blob| &blob.digest) == self.loaded().as_ref().map(|held| &held.digest)
     }
 
     /// Replaces the loaded version and publishes its recipient.
-    pub(super) fn hold(&self, found: Option<(BlobRef, Vec<Identity>)>) {
+    pub(super) fn replace(&self, found: Option<(BlobRef, Vec<Identity>)>) {
         let recipient = found.as_ref().and_then(|(_, all)| Some(all.first()?.to_public().to_string()));
         *lock(&self.held) =
-            found.map(|(blob, identities)| Arc::new(Held { digest: blob.digest, identities }));
+            found.map(|(blob, identities)| Arc::new(LoadedIdentity { digest: blob.digest, identities }));
         publish(&self.recipients, recipient);
     }
 

@@ -12,7 +12,7 @@ use tokio::sync::watch;
 
 use super::{PodFiles, SecretError};
 use crate::catalog::Catalog;
-use crate::desired::KnownFrom;
+use crate::desired::StateOrigin;
 
 pub struct IdentityLoop {
     files: Arc<PodFiles>,
@@ -49,7 +49,7 @@ impl Loop for IdentityLoop {
 
     async fn observe(&mut self) -> Result<Observation<Self::Observed>, LoopError> {
         let catalog = Arc::clone(&self.catalog.borrow());
-        if catalog.known_from == KnownFrom::Unknown {
+        if catalog.known_from == StateOrigin::Unknown {
             return Ok(Observation::NotReady("nothing is known of the cluster yet".to_owned()));
         }
         let is_current = self.files.has_identity(catalog.settings.identity.as_ref());
@@ -62,7 +62,7 @@ impl Loop for IdentityLoop {
 
     async fn act(&mut self, (catalog, _): &Self::Observed, plan: IdentityPlan) -> Result<(), SecretError> {
         self.files.follow(&catalog.settings);
-        if plan.fetch { self.files.take_identity().await } else { Ok(()) }
+        if plan.fetch { self.files.load_identity().await } else { Ok(()) }
     }
 
     async fn report(

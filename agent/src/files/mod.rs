@@ -12,7 +12,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use schema::content_refs::{
-    BlobRef, ContentRef, Files, IDENTITY_FILE, SECRETS_FOLDER, file_name, of_content, of_secret,
+    BlobRef, ContentRef, Files, IDENTITY_FILE, SECRETS_FOLDER, file_name, find_content, find_secret,
 };
 use schema::control::lock;
 use schema::records::{ClusterSettings, PodInstance};
@@ -31,12 +31,12 @@ pub mod secrets;
 mod tests;
 pub mod unpack;
 
-pub use cache::{Cache, CacheError, Ensured};
+pub use cache::{Cache, CacheError, EnsureOutcome};
 pub use secrets::{Keys, SecretError};
 
 use crate::worlds::blobs::BlobSource;
 use identity::ClusterKeys;
-use secrets::{Place, Use};
+use secrets::{SecretLocation, SecretUse};
 
 /// Interval at which content that no pod names is removed.
 const SWEEP_EVERY: Duration = Duration::from_secs(300);
@@ -50,7 +50,7 @@ pub struct PodFiles {
     home: Mutex<String>,
     swept: Mutex<Option<Instant>>,
     /// Digests that jobs need until they are gone.
-    of_jobs: Mutex<BTreeSet<String>>,
+    job_digests: Mutex<BTreeSet<String>>,
 }
 
 impl PodFiles {
@@ -63,7 +63,7 @@ impl PodFiles {
             cluster: ClusterKeys::new(),
             home: Mutex::default(),
             swept: Mutex::default(),
-            of_jobs: Mutex::default(),
+            job_digests: Mutex::default(),
         }
     }
 
@@ -90,22 +90,22 @@ impl PodFiles {
 
     /// Loads the wanted version. If it can't be fetched or read, the previous one stays; if it is not encrypted to
     /// this node, the previous one is dropped.
-    pub async fn take_identity(&self) -> Result<(), SecretError> {
+    pub async fn load_identity(&self) -> Result<(), SecretError> {
         let Some(blob) = self.cluster.wanted() else {
-            self.cluster.hold(None);
+            self.cluster.replace(None);
             return Ok(());
         };
         let path = format!("{SECRETS_FOLDER}/{IDENTITY_FILE}");
         let ciphertext = self.ciphertext(&path, &blob).await?;
-        let plain = self.keys.decrypt(Place { name: "cluster", path: &path }, &ciphertext, &[]);
+        let plain = self.keys.decrypt(SecretLocation { name: "cluster", path: &path }, &ciphertext, &[]);
         match plain.and_then(|plain| secrets::identities(&plain, &path)) {
             Ok(identities) => {
                 tracing::info!(digest = blob.digest, "this node has the cluster's identity");
-                self.cluster.hold(Some((blob, identities)));
+                self.cluster.replace(Some((blob, identities)));
                 Ok(())
             }
             Err(SecretError::NotForUs { recipient, .. }) => {
-                self.cluster.hold(None);
+                self.cluster.replace(None);
                 Err(SecretError::NotAmongRecipients { recipient })
             }
             Err(SecretError::Damaged { why, .. }) => Err(SecretError::IdentityDamaged { path, why }),
@@ -114,7 +114,7 @@ impl PodFiles {
     }
 
     /// Ensures that content is on this node.
-    pub async fn ensure(&self, path: &str, blob: &BlobRef) -> Result<Ensured, CacheError> {
+    pub async fn ensure(&self, path: &str, blob: &BlobRef) -> Result<EnsureOutcome, CacheError> {
         self.cache.ensure(path, blob).await
     }
 
@@ -131,13 +131,13 @@ impl PodFiles {
         namespace: &str,
         name: &str,
     ) -> Result<(Format, Vec<u8>), SecretError> {
-        let found = of_secret(files, name);
+        let found = find_secret(files, name);
         let (path, blob) = found.ok_or_else(|| SecretError::NotNamed(format!("secret {name}")))?;
         let ciphertext = self.ciphertext(path, blob).await?;
-        let taken = if self.cluster.is_current() { Ok(()) } else { self.take_identity().await };
-        let held = self.cluster.held();
+        let taken = if self.cluster.is_current() { Ok(()) } else { self.load_identity().await };
+        let held = self.cluster.loaded();
         let identities = held.as_ref().map_or(&[][..], |held| &held.identities);
-        let place = Place { name, path };
+        let place = SecretLocation { name, path };
         let plain = match (self.keys.decrypt(place, &ciphertext, identities), taken) {
             // The reason why the cluster's identity is missing is more helpful.
             (Err(SecretError::NotForUs { .. }), Err(why)) => return Err(why),
@@ -145,7 +145,7 @@ impl PodFiles {
         };
         let home = lock(&self.home).clone();
         let home = Some(home.as_str()).filter(|home| !home.is_empty());
-        let wanted = Use { place, namespace, source: &blob.source, home };
+        let wanted = SecretUse { place, namespace, source: &blob.source, home };
         let (format, values) = wanted.check(&plain)?;
         Ok((format, values.to_vec()))
     }
@@ -167,7 +167,8 @@ impl PodFiles {
         if let ContentRef::Secret(name) = of {
             return self.secret_values(&pod.files, &pod.namespace, name).await;
         }
-        let (path, blob) = of_content(&pod.files, of).ok_or_else(|| SecretError::NotNamed(of.to_string()))?;
+        let (path, blob) =
+            find_content(&pod.files, of).ok_or_else(|| SecretError::NotNamed(of.to_string()))?;
         self.ensure(path, blob).await.map_err(|error| SecretError::NoContent(error.to_string()))?;
         let folder = self.cache.folder(blob);
         let read = || -> io::Result<BTreeMap<String, Vec<u8>>> {
@@ -197,7 +198,7 @@ impl PodFiles {
 
     /// Protects content from sweeps: digests that jobs need until they are gone.
     pub fn hold_for_jobs(&self, digests: BTreeSet<String>) {
-        *lock(&self.of_jobs) = digests;
+        *lock(&self.job_digests) = digests;
     }
 
     /// True if the last sweep began `SWEEP_EVERY` ago or earlier, or never.
@@ -218,7 +219,7 @@ impl PodFiles {
 
     fn removal(&self, mut named: BTreeSet<String>) -> impl FnOnce() + Send + 'static {
         named.extend(self.cluster.wanted().map(|blob| blob.digest));
-        named.extend(lock(&self.of_jobs).iter().cloned());
+        named.extend(lock(&self.job_digests).iter().cloned());
         let cache = Arc::clone(&self.cache);
         move || {
             if let Err(error) = cache.sweep(&named) {

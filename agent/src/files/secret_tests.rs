@@ -150,17 +150,17 @@ async fn the_clusters_identity_is_kept_until_another_version_is_here() {
     let second = fixture.identity(&fixture.node(), &[&new, &old]);
     let archive = lock(&fixture.shelf.0).remove(&second.digest).unwrap();
     fixture.follow(&second);
-    assert!(fixture.files.take_identity().await.is_err() && !fixture.files.has_identity(Some(&second)));
+    assert!(fixture.files.load_identity().await.is_err() && !fixture.files.has_identity(Some(&second)));
     assert_eq!(fixture.open(&secret, "shop").await.unwrap(), "hunter2");
     lock(&fixture.shelf.0).insert(second.digest.clone(), archive);
-    fixture.files.take_identity().await.unwrap();
+    fixture.files.load_identity().await.unwrap();
     assert_eq!(recipient.borrow().as_deref(), Some(new.to_public().to_string().as_str()));
     assert_eq!(fixture.open(&secret, "shop").await.unwrap(), "hunter2", "the old one is in it, too");
 
     // So does a truncated version. Seen red with one that drops the identity.
     let damaged = fixture.put("secrets/.identity/cluster.age", b"age-encryption.org/v1\n-> X25519 ab");
     fixture.follow(&damaged);
-    let why = fixture.files.take_identity().await.unwrap_err();
+    let why = fixture.files.load_identity().await.unwrap_err();
     assert!(matches!(why, SecretError::IdentityDamaged { .. }), "{why}");
     assert_eq!(fixture.open(&secret, "shop").await.unwrap(), "hunter2");
 

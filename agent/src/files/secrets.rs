@@ -14,7 +14,7 @@ use anyhow::{Context as _, bail};
 use schema::content_refs::{ContentRef, LIMITS, has_bounded_header, is_sops};
 use schema::control::DiskRecord;
 use schema::secrets::format;
-use schema::secrets::format::sops::{Sealed, SopsError};
+use schema::secrets::format::sops::{SopsError, SopsFile};
 use schema::secrets::format::{ANY, Format, PlaintextError, WHOLE};
 
 /// Failure to open a secret.
@@ -78,7 +78,7 @@ fn remedy(path: &str, recipient: &str) -> String {
 
 /// Name and path of a secret, for messages.
 #[derive(Debug, Clone, Copy)]
-pub struct Place<'a> {
+pub struct SecretLocation<'a> {
     pub name: &'a str,
     pub path: &'a str,
 }
@@ -132,7 +132,7 @@ impl Keys {
     /// Decrypts with the node's own identities or one of `more`.
     pub fn decrypt(
         &self,
-        place: Place<'_>,
+        place: SecretLocation<'_>,
         ciphertext: &[u8],
         more: &[Identity],
     ) -> Result<Vec<u8>, SecretError> {
@@ -145,7 +145,7 @@ impl Keys {
 }
 
 impl Identities {
-    fn not_decrypted(&self, place: Place<'_>, why: &age::DecryptError) -> SecretError {
+    fn not_decrypted(&self, place: SecretLocation<'_>, why: &age::DecryptError) -> SecretError {
         let (name, path) = (place.name.to_owned(), place.path.to_owned());
         let recipient = self.recipient.clone();
         match why {
@@ -155,13 +155,18 @@ impl Identities {
     }
 
     /// Decrypts a SOPS file, of which age encrypts the data key alone, separately to each recipient.
-    fn sops(&self, place: Place<'_>, file: &[u8], more: &[Identity]) -> Result<Vec<u8>, SecretError> {
+    fn sops(
+        &self,
+        place: SecretLocation<'_>,
+        file: &[u8],
+        more: &[Identity],
+    ) -> Result<Vec<u8>, SecretError> {
         let wrong = |why: SopsError| SecretError::Sops {
             name: place.name.to_owned(),
             path: place.path.to_owned(),
             why: why.to_string(),
         };
-        let sealed = Sealed::parse(file).map_err(wrong)?;
+        let sealed = SopsFile::parse(file).map_err(wrong)?;
         let mut why = age::DecryptError::NoMatchingKeys;
         for data_key in sealed.data_keys() {
             match self.plain(data_key.as_bytes(), more) {
@@ -211,8 +216,8 @@ pub(super) fn identities(plain: &[u8], path: &str) -> Result<Vec<Identity>, Secr
 }
 
 /// Intended use of a secret.
-pub(super) struct Use<'a> {
-    pub(super) place: Place<'a>,
+pub(super) struct SecretUse<'a> {
+    pub(super) place: SecretLocation<'a>,
     /// Namespace of the pod.
     pub(super) namespace: &'a str,
     /// Source whose repository has the pod and the file; empty if unknown.
@@ -222,10 +227,10 @@ pub(super) struct Use<'a> {
     pub(super) home: Option<&'a str>,
 }
 
-impl Use<'_> {
+impl SecretUse<'_> {
     /// Returns the values if the header of the plaintext allows this use.
     pub(super) fn check<'p>(&self, plain: &'p [u8]) -> Result<(Format, &'p [u8]), SecretError> {
-        let Place { name, path } = self.place;
+        let SecretLocation { name, path } = self.place;
         let (header, values) = format::split(plain).map_err(|why| match why {
             PlaintextError::Unbound => SecretError::Unbound {
                 name: name.to_owned(),

@@ -137,29 +137,33 @@ async fn content_is_verified_when_it_comes_and_before_each_use() {
     let (blob, bytes) = archive(&[("app.conf", b"red"), ("run.sh", b"x")]);
     let source = Arc::new(Gives(bytes, AtomicUsize::new(0)));
     let cache = Cache::new(state.path(), source.clone());
-    assert_eq!(cache.ensure("config", &blob).await.unwrap(), Ensured::Fetched);
+    assert_eq!(cache.ensure("config", &blob).await.unwrap(), EnsureOutcome::Fetched);
     let file = cache.folder(&blob).join("app.conf");
     let mode = |path: &Path| fs::metadata(path).unwrap().permissions().mode() & 0o7777;
     assert_eq!((mode(&file), mode(&cache.folder(&blob).join("run.sh"))), (0o644, 0o755));
     assert_eq!(mode(&cache.folder(&blob)), 0o755);
-    assert_eq!(cache.ensure("config", &blob).await.unwrap(), Ensured::Was);
+    assert_eq!(cache.ensure("config", &blob).await.unwrap(), EnsureOutcome::Was);
 
     fs::write(&file, "black").unwrap();
-    assert_eq!(cache.ensure("config", &blob).await.unwrap(), Ensured::Repaired);
+    assert_eq!(cache.ensure("config", &blob).await.unwrap(), EnsureOutcome::Repaired);
     assert_eq!(fs::read_to_string(&file).unwrap(), "red");
     fs::write(file.with_file_name("another"), "x").unwrap();
-    assert_eq!(cache.ensure("config", &blob).await.unwrap(), Ensured::Repaired);
+    assert_eq!(cache.ensure("config", &blob).await.unwrap(), EnsureOutcome::Repaired);
     fs::set_permissions(&file, fs::Permissions::from_mode(0o755)).unwrap();
-    assert_eq!(cache.ensure("config", &blob).await.unwrap(), Ensured::Repaired);
+    assert_eq!(cache.ensure("config", &blob).await.unwrap(), EnsureOutcome::Repaired);
     fs::set_permissions(&file, fs::Permissions::from_mode(0o666)).unwrap();
-    assert_eq!(cache.ensure("config", &blob).await.unwrap(), Ensured::Repaired, "anyone could write it");
+    assert_eq!(
+        cache.ensure("config", &blob).await.unwrap(),
+        EnsureOutcome::Repaired,
+        "anyone could write it"
+    );
     fs::create_dir(file.with_file_name("empty")).unwrap();
-    assert_eq!(cache.ensure("config", &blob).await.unwrap(), Ensured::Repaired, "a folder too many");
+    assert_eq!(cache.ensure("config", &blob).await.unwrap(), EnsureOutcome::Repaired, "a folder too many");
     fs::set_permissions(cache.folder(&blob), fs::Permissions::from_mode(0o777)).unwrap();
-    assert_eq!(cache.ensure("config", &blob).await.unwrap(), Ensured::Repaired);
+    assert_eq!(cache.ensure("config", &blob).await.unwrap(), EnsureOutcome::Repaired);
     if nix::unistd::geteuid().is_root() {
         std::os::unix::fs::chown(&file, Some(65_534), None).unwrap();
-        assert_eq!(cache.ensure("config", &blob).await.unwrap(), Ensured::Repaired, "another owner");
+        assert_eq!(cache.ensure("config", &blob).await.unwrap(), EnsureOutcome::Repaired, "another owner");
         assert_eq!(source.1.load(Ordering::SeqCst), 8);
     }
 
@@ -167,7 +171,7 @@ async fn content_is_verified_when_it_comes_and_before_each_use() {
     assert!(matches!(cache.ensure("config", &other).await, Err(CacheError::Digest { .. })));
     assert!(!cache.folder(&other).exists());
     let nobody = Cache::new(state.path(), Arc::new(Gives(Vec::new(), AtomicUsize::new(0))));
-    assert_eq!(nobody.ensure("config", &blob).await.unwrap(), Ensured::Was, "what is here is enough");
+    assert_eq!(nobody.ensure("config", &blob).await.unwrap(), EnsureOutcome::Was, "what is here is enough");
     let why = nobody.ensure("config/app", &other).await.unwrap_err().to_string();
     assert!(
         why.contains("config/app") && why.contains("connection refused") && why.contains("--reconciler"),
@@ -208,7 +212,7 @@ async fn what_is_repaired_stays_as_it_was_for_those_who_have_it_open() {
     let mounted = fs::File::open(cache.folder(&blob)).unwrap();
     let within = PathBuf::from(format!("/proc/self/fd/{}", std::os::fd::AsRawFd::as_raw_fd(&mounted)));
     fs::write(cache.folder(&blob).join("a"), "black").unwrap();
-    assert_eq!(cache.ensure("a", &blob).await.unwrap(), Ensured::Repaired);
+    assert_eq!(cache.ensure("a", &blob).await.unwrap(), EnsureOutcome::Repaired);
     assert_eq!(fs::read_to_string(cache.folder(&blob).join("a")).unwrap(), "red");
     assert_eq!(fs::read_to_string(within.join("b")).unwrap(), "x");
     let long_ago = || mounted.set_modified(std::time::SystemTime::now() - Duration::from_secs(7200)).unwrap();
@@ -262,7 +266,8 @@ fn an_identity_is_made_once_and_for_root_alone() {
         // The agent runs regardless, and secrets fail with this message.
         let without = Keys::open_or_without(&path);
         assert_eq!(without.recipient(), None);
-        let failed = without.decrypt(Place { name: "db", path: "secrets/db.age" }, b"", &[]).unwrap_err();
+        let failed =
+            without.decrypt(SecretLocation { name: "db", path: "secrets/db.age" }, b"", &[]).unwrap_err();
         assert!(matches!(&failed, SecretError::NoIdentity(reported) if *reported == why), "{failed}");
         assert_eq!(fs::read_to_string(&path).unwrap(), wrong, "no agent may replace it");
     }
@@ -273,7 +278,7 @@ fn a_secret_for_others_and_a_damaged_one_say_what_to_do_and_nothing_of_it() {
     let dir = tempfile::tempdir().unwrap();
     let ours = Keys::open(&dir.path().join("one")).unwrap();
     let theirs = Keys::open(&dir.path().join("two")).unwrap();
-    let place = Place { name: "db", path: "secrets/db.age" };
+    let place = SecretLocation { name: "db", path: "secrets/db.age" };
     let recipient: age::x25519::Recipient = ours.recipient().unwrap().parse().unwrap();
     let mut text = age::encrypt(&recipient, b"password: canary").unwrap();
     assert_eq!(ours.decrypt(place, &text, &[]).unwrap(), b"password: canary");

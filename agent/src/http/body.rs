@@ -10,12 +10,12 @@ use hyper::body::{Body, Frame, SizeHint};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::timeout;
 
-use super::client::Driven;
+use super::client::DrivenBody;
 
 /// Body of a response: streamed from an endpoint, or complete in memory.
 #[derive(Debug)]
 pub enum Answer {
-    Endpoint(Driven),
+    Endpoint(DrivenBody),
     Whole { rest: Bytes, room: Room },
 }
 
@@ -75,12 +75,12 @@ impl Body for Answer {
 
 /// A body with a resource that is released once the body has been sent, or never will be.
 #[derive(Debug)]
-pub struct Holding<B, H> {
+pub struct GuardedBody<B, H> {
     body: B,
     held: Option<H>,
 }
 
-impl<B, H> Holding<B, H> {
+impl<B, H> GuardedBody<B, H> {
     /// Wraps `body`, holding `held`.
     pub fn new(body: B, held: Option<H>) -> Self {
         Self { body, held }
@@ -96,7 +96,7 @@ impl<B, H> Holding<B, H> {
     }
 }
 
-impl<B: Body + Unpin, H: Unpin> Body for Holding<B, H> {
+impl<B: Body + Unpin, H: Unpin> Body for GuardedBody<B, H> {
     type Data = B::Data;
     type Error = B::Error;
 

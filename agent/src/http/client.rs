@@ -24,7 +24,7 @@ use tokio::net::TcpStream;
 use tokio::task::coop::unconstrained;
 use tokio::time::{Instant, timeout};
 
-use super::replayed::Replayed;
+use super::replayed::ReplayStream;
 use super::upload::Upload;
 
 /// Reason why there is no response.
@@ -98,10 +98,10 @@ impl Link {
 
 /// Idle connections to all endpoints.
 #[derive(Debug, Clone)]
-pub(crate) struct Pool(Arc<Shared>);
+pub(crate) struct Pool(Arc<PoolInner>);
 
 #[derive(Debug)]
-struct Shared {
+struct PoolInner {
     options: Options,
     idle: Mutex<Spares<Link>>,
 }
@@ -110,7 +110,7 @@ impl Pool {
     /// Creates an empty pool.
     pub(crate) fn new(options: Options) -> Self {
         let idle = Mutex::new(Spares::new(options.spare, options.spare_for));
-        Self(Arc::new(Shared { options, idle }))
+        Self(Arc::new(PoolInner { options, idle }))
     }
 
     /// Closes idle connections to endpoints that are not in `wanted`.
@@ -132,7 +132,7 @@ impl Pool {
         &self,
         to: SocketAddr,
         mut request: Request<Upload>,
-    ) -> Result<Response<Driven>, SendError> {
+    ) -> Result<Response<DrivenBody>, SendError> {
         loop {
             let kept = self.0.idle().take(to);
             let was_kept = kept.is_some();
@@ -157,9 +157,9 @@ impl Pool {
     pub(crate) async fn resume(
         &self,
         to: SocketAddr,
-        begun: Replayed,
+        begun: ReplayStream,
         request: Request<Upload>,
-    ) -> Result<Response<Driven>, SendError> {
+    ) -> Result<Response<DrivenBody>, SendError> {
         let mut link = self.link(to, begun).await.map_err(SendError::Connect)?;
         let answer = link.exchange(request).await;
         answer
@@ -183,12 +183,12 @@ impl Pool {
         Ok(Link { to, sender, driver: Some(driver), has_waker: false })
     }
 
-    fn driven(&self, answer: Response<Incoming>, link: Link) -> Response<Driven> {
-        answer.map(|body| Driven::new(body, link, Arc::downgrade(&self.0)))
+    fn driven(&self, answer: Response<Incoming>, link: Link) -> Response<DrivenBody> {
+        answer.map(|body| DrivenBody::new(body, link, Arc::downgrade(&self.0)))
     }
 }
 
-impl Shared {
+impl PoolInner {
     fn idle(&self) -> MutexGuard<'_, Spares<Link>> {
         // Each change is complete before anything can panic.
         lock(&self.idle)
@@ -196,18 +196,18 @@ impl Shared {
 }
 
 /// Body of a response, which drives its connection and returns it to the pool once it has been read to the end.
-pub struct Driven {
+pub struct DrivenBody {
     body: Incoming,
     link: Option<Link>,
-    pool: Weak<Shared>,
+    pool: Weak<PoolInner>,
     /// Set if the last poll returned a frame.
     gave_frame: bool,
     /// Error to return from the next poll.
     pending_error: Option<hyper::Error>,
 }
 
-impl Driven {
-    fn new(body: Incoming, link: Link, pool: Weak<Shared>) -> Self {
+impl DrivenBody {
+    fn new(body: Incoming, link: Link, pool: Weak<PoolInner>) -> Self {
         Self { body, link: Some(link), pool, gave_frame: false, pending_error: None }
     }
 
@@ -217,7 +217,7 @@ impl Driven {
     }
 }
 
-impl Body for Driven {
+impl Body for DrivenBody {
     type Data = Bytes;
     type Error = hyper::Error;
 
@@ -268,7 +268,7 @@ impl Body for Driven {
     }
 }
 
-impl Drop for Driven {
+impl Drop for DrivenBody {
     fn drop(&mut self) {
         let Some(mut link) = self.link.take() else { return };
         // Lets the connection finish the response and drop the waker of this task, which is done with it.
@@ -284,7 +284,7 @@ impl Drop for Driven {
     }
 }
 
-impl fmt::Debug for Driven {
+impl fmt::Debug for DrivenBody {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Driven").field("body", &self.body).finish_non_exhaustive()
     }

@@ -26,11 +26,11 @@ const HELD: u8 = 4;
 
 /// Phase of a connection: new, in a head, in a request, in a held response, or between two requests.
 #[derive(Debug, Clone, Default)]
-pub(super) struct Phase(Arc<Shared>);
+pub(super) struct Phase(Arc<PhaseState>);
 
 /// Shared state; a single task uses all of it.
 #[derive(Debug, Default)]
-struct Shared {
+struct PhaseState {
     phase: AtomicU8,
     /// Number of changes: a whole request may pass between two checks of the phase.
     changes: AtomicU32,
@@ -85,7 +85,7 @@ impl Turn {
     }
 
     /// Turns the connection into a tunnel, without timeouts.
-    pub(super) fn never_ends(mut self) {
+    pub(super) fn into_tunnel(mut self) {
         self.0 = None;
     }
 }
@@ -178,7 +178,7 @@ const JOINED_MAX: usize = 1024;
 
 /// A client's connection.
 #[derive(Debug)]
-pub(super) struct Patient {
+pub(super) struct TimedStream {
     stream: TcpStream,
     /// Bytes put back, to be read again.
     returned: Vec<u8>,
@@ -189,7 +189,7 @@ pub(super) struct Patient {
     stuck: Option<Pin<Box<Sleep>>>,
 }
 
-impl Patient {
+impl TimedStream {
     /// Creates a new connection: a held response may go unread for `unread`.
     pub(super) fn new(stream: TcpStream, unread: Duration) -> Self {
         Self { stream, returned: Vec::new(), phase: Phase::default(), unread, stuck: None }
@@ -217,7 +217,7 @@ impl Patient {
     }
 }
 
-impl AsyncRead for Patient {
+impl AsyncRead for TimedStream {
     fn poll_read(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
@@ -250,7 +250,7 @@ impl AsyncRead for Patient {
     }
 }
 
-impl AsyncWrite for Patient {
+impl AsyncWrite for TimedStream {
     fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
         let polled = Pin::new(&mut self.stream).poll_write(cx, buf);
         self.written(polled, cx)
@@ -304,7 +304,7 @@ mod tests {
         let _client = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
         let (stream, _) = listener.accept().await.unwrap();
         let seconds = Duration::from_secs;
-        let mut patient = Patient::new(stream, seconds(30));
+        let mut patient = TimedStream::new(stream, seconds(30));
         let turn = patient.phase().begin();
         let piece = vec![0; 64 * 1024];
         let mut fill = async || loop {

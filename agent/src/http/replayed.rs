@@ -10,18 +10,18 @@ use tokio::net::TcpStream;
 /// A connection on which a request was already sent, wrapped for an HTTP client that will send it again: that copy
 /// is discarded, and the response received so far is replayed.
 #[derive(Debug)]
-pub(crate) struct Replayed {
+pub(crate) struct ReplayStream {
     link: TcpStream,
     /// Bytes received.
     received: Vec<u8>,
     /// Number of bytes replayed.
     read: usize,
-    sent: Sent,
+    sent: SendProgress,
 }
 
 /// Progress of the repeated request.
 #[derive(Debug, PartialEq, Eq)]
-enum Sent {
+enum SendProgress {
     Nothing,
     /// At least part of it.
     Some,
@@ -29,20 +29,20 @@ enum Sent {
     All,
 }
 
-impl Replayed {
+impl ReplayStream {
     /// Wraps `link`, on which `received` is the response so far.
     pub(super) fn new(link: TcpStream, received: Vec<u8>) -> Self {
-        Self { link, received, read: 0, sent: Sent::Nothing }
+        Self { link, received, read: 0, sent: SendProgress::Nothing }
     }
 }
 
-impl AsyncRead for Replayed {
+impl AsyncRead for ReplayStream {
     fn poll_read(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
         buf: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
-        if self.sent != Sent::All {
+        if self.sent != SendProgress::All {
             // A response before its request would be an error. The task is woken once the request is sent.
             return Poll::Pending;
         }
@@ -60,18 +60,18 @@ impl AsyncRead for Replayed {
     }
 }
 
-impl AsyncWrite for Replayed {
+impl AsyncWrite for ReplayStream {
     fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
-        if self.sent == Sent::All {
+        if self.sent == SendProgress::All {
             return Pin::new(&mut self.link).poll_write(cx, buf);
         }
-        self.sent = Sent::Some;
+        self.sent = SendProgress::Some;
         Poll::Ready(Ok(buf.len()))
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        if self.sent == Sent::Some {
-            self.sent = Sent::All;
+        if self.sent == SendProgress::Some {
+            self.sent = SendProgress::All;
             cx.waker().wake_by_ref();
         }
         Pin::new(&mut self.link).poll_flush(cx)

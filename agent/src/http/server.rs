@@ -28,11 +28,11 @@ use tokio::time::{Instant, sleep_until, timeout};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use super::body::{Answer, Holding};
-use super::patience::{Clock, Patient};
+use super::body::{Answer, GuardedBody};
+use super::patience::{Clock, TimedStream};
 use super::plain;
-use super::plain::{Begun, Client, PlainTarget, Served};
-use crate::clients::{Clients, Held};
+use super::plain::{Client, PlainTarget, ServeResult, StartedRequest};
+use crate::clients::{Clients, ConnectionGuard};
 
 /// Connections that may wait in the kernel to be accepted.
 const BACKLOG: i32 = 1024;
@@ -50,7 +50,7 @@ pub struct Caller {
     /// are trusted.
     pub is_node: bool,
     /// Place of the connection among all; a tunnel keeps it.
-    pub place: Arc<Place>,
+    pub place: Arc<ConnectionPlace>,
     /// Core that serves the connection, below [`super::cores::count`].
     pub core: usize,
     /// Address as a header value, created once per connection.
@@ -59,7 +59,7 @@ pub struct Caller {
 
 impl Caller {
     /// Creates a caller whose connection has this place and core.
-    pub fn new(address: IpAddr, is_node: bool, place: Arc<Place>, core: usize) -> Self {
+    pub fn new(address: IpAddr, is_node: bool, place: Arc<ConnectionPlace>, core: usize) -> Self {
         let address_header =
             HeaderValue::try_from(address.to_string()).expect("an IP address is a valid header value");
         Self { address, is_node, place, core, address_header }
@@ -68,15 +68,15 @@ impl Caller {
 
 /// A connection's place among all, and among those of its client.
 #[derive(Debug)]
-pub struct Place {
+pub struct ConnectionPlace {
     _among_all: OwnedSemaphorePermit,
     /// `None` for the node itself, where a proxy may stand for many clients.
-    _of_client: Option<Held>,
+    _of_client: Option<ConnectionGuard>,
 }
 
-impl Place {
+impl ConnectionPlace {
     /// Creates a place, released when dropped.
-    pub fn new(among_all: OwnedSemaphorePermit, of_client: Option<Held>) -> Self {
+    pub fn new(among_all: OwnedSemaphorePermit, of_client: Option<ConnectionGuard>) -> Self {
         Self { _among_all: among_all, _of_client: of_client }
     }
 }
@@ -84,11 +84,16 @@ impl Place {
 /// Handles requests.
 pub trait Handler: Send + Sync + 'static {
     /// Resource that a response holds until it has been sent.
-    type Held: Send + Unpin + 'static;
+    type ResponseGuard: Send + Unpin + 'static;
 
     /// Returns the destination of a GET from this caller for this host and path, if nothing else in the request
     /// matters: it may then bypass [`Self::handle`]. `None` if it must not.
-    fn plain_target(&self, _host: &str, _path: &str, _caller: &Caller) -> Option<PlainTarget<Self::Held>> {
+    fn plain_target(
+        &self,
+        _host: &str,
+        _path: &str,
+        _caller: &Caller,
+    ) -> Option<PlainTarget<Self::ResponseGuard>> {
         None
     }
 
@@ -98,8 +103,8 @@ pub trait Handler: Send + Sync + 'static {
         &self,
         request: Request<Incoming>,
         caller: Caller,
-        begun: Option<Begun<Self::Held>>,
-    ) -> impl Future<Output = Response<Holding<Answer, Self::Held>>> + Send;
+        begun: Option<StartedRequest<Self::ResponseGuard>>,
+    ) -> impl Future<Output = Response<GuardedBody<Answer, Self::ResponseGuard>>> + Send;
 }
 
 /// Creates a listener on an address that no link needs to have yet, as the network loop may add it later.
@@ -132,7 +137,7 @@ pub fn affordable(connections: usize) -> usize {
 }
 
 /// An accepted connection, the client's address, and its place among all.
-type Accepted = (TcpStream, SocketAddr, OwnedSemaphorePermit);
+type AcceptedConnection = (TcpStream, SocketAddr, OwnedSemaphorePermit);
 
 /// HTTP server.
 #[derive(Debug)]
@@ -181,7 +186,7 @@ impl<H: Handler> Server<H> {
     }
 
     /// Accepts the next connection, once there is a place for it.
-    async fn next(&self, listener: Option<&TcpListener>) -> Accepted {
+    async fn next(&self, listener: Option<&TcpListener>) -> AcceptedConnection {
         let Some(listener) = listener else { return future::pending().await };
         // The semaphore is never closed.
         let Ok(place) = Arc::clone(&self.places).acquire_owned().await else {
@@ -200,7 +205,7 @@ impl<H: Handler> Server<H> {
 
     fn start(
         &self,
-        (stream, address, place): Accepted,
+        (stream, address, place): AcceptedConnection,
         (core, runtime): (usize, Handle),
         shutdown: CancellationToken,
     ) {
@@ -211,10 +216,10 @@ impl<H: Handler> Server<H> {
             true => None,
             false => match self.clients.admit(address.ip()) {
                 Some(held) => Some(held),
-                None => return refuse(&stream, address, self.clients.most()),
+                None => return refuse(&stream, address, self.clients.limit()),
             },
         };
-        let place = Arc::new(Place::new(place, held));
+        let place = Arc::new(ConnectionPlace::new(place, held));
         let caller = Caller::new(address.ip(), is_node, place, core);
         let (handler, limits) = (Arc::clone(&self.handler), self.limits.clone());
         let endings = endings(shutdown, self.cut.clone());
@@ -282,10 +287,10 @@ async fn serve<H: Handler>(
     let _ = stream.set_nodelay(true);
     let _ = SockRef::from(&stream).set_tcp_keepalive(&TcpKeepalive::new().with_time(limits.idle));
     let first_byte_due = Instant::now() + limits.first_byte;
-    let stream = Patient::new(stream, limits.answer);
+    let stream = TimedStream::new(stream, limits.answer);
     let phase = stream.phase();
     let mut clock = Clock::new(phase.clone(), limits.head, limits.idle);
-    let mut connection = pin!(converse(handler, limits, stream, caller));
+    let mut connection = pin!(serve_requests(handler, limits, stream, caller));
     // Set from shutdown on, until the connection closes: hyper would close a connection from which nothing has
     // arrived yet.
     let mut grace = None;
@@ -318,17 +323,17 @@ async fn serve<H: Handler>(
 
 /// Serves a connection: plain requests first, and from the first other one on through hyper. Ends soon after its
 /// phase is closed.
-async fn converse<H: Handler>(
+async fn serve_requests<H: Handler>(
     handler: Arc<H>,
     limits: &Limits,
-    mut stream: Patient,
+    mut stream: TimedStream,
     caller: Caller,
 ) -> hyper::Result<()> {
     let client = Client { address: caller.address_header.as_bytes(), is_node: caller.is_node };
     let target = |host: &str, path: &str| handler.plain_target(host, path, &caller);
     let begun = match plain::serve(&mut stream, client, target).await {
-        Served::Closed => return Ok(()),
-        Served::ToHyper(begun) => Mutex::new(begun),
+        ServeResult::Closed => return Ok(()),
+        ServeResult::ToHyper(begun) => Mutex::new(begun),
     };
     let phase = stream.phase();
     let phase_of_service = phase.clone();
@@ -339,7 +344,7 @@ async fn converse<H: Handler>(
             let response = handler.handle(request, caller, begun).await;
             let turn = match response.status() {
                 StatusCode::SWITCHING_PROTOCOLS => {
-                    turn.never_ends();
+                    turn.into_tunnel();
                     None
                 }
                 _ => {
@@ -349,7 +354,7 @@ async fn converse<H: Handler>(
                     Some(turn)
                 }
             };
-            Ok::<_, Infallible>(response.map(|body| Holding::new(body, turn)))
+            Ok::<_, Infallible>(response.map(|body| GuardedBody::new(body, turn)))
         }
     });
     let connection = http1::Builder::new()

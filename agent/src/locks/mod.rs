@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::{fs, io};
 
 use schema::codec::content_hash;
-use schema::control::{FileLock, FileLocking, is_file_locked, lock_file};
+use schema::control::{FileLock, LockOutcome, is_file_locked, lock_file};
 
 use super::config::MachineConfig;
 
@@ -45,8 +45,8 @@ pub fn take_instance_lock(run_dir: &Path, machine: &MachineConfig) -> Result<Ins
     let path = run_dir.join(file_name(machine));
     for _ in 0..TRIES {
         let mut file = match lock_file(&path).map_err(|e| cannot(&path, e))? {
-            FileLocking::Locked(file) => file,
-            FileLocking::Busy(mut held) => {
+            LockOutcome::Locked(file) => file,
+            LockOutcome::Busy(mut held) => {
                 let mut holder = String::new();
                 let _ = held.read_to_string(&mut holder);
                 let holder = if holder.is_empty() { "it is just starting".to_owned() } else { holder };
@@ -135,8 +135,8 @@ pub fn take(agent_dir: &Path) -> Result<StateLock, StateError> {
     fs::create_dir_all(agent_dir).map_err(cannot(agent_dir))?;
     let path = agent_dir.join("lock");
     match lock_file(&path).map_err(cannot(&path))? {
-        FileLocking::Locked(lock) => Ok(StateLock { _file: lock, agent_dir: agent_dir.to_owned(), made }),
-        FileLocking::Busy(_) => Err(StateError::Busy(agent_dir.to_owned())),
+        LockOutcome::Locked(lock) => Ok(StateLock { _file: lock, agent_dir: agent_dir.to_owned(), made }),
+        LockOutcome::Busy(_) => Err(StateError::Busy(agent_dir.to_owned())),
     }
 }
 

@@ -65,7 +65,7 @@ impl Jump {
 }
 
 /// Returns `tcp` or `udp`.
-pub fn word_of(protocol: Protocol) -> &'static str {
+pub fn protocol_name(protocol: Protocol) -> &'static str {
     match protocol {
         Protocol::Tcp => "tcp",
         Protocol::Udp => "udp",
@@ -100,7 +100,7 @@ pub struct Names {
 
 impl Names {
     /// Returns the names of `instance`.
-    pub fn of(instance: &str) -> Self {
+    pub fn for_instance(instance: &str) -> Self {
         let prefix = instance.to_ascii_uppercase();
         Self {
             bridge: format!("{instance}0"),

@@ -9,7 +9,7 @@ use std::fmt;
 
 use super::chain::{ChainRef, Jump};
 use super::restore::RuleChange;
-use super::saved::{SavedRules, Words, after, rule_of, words};
+use super::saved::{SavedRules, Words, flag_value, join_words, words};
 
 /// Reason for changing a rule.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -41,15 +41,15 @@ pub fn jump_changes(
     changes: &mut Vec<(RuleChange, RuleReason)>,
 ) {
     let wanted = words(&jump.rule);
-    let leads_to_ours = |rule: &&Words| after(rule, "-j") == Some(&jump.to);
+    let leads_to_ours = |rule: &&Words| flag_value(rule, "-j") == Some(&jump.to);
     let first = there.iter().position(|rule| *rule == wanted);
-    let before_ours = |rule: &Words| takes_all(rule) || after(rule, "-j").is_some_and(&hides);
+    let before_ours = |rule: &Words| takes_all(rule) || flag_value(rule, "-j").is_some_and(&hides);
     let shadowed = first.is_some_and(|at| there[..at].iter().any(before_ours));
     let keep = first.filter(|_| !shadowed);
     for (at, rule) in there.iter().enumerate().filter(|(_, rule)| leads_to_ours(rule)) {
         if keep != Some(at) {
             let why = if shadowed && first == Some(at) { RuleReason::Shadowed } else { RuleReason::Surplus };
-            let delete = RuleChange::DeleteJump { base: jump.base.clone(), rule: rule_of(rule) };
+            let delete = RuleChange::DeleteJump { base: jump.base.clone(), rule: join_words(rule) };
             changes.push((delete, why));
         }
     }
@@ -72,12 +72,12 @@ fn takes_all(rule: &Words) -> bool {
 /// Plans the removal of the chains `ours`: jumps first, then the chains.
 pub fn removal(ours: &BTreeSet<ChainRef>, saved: &SavedRules) -> Vec<RuleChange> {
     let leads_to_ours = |base: &ChainRef, rule: &Words| {
-        after(rule, "-j").is_some_and(|to| ours.contains(&ChainRef::new(base.table, to)))
+        flag_value(rule, "-j").is_some_and(|to| ours.contains(&ChainRef::new(base.table, to)))
     };
     let mut changes = Vec::new();
     for (base, rules) in saved.iter().filter(|(chain, _)| !ours.contains(chain)) {
         for rule in rules.iter().filter(|rule| leads_to_ours(base, rule)) {
-            changes.push(RuleChange::DeleteJump { base: base.clone(), rule: rule_of(rule) });
+            changes.push(RuleChange::DeleteJump { base: base.clone(), rule: join_words(rule) });
         }
     }
     let there = ours.iter().filter(|chain| saved.contains_key(chain));

@@ -56,10 +56,10 @@ impl<T> RulesReader<T> {
         let generation = self.iptables.generation().await;
         let begun = Instant::now();
         let due_in = self.due_in(generation, begun);
-        if !self.is_of(generation) {
+        if !self.is_current(generation) {
             self.overdue.get_or_insert(begun);
         }
-        self.read_again = (!due_in.is_zero() && !self.is_of(generation)).then_some(due_in);
+        self.read_again = (!due_in.is_zero() && !self.is_current(generation)).then_some(due_in);
         if let Some(known) = self.present.clone() {
             if !due_in.is_zero() {
                 return Ok(known);
@@ -117,7 +117,7 @@ impl<T> RulesReader<T> {
     /// Returns the time until the next full read, if this is the kernel's count.
     fn due_in(&self, generation: Option<u32>, now: Instant) -> Duration {
         let (Some(_), Some((at, took))) = (&self.present, self.last) else { return Duration::ZERO };
-        let wait = match self.is_of(generation) {
+        let wait = match self.is_current(generation) {
             true => AUDIT.max(took * AUDIT_SHARE),
             false => READ_WAIT_MAX.min(took * READ_SHARE),
         };
@@ -130,7 +130,7 @@ impl<T> RulesReader<T> {
         self.overdue.is_none_or(|since| now.duration_since(since) < OVERDUE_MAX)
     }
 
-    fn is_of(&self, generation: Option<u32>) -> bool {
+    fn is_current(&self, generation: Option<u32>) -> bool {
         generation.is_some() && generation == self.generation
     }
 }

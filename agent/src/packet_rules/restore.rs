@@ -85,7 +85,7 @@ pub fn restore_in_parts(changes: &[RuleChange], unreached: &BTreeSet<ChainRef>, 
     // Each after the chains to which its rules lead.
     let (mut seen, mut leaves_first) = (BTreeSet::new(), Vec::new());
     for chain in in_order {
-        place(chain, &ahead, &mut seen, &mut leaves_first);
+        order_chain(chain, &ahead, &mut seen, &mut leaves_first);
     }
     for chains in leaves_first.chunks(part) {
         write_transactions(chains, &mut text);
@@ -101,7 +101,7 @@ pub fn restore_in_parts(changes: &[RuleChange], unreached: &BTreeSet<ChainRef>, 
 }
 
 /// Appends `chain` after the chains to which it leads. Chains lead a few levels deep, and never in a circle.
-fn place<'a>(
+fn order_chain<'a>(
     chain: &ChainRef,
     chains: &BTreeMap<&'a ChainRef, (&'a RuleChange, &'a [String])>,
     seen: &mut BTreeSet<&'a ChainRef>,
@@ -112,7 +112,7 @@ fn place<'a>(
         return;
     }
     for (_, to) in rules.iter().filter_map(|rule| rule.rsplit_once("-j ")) {
-        place(&ChainRef::new(chain.table, to), chains, seen, order);
+        order_chain(&ChainRef::new(chain.table, to), chains, seen, order);
     }
     order.push(change);
 }

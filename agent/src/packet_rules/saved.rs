@@ -100,7 +100,7 @@ pub fn each_word(rule: &str, mut take: impl FnMut(&str)) {
 }
 
 /// Joins words to a rule, quoted where necessary.
-pub fn rule_of(words: &[String]) -> String {
+pub fn join_words(words: &[String]) -> String {
     let plain = |c: char| c.is_ascii_alphanumeric() || "-_./:,!+=@".contains(c);
     let quote = |word: &String| match !word.is_empty() && word.chars().all(plain) {
         true => word.clone(),
@@ -110,7 +110,7 @@ pub fn rule_of(words: &[String]) -> String {
 }
 
 /// Returns the value after a flag.
-pub fn after<'a>(words: &'a [String], flag: &str) -> Option<&'a str> {
+pub fn flag_value<'a>(words: &'a [String], flag: &str) -> Option<&'a str> {
     let at = words.iter().position(|word| word == flag)?;
     words.get(at + 1).map(String::as_str)
 }
@@ -218,7 +218,7 @@ mod tests {
         for rule in
             [r#"-m comment --comment "a \"b\\ c" -j X"#, "-s 10.0.0.0/8 ! -o br0 -j Y", r#"--comment """#]
         {
-            assert_eq!(words(&rule_of(&words(rule))), words(rule));
+            assert_eq!(words(&join_words(&words(rule))), words(rule));
         }
     }
 

@@ -4,10 +4,12 @@
 use std::path::Path;
 use std::{fs, io};
 
-use schema::kinds::function::of_registry;
+use schema::kinds::function::split_registry_image;
 
 use crate::config::{AGE_IDENTITY, MachineConfig};
-use crate::converge::builds::plan::{Removal, base_removal_of, is_claim, of_bases, of_functions, removal_of};
+use crate::converge::builds::plan::{
+    Removal, base_image_removal, instance_removal, is_claim, select_base_images, select_function_images,
+};
 use crate::files::Keys;
 use crate::worlds::docker::{Docker, DockerError, StoredImage};
 use crate::worlds::pause::IMAGE_REPOSITORY;
@@ -16,7 +18,7 @@ use crate::{mounts, trees};
 /// Maximum number of unmount rounds: mounts may be stacked.
 const ROUNDS: usize = 8;
 
-pub(crate) fn remove(machine: &MachineConfig, removed: &mut Removed) {
+pub(crate) fn remove(machine: &MachineConfig, removed: &mut ResetOutcome) {
     let dir = machine.agent_dir();
     if !dir.exists() {
         return;
@@ -67,13 +69,13 @@ fn unmount_below(dir: &Path) -> io::Result<usize> {
 
 /// Removed things, failures and remarks.
 #[derive(Debug, Default)]
-pub(crate) struct Removed {
+pub(crate) struct ResetOutcome {
     pub(crate) lines: Vec<String>,
     pub(crate) failures: Vec<String>,
     pub(crate) remarks: Vec<String>,
 }
 
-impl Removed {
+impl ResetOutcome {
     pub(super) fn done(&mut self, what: impl Into<String>) {
         self.lines.push(what.into());
     }
@@ -98,7 +100,7 @@ fn is_pause(tag: &str) -> bool {
     tag.rsplit_once(':').is_some_and(|(name, _)| name == IMAGE_REPOSITORY)
 }
 
-pub(crate) async fn remove_images(docker: &dyn Docker, instance: &str, removed: &mut Removed) {
+pub(crate) async fn remove_images(docker: &dyn Docker, instance: &str, removed: &mut ResetOutcome) {
     let listed = async { Ok::<_, DockerError>((docker.images().await?, docker.images_in_use().await?)) };
     let (images, in_use) = match listed.await {
         Ok(listed) => listed,
@@ -127,14 +129,14 @@ pub(crate) async fn remove_images(docker: &dyn Docker, instance: &str, removed: 
 
 /// Names of function images and their bases to remove_images.
 fn removals(instance: &str, images: Vec<StoredImage>, others_run_pods: bool) -> Vec<Removal> {
-    let bases = of_bases(&images);
-    let bases = bases.iter().filter_map(|(name, image)| base_removal_of(instance, name, image));
-    let built = of_functions(images);
-    let built = built.iter().filter_map(|(hash, image)| removal_of(instance, hash, image));
+    let bases = select_base_images(&images);
+    let bases = bases.iter().filter_map(|(name, image)| base_image_removal(instance, name, image));
+    let built = select_function_images(images);
+    let built = built.iter().filter_map(|(hash, image)| instance_removal(instance, hash, image));
     let mut all: Vec<Removal> = built.chain(bases).collect();
     if others_run_pods {
         // Left with a name for the registry, the image would be deleted there too, by the other agent.
-        let goes = |name: &String| is_claim(name) || of_registry(name).is_some();
+        let goes = |name: &String| is_claim(name) || split_registry_image(name).is_some();
         all.iter_mut().for_each(|removal| removal.names.retain(goes));
     }
     all
@@ -190,12 +192,12 @@ mod tests {
             BTreeSet::from(["kept/pause:mine".to_owned(), named(&shared), claims(&shared)[1].clone()]);
         let said = ["image r.lan:5000/team/function@sha256:f stays in the registry"];
 
-        let (docker, mut removed) = (engine(), Removed::default());
+        let (docker, mut removed) = (engine(), ResetOutcome::default());
         remove_images(&docker, "mk8s", &mut removed).await;
         assert_eq!(left(&docker), others);
         assert_eq!((removed.remarks, removed.failures), (said.map(str::to_owned).to_vec(), vec![]));
 
-        let (docker, mut removed) = (engine(), Removed::default());
+        let (docker, mut removed) = (engine(), ResetOutcome::default());
         let of_another =
             NewContainer { name: "theirs".into(), image: pause.clone(), ..NewContainer::default() };
         docker.create(&of_another).await.unwrap();

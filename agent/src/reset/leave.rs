@@ -8,7 +8,7 @@ use schema::keys::{Key, prefix};
 use schema::store::{Guard, Op, Store, TXN_OPS_MAX, TxnOutcome};
 use tokio::time::sleep;
 
-use super::files::Removed;
+use super::files::ResetOutcome;
 use crate::converge::node::HEARTBEAT_TTL;
 
 /// Longest life of the heartbeat of an agent that was just stopped, with time for etcd to end its lease.
@@ -18,8 +18,8 @@ const HEARTBEAT_MAX: Duration = HEARTBEAT_TTL.saturating_add(Duration::from_secs
 const LOOK_EVERY: Duration = Duration::from_millis(500);
 
 /// Deletes every key of the node. A second run finds nothing.
-pub(super) async fn leave(store: &dyn Store, node: &str, removed: &mut Removed) -> anyhow::Result<()> {
-    wait_until_silent(store, node).await?;
+pub(super) async fn leave(store: &dyn Store, node: &str, removed: &mut ResetOutcome) -> anyhow::Result<()> {
+    wait_for_heartbeat_end(store, node).await?;
     let mut keys = Vec::new();
     for prefix in [format!("{}{node}/", prefix::STATUS), prefix::bindings_of(node)] {
         let listed = store.list(&prefix).await.context("cannot list what etcd has of this node")?;
@@ -48,7 +48,7 @@ pub(super) async fn leave(store: &dyn Store, node: &str, removed: &mut Removed) 
     Ok(())
 }
 
-async fn wait_until_silent(store: &dyn Store, node: &str) -> anyhow::Result<()> {
+async fn wait_for_heartbeat_end(store: &dyn Store, node: &str) -> anyhow::Result<()> {
     let key = Key::Heartbeat(node.to_owned()).to_string();
     let silent = async {
         while store.get(&key).await?.is_some() {
@@ -106,12 +106,12 @@ mod tests {
     #[tokio::test]
     async fn all_of_the_node_goes_and_nothing_of_others() {
         let store = filled(110).await;
-        let mut removed = Removed::default();
+        let mut removed = ResetOutcome::default();
         leave(&store, "n1", &mut removed).await.unwrap();
         let left = left(&store).await;
         assert!(left.len() == 226 && left.iter().all(|key| key.contains("n10")), "{left:?}");
         assert_eq!(removed.lines, ["120 keys of node n1 in etcd", "106 keys of node n1 in etcd"]);
-        let mut again = Removed::default();
+        let mut again = ResetOutcome::default();
         leave(&store, "n1", &mut again).await.unwrap();
         assert!(again.lines.is_empty());
         assert_eq!(again.remarks, ["etcd has nothing of node n1; --node names another"]);
@@ -132,7 +132,7 @@ mod tests {
         let store = filled(1).await;
         let _ = store.txn(vec![], vec![Op::put("/minik8s/heartbeats/n1", "{}")]).await.unwrap();
         let (before, begun) = (left(&store).await, Instant::now());
-        let refused = leave(&store, "n1", &mut Removed::default()).await.unwrap_err();
+        let refused = leave(&store, "n1", &mut ResetOutcome::default()).await.unwrap_err();
         assert!(refused.to_string().contains("stop it"), "{refused}");
         assert!(begun.elapsed() >= HEARTBEAT_TTL, "one that was just stopped is waited for");
         assert_eq!(left(&store).await, before);

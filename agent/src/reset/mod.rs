@@ -17,7 +17,7 @@ use super::locks::RUN_DIR;
 use super::locks::StateLock;
 use super::names;
 use super::packet_rules::chain::Names;
-use crate::config::{Leaving, MachineConfig};
+use crate::config::{LeavingNode, MachineConfig};
 use crate::converge::dns::host::MachineFiles;
 use crate::converge::services::names::ServiceNames;
 use crate::packet_rules::chain::ChainRef;
@@ -35,7 +35,7 @@ mod leave;
 #[cfg(test)]
 mod tests;
 
-pub(crate) use files::Removed;
+pub(crate) use files::ResetOutcome;
 
 /// Longest grace period of a container.
 const GRACE_MAX: Duration = Duration::from_secs(5);
@@ -51,7 +51,7 @@ const ETCD_PATIENCE: Duration = Duration::from_secs(5);
 const REMOVALS: usize = 16;
 
 /// Removes everything and prints what it removed.
-pub async fn run(machine: &MachineConfig, leaving: Option<&Leaving>) -> anyhow::Result<()> {
+pub async fn run(machine: &MachineConfig, leaving: Option<&LeavingNode>) -> anyhow::Result<()> {
     if !nix::unistd::geteuid().is_root() {
         bail!("reset removes links, rules and mounts and must run as root; start it with sudo");
     }
@@ -65,11 +65,11 @@ pub async fn run(machine: &MachineConfig, leaving: Option<&Leaving>) -> anyhow::
     let instance = locks::take_instance_lock(Path::new(RUN_DIR), machine)?;
     let netlink = RealNetlink::open(&machine.instance)?;
     let docker = RealDocker::connect(&machine.docker).await;
-    let mut removed = Removed::default();
+    let mut removed = ResetOutcome::default();
     match &docker {
         Ok(docker) => {
             remove_containers(machine, docker, &mut removed).await;
-            let network = Names::of(&machine.instance).build_network;
+            let network = Names::for_instance(&machine.instance).build_network;
             let result = docker.remove_network(&network).await;
             removed.note(format!("network {network}"), result);
         }
@@ -133,7 +133,11 @@ fn lock(machine: &MachineConfig) -> anyhow::Result<Option<StateLock>> {
 }
 
 /// Removes the containers of pods first, then those that hold their namespaces.
-pub(crate) async fn remove_containers(machine: &MachineConfig, docker: &dyn Docker, removed: &mut Removed) {
+pub(crate) async fn remove_containers(
+    machine: &MachineConfig,
+    docker: &dyn Docker,
+    removed: &mut ResetOutcome,
+) {
     let listed = match docker.list(&machine.instance).await {
         Ok(listed) => listed,
         Err(error) => return removed.failures.push(format!("containers: {error}")),
@@ -193,9 +197,9 @@ pub(crate) async fn remove_network(
     machine: &MachineConfig,
     netlink: &(impl Netlink + Tunnels),
     iptables: &RealIptables,
-    removed: &mut Removed,
+    removed: &mut ResetOutcome,
 ) {
-    let names = Names::of(&machine.instance);
+    let names = Names::for_instance(&machine.instance);
     match netlink.list_pod_links().await {
         Ok(links) => {
             for link in links.into_keys() {
@@ -209,7 +213,7 @@ pub(crate) async fn remove_network(
     removed.note(format!("tunnel {}", names.tunnel), result);
     let result = netlink.remove_bridge(&names.bridge).await;
     removed.note(format!("bridge {}", names.bridge), result);
-    match remove_rules(&names, &ServiceNames::of(&machine.instance), iptables).await {
+    match remove_rules(&names, &ServiceNames::for_instance(&machine.instance), iptables).await {
         Ok(chains) => chains.iter().for_each(|chain| removed.done(format!("chain {chain}"))),
         Err(error) => removed.failures.push(format!("rules: {error}")),
     }

@@ -51,11 +51,11 @@ async fn links_bridge_and_rules_are_as_before_and_a_second_reset_finds_nothing()
     iptables.restore(input).await.unwrap();
 
     let machine = machine(Path::new("/nonexistent"));
-    let mut removed = Removed::default();
+    let mut removed = ResetOutcome::default();
     remove_network(&machine, &netlink, &iptables, &mut removed).await;
     assert!(removed.failures.is_empty(), "{removed:?}");
     assert_eq!((node.run("ip", &["link"]), rules(&node)), before);
-    let mut again = Removed::default();
+    let mut again = ResetOutcome::default();
     remove_network(&machine, &netlink, &iptables, &mut again).await;
     assert!(again.lines.is_empty() && again.failures.is_empty(), "{again:?}");
 }
@@ -74,7 +74,7 @@ async fn a_container_that_docker_removes_already_is_waited_for() {
         let call = docker.engine().calls.len() + call;
         docker.engine().fault =
             Some(Fault::Fail { call, error: DockerError::BeingRemoved { id: id.clone() } });
-        let mut removed = Removed::default();
+        let mut removed = ResetOutcome::default();
         let goes = async {
             tokio::time::sleep(Duration::from_secs(1)).await;
             if ends {
@@ -108,14 +108,14 @@ fn what_a_mount_shows_is_not_deleted() {
     let none = None::<&str>;
     mount(Some(&host), &volume, none, MsFlags::MS_BIND, none).unwrap();
     mount(Some("tmpfs"), &volume, Some("tmpfs"), MsFlags::empty(), none).unwrap();
-    let mut removed = Removed::default();
+    let mut removed = ResetOutcome::default();
     files::remove(&machine(&dir.path().join("state")), &mut removed);
     assert!(removed.failures.is_empty(), "{removed:?}");
     assert_eq!(fs::read_to_string(host.join("file")).unwrap(), "kept");
     assert!(!dir.path().join("state").exists(), "the empty state directory goes too");
     let recipient = keys.recipient().unwrap();
     assert!(removed.lines.iter().any(|line| line.contains(recipient)), "{removed:?}");
-    let mut again = Removed::default();
+    let mut again = ResetOutcome::default();
     files::remove(&machine(&dir.path().join("state")), &mut again);
     assert!(again.lines.is_empty(), "{again:?}");
 }

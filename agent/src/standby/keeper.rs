@@ -22,7 +22,7 @@ const AGAIN: Duration = Duration::from_secs(5);
 const OWN_PROGRAM: &str = "/proc/self/exe";
 
 /// A standby process, and the channel whose end makes it start serving.
-struct Waiting {
+struct StandbyProcess {
     child: Child,
     _channel: UnixStream,
 }
@@ -30,7 +30,7 @@ struct Waiting {
 /// Keeps a standby supplied with sockets until `shutdown`, then leaves it running.
 pub async fn keep(handover: Handover, shutdown: CancellationToken) {
     let mut bound = handover.0.bound.subscribe();
-    let mut waiting: Option<Waiting> = None;
+    let mut waiting: Option<StandbyProcess> = None;
     loop {
         tokio::select! {
             // Cancel-safe: the token stays cancelled.
@@ -48,7 +48,7 @@ pub async fn keep(handover: Handover, shutdown: CancellationToken) {
                 waiting = renew(&handover, &bound.borrow_and_update().clone());
             }
             // Cancel-safe: the process can be waited for again.
-            ended = ended(waiting.as_mut()) => {
+            ended = wait_for_exit(waiting.as_mut()) => {
                 tracing::warn!(%ended, "the process that waits in the agent's place ended; it is started again");
                 // Cancel-safe: the token stays cancelled.
                 if shutdown.run_until_cancelled(tokio::time::sleep(AGAIN)).await.is_none() {
@@ -66,7 +66,7 @@ pub async fn keep(handover: Handover, shutdown: CancellationToken) {
 }
 
 /// Returns the exit status of the process once it ends; never returns if there is none.
-async fn ended(waiting: Option<&mut Waiting>) -> String {
+async fn wait_for_exit(waiting: Option<&mut StandbyProcess>) -> String {
     let Some(waiting) = waiting else { return std::future::pending().await };
     match waiting.child.wait().await {
         Ok(status) => status.to_string(),
@@ -74,7 +74,7 @@ async fn ended(waiting: Option<&mut Waiting>) -> String {
     }
 }
 
-fn renew(handover: &Handover, sockets: &Sockets) -> Option<Waiting> {
+fn renew(handover: &Handover, sockets: &Sockets) -> Option<StandbyProcess> {
     if sockets.is_empty() {
         return None;
     }
@@ -91,7 +91,7 @@ fn renew(handover: &Handover, sockets: &Sockets) -> Option<Waiting> {
 }
 
 /// Starts the process in a separate process group, so that it survives the end of the agent's.
-fn start(sockets: &Sockets) -> io::Result<Waiting> {
+fn start(sockets: &Sockets) -> io::Result<StandbyProcess> {
     let (ours, theirs) = UnixStream::pair()?;
     let mut command = Command::new(OWN_PROGRAM);
     let mut arguments = std::env::args_os();
@@ -110,5 +110,5 @@ fn start(sockets: &Sockets) -> io::Result<Waiting> {
     command.stdin(Stdio::from(OwnedFd::from(theirs))).stdout(Stdio::null()).process_group(0);
     let child = command.spawn()?;
     wire::send(&ours, sockets)?;
-    Ok(Waiting { child, _channel: ours })
+    Ok(StandbyProcess { child, _channel: ours })
 }

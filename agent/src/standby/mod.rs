@@ -47,12 +47,12 @@ struct Inner {
 
 impl Handover {
     /// Creates the handover of an agent with this directory.
-    pub fn of(agent_dir: &Path) -> Self {
+    pub fn for_agent(agent_dir: &Path) -> Self {
         Self::with(Some(agent_dir.to_owned()), Vec::new())
     }
 
     /// Creates the handover of a process that was given these sockets and does not request any.
-    pub fn given(sockets: Vec<(Role, OwnedFd)>) -> Self {
+    pub fn from_sockets(sockets: Vec<(Role, OwnedFd)>) -> Self {
         Self::with(None, sockets)
     }
 
@@ -68,7 +68,7 @@ impl Handover {
         let mut found = self.take_bound(&wanted);
         if found.is_empty() {
             if let (true, Some(agent_dir)) = (received.is_empty(), self.0.agent_dir.clone()) {
-                *received = self.ask(agent_dir).await;
+                *received = self.request_sockets(agent_dir).await;
             }
             let (mine, others) =
                 received.drain(..).partition(|(of, _)| wanted.iter().any(|(role, _)| role == of));
@@ -100,8 +100,8 @@ impl Handover {
         found
     }
 
-    async fn ask(&self, agent_dir: PathBuf) -> Vec<(Role, OwnedFd)> {
-        let asked = tokio::task::spawn_blocking(move || ask(&agent_dir)).await;
+    async fn request_sockets(&self, agent_dir: PathBuf) -> Vec<(Role, OwnedFd)> {
+        let asked = tokio::task::spawn_blocking(move || request_sockets_blocking(&agent_dir)).await;
         match asked.unwrap_or_else(|ended| Err(ended.into())) {
             Ok(Some((sockets, giver))) => {
                 tracing::info!(sockets = sockets.len(), "took over from the process that answered meanwhile");
@@ -164,15 +164,15 @@ fn connect(agent_dir: &Path) -> io::Result<Option<UnixStream>> {
     }
 }
 
-type Asked = (Vec<(Role, OwnedFd)>, UnixStream);
+type ReceivedSockets = (Vec<(Role, OwnedFd)>, UnixStream);
 
 /// Requests the sockets from the process that serves them; `None` if there is none.
-fn ask(agent_dir: &Path) -> io::Result<Option<Asked>> {
-    connect(agent_dir)?.map_or(Ok(None), answer)
+fn request_sockets_blocking(agent_dir: &Path) -> io::Result<Option<ReceivedSockets>> {
+    connect(agent_dir)?.map_or(Ok(None), receive_sockets)
 }
 
 /// Receives the sockets from the process at the other end; `None` if it ended before sending them.
-fn answer(stream: UnixStream) -> io::Result<Option<Asked>> {
+fn receive_sockets(stream: UnixStream) -> io::Result<Option<ReceivedSockets>> {
     stream.set_read_timeout(Some(ANSWER_MAX))?;
     match wire::receive(&stream) {
         Ok(sockets) => Ok(Some((sockets, stream))),
@@ -189,7 +189,7 @@ pub fn is_serving(agent_dir: &Path) -> bool {
 
 /// Ends the process that serves in place of an agent; true if there was one.
 pub fn end(agent_dir: &Path) -> io::Result<bool> {
-    let asked = ask(agent_dir)?;
+    let asked = request_sockets_blocking(agent_dir)?;
     if let Some((_sockets, giver)) = &asked {
         let mut giver = giver;
         // Ignore a process that has already ended by itself.

@@ -49,7 +49,7 @@ async fn two_that_come_at_once_ask_once_and_get_what_is_theirs() {
     let ((udp, udp_at), (tcp, tcp_at), (web, web_at)) = (bound(), bound(), bound());
     let all = [shared(Role::DnsUdp, &udp), shared(Role::DnsTcp, &tcp), shared(Role::Gateway, &web)];
     let giver = giver(dir.path(), all.concat());
-    let handover = Handover::of(dir.path());
+    let handover = Handover::for_agent(dir.path());
     let (dns, gateway) = (handover.clone(), handover.clone());
     let dns =
         tokio::spawn(
@@ -67,7 +67,7 @@ async fn what_is_bound_elsewhere_or_is_not_all_is_not_taken() {
     let dir = tempfile::tempdir().unwrap();
     let ((udp, udp_at), elsewhere) = (bound(), SocketAddr::from((Ipv4Addr::LOCALHOST, 1)));
     let _giver = giver(dir.path(), shared(Role::DnsUdp, &udp));
-    let handover = Handover::of(dir.path());
+    let handover = Handover::for_agent(dir.path());
     assert!(handover.take([(Role::DnsUdp, udp_at), (Role::DnsTcp, elsewhere)]).await.is_none());
     assert!(handover.take([(Role::DnsUdp, udp_at)]).await.is_none(), "it was closed");
 }
@@ -76,7 +76,7 @@ async fn what_is_bound_elsewhere_or_is_not_all_is_not_taken() {
 #[tokio::test]
 async fn a_server_that_ended_by_itself_is_started_again_on_its_own_socket() {
     let dir = tempfile::tempdir().unwrap();
-    let (handover, (udp, at)) = (Handover::of(dir.path()), bound());
+    let (handover, (udp, at)) = (Handover::for_agent(dir.path()), bound());
     handover.hold(Role::DnsUdp, copy(&udp).unwrap());
     handover.hold(Role::DnsUdp, copy(&udp).unwrap());
     assert_eq!(handover.0.bound.borrow().len(), 1);
@@ -91,7 +91,7 @@ async fn without_a_process_that_serves_there_is_nothing_to_take_and_to_end() {
     // Longer than a socket address may be.
     let deep = dir.path().join("d".repeat(120));
     std::fs::create_dir(&deep).unwrap();
-    let handover = Handover::of(&deep);
+    let handover = Handover::for_agent(&deep);
     let at = SocketAddr::from((Ipv4Addr::LOCALHOST, 53));
     assert!(handover.take([(Role::DnsUdp, at)]).await.is_none());
     assert!(!end(&deep).unwrap() && !is_serving(&deep));
@@ -100,7 +100,7 @@ async fn without_a_process_that_serves_there_is_nothing_to_take_and_to_end() {
     let listener = UnixListener::bind(address(&deep).unwrap().1).unwrap();
     let stream = connect(&deep).unwrap().unwrap();
     drop(listener);
-    assert!(answer(stream).unwrap().is_none());
+    assert!(receive_sockets(stream).unwrap().is_none());
     assert!(deep.join(SOCKET).exists());
     assert!(!end(&deep).unwrap() && !deep.join(SOCKET).exists());
 }

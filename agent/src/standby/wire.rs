@@ -35,7 +35,7 @@ impl Role {
         }
     }
 
-    fn of(byte: u8) -> Option<Self> {
+    fn from_byte(byte: u8) -> Option<Self> {
         [Self::DnsUdp, Self::DnsTcp, Self::Gateway, Self::Functions]
             .into_iter()
             .find(|role| role.byte() == byte)
@@ -68,6 +68,6 @@ pub(crate) fn receive(from: &impl AsFd) -> io::Result<Vec<(Role, OwnedFd)>> {
         }
     }
     // Any extra sockets from a newer version are closed.
-    let roles = bytes.iter().take(got.bytes).map(|byte| Role::of(*byte));
+    let roles = bytes.iter().take(got.bytes).map(|byte| Role::from_byte(*byte));
     Ok(roles.zip(files).filter_map(|(role, file)| Some((role?, file))).collect())
 }

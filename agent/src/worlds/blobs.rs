@@ -43,17 +43,17 @@ pub struct Reconcilers {
     store: SharedStore,
     answer_max: Duration,
     /// URL of the last successful fetch.
-    gave: Mutex<Option<String>>,
+    last_successful: Mutex<Option<String>>,
 }
 
 /// Failure to fetch from a reconciler.
-struct Failed {
+struct FetchFailure {
     why: String,
     /// Set if there was no answer: the reconciler may only be slow.
     silent: bool,
 }
 
-impl From<String> for Failed {
+impl From<String> for FetchFailure {
     fn from(why: String) -> Self {
         Self { why, silent: false }
     }
@@ -66,7 +66,7 @@ impl Reconcilers {
             let client = reqwest::Client::builder().connect_timeout(CONNECT_MAX);
             cluster_client(client.read_timeout(SILENCE_MAX).timeout(FETCH_MAX))
         });
-        Self { client, fixed, store, answer_max: ANSWER_MAX, gave: Mutex::default() }
+        Self { client, fixed, store, answer_max: ANSWER_MAX, last_successful: Mutex::default() }
     }
 
     async fn addresses(&self) -> Vec<String> {
@@ -74,7 +74,7 @@ impl Reconcilers {
         let leader = leader.ok().and_then(Result::ok).flatten().and_then(|leader| leader.api);
         let mut all = self.fixed.clone();
         all.extend(leader.filter(|url| !self.fixed.contains(url)));
-        let gave = lock(&self.gave).clone();
+        let gave = lock(&self.last_successful).clone();
         // Stable: the others keep their order.
         all.sort_by_key(|url| Some(url) != gave.as_ref());
         all
@@ -86,10 +86,10 @@ impl Reconcilers {
         digest: &str,
         size: u64,
         to: &mut std::fs::File,
-    ) -> Result<(), Failed> {
+    ) -> Result<(), FetchFailure> {
         let answer = self.client.get(format!("{}/v1/blobs/{digest}", url.trim_end_matches('/'))).send();
         let answer = timeout(answer_max, answer).await;
-        let silent = |_| Failed { why: format!("no answer within {answer_max:?}"), silent: true };
+        let silent = |_| FetchFailure { why: format!("no answer within {answer_max:?}"), silent: true };
         let answer = answer.map_err(silent)?.map_err(|error| error_chain(&error))?;
         let status = answer.status();
         let mut body = answer.bytes_stream();
@@ -127,7 +127,7 @@ impl BlobSource for Reconcilers {
         while let Some((url, answer_max)) = left.pop_front() {
             match self.fetch_from((&url, answer_max), digest, size, &mut to).await {
                 Ok(()) => {
-                    *lock(&self.gave) = Some(url);
+                    *lock(&self.last_successful) = Some(url);
                     return Ok(());
                 }
                 // Try again, patiently, after all others.

@@ -29,7 +29,7 @@ const FETCH_MAX: Duration = Duration::from_secs(600);
 #[async_trait]
 pub trait ImageSource: Send + Sync + 'static {
     /// Brings an image to this node. The error is a sentence.
-    async fn bring(&self, reference: &str) -> Result<(), DockerError>;
+    async fn fetch_image(&self, reference: &str) -> Result<(), DockerError>;
 }
 
 /// Image source that tries the registry first, then the other nodes' agents, `GET /v1/images/<hash>`.
@@ -78,7 +78,7 @@ impl Peers {
     }
 
     /// Ids of all images on this node, by name.
-    async fn named(&self) -> Result<BTreeMap<String, String>, DockerError> {
+    async fn images_by_name(&self) -> Result<BTreeMap<String, String>, DockerError> {
         let images = self.docker.images().await?.into_iter();
         Ok(images.flat_map(|image| image.tags.into_iter().map(move |tag| (tag, image.id.clone()))).collect())
     }
@@ -86,13 +86,13 @@ impl Peers {
     /// Loads the image from a node, and keeps it only if it is the one that was built, and no other came with it.
     async fn fetch(&self, node: &str, reference: &str, built: Option<&str>) -> Result<(), String> {
         let archive = self.archive(node, reference).await?;
-        let before = self.named().await.map_err(|error| error.to_string())?;
+        let before = self.images_by_name().await.map_err(|error| error.to_string())?;
         let loading = timeout(FETCH_MAX, self.docker.load_stream(archive)).await;
         let (names, loaded) = match loading {
             Ok((names, loaded)) => (names, loaded.map_err(|error| error.to_string())),
             Err(_) => (Vec::new(), Err(format!("it took longer than {FETCH_MAX:?}"))),
         };
-        let after = self.named().await;
+        let after = self.images_by_name().await;
         let is_alone = loaded.is_ok() && !names.is_empty() && names.iter().all(|name| name == reference);
         let mut unwanted = vec![reference.to_owned()];
         // Docker may not report every name that it set. Then a name that another task set meanwhile is removed,
@@ -121,7 +121,7 @@ impl Peers {
 
 #[async_trait]
 impl ImageSource for Peers {
-    async fn bring(&self, reference: &str) -> Result<(), DockerError> {
+    async fn fetch_image(&self, reference: &str) -> Result<(), DockerError> {
         let failed = |message: String| DockerError::Pull { image: reference.to_owned(), message };
         let Some(image) = self.known(reference) else {
             return Err(failed("no node has built it yet".to_owned()));
@@ -153,7 +153,7 @@ pub struct NoPeers;
 #[cfg(any(test, feature = "fakes"))]
 #[async_trait]
 impl ImageSource for NoPeers {
-    async fn bring(&self, reference: &str) -> Result<(), DockerError> {
+    async fn fetch_image(&self, reference: &str) -> Result<(), DockerError> {
         Err(DockerError::Pull { image: reference.to_owned(), message: "no node has it".to_owned() })
     }
 }
@@ -164,7 +164,7 @@ mod tests {
     use schema::kinds::function::ImageState;
     use schema::meta::NamespacedName;
     use schema::records::{FunctionRecord, NodeVersions};
-    use schema::snapshot::{Change, Snapshot, Versioned};
+    use schema::snapshot::{Change, Snapshot, VersionedValue};
     use schema::store::memory::MemoryStore;
     use serde_json::json;
     use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
@@ -227,7 +227,7 @@ mod tests {
             };
             let value = FunctionRecord { images: vec![image], ..FunctionRecord::default() };
             let mut catalog = Catalog::default();
-            let version = Versioned { value, create_revision: 1, mod_revision: 1 };
+            let version = VersionedValue { value, create_revision: 1, mod_revision: 1 };
             catalog.functions.insert(NamespacedName::new("default", "hello"), Arc::new(version));
             let catalog = watch::channel(Arc::new(catalog)).1;
             let keys = Keys::open_or_without(&state.path().join("age.txt"));
@@ -236,7 +236,7 @@ mod tests {
             let registry = Arc::new(ClusterRegistry::new(docker.clone(), files, catalog.clone()));
             let snapshot = SnapshotReader::fixed(snapshot);
             let peers = Peers::new("n1".to_owned(), docker.clone(), snapshot, catalog, registry);
-            let brought = peers.bring(&reference).await;
+            let brought = peers.fetch_image(&reference).await;
             assert_eq!(docker.engine().images.contains_key(&reference), is_kept, "{brought:?}");
             assert!(
                 !docker.engine().images.contains_key("nginx:1.27"),

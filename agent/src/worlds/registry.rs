@@ -28,7 +28,7 @@ const DOCKER_CAS: &str = "/etc/docker/certs.d";
 
 /// Reason why an image stays in the registry.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum NotDeleted {
+pub enum DeletionFailure {
     /// The registry can't be reached now, or not with this login: try again later.
     Unavailable(String),
     /// The registry never deletes the image.
@@ -102,7 +102,7 @@ impl ClusterRegistry {
         let login = self.login(&registry, copy).await?;
         let (progress, said) = watch::channel(PullProgress::default());
         let pulling = timeout(MOVE_MAX, self.docker.pull(copy, login.as_ref(), &progress));
-        let pulled = unless_silent(said, pulling).await;
+        let pulled = with_answer_limit(said, pulling).await;
         let pulled =
             pulled.ok_or_else(|| format!("the registry of {copy} did not answer within {ANSWER_MAX:?}"))?;
         let pulled = pulled.map_err(|_| format!("pulling {copy} took longer than {MOVE_MAX:?}"))?;
@@ -119,36 +119,36 @@ impl ClusterRegistry {
     }
 
     /// Deletes an image from the registry.
-    pub async fn delete(&self, repository: &str, digest: &str) -> Result<(), NotDeleted> {
+    pub async fn delete(&self, repository: &str, digest: &str) -> Result<(), DeletionFailure> {
         let Some((registry, (host, path))) = self.with(repository).zip(repository.split_once('/')) else {
-            return Err(NotDeleted::Refused("the cluster has another registry now".to_owned()));
+            return Err(DeletionFailure::Refused("the cluster has another registry now".to_owned()));
         };
-        let login = self.login(&registry, repository).await.map_err(NotDeleted::Unavailable)?;
+        let login = self.login(&registry, repository).await.map_err(DeletionFailure::Unavailable)?;
         let scheme = if registry.insecure || is_loopback(host) { "http" } else { "https" };
         let url = format!("{scheme}://{host}/v2/{path}/manifests/{digest}");
-        let client = client(&Path::new(DOCKER_CAS).join(host)).map_err(NotDeleted::Unavailable)?;
+        let client = client(&Path::new(DOCKER_CAS).join(host)).map_err(DeletionFailure::Unavailable)?;
         let request = client.delete(&url);
         let request = match &login {
             Some(login) => request.basic_auth(&login.username, Some(&login.password)),
             None => request,
         };
         let answer = request.send().await;
-        let answer = answer.map_err(|error| NotDeleted::Unavailable(error_chain(&error)))?;
+        let answer = answer.map_err(|error| DeletionFailure::Unavailable(error_chain(&error)))?;
         match answer.status() {
             StatusCode::NOT_FOUND => Ok(()),
             status if status.is_success() => Ok(()),
-            StatusCode::METHOD_NOT_ALLOWED => Err(NotDeleted::Refused(
+            StatusCode::METHOD_NOT_ALLOWED => Err(DeletionFailure::Refused(
                 "it permits no deletion (of Docker's own registry that is storage.delete.enabled)".to_owned(),
             )),
             // Also for a wrong login, which may be corrected: the image keeps its names here, by which it is found
             // again.
-            status => Err(NotDeleted::Unavailable(format!("it answered {status}"))),
+            status => Err(DeletionFailure::Unavailable(format!("it answered {status}"))),
         }
     }
 }
 
 /// Returns the result of a pull, `None` if it makes no progress for long.
-async fn unless_silent<T>(
+async fn with_answer_limit<T>(
     mut said: watch::Receiver<PullProgress>,
     pull: impl Future<Output = T>,
 ) -> Option<T> {
@@ -284,13 +284,16 @@ mod tests {
                 stream.write_all(head.as_bytes()).await.unwrap();
             };
             let (deleted, ()) = tokio::join!(open.delete(&repository, "sha256:2"), answer);
-            let found = deleted.as_ref().err().map(|error| matches!(error, NotDeleted::Refused(_)));
+            let found = deleted.as_ref().err().map(|error| matches!(error, DeletionFailure::Refused(_)));
             assert_eq!(found, refused, "{status}: {deleted:?}");
         }
         let login_secret = Some(schema::kinds::pod::LocalReference { name: "reg".to_owned() });
         let closed = registry(&docker, state.path(), Registry { login_secret, ..there });
         let deleted = closed.delete(&repository, "sha256:2").await;
-        assert!(matches!(deleted, Err(NotDeleted::Unavailable(_))), "the secret is not here: {deleted:?}");
+        assert!(
+            matches!(deleted, Err(DeletionFailure::Unavailable(_))),
+            "the secret is not here: {deleted:?}"
+        );
     }
 
     // Seen red with a pull that waits for its first word without end.
@@ -298,13 +301,13 @@ mod tests {
     async fn a_registry_that_says_nothing_is_given_up_and_a_slow_one_is_not() {
         let long = ANSWER_MAX * 3;
         let (_progress, silent) = watch::channel(PullProgress::default());
-        assert_eq!(unless_silent(silent, tokio::time::sleep(long)).await, None);
+        assert_eq!(with_answer_limit(silent, tokio::time::sleep(long)).await, None);
         let (progress, slow) = watch::channel(PullProgress::default());
         let pull = async {
             progress.send_modify(|progress| progress.note("layer", "Downloading", Some((1, 2))));
             tokio::time::sleep(long).await;
         };
-        assert_eq!(unless_silent(slow, pull).await, Some(()));
+        assert_eq!(with_answer_limit(slow, pull).await, Some(()));
     }
 
     #[test]

@@ -18,8 +18,8 @@ use schema::control::Row;
 use schema::kinds::Kind;
 use schema::kinds::pod::{Container, PodPhase, PodSpec, PodStatus};
 use schema::meta::NamespacedName;
-use schema::records::{Binding, OwnerRef, PodInstance, Settled, Subnet};
-use schema::snapshot::{Snapshot, Versioned};
+use schema::records::{Binding, OwnerRef, PodInstance, SettledRecord, Subnet};
+use schema::snapshot::{Snapshot, VersionedValue};
 use schema::store::SharedStore;
 use schema::store::events::EventRecorder;
 use schema::store::memory::MemoryStore;
@@ -111,7 +111,7 @@ impl Node {
         netlink.ensure_bridge(&bridge).await.unwrap();
         let mut snapshot = Snapshot { synced: true, revision: 1, ..Snapshot::default() };
         snapshot.subnets.insert(NODE.into(), versioned(subnet));
-        snapshot.settled.insert(NODE.into(), versioned(Settled::default()));
+        snapshot.settled.insert(NODE.into(), versioned(SettledRecord::default()));
         let (publisher, reader) = SnapshotReader::channel(snapshot.clone());
         let state = tempfile::tempdir().unwrap();
         let store: SharedStore = Arc::new(MemoryStore::new());
@@ -272,8 +272,8 @@ pub fn docker(args: &[&str]) -> String {
     text
 }
 
-fn versioned<T>(value: T) -> Arc<Versioned<T>> {
-    Arc::new(Versioned { value, create_revision: 1, mod_revision: 1 })
+fn versioned<T>(value: T) -> Arc<VersionedValue<T>> {
+    Arc::new(VersionedValue { value, create_revision: 1, mod_revision: 1 })
 }
 
 /// Instance of a bare pod.

@@ -9,7 +9,7 @@ use tokio::sync::Semaphore;
 
 use crate::blobs::Blobs;
 use crate::webhooks::{Counts, Intake};
-use crate::workflows::Waiting;
+use crate::workflows::RequestQueue;
 
 pub struct ApiDeps {
     pub snapshot: SnapshotReader,
@@ -20,14 +20,14 @@ pub struct ApiDeps {
     /// Webhook counters; `None` if webhooks are off.
     pub hooks: Option<Arc<Counts>>,
     /// Runs that were requested and have not started.
-    pub waiting_runs: Waiting,
+    pub waiting_runs: RequestQueue,
     /// The last run of each loop of this process.
     pub loops: LoopRuns,
     pub identity: String,
     pub version: String,
 }
 
-pub(super) struct Shared {
+pub(super) struct ApiState {
     pub(super) deps: ApiDeps,
     /// Client for the APIs of nodes; built at the first request, because building it loads all CAs of the machine.
     pub(super) nodes: LazyLock<reqwest::Client>,
@@ -41,4 +41,4 @@ pub(super) struct Shared {
     pub(super) starts: Semaphore,
 }
 
-pub(super) type App = axum::extract::State<Arc<Shared>>;
+pub(super) type App = axum::extract::State<Arc<ApiState>>;

@@ -10,7 +10,7 @@ use schema::store::StoreError;
 use crate::view::Problem;
 
 /// Result of a handler that only reads.
-pub(super) type Answer<T> = Result<Json<T>, ApiError>;
+pub(super) type JsonResult<T> = Result<Json<T>, ApiError>;
 
 /// An error response.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]

@@ -15,9 +15,9 @@ use schema::meta::NamespacedName;
 use schema::snapshot::Snapshot;
 use serde::Deserialize;
 
-use super::app::{App, Shared};
+use super::app::{ApiState, App};
 use super::error::ApiError;
-use super::input::{self, Asked};
+use super::input::{self, QueryParams};
 use super::kinds;
 use crate::view::{self, PodDetail, Problem};
 
@@ -27,7 +27,7 @@ const ERROR_MAX_BYTES: usize = 16 * 1024;
 
 #[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(super) struct WantedLog {
+pub(super) struct LogQuery {
     container: Option<String>,
     #[serde(default)]
     follow: bool,
@@ -48,7 +48,7 @@ pub(super) fn client() -> reqwest::Client {
 pub(super) async fn logs(
     State(app): App,
     Path((namespace, pod)): Path<(String, String)>,
-    Asked(wanted): Asked<WantedLog>,
+    QueryParams(wanted): QueryParams<LogQuery>,
 ) -> Result<Response, ApiError> {
     input::name("namespace", &namespace)?;
     input::name("pod", &pod)?;
@@ -58,7 +58,7 @@ pub(super) async fn logs(
     let permit = Arc::clone(&app.log_streams).try_acquire_owned().map_err(|_| {
         ApiError::unavailable("too many logs are being followed", "end one of them, or try again later")
     })?;
-    let answer = ask(&app, &url).await?;
+    let answer = send_to_node(&app, &url).await?;
     // The stream owns the permit and releases it at its end.
     let stream = answer.bytes_stream().map(move |chunk| {
         let _held = &permit;
@@ -69,8 +69,8 @@ pub(super) async fn logs(
 }
 
 /// Streams the response of a node's agent for `path`.
-pub(super) async fn of_node(
-    app: &Shared,
+pub(super) async fn stream_from_node(
+    app: &ApiState,
     snapshot: &Snapshot,
     node: &str,
     path: &str,
@@ -84,17 +84,17 @@ pub(super) async fn of_node(
     let base = record.value.api.trim_end_matches('/').to_owned();
     let url = format!("{base}{path}");
     let to = NodeUrl { node: node.to_owned(), base, url, heartbeat: snapshot.node_is_ready(node) };
-    let answer = ask(app, &to).await?;
+    let answer = send_to_node(app, &to).await?;
     let kind = [(header::CONTENT_TYPE, "text/plain; charset=utf-8")];
     Ok((kind, Body::from_stream(answer.bytes_stream())).into_response())
 }
 
-fn log_url(snapshot: &Snapshot, pod: &NamespacedName, wanted: &WantedLog) -> Result<NodeUrl, ApiError> {
+fn log_url(snapshot: &Snapshot, pod: &NamespacedName, wanted: &LogQuery) -> Result<NodeUrl, ApiError> {
     let detail = view::pod(snapshot, pod, Vec::new(), Timestamp::UNIX_EPOCH);
-    let detail = detail.ok_or_else(|| kinds::missing(Kind::Pod, pod))?;
+    let detail = detail.ok_or_else(|| kinds::object_not_found(Kind::Pod, pod))?;
     let container = choose_container(&detail, wanted.container.as_deref())?;
     let since = input::since(wanted.since.as_deref())?;
-    let waits = not_started(&detail, &container)?;
+    let waits = waits_for_restart(&detail, &container)?;
     let previous = match wanted.previous {
         // For a container that waits for a restart, the run before the next one is the last run.
         true if waits => "ended",
@@ -145,7 +145,7 @@ impl NodeUrl {
 }
 
 /// Rejects a container that never ran, with the reason. Otherwise returns true if it waits for a restart.
-fn not_started(detail: &PodDetail, container: &str) -> Result<bool, ApiError> {
+fn waits_for_restart(detail: &PodDetail, container: &str) -> Result<bool, ApiError> {
     let mut reported = detail.init_container_statuses.iter().chain(&detail.container_statuses);
     let Some(status) = reported.find(|status| status.name == container) else { return Ok(false) };
     let ran = |end: &TerminatedState| end.started_at.is_some();
@@ -201,7 +201,7 @@ fn choose_container(detail: &PodDetail, wanted: Option<&str>) -> Result<String, 
     }
 }
 
-async fn ask(app: &Shared, to: &NodeUrl) -> Result<reqwest::Response, ApiError> {
+async fn send_to_node(app: &ApiState, to: &NodeUrl) -> Result<reqwest::Response, ApiError> {
     let sent = tokio::time::timeout(ANSWER_TIMEOUT, app.nodes.get(&to.url).send()).await;
     let answer = match sent {
         Ok(Ok(answer)) => answer,
@@ -212,7 +212,7 @@ async fn ask(app: &Shared, to: &NodeUrl) -> Result<reqwest::Response, ApiError> 
         return Ok(answer);
     }
     let status = answer.status();
-    let problem = problem_of(answer).await;
+    let problem = read_problem(answer).await;
     match (status, problem) {
         (StatusCode::NOT_FOUND | StatusCode::BAD_REQUEST, Some(problem)) => {
             Err(ApiError::new(status, problem.error, problem.help))
@@ -223,7 +223,7 @@ async fn ask(app: &Shared, to: &NodeUrl) -> Result<reqwest::Response, ApiError> 
 }
 
 /// The node's own error message, if it sent one.
-async fn problem_of(answer: reqwest::Response) -> Option<Problem> {
+async fn read_problem(answer: reqwest::Response) -> Option<Problem> {
     let mut text = Vec::new();
     let mut chunks = answer.bytes_stream();
     while let Ok(Some(Ok(chunk))) = tokio::time::timeout(CONNECT_TIMEOUT, chunks.next()).await {

@@ -29,9 +29,9 @@ mod sync;
 mod tests;
 
 pub use app::ApiDeps;
-use app::Shared;
+use app::ApiState;
 pub use error::ApiError;
-use kinds::{functions, list_of, one_of, results, workflows};
+use kinds::{detail_route, functions, list_route, results, workflows};
 
 /// Longest time until an answer begins; a log stream may go on after that.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(15);
@@ -55,7 +55,7 @@ const STARTS_MAX: usize = 32;
 pub fn router(deps: ApiDeps) -> Router {
     let calls = CallState::new(&deps.store, &deps.snapshot, &deps.identity, &deps.waiting_runs);
     let calls = calls::router(calls);
-    let shared = Shared {
+    let shared = ApiState {
         deps,
         nodes: LazyLock::new(logs::client),
         log_streams: Arc::new(Semaphore::new(LOG_STREAMS_MAX)),
@@ -70,34 +70,37 @@ pub fn router(deps: ApiDeps) -> Router {
         .route("/v1/status", get(read::status))
         .route("/v1/loops", get(read::loops))
         .route("/v1/pods", get(read::pods))
-        .route("/v1/pods/{namespace}/{name}", one_of(Kind::Pod, view::pod))
+        .route("/v1/pods/{namespace}/{name}", detail_route(Kind::Pod, view::pod))
         .route("/v1/nodes", get(read::nodes))
         .route("/v1/nodes/{name}", get(read::node))
-        .route("/v1/services", list_of(view::services))
-        .route("/v1/services/{namespace}/{name}", one_of(Kind::Service, view::service))
-        .route("/v1/endpoints", list_of(view::endpoints))
-        .route("/v1/dns", list_of(view::routes))
-        .route("/v1/autoscalers", list_of(view::autoscalers))
-        .route("/v1/autoscalers/{namespace}/{name}", one_of(Kind::HorizontalPodAutoscaler, view::autoscaler))
-        .route("/v1/functions", list_of(view::functions))
-        .route("/v1/functions/{namespace}/{name}", one_of(Kind::Function, view::function))
+        .route("/v1/services", list_route(view::services))
+        .route("/v1/services/{namespace}/{name}", detail_route(Kind::Service, view::service))
+        .route("/v1/endpoints", list_route(view::endpoints))
+        .route("/v1/dns", list_route(view::routes))
+        .route("/v1/autoscalers", list_route(view::autoscalers))
+        .route(
+            "/v1/autoscalers/{namespace}/{name}",
+            detail_route(Kind::HorizontalPodAutoscaler, view::autoscaler),
+        )
+        .route("/v1/functions", list_route(view::functions))
+        .route("/v1/functions/{namespace}/{name}", detail_route(Kind::Function, view::function))
         .route("/v1/functions/{namespace}/{name}/build-log", get(functions::build_log))
-        .route("/v1/workflows", list_of(view::workflows))
-        .route("/v1/workflows/{namespace}/{name}", one_of(Kind::Workflow, view::workflow))
+        .route("/v1/workflows", list_route(view::workflows))
+        .route("/v1/workflows/{namespace}/{name}", detail_route(Kind::Workflow, view::workflow))
         .route("/v1/workflows/{namespace}/{name}/runs", workflows::start_route())
         .route("/v1/triggers", get(workflows::triggers))
         .route("/v1/runs", get(workflows::runs))
         .route("/v1/runs/{namespace}/{workflow}/{run}", get(workflows::run))
         .route("/v1/runs/{namespace}/{workflow}/{run}/summary", get(workflows::run_summary))
-        .route("/v1/jobs", list_of(view::jobs))
-        .route("/v1/jobs/{namespace}/{name}", one_of(Kind::Job, view::job))
+        .route("/v1/jobs", list_route(view::jobs))
+        .route("/v1/jobs/{namespace}/{name}", detail_route(Kind::Job, view::job))
         .route("/v1/jobs/{namespace}/{name}/output", get(results::output))
         .route("/v1/jobs/{namespace}/{name}/results", get(results::all))
         .route("/v1/jobs/{namespace}/{name}/results/{digest}", get(results::one))
         .route("/v1/usage/pods", get(read::pod_usage))
         .route("/v1/usage/nodes", get(read::node_usage))
         .route("/v1/objects", get(objects::stored))
-        .route("/v1/objects/{kind}", get(objects::of_kind))
+        .route("/v1/objects/{kind}", get(objects::list_kind))
         .route("/v1/objects/{kind}/{namespace}/{name}", get(objects::one))
         .route("/v1/sources", get(read::sources))
         .route("/v1/history", get(read::history))
@@ -112,7 +115,7 @@ pub fn router(deps: ApiDeps) -> Router {
         .merge(calls)
         .method_not_allowed_fallback(method_not_allowed)
         .fallback(no_such_route)
-        .layer(from_fn(within_the_timeout))
+        .layer(from_fn(enforce_timeout))
         .layer(DefaultBodyLimit::max(BODY_MAX_BYTES))
         .with_state(Arc::new(shared))
 }
@@ -125,7 +128,7 @@ async fn method_not_allowed(request: Request) -> ApiError {
     ApiError::method_not_allowed(request.method().as_str(), request.uri().path())
 }
 
-async fn within_the_timeout(request: Request, next: Next) -> Response {
+async fn enforce_timeout(request: Request, next: Next) -> Response {
     let path = request.uri().path().to_owned();
     match tokio::time::timeout(ANSWER_TIMEOUT, next.run(request)).await {
         Ok(response) => response,

@@ -10,22 +10,22 @@ use schema::meta::{DEFAULT_NAMESPACE, NamespacedName, ObjectRef};
 use schema::records::Event;
 use serde::Deserialize;
 
-use super::app::{App, Shared};
-use super::error::{Answer, ApiError};
+use super::app::{ApiState, App};
+use super::error::{ApiError, JsonResult};
 use super::input;
-use super::input::Asked;
+use super::input::QueryParams;
 use crate::view;
 use crate::view::{EventView, List, Selection, event_views};
 
 #[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(super) struct Which {
+pub(super) struct ObjectQuery {
     source: Option<String>,
     namespace: Option<String>,
     selector: Option<String>,
 }
 
-impl Which {
+impl ObjectQuery {
     fn selection(&self, kind: Option<Kind>) -> Result<Selection<'_>, ApiError> {
         input::optional_name("source", self.source.as_deref())?;
         input::optional_name("namespace", self.namespace.as_deref())?;
@@ -34,25 +34,28 @@ impl Which {
     }
 }
 
-pub(super) async fn stored(State(app): App, Asked(which): Asked<Which>) -> Answer<List<view::StoredObject>> {
+pub(super) async fn stored(
+    State(app): App,
+    QueryParams(which): QueryParams<ObjectQuery>,
+) -> JsonResult<List<view::StoredObject>> {
     Ok(Json(List { items: view::stored_objects(&*app.snapshot()?, &which.selection(None)?) }))
 }
 
 /// Rows of one kind, or of `all`.
-pub(super) async fn of_kind(
+pub(super) async fn list_kind(
     State(app): App,
     Path(kind): Path<String>,
-    Asked(which): Asked<Which>,
-) -> Answer<List<view::ObjectView>> {
-    let kind = if kind == "all" { None } else { Some(kind_of(&kind)?) };
+    QueryParams(which): QueryParams<ObjectQuery>,
+) -> JsonResult<List<view::ObjectView>> {
+    let kind = if kind == "all" { None } else { Some(parse_kind(&kind)?) };
     Ok(Json(List { items: view::objects(&*app.snapshot()?, &which.selection(kind)?, Timestamp::now()) }))
 }
 
 pub(super) async fn one(
     State(app): App,
     Path((kind, namespace, name)): Path<(String, String, String)>,
-) -> Answer<view::ObjectDetail> {
-    let kind = kind_of(&kind)?;
+) -> JsonResult<view::ObjectDetail> {
+    let kind = parse_kind(&kind)?;
     input::name("namespace", &namespace)?;
     input::name("object", &name)?;
     // Cluster-scoped objects are stored under the default namespace.
@@ -65,7 +68,7 @@ pub(super) async fn one(
     })
 }
 
-fn kind_of(text: &str) -> Result<Kind, ApiError> {
+fn parse_kind(text: &str) -> Result<Kind, ApiError> {
     Kind::ALL.into_iter().find(|kind| kind.as_str().eq_ignore_ascii_case(text)).ok_or_else(|| {
         let shown: String = text.chars().take(60).collect();
         let kinds: Vec<&str> = Kind::ALL.iter().map(|kind| kind.as_str()).collect();
@@ -82,7 +85,7 @@ const EVENTS_MAX: usize = 1000;
 
 #[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(super) struct Wanted {
+pub(super) struct EventQuery {
     /// Selects this namespace, and objects without a namespace.
     namespace: Option<String>,
     name: Option<String>,
@@ -90,8 +93,8 @@ pub(super) struct Wanted {
     kind: Option<String>,
 }
 
-impl Wanted {
-    pub(super) fn of(kind: Kind, id: &NamespacedName) -> Self {
+impl EventQuery {
+    pub(super) fn for_object(kind: Kind, id: &NamespacedName) -> Self {
         Self {
             namespace: Some(id.namespace.clone()),
             name: Some(id.name.clone()),
@@ -108,7 +111,7 @@ impl Wanted {
 
 pub(super) async fn events(
     State(app): App,
-    Asked(wanted): Asked<Wanted>,
+    QueryParams(wanted): QueryParams<EventQuery>,
 ) -> Result<Json<List<EventView>>, ApiError> {
     for (what, text) in [("namespace", &wanted.namespace), ("object", &wanted.name), ("kind", &wanted.kind)] {
         input::optional_name(what, text.as_deref())?;
@@ -118,7 +121,11 @@ pub(super) async fn events(
 }
 
 /// The matching events, oldest first. Skips events that can't be decoded.
-pub(super) async fn read(app: &Shared, wanted: &Wanted, now: Timestamp) -> Result<Vec<EventView>, ApiError> {
+pub(super) async fn read(
+    app: &ApiState,
+    wanted: &EventQuery,
+    now: Timestamp,
+) -> Result<Vec<EventView>, ApiError> {
     let listing = app.deps.store.list(prefix::EVENTS).await?;
     let events = listing.items.iter().filter_map(|item| decode::<Event>(&item.value).ok());
     Ok(event_views(events.filter(|event| wanted.matches(event)).collect(), EVENTS_MAX, now))

@@ -23,10 +23,10 @@ use serde_json::{Value, json};
 use tokio::time::timeout;
 use tokio_util::io::ReaderStream;
 
-use super::app::{App, Shared};
-use super::error::{Answer, ApiError};
+use super::app::{ApiState, App};
+use super::error::{ApiError, JsonResult};
 use super::input;
-use super::input::Asked;
+use super::input::QueryParams;
 use crate::blobs::BlobsError;
 use crate::simulate::placements::{ObjectChanges, Placements, placements};
 use crate::view;
@@ -34,12 +34,12 @@ use crate::view::{List, Selection};
 
 #[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(super) struct InNamespace {
+pub(super) struct SelectionQuery {
     pub(super) namespace: Option<String>,
     pub(super) selector: Option<String>,
 }
 
-impl InNamespace {
+impl SelectionQuery {
     pub(super) fn selection(&self) -> Result<Selection<'_>, ApiError> {
         input::optional_name("namespace", self.namespace.as_deref())?;
         let labels = input::selector(self.selector.as_deref())?;
@@ -49,29 +49,29 @@ impl InNamespace {
 
 #[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(super) struct OfNamespace {
+pub(super) struct NamespaceQuery {
     pub(super) namespace: Option<String>,
 }
 
 #[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(super) struct WithLabels {
+pub(super) struct LabelQuery {
     selector: Option<String>,
 }
 
 #[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(super) struct OfSource {
+pub(super) struct SourceQuery {
     pub(super) source: Option<String>,
 }
 
 #[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(super) struct OfCommit {
+pub(super) struct CommitQuery {
     commit: Option<String>,
 }
 
-impl Shared {
+impl ApiState {
     /// The snapshot, or an error until etcd has been read completely.
     pub(super) fn snapshot(&self) -> Result<Arc<Snapshot>, ApiError> {
         let snapshot = self.deps.snapshot.current();
@@ -98,7 +98,7 @@ pub(super) async fn version(State(app): App) -> Json<view::VersionView> {
     Json(view::VersionView { version, name })
 }
 
-pub(super) async fn status(State(app): App) -> Answer<view::ClusterStatus> {
+pub(super) async fn status(State(app): App) -> JsonResult<view::ClusterStatus> {
     let snapshot = app.snapshot()?;
     // If etcd is down, the rest of the page is still valid.
     let (leader, etcd_error) = match app.deps.store.get(&Key::Leader.to_string()).await {
@@ -116,8 +116,8 @@ pub(super) async fn status(State(app): App) -> Answer<view::ClusterStatus> {
 
 pub(super) async fn pods(
     State(app): App,
-    Asked(InNamespace { namespace, selector }): Asked<InNamespace>,
-) -> Answer<List<view::PodView>> {
+    QueryParams(SelectionQuery { namespace, selector }): QueryParams<SelectionQuery>,
+) -> JsonResult<List<view::PodView>> {
     input::optional_name("namespace", namespace.as_deref())?;
     let selector = input::selector(selector.as_deref())?;
     let snapshot = app.snapshot()?;
@@ -133,24 +133,27 @@ pub(super) async fn pods(
 
 pub(super) async fn pod_usage(
     State(app): App,
-    Asked(OfNamespace { namespace }): Asked<OfNamespace>,
-) -> Answer<List<view::PodUsageView>> {
+    QueryParams(NamespaceQuery { namespace }): QueryParams<NamespaceQuery>,
+) -> JsonResult<List<view::PodUsageView>> {
     input::optional_name("namespace", namespace.as_deref())?;
     Ok(Json(List { items: view::pod_usage(&*app.snapshot()?, namespace.as_deref(), Timestamp::now()) }))
 }
 
-pub(super) async fn node_usage(State(app): App) -> Answer<List<view::NodeUsageView>> {
+pub(super) async fn node_usage(State(app): App) -> JsonResult<List<view::NodeUsageView>> {
     Ok(Json(List { items: view::node_usage(&*app.snapshot()?, Timestamp::now()) }))
 }
 
-pub(super) async fn nodes(State(app): App, Asked(query): Asked<WithLabels>) -> Answer<List<view::NodeView>> {
+pub(super) async fn nodes(
+    State(app): App,
+    QueryParams(query): QueryParams<LabelQuery>,
+) -> JsonResult<List<view::NodeView>> {
     let selector = input::selector(query.selector.as_deref())?;
     let mut items = view::nodes(&*app.snapshot()?, Timestamp::now());
     items.retain(|node| selector.as_ref().is_none_or(|selector| selector.matches(&node.labels)));
     Ok(Json(List { items }))
 }
 
-pub(super) async fn node(State(app): App, Path(name): Path<String>) -> Answer<view::NodeDetail> {
+pub(super) async fn node(State(app): App, Path(name): Path<String>) -> JsonResult<view::NodeDetail> {
     input::name("node", &name)?;
     let snapshot = app.snapshot()?;
     view::node(&snapshot, &name, Timestamp::now())
@@ -158,14 +161,14 @@ pub(super) async fn node(State(app): App, Path(name): Path<String>) -> Answer<vi
         .ok_or_else(|| ApiError::not_found(format!("there is no node {name}"), "see 'minik8s get nodes'"))
 }
 
-pub(super) async fn sources(State(app): App) -> Answer<List<view::SourceView>> {
+pub(super) async fn sources(State(app): App) -> JsonResult<List<view::SourceView>> {
     Ok(Json(List { items: view::sources(&*app.snapshot()?, Timestamp::now()) }))
 }
 
 pub(super) async fn history(
     State(app): App,
-    Asked(OfSource { source }): Asked<OfSource>,
-) -> Answer<List<view::RevisionView>> {
+    QueryParams(SourceQuery { source }): QueryParams<SourceQuery>,
+) -> JsonResult<List<view::RevisionView>> {
     input::optional_name("source", source.as_deref())?;
     Ok(Json(List { items: view::history(&*app.snapshot()?, source.as_deref(), Timestamp::now()) }))
 }
@@ -173,8 +176,8 @@ pub(super) async fn history(
 /// Also answers before etcd is read; the state then names that as the reason to wait.
 pub(super) async fn wait_state(
     State(app): App,
-    Asked(OfCommit { commit }): Asked<OfCommit>,
-) -> Answer<view::WaitState> {
+    QueryParams(CommitQuery { commit }): QueryParams<CommitQuery>,
+) -> JsonResult<view::WaitState> {
     let commit = commit.map(|text| text.to_ascii_lowercase());
     if let Some(commit) = &commit {
         input::commit(commit)?;
@@ -193,11 +196,11 @@ const BODY_WAIT: Duration = Duration::from_secs(2);
 /// Longest simulation.
 const SIMULATION_MAX: Duration = Duration::from_secs(8);
 
-pub(super) fn route() -> MethodRouter<Arc<Shared>> {
-    post(placed).layer(DefaultBodyLimit::max(BODY_MAX_BYTES))
+pub(super) fn route() -> MethodRouter<Arc<ApiState>> {
+    post(preview_placements).layer(DefaultBodyLimit::max(BODY_MAX_BYTES))
 }
 
-async fn placed(State(app): App, request: Request) -> Result<Json<Placements>, ApiError> {
+async fn preview_placements(State(app): App, request: Request) -> Result<Json<Placements>, ApiError> {
     // Before the body is read, so that only one change at a time is held in memory.
     let busy = || ApiError::unavailable("other plans are being worked out", "try again in a few seconds");
     let turn = timeout(TURN_WAIT, Arc::clone(&app.simulations).acquire_owned()).await;
@@ -250,7 +253,7 @@ pub(super) async fn blob(State(app): App, Path(digest): Path<String>) -> Result<
     Ok((kind, Body::from_stream(stream)).into_response())
 }
 
-impl Shared {
+impl ApiState {
     /// Error for missing content, which only the leader recreates, if it can. The help depends on who leads.
     async fn absent(&self, error: &BlobsError) -> ApiError {
         let leader = self.deps.store.get(&Key::Leader.to_string()).await.ok().flatten();

@@ -7,16 +7,16 @@ use futures::future::join_all;
 use jiff::Timestamp;
 use schema::records::Provider;
 
-use super::app::{App, Shared};
+use super::app::{ApiState, App};
 use super::error::ApiError;
-use super::input::{self, Asked};
-use super::read::OfSource;
+use super::input::{self, QueryParams};
+use super::read::SourceQuery;
 use crate::view::{self, List, SyncAccepted, SyncRun};
 use crate::webhooks::{IncomingRequest, SourceTarget, payload::Hint};
 
 pub(super) async fn sync(
     State(app): App,
-    Asked(OfSource { source }): Asked<OfSource>,
+    QueryParams(SourceQuery { source }): QueryParams<SourceQuery>,
 ) -> Result<(StatusCode, Json<SyncAccepted>), ApiError> {
     input::optional_name("source", source.as_deref())?;
     let at = Timestamp::now();
@@ -30,7 +30,9 @@ pub(super) async fn sync(
     }
     let (mut requests, mut note) = (Vec::new(), None);
     // Concurrently, because many sources in sequence take longer than the caller waits.
-    for taken in join_all(wanted.into_iter().map(|target| app.deps.intake.take(target, by_hand(at)))).await {
+    for taken in
+        join_all(wanted.into_iter().map(|target| app.deps.intake.accept(target, cli_request(at)))).await
+    {
         match taken.note {
             None => requests.push(taken.request),
             some => note = some,
@@ -40,7 +42,7 @@ pub(super) async fn sync(
 }
 
 /// Builds the request of a `minik8s sync`, with its own id.
-fn by_hand(at: Timestamp) -> IncomingRequest {
+fn cli_request(at: Timestamp) -> IncomingRequest {
     IncomingRequest {
         provider: Provider::Cli,
         event: "push".to_owned(),
@@ -64,7 +66,7 @@ pub(super) async fn request(
         .ok_or_else(|| ApiError::not_found("there is no such sync request", "see 'minik8s get requests'"))
 }
 
-impl Shared {
+impl ApiState {
     pub(super) fn last_sync(&self) -> Option<SyncRun> {
         let last = self.deps.loops.newest("gitops/")?;
         Some(SyncRun {

@@ -26,9 +26,10 @@ pub use calls::ResultsArgs;
 pub use calls::RunArgs;
 pub use offline::{BareKind, ExplainArgs, ReportFormat, SchemaArgs, ValidateArgs};
 pub use resource::{Resource, ResourceKind, Resources};
-pub use secrets::{RecipientsChange, SealArgs, SecretFormat, SecretsArgs, SecretsCommand, WhichSecret};
+pub use secrets::{RecipientsChange, SealArgs, SecretFormat, SecretSelector, SecretsArgs, SecretsCommand};
 pub use simulate::{
-    SimulateArgs, SimulateFormat, SimulateFunctionArgs, SimulateHpaArgs, SimulateWorkflowArgs, Simulated,
+    SimulateArgs, SimulateCommand, SimulateFormat, SimulateFunctionArgs, SimulateHpaArgs,
+    SimulateWorkflowArgs,
 };
 pub use top::{SortBy, TopArgs, TopKind};
 pub use up::{DownArgs, EtcdLogin, UpArgs};
@@ -168,7 +169,7 @@ pub enum Command {
         aliases = ["delete", "edit", "create", "patch", "replace", "scale", "label", "annotate", "rollout"],
         after_help = "Example, which only says so: minik8s apply"
     )]
-    Apply(ByHandArgs),
+    Apply(RejectedArgs),
     /// Print the versions of this program and of the reconciler
     #[command(after_help = "Example: minik8s version")]
     Version(VersionArgs),
@@ -445,7 +446,7 @@ pub struct SyncArgs {
 }
 
 #[derive(Debug, Args)]
-pub struct ByHandArgs {
+pub struct RejectedArgs {
     /// Arguments of the rejected command
     #[arg(trailing_var_arg = true, allow_hyphen_values = true, hide = true)]
     pub words: Vec<OsString>,

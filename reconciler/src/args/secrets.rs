@@ -33,7 +33,7 @@ pub enum SecretsCommand {
     Seal(SealArgs),
     /// Change a secret in your editor; it is decrypted in memory only
     #[command(after_help = "Example: minik8s secrets edit db -n shop")]
-    Edit(WhichSecret),
+    Edit(SecretSelector),
     /// Create a new cluster identity and re-encrypt all secrets to it, after a node was lost or removed
     #[command(after_help = "Example: minik8s secrets rotate")]
     Rotate,
@@ -58,7 +58,7 @@ pub enum SecretsCommand {
 }
 
 #[derive(Debug, Clone, Args)]
-pub struct WhichSecret {
+pub struct SecretSelector {
     /// The secret's name
     #[arg(value_name = "NAME")]
     pub name: String,
@@ -77,7 +77,7 @@ pub struct WhichSecret {
 #[derive(Debug, Args)]
 pub struct SealArgs {
     #[command(flatten)]
-    pub which: WhichSecret,
+    pub which: SecretSelector,
     /// The file with the values; - for standard input
     #[arg(long, value_name = "FILE")]
     pub from: Option<PathBuf>,

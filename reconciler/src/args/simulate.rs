@@ -7,11 +7,11 @@ use clap::{Args, Subcommand, ValueEnum};
 #[derive(Debug, Args)]
 pub struct SimulateArgs {
     #[command(subcommand)]
-    pub what: Simulated,
+    pub what: SimulateCommand,
 }
 
 #[derive(Debug, Subcommand)]
-pub enum Simulated {
+pub enum SimulateCommand {
     /// Simulate the pod count of an autoscaler under a recorded load
     #[command(after_help = SIMULATE_HPA_HELP)]
     Hpa(SimulateHpaArgs),

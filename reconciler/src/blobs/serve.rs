@@ -50,7 +50,8 @@ impl Blobs {
         if !is_digest(digest) {
             return Err(BlobsError::Digest(digest.to_owned()));
         }
-        let found = sweep::all(snapshot).flat_map(|files| files.values()).find(|blob| blob.digest == digest);
+        let found =
+            sweep::all_files(snapshot).flat_map(|files| files.values()).find(|blob| blob.digest == digest);
         let blob = found.ok_or_else(|| BlobsError::Unreferred(digest.to_owned()))?;
         let failed = |source| BlobsError::Read { digest: digest.to_owned(), source };
         if let Some(file) = self.store.open_verified(blob).map_err(failed)? {
@@ -61,13 +62,13 @@ impl Blobs {
         if let Some(file) = self.store.open(blob).map_err(failed)? {
             return Ok((file, blob.size));
         }
-        self.make_again(snapshot, blob);
+        self.rebuild(snapshot, blob);
         let file = self.store.open(blob).map_err(failed)?;
         file.map(|file| (file, blob.size)).ok_or_else(|| BlobsError::Absent(digest.to_owned()))
     }
 
     /// Rebuilds content from the mirror: a commit's content at a path never changes.
-    fn make_again(&self, snapshot: &Snapshot, blob: &BlobRef) {
+    fn rebuild(&self, snapshot: &Snapshot, blob: &BlobRef) {
         for origin in origins(snapshot, blob) {
             // A source's name is a file name, so the path leads to a mirror and nowhere else.
             let Ok(repository) = Repository::open_bare(self.mirrors.join(origin.source)) else { continue };
@@ -93,7 +94,7 @@ impl Blobs {
         let found = content::find(repository, commit, file)?;
         let text = repository.find_blob(found.id)?;
         let values = values_of(file, text.content(), &object);
-        self.store.make_of(&values.ok_or_else(|| ContentError::Absent(path.to_owned()))?, path)
+        self.store.make_from_values(&values.ok_or_else(|| ContentError::Absent(path.to_owned()))?, path)
     }
 }
 
@@ -108,7 +109,7 @@ struct Origin<'w> {
 fn origins<'w>(snapshot: &'w Snapshot, blob: &BlobRef) -> Vec<Origin<'w>> {
     let path_in =
         |files: &'w Files| files.iter().find(|(_, of)| of.digest == blob.digest).map(|(path, _)| path);
-    let of_content = sweep::all(snapshot).filter_map(path_in).filter_map(|path| {
+    let of_content = sweep::all_files(snapshot).filter_map(path_in).filter_map(|path| {
         let (_, object) = parse_object_path(path).filter(|_| blob.kind == BlobKind::Object)?;
         let Provenance { source, commit, .. } = &snapshot.objects.get(&object)?.value.provenance;
         Some(Origin { source, commit, path })

@@ -10,14 +10,14 @@ use std::time::SystemTime;
 
 use git2::Repository;
 use jiff::Timestamp;
-use schema::archive::Made;
+use schema::archive::FinishedArchive;
 use schema::codec::hex;
 use schema::content_refs::{BlobKind, BlobRef, is_digest};
 use schema::control::lock;
 use schema::kinds::content::Values;
 use sha2::{Digest as _, Sha256};
 
-use crate::git::content::{self, ContentError, Found};
+use crate::git::content::{self, ContentEntry, ContentError};
 
 /// Maximum number of files remembered as verified; beyond it files are read once more.
 const VERIFIED_MAX: usize = 10_000;
@@ -45,7 +45,7 @@ impl BlobStore {
     pub fn make(
         &self,
         repository: &Repository,
-        found: Found,
+        found: ContentEntry,
         path: &str,
         is_secret: bool,
     ) -> Result<BlobRef, ContentError> {
@@ -53,7 +53,7 @@ impl BlobStore {
     }
 
     /// Builds and stores the archive of an object's values.
-    pub fn make_of(&self, values: &Values, path: &str) -> Result<BlobRef, ContentError> {
+    pub fn make_from_values(&self, values: &Values, path: &str) -> Result<BlobRef, ContentError> {
         let failed = |error| content::refused(error, path, path);
         let made = |writer| Ok((values.archive(writer).map_err(failed)?, BlobKind::Object));
         let texts = values.texts.keys().cloned().collect();
@@ -63,7 +63,7 @@ impl BlobStore {
     fn keep_archive(
         &self,
         path: &str,
-        make: impl FnOnce(BufWriter<File>) -> Result<(Made<BufWriter<File>>, BlobKind), ContentError>,
+        make: impl FnOnce(BufWriter<File>) -> Result<(FinishedArchive<BufWriter<File>>, BlobKind), ContentError>,
     ) -> Result<BlobRef, ContentError> {
         let failed = |source: io::Error| ContentError::Write { path: path.to_owned(), source };
         fs::create_dir_all(&self.dir).map_err(failed)?;

@@ -98,17 +98,17 @@ impl schema::control::Plan for Sweep {
 /// Digests that objects, templates, pods and job orders refer to: a pod of a former revision may still wait for its
 /// files, and cancelling a removed job needs its login.
 pub(super) fn live(snapshot: &Snapshot) -> BTreeSet<&str> {
-    all(snapshot).flat_map(Files::values).map(|blob| blob.digest.as_str()).collect()
+    all_files(snapshot).flat_map(Files::values).map(|blob| blob.digest.as_str()).collect()
 }
 
-pub(super) fn all(snapshot: &Snapshot) -> impl Iterator<Item = &Files> {
+pub(super) fn all_files(snapshot: &Snapshot) -> impl Iterator<Item = &Files> {
     let objects = snapshot.objects.values().map(|object| &object.value.files);
     let templates = snapshot.templates.values().map(|template| &template.value.files);
-    let jobs = snapshot.jobs.values().flat_map(|order| of_job(&order.value));
+    let jobs = snapshot.jobs.values().flat_map(|order| job_files(&order.value));
     objects.chain(templates).chain(snapshot.pods.values().map(|pod| &pod.value.files)).chain(jobs)
 }
 
-fn of_job(order: &JobOrder) -> impl Iterator<Item = &Files> {
+fn job_files(order: &JobOrder) -> impl Iterator<Item = &Files> {
     std::iter::once(&order.files).chain(order.former.iter().map(|former| &former.files))
 }
 
@@ -157,7 +157,7 @@ mod tests {
             former: Vec::new(),
             deleting: true,
         };
-        order.former = vec![FormerJob::of(&order)];
+        order.former = vec![FormerJob::from_order(&order)];
         order.files = files("now");
         let mut snapshot = Snapshot::default();
         let key = Key::Job("n1".to_owned(), NamespacedName::new("default", "sum")).to_string();

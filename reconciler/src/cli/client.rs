@@ -55,7 +55,7 @@ impl Client {
         path: &[&str],
         query: &[(&str, &str)],
     ) -> Result<T, CliError> {
-        self.ask(Request::new(Method::GET, self.url(path, query))).await
+        self.send_and_decode(Request::new(Method::GET, self.url(path, query))).await
     }
 
     /// `POST /v1/<path>` without a body, decoded.
@@ -64,7 +64,7 @@ impl Client {
         path: &[&str],
         query: &[(&str, &str)],
     ) -> Result<T, CliError> {
-        self.ask(Request::new(Method::POST, self.url(path, query))).await
+        self.send_and_decode(Request::new(Method::POST, self.url(path, query))).await
     }
 
     /// `POST /v1/<path>` with a body, decoded.
@@ -78,20 +78,22 @@ impl Client {
         let mut request = Request::new(Method::POST, self.url(path, &[]));
         request.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
         *request.body_mut() = Some(serde_json::to_vec(body).map_err(unwritable)?.into());
-        self.ask(request).await
+        self.send_and_decode(request).await
     }
 
     /// `GET /v1/<path>` with a streamed body.
     pub(super) async fn stream(&self, path: &[&str], query: &[(&str, &str)]) -> Result<Response, CliError> {
         let request = Request::new(Method::GET, self.url(path, query));
-        tokio::time::timeout(ANSWER_TIMEOUT, self.send(request)).await.unwrap_or_else(|_| Err(self.silent()))
+        tokio::time::timeout(ANSWER_TIMEOUT, self.send(request))
+            .await
+            .unwrap_or_else(|_| Err(self.timeout_error()))
     }
 
     pub(super) fn unreachable(&self, why: impl Into<String>) -> CliError {
         CliError::Reach { server: self.server().to_owned(), why: why.into() }
     }
 
-    fn silent(&self) -> CliError {
+    fn timeout_error(&self) -> CliError {
         self.unreachable(format!("no answer within {}s", ANSWER_TIMEOUT.as_secs()))
     }
 
@@ -128,7 +130,7 @@ impl Client {
         Err(CliError::Refused { status: status.as_u16(), error: problem.error, help: problem.help })
     }
 
-    async fn ask<T: DeserializeOwned>(&self, request: Request) -> Result<T, CliError> {
+    async fn send_and_decode<T: DeserializeOwned>(&self, request: Request) -> Result<T, CliError> {
         let url = request.url().to_string();
         let read = async {
             let answer = self.send(request).await?;
@@ -138,7 +140,7 @@ impl Client {
                 Err(why) => Err(unreadable(why)),
             }
         };
-        tokio::time::timeout(ANSWER_TIMEOUT, read).await.unwrap_or_else(|_| Err(self.silent()))
+        tokio::time::timeout(ANSWER_TIMEOUT, read).await.unwrap_or_else(|_| Err(self.timeout_error()))
     }
 }
 

@@ -38,7 +38,7 @@ impl CliError {
     }
 
     /// Converts a usage error to a plan error, which exits with 1.
-    pub(super) fn without_usage(self) -> Self {
+    pub(super) fn into_plan_error(self) -> Self {
         match self {
             Self::Usage(why) => Self::Plan(why),
             other => other,
@@ -55,7 +55,7 @@ impl CliError {
     }
 
     /// True if a retry may help: no answer, or the reconciler itself waits for something.
-    pub(super) fn may_pass(&self) -> bool {
+    pub(super) fn is_transient(&self) -> bool {
         matches!(self, Self::Reach { .. } | Self::Refused { status: 500.., .. })
     }
 }

@@ -10,7 +10,7 @@ use serde::de::DeserializeOwned;
 use super::client::Client;
 use super::error::CliError;
 use super::print::output::{
-    Layout, Listed, Screen, Shape, json, names, note, print_list, table, write_out, yaml,
+    Layout, Screen, TableItem, TableOptions, json, names, note, print_list, table, write_out, yaml,
 };
 use crate::args::{EventsArgs, Format, GetArgs, HistoryArgs, Resource, ResourceKind, Resources};
 use crate::kinds;
@@ -24,11 +24,14 @@ use crate::view::{
 const WATCH_INTERVAL: Duration = Duration::from_millis(500);
 
 pub(super) async fn run(args: &GetArgs) -> Result<(), CliError> {
-    about(args, None).await
+    run_filtered(args, None).await
 }
 
 /// Runs `get`, with events limited to objects of `kind_of_events` if given.
-pub(super) async fn about(args: &GetArgs, kind_of_events: Option<ResourceKind>) -> Result<(), CliError> {
+pub(super) async fn run_filtered(
+    args: &GetArgs,
+    kind_of_events: Option<ResourceKind>,
+) -> Result<(), CliError> {
     let client = Client::new(&args.server.server)?;
     let all = &args.resources.0;
     let several = all.len() > 1;
@@ -73,9 +76,9 @@ async fn one_kind(
         return Err(CliError::Usage(format!("{} have no labels; leave out -l", kind.plural())));
     }
     let about = kind_of_events.map(ResourceKind::singular);
-    let what = What { client, kind, several, namespace, names, about, args };
+    let what = GetRequest { client, kind, several, namespace, names, about, args };
     match kind {
-        ResourceKind::Object(of) => what.of_kind(of).await,
+        ResourceKind::Object(of) => what.print_kind(of).await,
         ResourceKind::Endpoints => what.list::<EndpointsView>(&["endpoints"]).await,
         ResourceKind::Run => what.runs().await,
         ResourceKind::Trigger => what.list::<TriggerView>(&["triggers"]).await,
@@ -87,7 +90,7 @@ async fn one_kind(
     }
 }
 
-struct What<'a> {
+struct GetRequest<'a> {
     client: &'a Client,
     kind: ResourceKind,
     /// Set if other kinds are listed too.
@@ -102,22 +105,22 @@ struct What<'a> {
 
 /// A list, and the cursor of the next page if there is one.
 #[derive(serde::Deserialize)]
-struct Fetched<T> {
+struct FetchedPage<T> {
     items: Vec<T>,
     next: Option<i64>,
 }
 
-impl What<'_> {
+impl GetRequest<'_> {
     /// The name, if exactly one object is requested.
-    fn only(&self) -> Option<&str> {
+    fn single_name(&self) -> Option<&str> {
         match self.names.as_slice() {
             [only] if !self.args.watch && self.args.selector.is_none() => Some(only),
             _ => None,
         }
     }
 
-    fn shape(&self) -> Shape {
-        Shape {
+    fn shape(&self) -> TableOptions {
+        TableOptions {
             wide: self.args.output.output == Format::Wide,
             namespaces: self.kind.is_namespaced() && self.namespace.is_none(),
             kinds: self.kind == ResourceKind::All,
@@ -157,7 +160,7 @@ impl What<'_> {
     async fn one<D, R>(&self, path: &[&str], row: impl Fn(&D) -> &R) -> Result<(), CliError>
     where
         D: DeserializeOwned + serde::Serialize,
-        R: Listed,
+        R: TableItem,
     {
         let detail: D = self.client.get(path, &[]).await?;
         match self.args.output.output {
@@ -174,17 +177,17 @@ impl What<'_> {
     async fn paged<D, R>(&self, plural: &str, row: impl Fn(&D) -> &R) -> Result<(), CliError>
     where
         D: DeserializeOwned + serde::Serialize,
-        R: Listed + DeserializeOwned,
+        R: TableItem + DeserializeOwned,
     {
-        match self.only().zip(self.namespace) {
+        match self.single_name().zip(self.namespace) {
             Some((name, namespace)) => self.one::<D, R>(&[plural, namespace, name], row).await,
             None => self.list::<R>(&[plural]).await,
         }
     }
 
     /// Prints objects of a kind, with the columns of that kind.
-    async fn of_kind(&self, kind: Kind) -> Result<(), CliError> {
-        match (kinds::of(kind).page, self.only()) {
+    async fn print_kind(&self, kind: Kind) -> Result<(), CliError> {
+        match (kinds::descriptor(kind).page, self.single_name()) {
             (KindPage::Pod, _) => self.paged::<PodDetail, PodView>("pods", |detail| &detail.row).await,
             (KindPage::Service, _) => {
                 self.paged::<ServiceDetail, ServiceView>("services", |detail| &detail.row).await
@@ -214,7 +217,7 @@ impl What<'_> {
 
     /// Prints runs, or one in full if its workflow and id are given.
     async fn runs(&self) -> Result<(), CliError> {
-        match self.only().and_then(|name| name.split_once('/')) {
+        match self.single_name().and_then(|name| name.split_once('/')) {
             Some((workflow, id)) => {
                 let path = ["runs", self.namespace.unwrap_or(DEFAULT_NAMESPACE), workflow, id];
                 self.one::<RunDetail, RunView>(&path, |detail| &detail.row).await
@@ -236,13 +239,16 @@ impl What<'_> {
         }
     }
 
-    async fn fetch<T: Listed + DeserializeOwned>(&self, path: &[&str]) -> Result<Fetched<T>, CliError> {
+    async fn fetch<T: TableItem + DeserializeOwned>(
+        &self,
+        path: &[&str],
+    ) -> Result<FetchedPage<T>, CliError> {
         let mut query = self.query();
-        let mut fetched = self.client.get::<Fetched<T>>(path, &query).await?;
+        let mut fetched = self.client.get::<FetchedPage<T>>(path, &query).await?;
         if fetched.items.is_empty() && self.workflow().is_some() {
             // The name may be the id of a run.
             query.retain(|(key, _)| *key != "workflow");
-            fetched = self.client.get::<Fetched<T>>(path, &query).await?;
+            fetched = self.client.get::<FetchedPage<T>>(path, &query).await?;
         }
         if !self.names.is_empty() {
             fetched.items.retain(|item| self.names.iter().any(|name| item.is_named(name)));
@@ -250,9 +256,9 @@ impl What<'_> {
         Ok(fetched)
     }
 
-    async fn list<T: Listed + DeserializeOwned>(&self, path: &[&str]) -> Result<(), CliError> {
+    async fn list<T: TableItem + DeserializeOwned>(&self, path: &[&str]) -> Result<(), CliError> {
         let kind = self.kind;
-        let Fetched { items, next } = self.fetch::<T>(path).await?;
+        let FetchedPage { items, next } = self.fetch::<T>(path).await?;
         if self.args.watch {
             return self.watch(path, items).await;
         }
@@ -294,7 +300,7 @@ impl What<'_> {
     }
 
     /// Prints the rows that changed, for as long as the server answers.
-    async fn watch<T: Listed + DeserializeOwned>(
+    async fn watch<T: TableItem + DeserializeOwned>(
         &self,
         path: &[&str],
         mut items: Vec<T>,
@@ -320,7 +326,7 @@ impl What<'_> {
 }
 
 /// Items that are new, or differ from the last poll in more than their age.
-fn only_changed<'a, T: Listed>(
+fn only_changed<'a, T: TableItem>(
     items: &'a [T],
     seen: &mut BTreeMap<String, serde_json::Value>,
 ) -> Result<Vec<&'a T>, CliError> {
@@ -357,7 +363,11 @@ pub(super) async fn history(args: &HistoryArgs) -> Result<(), CliError> {
     if items.is_empty() && matches!(format, Format::Table | Format::Wide) {
         note("no commit is applied yet");
     }
-    print_list(&items, format, Shape { wide: format == Format::Wide, namespaces: false, ..Shape::default() })
+    print_list(
+        &items,
+        format,
+        TableOptions { wide: format == Format::Wide, namespaces: false, ..TableOptions::default() },
+    )
 }
 
 // `minik8s events`: events, oldest first; with `-w` also new ones.
@@ -366,7 +376,7 @@ pub(super) async fn events(args: &EventsArgs) -> Result<(), CliError> {
     // A wrong address is reported before anything else, as in every command.
     Client::new(&args.server.server)?;
     let (kind, name) = match args.object.as_deref() {
-        Some(object) => object_of(object).map(|(kind, name)| (kind, Some(name)))?,
+        Some(object) => parse_object(object).map(|(kind, name)| (kind, Some(name)))?,
         None => (None, None),
     };
     let wanted = GetArgs {
@@ -379,10 +389,10 @@ pub(super) async fn events(args: &EventsArgs) -> Result<(), CliError> {
         output: args.output,
         server: args.server.clone(),
     };
-    about(&wanted, kind).await
+    run_filtered(&wanted, kind).await
 }
 
-fn object_of(text: &str) -> Result<(Option<ResourceKind>, String), CliError> {
+fn parse_object(text: &str) -> Result<(Option<ResourceKind>, String), CliError> {
     if !text.contains('/') {
         return Ok((None, text.to_owned()));
     }
@@ -408,7 +418,7 @@ mod tests {
         let namespace = args.namespace.selected();
         let names = args.names.iter().map(String::as_str).collect();
         let (kind, about) = (args.resources.0[0].kind, about.map(ResourceKind::singular));
-        let what = What { client: &client, kind, several: false, namespace, names, about, args: &args };
+        let what = GetRequest { client: &client, kind, several: false, namespace, names, about, args: &args };
         what.query().into_iter().map(|(key, value)| (key, value.to_owned())).collect()
     }
 
@@ -435,11 +445,14 @@ mod events_tests {
 
     #[test]
     fn the_kind_of_an_object_counts() {
-        assert_eq!(object_of("web").unwrap(), (None, "web".to_owned()));
-        assert_eq!(object_of("pod/web").unwrap(), (Some(ResourceKind::Object(Kind::Pod)), "web".to_owned()));
-        assert_eq!(object_of("no/n1").unwrap(), (Some(ResourceKind::Object(Kind::Node)), "n1".to_owned()));
+        assert_eq!(parse_object("web").unwrap(), (None, "web".to_owned()));
+        assert_eq!(
+            parse_object("pod/web").unwrap(),
+            (Some(ResourceKind::Object(Kind::Pod)), "web".to_owned())
+        );
+        assert_eq!(parse_object("no/n1").unwrap(), (Some(ResourceKind::Object(Kind::Node)), "n1".to_owned()));
         for wrong in ["nonsense/web", "pod/"] {
-            let error = object_of(wrong).unwrap_err();
+            let error = parse_object(wrong).unwrap_err();
             assert!(matches!(&error, CliError::Usage(line) if line.contains(wrong)), "{error}");
         }
     }

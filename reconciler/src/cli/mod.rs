@@ -29,7 +29,7 @@ use super::config::{ServeArgs, ServeConfig};
 use crate::args::{Cli, Command, CompletionArgs, VersionArgs};
 use client::Client;
 use offline::{preview, simulate, validate};
-use print::output::{complain, complain_each, write_out};
+use print::output::{print_error, print_errors, write_out};
 
 pub use error::CliError;
 
@@ -43,7 +43,7 @@ pub async fn run(cli: Cli) -> ExitCode {
         Command::Down(args) => return exit(up::down(args).await),
         Command::Serve(args) => return exit(Box::pin(serve(*args)).await),
         // Its exit code 2 means that there are changes, so wrong usage must not end with 2.
-        Command::Plan(args) => return code(preview::run(&args).await.map_err(CliError::without_usage)),
+        Command::Plan(args) => return code(preview::run(&args).await.map_err(CliError::into_plan_error)),
         Command::FindComment(args) => preview::find_comment(&args),
         Command::Validate(args) => return validate::run(&args),
         Command::Secrets(args) => return exit(secrets::run(&args).await),
@@ -76,7 +76,7 @@ fn code(outcome: Result<ExitCode, CliError>) -> ExitCode {
         // The reader went away: `minik8s get pods | head -1` is no failure.
         Err(error) if error.is_broken_pipe() => ExitCode::SUCCESS,
         Err(error) => {
-            complain(&error.to_string());
+            print_error(&error.to_string());
             error.exit_code()
         }
     }
@@ -84,7 +84,7 @@ fn code(outcome: Result<ExitCode, CliError>) -> ExitCode {
 
 fn exit<E: Into<anyhow::Error>>(outcome: Result<ExitCode, E>) -> ExitCode {
     outcome.unwrap_or_else(|error| {
-        complain(&format!("{:#}", error.into()));
+        print_error(&format!("{:#}", error.into()));
         ExitCode::FAILURE
     })
 }
@@ -111,7 +111,7 @@ async fn serve(args: ServeArgs) -> anyhow::Result<ExitCode> {
     let config = match ServeConfig::try_from(args) {
         Ok(config) => config,
         Err(error) => {
-            complain_each(&error.to_string());
+            print_errors(&error.to_string());
             return Ok(ExitCode::from(2));
         }
     };

@@ -22,25 +22,26 @@ pub(super) async fn run(args: &SyncArgs) -> Result<(), CliError> {
     if !args.wait {
         return write_out("the reconciler looks at the repository now\n");
     }
-    let asked = Asked { client: &client, deadline: Instant::now() + args.timeout, timeout: args.timeout };
+    let asked =
+        PendingSync { client: &client, deadline: Instant::now() + args.timeout, timeout: args.timeout };
     match (&accepted.note, accepted.requests.as_slice()) {
         // etcd is unavailable: only the loop of this reconciler can be observed.
-        (Some(note), _) => asked.until_looked(accepted.at, note).await?,
+        (Some(note), _) => asked.wait_for_loop(accepted.at, note).await?,
         (None, ids) => {
             for id in ids {
-                asked.until_answered(id).await?;
+                asked.wait_for_answer(id).await?;
             }
         }
     }
     let status: ClusterStatus = client.get(&["status"], &[]).await?;
     let named = |source: &&SourceView| args.source.as_ref().is_none_or(|name| *name == source.status.name);
     status.sources.iter().filter(named).try_for_each(|source| write_out(&line(source)))?;
-    let whys: Vec<String> = status.sources.iter().filter(named).filter_map(not_whole).collect();
+    let whys: Vec<String> = status.sources.iter().filter(named).filter_map(incomplete_reason).collect();
     if whys.is_empty() { Ok(()) } else { Err(CliError::NotReached(whys.join("; "))) }
 }
 
 /// Reason that the observed commit is not fully applied; `None` if it is.
-fn not_whole(source: &SourceView) -> Option<String> {
+fn incomplete_reason(source: &SourceView) -> Option<String> {
     let (name, status) = (&source.status.name, &source.status);
     let what = match status.state {
         SourceState::Synced => return None,
@@ -55,15 +56,15 @@ fn not_whole(source: &SourceView) -> Option<String> {
     Some(format!("source {name}: {commit} {what}: {first}{more}"))
 }
 
-struct Asked<'a> {
+struct PendingSync<'a> {
     client: &'a Client,
     deadline: Instant,
     timeout: Duration,
 }
 
-impl Asked<'_> {
+impl PendingSync<'_> {
     /// Waits until the leader has answered the request.
-    async fn until_answered(&self, id: &str) -> Result<(), CliError> {
+    async fn wait_for_answer(&self, id: &str) -> Result<(), CliError> {
         let seen_by = Instant::now() + REQUEST_SEEN_MAX;
         loop {
             let why = match self.client.get::<RequestView>(&["requests", id], &[]).await {
@@ -88,7 +89,7 @@ impl Asked<'_> {
         Ok(ran && source.is_some_and(|source| source.status.error.is_some()))
     }
 
-    async fn until_looked(&self, at: jiff::Timestamp, note: &str) -> Result<(), CliError> {
+    async fn wait_for_loop(&self, at: jiff::Timestamp, note: &str) -> Result<(), CliError> {
         loop {
             let status: ClusterStatus = self.client.get(&["status"], &[]).await?;
             if let Some(run) = status.last_sync.filter(|run| run.started_at >= at) {

@@ -8,17 +8,19 @@ use schema::records::{
 use schema::snapshot::Snapshot;
 use schema::violation::{Severity, Violation};
 
-use super::print::output::{Layout, Listed, Screen, Shape, names, table};
+use super::print::output::{Layout, Screen, TableItem, TableOptions, names, table};
 use crate::view::testing::*;
 use crate::view::{self, LeaderView};
 
-const NARROW: Screen = Screen { width: Some(80), colour: false };
-const BROAD: Screen = Screen { width: Some(120), colour: false };
-const PIPE: Screen = Screen { width: None, colour: false };
-const WIDE: Shape = Shape { wide: true, namespaces: false, kinds: false, ids: false, bare: false };
-const ALL: Shape = Shape { wide: false, namespaces: true, kinds: false, ids: false, bare: false };
+const NARROW: Screen = Screen { width: Some(80), color: false };
+const BROAD: Screen = Screen { width: Some(120), color: false };
+const PIPE: Screen = Screen { width: None, color: false };
+const WIDE: TableOptions =
+    TableOptions { wide: true, namespaces: false, kinds: false, ids: false, bare: false };
+const ALL: TableOptions =
+    TableOptions { wide: false, namespaces: true, kinds: false, ids: false, bare: false };
 
-fn drawn<T: Listed>(items: &[T], shape: Shape, screen: Screen) -> String {
+fn drawn<T: TableItem>(items: &[T], shape: TableOptions, screen: Screen) -> String {
     let text = table(&items.iter().collect::<Vec<_>>(), shape, screen, &mut Layout::default());
     if let Some(width) = screen.width {
         let longest = text.lines().map(|line| line.chars().count()).max().unwrap_or(0);
@@ -77,7 +79,7 @@ fn degraded() -> Snapshot {
 
 #[test]
 fn pods_in_a_terminal_of_80_columns() {
-    insta::assert_snapshot!(drawn(&view::pods(&two_pods(), None, at(100)), Shape::default(), NARROW), @r"
+    insta::assert_snapshot!(drawn(&view::pods(&two_pods(), None, at(100)), TableOptions::default(), NARROW), @r"
     NAME       READY   STATUS         RESTARTS   AGE   WHY
     frontend   0/1     ErrImagePull   0          39s   container app: no such image…
     web        1/1     Running        0          39s   -
@@ -110,7 +112,7 @@ fn pods_in_a_pipe_are_whole_however_long() {
 fn nothing_to_remark_means_no_column_for_it() {
     let mut snapshot = snapshot();
     put_pod(&mut snapshot, "web", running());
-    insta::assert_snapshot!(drawn(&view::pods(&snapshot, None, at(100)), Shape::default(), NARROW), @r"
+    insta::assert_snapshot!(drawn(&view::pods(&snapshot, None, at(100)), TableOptions::default(), NARROW), @r"
     NAME   READY   STATUS    RESTARTS   AGE
     web    1/1     Running   0          39s
     ");
@@ -121,7 +123,7 @@ fn nodes_in_a_terminal_of_80_columns_and_wide_in_a_pipe() {
     let mut snapshot = two_pods();
     put_node(&mut snapshot, "n2");
     snapshot.heartbeats.remove("n2");
-    let narrow = drawn(&view::nodes(&snapshot, at(100)), Shape::default(), NARROW);
+    let narrow = drawn(&view::nodes(&snapshot, at(100)), TableOptions::default(), NARROW);
     insta::assert_snapshot!(narrow, @r"
     NAME   STATUS     AGE    VERSION   PODS    CPU   MEMORY   WHY
     n1     Ready      100s   0.1.0     2/110   0/2   0/4Gi    -
@@ -137,11 +139,11 @@ fn nodes_in_a_terminal_of_80_columns_and_wide_in_a_pipe() {
 #[test]
 fn sources_and_revisions_as_tables() {
     let snapshot = degraded();
-    insta::assert_snapshot!(drawn(&view::sources(&snapshot, at(100)), Shape::default(), BROAD), @r"
+    insta::assert_snapshot!(drawn(&view::sources(&snapshot, at(100)), TableOptions::default(), BROAD), @r"
     NAME   STATE      COMMIT    AUTHOR                  OBJECTS   AGE   WHY
     main   Degraded   2222222   Ada <ada@example.org>   14        40s   RemoteUnreachable: cannot fetch /srv/repo.git: no s…
     ");
-    insta::assert_snapshot!(drawn(&view::history(&snapshot, None, at(100)), Shape::default(), NARROW), @r"
+    insta::assert_snapshot!(drawn(&view::history(&snapshot, None, at(100)), TableOptions::default(), NARROW), @r"
     REVISION   COMMIT    VERDICT   CHANGES    PLAN   AGE   AUTHOR           SUBJECT
     2          2222222   Applied   +1 ~0 -0   -      40s   Ada <ada@exam…   Change 2
     1          1111111   Applied   +1 ~0 -0   -      70s   Ada <ada@exam…   Change 1
@@ -185,8 +187,8 @@ fn names_are_kind_and_name() {
 fn a_table_that_goes_on_keeps_its_columns_and_repeats_no_header() {
     let pods = view::pods(&two_pods(), None, at(100));
     let mut layout = Layout::default();
-    let first = table(&[&pods[0]], Shape::default(), PIPE, &mut layout);
-    let second = table(&[&pods[1]], Shape::default(), PIPE, &mut layout);
+    let first = table(&[&pods[0]], TableOptions::default(), PIPE, &mut layout);
+    let second = table(&[&pods[1]], TableOptions::default(), PIPE, &mut layout);
     insta::assert_snapshot!(format!("{first}{second}"), @r"
     NAME       READY   STATUS         RESTARTS   AGE   WHY
     frontend   0/1     ErrImagePull   0          39s   container app: no such image registry.example.org/shop/frontend:1.27.3; see whether the registry has it
@@ -197,10 +199,11 @@ fn a_table_that_goes_on_keeps_its_columns_and_repeats_no_header() {
 #[test]
 fn colours_are_there_only_where_they_are_wanted() {
     let pods = view::pods(&two_pods(), None, at(100));
-    let colour = Screen { width: Some(80), colour: true };
-    let text = table(&pods.iter().collect::<Vec<_>>(), Shape::default(), colour, &mut Layout::default());
+    let colour = Screen { width: Some(80), color: true };
+    let text =
+        table(&pods.iter().collect::<Vec<_>>(), TableOptions::default(), colour, &mut Layout::default());
     assert!(text.contains("\u{1b}["), "{text:?}");
-    assert!(!drawn(&pods, Shape::default(), NARROW).contains('\u{1b}'));
+    assert!(!drawn(&pods, TableOptions::default(), NARROW).contains('\u{1b}'));
     assert_eq!(colour.paint("Running"), "\u{1b}[32mRunning\u{1b}[0m");
     assert_eq!(NARROW.paint("Running"), "Running");
 }

@@ -7,14 +7,15 @@ use serde::{Deserialize, Serialize};
 
 use super::client::Client;
 use super::error::CliError;
-use super::print::output::{Listed, Row, Shape, print_list};
+use super::print::output::{Row, TableItem, TableOptions, print_list};
 use crate::args::{Format, SortBy, TopArgs, TopKind};
-use crate::view::{FunctionView, List, NodeUsageView, PodUsageView, Use};
+use crate::view::{FunctionView, List, NodeUsageView, PodUsageView, ResourceUsage};
 
 pub(super) async fn run(args: &TopArgs) -> Result<(), CliError> {
     let client = Client::new(&args.server.server)?;
     let format = args.output.output;
-    let mut shape = Shape { wide: format == Format::Wide, bare: args.no_headers, ..Shape::default() };
+    let mut shape =
+        TableOptions { wide: format == Format::Wide, bare: args.no_headers, ..TableOptions::default() };
     match args.kind {
         TopKind::Nodes => {
             if args.containers {
@@ -56,7 +57,7 @@ pub(super) async fn run(args: &TopArgs) -> Result<(), CliError> {
 #[serde(transparent)]
 struct CallsRow(FunctionView);
 
-impl Listed for CallsRow {
+impl TableItem for CallsRow {
     fn id(&self) -> String {
         format!("function/{}", self.0.name)
     }
@@ -74,7 +75,7 @@ impl Listed for CallsRow {
 }
 
 /// Sorts by usage, highest first, items without a sample last. Equal items stay sorted by name.
-fn sort<T>(items: &mut [T], by: Option<SortBy>, used: impl Fn(&T) -> &Use) {
+fn sort<T>(items: &mut [T], by: Option<SortBy>, used: impl Fn(&T) -> &ResourceUsage) {
     match by {
         None => {}
         Some(SortBy::Cpu) => items.sort_by_key(|item| Reverse(used(item).cpu)),
@@ -89,14 +90,14 @@ struct ContainerRow {
     pod: String,
     container: String,
     #[serde(flatten)]
-    used: Use,
+    used: ResourceUsage,
     sample_age: String,
     why: String,
 }
 
 fn containers(pod: PodUsageView) -> Vec<ContainerRow> {
     let PodUsageView { namespace, name, containers, sample_age, why, .. } = pod;
-    let row = |(container, used): (String, Use)| {
+    let row = |(container, used): (String, ResourceUsage)| {
         let missing = why.is_empty() && used.cpu.is_none();
         ContainerRow {
             namespace: namespace.clone(),
@@ -129,7 +130,7 @@ fn percent(of: Option<u64>) -> String {
     of.map(|percent| format!("{percent}%")).unwrap_or_default()
 }
 
-fn with_use(row: Row, used: &Use) -> Row {
+fn with_use(row: Row, used: &ResourceUsage) -> Row {
     row.col("CPU", millis(used.cpu))
         .col("REQ/LIM", bounds(millis(used.cpu_requested), millis(used.cpu_limit)))
         .col("CPU%", percent(used.cpu_percent))
@@ -138,7 +139,7 @@ fn with_use(row: Row, used: &Use) -> Row {
         .col("MEM%", percent(used.memory_percent))
 }
 
-impl Listed for PodUsageView {
+impl TableItem for PodUsageView {
     fn id(&self) -> String {
         format!("pod/{}", self.name)
     }
@@ -156,7 +157,7 @@ impl Listed for PodUsageView {
     }
 }
 
-impl Listed for ContainerRow {
+impl TableItem for ContainerRow {
     fn id(&self) -> String {
         format!("pod/{}/{}", self.pod, self.container)
     }
@@ -167,7 +168,7 @@ impl Listed for ContainerRow {
     }
 }
 
-impl Listed for NodeUsageView {
+impl TableItem for NodeUsageView {
     fn id(&self) -> String {
         format!("node/{}", self.name)
     }
@@ -192,20 +193,20 @@ mod tests {
     use super::super::print::output::{Layout, Screen, table};
     use super::*;
 
-    fn used(cpu: u64, memory: u64) -> Use {
-        Use {
+    fn used(cpu: u64, memory: u64) -> ResourceUsage {
+        ResourceUsage {
             cpu: Some(Cpu { millis: cpu }),
             cpu_requested: Some(Cpu { millis: 100 }),
             cpu_limit: Some(Cpu { millis: 500 }),
             cpu_percent: Some(cpu / 20),
             memory: Some(Memory { bytes: memory }),
             memory_percent: Some(1),
-            ..Use::default()
+            ..ResourceUsage::default()
         }
     }
 
     fn pods() -> Vec<PodUsageView> {
-        let pod = |name: &str, total: Use, why: &str| PodUsageView {
+        let pod = |name: &str, total: ResourceUsage, why: &str| PodUsageView {
             namespace: "default".to_owned(),
             name: name.to_owned(),
             containers: [("app".to_owned(), total.clone())].into(),
@@ -216,14 +217,14 @@ mod tests {
         };
         vec![
             pod("idle", used(3, 900 << 20), ""),
-            pod("new", Use::default(), "started after the last sample"),
+            pod("new", ResourceUsage::default(), "started after the last sample"),
             pod("busy", used(498, 12_345_678), ""),
         ]
     }
 
-    fn drawn<T: Listed>(rows: &[T]) -> String {
-        let screen = Screen { width: Some(100), colour: false };
-        table(&rows.iter().collect::<Vec<_>>(), Shape::default(), screen, &mut Layout::default())
+    fn drawn<T: TableItem>(rows: &[T]) -> String {
+        let screen = Screen { width: Some(100), color: false };
+        table(&rows.iter().collect::<Vec<_>>(), TableOptions::default(), screen, &mut Layout::default())
     }
 
     #[test]

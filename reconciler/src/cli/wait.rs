@@ -46,13 +46,13 @@ pub(super) async fn until(
             Ok(Ok(state)) if is_reached(&state, goal) => return Ok(state),
             Ok(Ok(state)) => {
                 let failed = state.failed;
-                let why = in_part(goal, state);
+                let why = unreached_reason(goal, state);
                 if failed {
                     return Err(CliError::NotReached(format!("not {word}: {why}")));
                 }
                 why
             }
-            Ok(Err(error)) if error.may_pass() => error.to_string(),
+            Ok(Err(error)) if error.is_transient() => error.to_string(),
             Ok(Err(error)) => return Err(error),
         };
         if progress && now != why {
@@ -75,7 +75,7 @@ fn is_reached(state: &WaitState, goal: Goal) -> bool {
 }
 
 /// Reason that the goal is not reached; says if the rest of the commit is applied.
-fn in_part(goal: Goal, state: WaitState) -> String {
+fn unreached_reason(goal: Goal, state: WaitState) -> String {
     match (goal, state.missing) {
         (Goal::Synced, Some(missing)) => {
             let commit = state.commit.as_deref().map_or("it", short);

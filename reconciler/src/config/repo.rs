@@ -87,7 +87,7 @@ const EXCLUSIVE: [&[&str]; 2] = [&["branch", "tag", "commit"], &["tokenFile", "t
 
 impl RepoArgs {
     /// The fields that are set. Empty if a path is not UTF-8, which [`RepoArgs::absolute`] rejects.
-    fn given(&self) -> Map<String, Value> {
+    fn set_fields(&self) -> Map<String, Value> {
         let fields = serde_json::to_value(self).ok().and_then(|value| value.as_object().cloned());
         fields.into_iter().flatten().filter(|(_, value)| !value.is_null()).collect()
     }
@@ -96,11 +96,11 @@ impl RepoArgs {
     /// sources, one reference and another, one kind of token and another. For another repository, see
     /// [`RepoArgs::not_carried_over`]. Both are [`RepoArgs::absolute`].
     #[must_use]
-    pub fn over(self, earlier: &RepoArgs) -> Self {
+    pub fn filled_from(self, earlier: &RepoArgs) -> Self {
         if self.sources.is_some() {
             return self;
         }
-        let (now, mut fields) = (self.given(), earlier.given());
+        let (now, mut fields) = (self.set_fields(), earlier.set_fields());
         if self.repo.is_some() {
             fields.remove("sources");
         }
@@ -120,7 +120,7 @@ impl RepoArgs {
         if self.sources.is_some() || !self.is_another_repo(earlier) {
             return Vec::new();
         }
-        let (now, before) = (self.given(), earlier.given());
+        let (now, before) = (self.set_fields(), earlier.set_fields());
         let lost =
             OF_ONE_REPO.iter().filter(|field| before.contains_key(**field) && !now.contains_key(**field));
         lost.map(|field| flag_of(field)).collect()
@@ -155,12 +155,12 @@ impl RepoArgs {
     pub fn environment(&self) -> Vec<(String, String)> {
         let text = |value: Value| value.as_str().map_or_else(|| value.to_string(), str::to_owned);
         let name = |field: &str| format!("MINIK8S_{}", spelled(field, '_').to_uppercase());
-        self.given().into_iter().map(|(field, value)| (name(&field), text(value))).collect()
+        self.set_fields().into_iter().map(|(field, value)| (name(&field), text(value))).collect()
     }
 
     /// A flag that is set and applies to a single repository only, if any.
     pub(super) fn flag_of_single(&self) -> Option<String> {
-        self.given().keys().find(|field| *field != "sources").map(|field| flag_of(field))
+        self.set_fields().keys().find(|field| *field != "sources").map(|field| flag_of(field))
     }
 }
 
@@ -204,7 +204,7 @@ impl TryFrom<RepoArgs> for SourceConfig {
             },
             poll,
             strict: args.strict.unwrap_or(false),
-            signatures: SignaturePolicy::of(args.allowed_signers, args.gpg_keys),
+            signatures: SignaturePolicy::from_files(args.allowed_signers, args.gpg_keys),
         };
         match config.check() {
             Ok(()) => Ok(config),
@@ -276,12 +276,12 @@ mod tests {
     fn what_is_said_anew_takes_the_place_of_what_contradicts_it() {
         let earlier = RepoArgs { branch: Some("main".into()), token_file: Some("/t".into()), ..args("/a") };
         let now = RepoArgs { tag: Some("v1".into()), token_env: Some("T".into()), ..RepoArgs::default() };
-        let both = now.over(&earlier);
+        let both = now.filled_from(&earlier);
         assert_eq!((both.repo.as_deref(), both.branch, both.token_file), (Some("/a"), None, None));
         assert_eq!(both.tag.as_deref(), Some("v1"));
         let file = RepoArgs { sources: Some("/s.yaml".into()), ..RepoArgs::default() };
-        assert_eq!(file.clone().over(&earlier), file);
-        assert_eq!(args("/b").over(&file), args("/b"));
+        assert_eq!(file.clone().filled_from(&earlier), file);
+        assert_eq!(args("/b").filled_from(&file), args("/b"));
     }
 
     #[test]
@@ -300,7 +300,7 @@ mod tests {
             ..args("https://one.example/a.git")
         };
         let other = args("https://other.example/a.git");
-        let both = other.clone().over(&one);
+        let both = other.clone().filled_from(&one);
         let forgotten = (&both.branch, &both.path, &both.token_file, &both.git_username, &both.ssh_key);
         assert_eq!(forgotten, (&None, &None, &None, &None, &None));
         let kept = (both.allowed_signers, both.gpg_keys, both.known_hosts, both.strict);
@@ -311,15 +311,15 @@ mod tests {
         let flags = ["--branch", "--path", "--token-file", "--git-username", "--ssh-key"];
         assert_eq!(other.not_carried_over(&one), flags);
         let env = RepoArgs { token_env: Some("T".into()), ..args("https://one.example/a.git") };
-        assert_eq!(other.clone().over(&env).token_env, None);
+        assert_eq!(other.clone().filled_from(&env).token_env, None);
         // A newly given key is for the new repository.
         let given = RepoArgs { ssh_key: Some("/k2".into()), ..other };
         assert_eq!(given.not_carried_over(&one), flags[..4]);
-        assert_eq!(given.over(&one).ssh_key, Some("/k2".into()));
+        assert_eq!(given.filled_from(&one).ssh_key, Some("/k2".into()));
         // The same repository again, or none: every flag is kept.
         for same in [args("https://one.example/a.git"), RepoArgs::default()] {
             assert!(same.not_carried_over(&one).is_empty());
-            assert_eq!(same.over(&one), one);
+            assert_eq!(same.filled_from(&one), one);
         }
     }
 

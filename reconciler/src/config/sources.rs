@@ -21,44 +21,44 @@ const HELP: &str = "see docs/operations.md, \"Repositories and credentials\"";
 /// A source as written in the file.
 #[derive(Default, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
-struct Entry {
-    name: Given<Text>,
-    repo: Given<Text>,
-    branch: Given<Text>,
-    tag: Given<Text>,
-    commit: Given<Text>,
-    path: Given<String>,
-    poll: Given<Text>,
-    strict: Given<bool>,
-    token_file: Given<Text>,
-    token_env: Given<Text>,
-    credentials_from: Given<Text>,
-    username: Given<Text>,
-    ssh_key: Given<Text>,
-    known_hosts: Given<Text>,
-    ca_file: Given<Text>,
-    proxy: Given<Text>,
-    signatures: Given<Signatures>,
+struct SourceEntry {
+    name: OptionalField<Text>,
+    repo: OptionalField<Text>,
+    branch: OptionalField<Text>,
+    tag: OptionalField<Text>,
+    commit: OptionalField<Text>,
+    path: OptionalField<String>,
+    poll: OptionalField<Text>,
+    strict: OptionalField<bool>,
+    token_file: OptionalField<Text>,
+    token_env: OptionalField<Text>,
+    credentials_from: OptionalField<Text>,
+    username: OptionalField<Text>,
+    ssh_key: OptionalField<Text>,
+    known_hosts: OptionalField<Text>,
+    ca_file: OptionalField<Text>,
+    proxy: OptionalField<Text>,
+    signatures: OptionalField<Signatures>,
 }
 
 #[derive(Default, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 struct Signatures {
-    allowed_signers: Given<Text>,
-    gpg_keys: Given<Text>,
+    allowed_signers: OptionalField<Text>,
+    gpg_keys: OptionalField<Text>,
 }
 
 /// An optional field that must have a value if it is present. A missing value is an error: `tokenFile:` from an
 /// unset variable, or `signatures:` with its fields commented out, does not mean to go without.
-struct Given<T>(Option<T>);
+struct OptionalField<T>(Option<T>);
 
-impl<T> Default for Given<T> {
+impl<T> Default for OptionalField<T> {
     fn default() -> Self {
         Self(None)
     }
 }
 
-impl<'de, T: Deserialize<'de>> Deserialize<'de> for Given<T> {
+impl<'de, T: Deserialize<'de>> Deserialize<'de> for OptionalField<T> {
     fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
         T::deserialize(from).map(|value| Self(Some(value)))
     }
@@ -94,7 +94,7 @@ impl Visitor<'_> for TextVisitor {
     }
 }
 
-impl Given<Text> {
+impl OptionalField<Text> {
     fn text(self) -> Option<String> {
         self.0.map(|Text(text)| text)
     }
@@ -120,7 +120,7 @@ pub fn read_sources(file: &Path, state_dir: &Path) -> Result<Vec<SourceConfig>, 
 
 /// Parses the sources, or returns the first mistake.
 fn parse(text: &str, folder: &Path, state_dir: &Path) -> Result<Vec<SourceConfig>, String> {
-    let entries: Vec<Entry> = serde_yaml::from_str(text).map_err(|error| error.to_string())?;
+    let entries: Vec<SourceEntry> = serde_yaml::from_str(text).map_err(|error| error.to_string())?;
     if !(1..=SOURCES_MAX).contains(&entries.len()) {
         return Err(format!("lists {} sources; from 1 to {SOURCES_MAX} are possible", entries.len()));
     }
@@ -177,7 +177,7 @@ pub fn identity_file(state_dir: &Path) -> PathBuf {
 }
 
 /// Converts an entry to a source, or returns its mistake.
-fn source(entry: Entry, folder: &Path) -> Result<SourceConfig, String> {
+fn source(entry: SourceEntry, folder: &Path) -> Result<SourceConfig, String> {
     let references = [&entry.branch, &entry.tag, &entry.commit];
     if references.iter().filter(|reference| reference.0.is_some()).count() > 1 {
         return Err("follows more than one of branch, tag and commit; keep one of them".to_owned());

@@ -17,17 +17,17 @@ use schema::records::{
     AutoscalerRecord, JobOrder, PodInstance, Rollout, ScaleRecord, SourceStatus, Template, TriggerRecord,
     WorkflowRecord,
 };
-use schema::snapshot::{Change, Snapshot, Table, of_nodes};
+use schema::snapshot::{Change, Snapshot, Table, entries_by_node};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 /// Allowed difference of clocks: a pod that started this long after the file was written was created after it,
 /// because changes are written within a second.
-const CLOCKS_DIFFER: SignedDuration = SignedDuration::from_secs(60);
+const CLOCK_SKEW_MAX: SignedDuration = SignedDuration::from_secs(60);
 
 /// Returns the kinds whose pods are named after their object.
 pub(super) fn workload_kinds() -> impl Iterator<Item = Kind> {
-    Kind::ALL.into_iter().filter(|kind| kind.descriptor().pods_bear_its_name)
+    Kind::ALL.into_iter().filter(|kind| kind.descriptor().names_its_pods)
 }
 
 /// State of etcd when it was last complete. Empty while etcd is complete.
@@ -36,7 +36,7 @@ pub struct LastKnown {
     /// Time at which etcd was complete.
     at: Timestamp,
     /// Manifests, as named by Git, of the workloads and autoscalers that have records.
-    places: BTreeMap<ObjectRef, Place>,
+    places: BTreeMap<ObjectRef, ManifestLocation>,
     rollouts: Table<ObjectRef, Rollout>,
     templates: Table<(ObjectRef, String), Template>,
     scales: Table<ObjectRef, ScaleRecord>,
@@ -58,20 +58,20 @@ pub struct LastPod {
 
 /// Location of a manifest.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-struct Place {
+struct ManifestLocation {
     source: String,
     file: String,
 }
 
 /// Form of [`LastKnown`] on disk.
 #[derive(Serialize, Deserialize)]
-pub struct OnDisk {
+pub struct LastKnownFile {
     /// Time of writing.
     #[serde(default)]
     at: Timestamp,
     /// Manifests, by the key of the object.
     #[serde(default)]
-    places: BTreeMap<String, Place>,
+    places: BTreeMap<String, ManifestLocation>,
     /// Values, by their key in etcd.
     records: BTreeMap<String, Value>,
     /// Pods, by `namespace/name`.
@@ -81,12 +81,12 @@ pub struct OnDisk {
 impl LastKnown {
     /// Extracts the state to keep from a snapshot. `None` while etcd is not known to be complete: it may have lost
     /// what is kept.
-    pub fn of(snapshot: &Snapshot, now: Timestamp) -> Option<Self> {
+    pub fn from_snapshot(snapshot: &Snapshot, now: Timestamp) -> Option<Self> {
         let scalers = snapshot.autoscalers.keys().map(|id| reference(Kind::HorizontalPodAutoscaler, id));
         let placed = snapshot.rollouts.keys().chain(snapshot.scales.keys()).cloned().chain(scalers);
         let placed = placed.filter_map(|of| {
             let provenance = &snapshot.objects.get(&of)?.value.provenance;
-            let place = Place { source: provenance.source.clone(), file: provenance.file.clone() };
+            let place = ManifestLocation { source: provenance.source.clone(), file: provenance.file.clone() };
             Some((of, place))
         });
         let pods = snapshot.bindings.iter().map(|((node, pod), binding)| {
@@ -138,7 +138,7 @@ impl LastKnown {
         if self.is_empty() {
             return Arc::clone(self);
         }
-        let younger = self.at.checked_add(CLOCKS_DIFFER).unwrap_or(Timestamp::MAX);
+        let younger = self.at.checked_add(CLOCK_SKEW_MAX).unwrap_or(Timestamp::MAX);
         let unknown = snapshot.pod_status.iter().filter(|((node, pod), status)| {
             let status = &status.value;
             let runs = !status.has_ended() && !status.is_terminating();
@@ -163,10 +163,10 @@ impl LastKnown {
         let is_whole = |source: &SourceStatus| {
             source.applied_commit.is_some() && source.waiting_total == 0 && source.held_prune.is_none()
         };
-        let is_broken = |source: &SourceStatus, place: &Place| {
+        let is_broken = |source: &SourceStatus, place: &ManifestLocation| {
             source.quarantined.iter().any(|file| source.name != place.source || file.file == place.file)
         };
-        let is_deleted = |(of, place): &(&ObjectRef, &Place)| {
+        let is_deleted = |(of, place): &(&ObjectRef, &ManifestLocation)| {
             let mut sources = snapshot.sources.values().map(|source| &source.value);
             snapshot.sources.contains_key(&place.source)
                 && sources.all(|source| is_whole(source) && !is_broken(source, place))
@@ -217,7 +217,7 @@ impl LastKnown {
 
     /// Returns the order of a job, and the node that had it.
     pub fn job<'a>(&'a self, id: &'a NamespacedName) -> Option<(&'a str, &'a JobOrder)> {
-        of_nodes(&self.jobs, id).next().map(|(node, order)| (node, &order.value))
+        entries_by_node(&self.jobs, id).next().map(|(node, order)| (node, &order.value))
     }
 
     pub fn trigger(&self, object: &ObjectRef, name: &str) -> Option<&TriggerRecord> {
@@ -244,7 +244,7 @@ impl LastKnown {
     }
 
     /// Converts the state to its form on disk.
-    pub fn to_disk(&self) -> OnDisk {
+    pub fn to_disk(&self) -> LastKnownFile {
         let mut records = BTreeMap::new();
         add(&mut records, &self.rollouts, |of| Key::Rollout(of.clone()));
         add(&mut records, &self.templates, |(of, hash)| Key::Template(of.clone(), hash.clone()));
@@ -256,11 +256,11 @@ impl LastKnown {
         let pods = self.pods.iter().map(|(pod, last)| (pod.to_string(), last.clone()));
         let places =
             self.places.iter().map(|(of, place)| (Key::Object(of.clone()).to_string(), place.clone()));
-        OnDisk { at: self.at, places: places.collect(), records, pods: pods.collect() }
+        LastKnownFile { at: self.at, places: places.collect(), records, pods: pods.collect() }
     }
 
     /// Restores the state from disk, skipping what can't be read.
-    pub fn from_disk(disk: &OnDisk) -> Self {
+    pub fn from_disk(disk: &LastKnownFile) -> Self {
         let mut snapshot = Snapshot::default();
         for (key, value) in &disk.records {
             let Ok(value) = encode(value) else { continue };

@@ -32,11 +32,11 @@ mod simulation;
 #[cfg(test)]
 pub(crate) mod testing;
 
-pub use last_known::{LastKnown, OnDisk};
+pub use last_known::{LastKnown, LastKnownFile};
 pub use note::{Note, NoteKind};
 pub use reason::Reason;
 pub use shell::{Deps, Shell};
-pub use writes::{Change, Expect, Write, Writes};
+pub use writes::{Change, Precondition, Write, Writes};
 
 /// A controller: a name and a decision, nothing else.
 pub trait Controller: Send + 'static {
@@ -87,7 +87,7 @@ pub struct Settings {
 
 /// True if every configured source was applied, with no file in quarantine and no prune held: etcd holds all that
 /// Git says. A source that is no longer configured is ignored: it is never read again.
-fn is_applied_whole(snapshot: &Snapshot, sources: &BTreeSet<String>) -> bool {
+fn all_sources_applied(snapshot: &Snapshot, sources: &BTreeSet<String>) -> bool {
     let is_whole = |source: &String| {
         let status = snapshot.sources.get(source).map(|status| &status.value);
         status.is_some_and(|status| status.state == SourceState::Synced && status.applied_commit.is_some())

@@ -13,13 +13,13 @@ use schema::kinds::cluster::CLUSTER_NAME;
 use schema::meta::NamespacedName;
 
 use super::autoscaler::FAILED_GET_METRIC;
-use super::scheduler::Unfit;
+use super::scheduler::FitFailures;
 
 /// Time within which agents started together with the reconciler register (1 to 3 s, measured).
-const NODES_COME_WITHIN: Duration = Duration::from_secs(10);
+const NODE_REGISTRATION_GRACE: Duration = Duration::from_secs(10);
 
 /// Time within which the first usage samples of a new pod arrive: nodes measure every 15 s.
-const SAMPLES_COME_WITHIN: Duration = Duration::from_secs(60);
+const FIRST_SAMPLE_GRACE: Duration = Duration::from_secs(60);
 
 /// A finding about one object.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -36,7 +36,7 @@ pub struct Note {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum NoteKind {
     /// The pod fits on no node; the former pod, if there is one, keeps running on `old_stays_on`.
-    Unschedulable { unfit: Arc<Unfit>, old_stays_on: Option<String> },
+    Unschedulable { unfit: Arc<FitFailures>, old_stays_on: Option<String> },
     /// The pod ran, or may have run, on a node that has not registered again since etcd was lost.
     WaitsForNode { node: Option<String> },
     /// The name belongs to a pod of another owner, `Kind/name`, which is left alone.
@@ -64,7 +64,7 @@ pub enum NoteKind {
     /// Git declares the node gone, but its agent is alive.
     GoneButAlive,
     /// The pod must leave its node and fits on no other.
-    Stranded { unfit: Arc<Unfit>, node: String },
+    Stranded { unfit: Arc<FitFailures>, node: String },
 }
 
 impl Note {
@@ -86,16 +86,16 @@ impl Note {
 
     /// Returns the time that a finding must last before it is reported: conditions that every start brings and that
     /// end by themselves are no news.
-    pub fn patience(&self) -> Duration {
+    pub fn report_delay(&self) -> Duration {
         match &self.kind {
-            NoteKind::Unschedulable { unfit, .. } if unfit.may_pass() => NODES_COME_WITHIN,
-            NoteKind::NotScaled { reason, .. } if reason == FAILED_GET_METRIC => SAMPLES_COME_WITHIN,
+            NoteKind::Unschedulable { unfit, .. } if unfit.may_be_starting() => NODE_REGISTRATION_GRACE,
+            NoteKind::NotScaled { reason, .. } if reason == FAILED_GET_METRIC => FIRST_SAMPLE_GRACE,
             _ => Duration::ZERO,
         }
     }
 
     /// Returns the event reason, one CamelCase word.
-    pub fn word(&self) -> &str {
+    pub fn event_reason(&self) -> &str {
         match &self.kind {
             NoteKind::Unschedulable { .. } => "Unschedulable",
             NoteKind::WaitsForNode { .. } => "WaitsForNode",
@@ -124,7 +124,8 @@ impl Note {
             other => other.to_string(),
         };
         // Made for up to 10,000 notes at each plan, and `format!` is slower.
-        [self.object_kind, "/", &self.namespace, "/", &self.name, " ", self.word(), " ", &detail].concat()
+        [self.object_kind, "/", &self.namespace, "/", &self.name, " ", self.event_reason(), " ", &detail]
+            .concat()
     }
 }
 
@@ -231,6 +232,6 @@ impl fmt::Display for Note {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { object_kind, namespace, name, kind } = self;
         let separator = if namespace.is_empty() { "" } else { "/" };
-        write!(f, "note {object_kind}/{namespace}{separator}{name} {}: {kind}", self.word())
+        write!(f, "note {object_kind}/{namespace}{separator}{name} {}: {kind}", self.event_reason())
     }
 }

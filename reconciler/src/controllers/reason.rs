@@ -32,13 +32,13 @@ pub enum Reason {
     /// A rollout began, is complete or failed.
     Rollout(String),
     /// Pods of a workload came, went or became ready.
-    Counted,
+    PodsCounted,
     /// The template is wanted.
     TemplateKept,
     /// The template is no longer wanted and not the last good one.
     TemplateReplaced,
     /// The object of the record is gone.
-    RecordOfGone,
+    RecordOrphaned,
 
     /// The pod is bound to a node; `choice` explains the choice.
     Bound { node: String, choice: String },
@@ -113,7 +113,7 @@ impl Reason {
     }
 
     /// Returns the event reason, one word; `None` unless a user waits for the decision.
-    pub fn event_word(&self) -> Option<&'static str> {
+    pub fn event_reason(&self) -> Option<&'static str> {
         match self {
             Reason::Bound { .. } | Reason::Rebound { .. } | Reason::Moved { .. } => Some("Scheduled"),
             Reason::PodReplaced { .. } => Some("Replaced"),
@@ -135,10 +135,10 @@ impl Reason {
             Reason::NodeEvicted { .. } => Some("NodeEvicted"),
             Reason::DrainProgress { drain: Some(Drain::Drained) } => Some("Drained"),
             Reason::PodWanted { .. }
-            | Reason::Counted
+            | Reason::PodsCounted
             | Reason::TemplateKept
             | Reason::TemplateReplaced
-            | Reason::RecordOfGone
+            | Reason::RecordOrphaned
             | Reason::NodeLeft
             | Reason::NodeWithoutRange
             | Reason::NodeGone
@@ -176,10 +176,10 @@ impl fmt::Display for Reason {
             Reason::PodMoved { from } => write!(f, "it must leave node {from}; another pod takes its place"),
             Reason::NodeUnfit { why } => f.write_str(why),
             Reason::Rollout(step) => f.write_str(step),
-            Reason::Counted => f.write_str("its pods changed"),
+            Reason::PodsCounted => f.write_str("its pods changed"),
             Reason::TemplateKept => f.write_str("the template is wanted"),
             Reason::TemplateReplaced => f.write_str("the template is no longer needed"),
-            Reason::RecordOfGone => f.write_str("its object is gone"),
+            Reason::RecordOrphaned => f.write_str("its object is gone"),
             Reason::Bound { node, choice } => write!(f, "bound to {node}: {choice}"),
             Reason::Rebound { node } => write!(f, "replaces the pod before it on {node}"),
             Reason::Moved { from, to, why } => write!(f, "moved from {from}, where {why}, to {to}"),

@@ -31,11 +31,11 @@ use super::nodes::Nodes;
 use super::note::{Note, subject};
 use super::writes::{Change, Write, Writes};
 use super::{Controller, Observed, Settings};
-use crate::guarded_writes::{self, PARALLEL, Stopped, WriteGroup, Written, caught_up};
+use crate::guarded_writes::{self, PARALLEL, StopReason, WriteGroup, WriteOutcome, caught_up};
 
 /// Pause after a conflict, unless the snapshot changes first. The shell's own, because the plan knew nothing of the
 /// conflict.
-const AFTER_CONFLICT: Duration = Duration::from_millis(200);
+const CONFLICT_PAUSE: Duration = Duration::from_millis(200);
 
 /// Dependencies of a shell.
 #[derive(Clone)]
@@ -63,14 +63,14 @@ pub struct Shell<C> {
     /// Set while the outcome of a write is unknown: etcd is asked for its revision before the next plan.
     unsure: bool,
     /// Notes of the previous run, to report each only once.
-    held: Held,
+    held: NoteHistory,
     controller: PhantomData<fn() -> C>,
 }
 
 /// Result of carrying out a plan.
 pub struct Outcome {
     plan: Writes,
-    written: Written,
+    written: WriteOutcome,
 }
 
 impl<C: Controller> Shell<C> {
@@ -83,7 +83,7 @@ impl<C: Controller> Shell<C> {
             term_began: Timestamp::UNIX_EPOCH,
             floor: 0,
             unsure: false,
-            held: Held::default(),
+            held: NoteHistory::default(),
             controller: PhantomData,
         }
     }
@@ -98,12 +98,12 @@ impl<C: Controller> Shell<C> {
         self.term_began = Timestamp::now();
         self.floor = fence.create_revision;
         self.unsure = false;
-        self.held = Held::default();
+        self.held = NoteHistory::default();
     }
 
     /// Updates the floor after a write whose response was lost: by now the write has happened or soon won't, so a
     /// snapshot at etcd's present revision contains it. Guards catch what comes even later.
-    async fn make_sure(&mut self) -> Result<(), LoopError> {
+    async fn raise_floor(&mut self) -> Result<(), LoopError> {
         if self.unsure {
             let here = newest_revision(self.deps.store.as_ref()).await;
             let here = here.map_err(|error| LoopError::new("asking etcd how far it is", error))?;
@@ -122,12 +122,12 @@ impl<C: Controller> Shell<C> {
     ) {
         let (object_kind, namespace, name) = about;
         let object = NamespacedName { namespace, name };
-        self.deps.events.record(EventDraft::of(kind, object_kind, &object, reason, message));
+        self.deps.events.record(EventDraft::about(kind, object_kind, &object, reason, message));
     }
 
     fn record_write(&self, write: &Write) {
         // The second half of a move repeats the reason of the first.
-        if let Some(word) = write.reason.event_word().filter(|_| !write.joined) {
+        if let Some(word) = write.reason.event_reason().filter(|_| !write.joined) {
             self.record_event(subject(&write.key), write.reason.event_type(), word, write.reason.to_string());
         }
     }
@@ -139,7 +139,7 @@ impl<C: Controller> Shell<C> {
         let (due, next) = self.held.due(notes, Instant::now());
         for note in due {
             let about = (note.object_kind, note.namespace.clone(), note.name.clone());
-            self.record_event(about, EventType::Warning, note.word(), note.kind.to_string());
+            self.record_event(about, EventType::Warning, note.event_reason(), note.kind.to_string());
         }
         next
     }
@@ -157,16 +157,16 @@ fn may_write(controller: &'static str, write: &Write) -> bool {
 
 /// Notes of the previous run, each with its first occurrence and a mark if it was reported.
 #[derive(Default)]
-struct Held(BTreeMap<String, (Instant, bool)>);
+struct NoteHistory(BTreeMap<String, (Instant, bool)>);
 
-impl Held {
+impl NoteHistory {
     /// Returns the notes to report now, each once while it holds, and the time until the next is due.
     fn due<'n>(&mut self, notes: &'n [Note], now: Instant) -> (Vec<&'n Note>, Option<Duration>) {
         let (mut held, mut due, mut next) = (Vec::with_capacity(notes.len()), Vec::new(), None);
         for note in notes {
             let identity = note.identity();
             let (since, is_reported) = self.0.get(&identity).copied().unwrap_or((now, false));
-            let left = (since + note.patience()).saturating_duration_since(now);
+            let left = (since + note.report_delay()).saturating_duration_since(now);
             match (is_reported, left.is_zero()) {
                 (true, _) => {}
                 (false, true) => due.push(note),
@@ -195,7 +195,7 @@ impl<C: Controller> Loop for Shell<C> {
             return Ok(Observation::NotReady("this reconciler does not lead".to_owned()));
         };
         self.enter(fence);
-        self.make_sure().await?;
+        self.raise_floor().await?;
         let deps = &mut self.deps;
         let snapshot = match caught_up(deps.store.as_ref(), &mut deps.snapshot, &mut self.floor).await {
             Ok(snapshot) => snapshot,
@@ -224,7 +224,7 @@ impl<C: Controller> Loop for Shell<C> {
         );
         // The fence of the term in which the snapshot was observed, not the present one.
         let Some(fence) = self.term.filter(|_| !plan.writes.is_empty()) else {
-            return Outcome { plan, written: Written::default() };
+            return Outcome { plan, written: WriteOutcome::default() };
         };
         for write in &plan.writes {
             tracing::debug!("{write}");
@@ -241,18 +241,18 @@ impl<C: Controller> Loop for Shell<C> {
         for write in written.done.iter().flat_map(|number| groups[*number]) {
             self.record_write(write);
         }
-        if matches!(written.stopped, Some(Stopped::FenceLost)) {
+        if matches!(written.stopped, Some(StopReason::FenceLost)) {
             return Err(LoopError::message("another reconciler leads now, so nothing more was written"));
         }
         let next_note = self.record_new(&plan.notes);
-        if let Some(Stopped::Store(error)) = written.stopped {
+        if let Some(StopReason::Store(error)) = written.stopped {
             self.unsure = true;
             return Err(LoopError::new(format!("writing the plan of {}", C::NAME), error));
         }
         if !written.conflicts.is_empty() {
             let conflicts = written.conflicts.len();
             tracing::debug!(conflicts, "keys moved on since the plan, planning again");
-            return Ok(Next::After(AFTER_CONFLICT));
+            return Ok(Next::After(CONFLICT_PAUSE));
         }
         Ok(next_note.map_or(Next::Interval, Next::After))
     }
@@ -275,7 +275,7 @@ mod tests {
         let write = |change| Write {
             key: schema::keys::Key::Rules("n1".to_owned()),
             change,
-            expect: crate::controllers::Expect::ModRevision(1),
+            expect: crate::controllers::Precondition::ModRevision(1),
             reason: crate::controllers::Reason::NodeGone,
             joined: false,
         };
@@ -296,7 +296,7 @@ mod tests {
         };
         let notes = crate::controllers::scheduler::Scheduler::plan(&seen, Timestamp::UNIX_EPOCH).notes;
         let other = [Note::about_pod("default", "web", NoteKind::NotWritten { why: "too large".to_owned() })];
-        let (mut held, begun) = (Held::default(), Instant::now());
+        let (mut held, begun) = (NoteHistory::default(), Instant::now());
         let mut shown = |notes: &[Note], after: u64| {
             let (due, next) = held.due(notes, begun + Duration::from_secs(after));
             (due.len(), next.map(|next| next.as_secs()))

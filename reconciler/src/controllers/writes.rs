@@ -10,7 +10,7 @@ use jiff::Timestamp;
 use schema::codec::encode;
 use schema::control::Plan;
 use schema::keys::{Key, ROOT};
-use schema::snapshot::{Change as SnapshotChange, Snapshot, Versioned};
+use schema::snapshot::{Change as SnapshotChange, Snapshot, VersionedValue};
 use schema::store::{Guard, Op};
 use serde::Serialize;
 
@@ -34,7 +34,7 @@ pub struct Write {
     pub key: Key,
     pub change: Change,
     /// Condition that the key must meet, as the plan observed it.
-    pub expect: Expect,
+    pub expect: Precondition,
     pub reason: Reason,
     /// Set if the write happens in the same transaction as the one before it, or not at all.
     pub joined: bool,
@@ -50,7 +50,7 @@ pub enum Change {
 
 /// Precondition on a key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Expect {
+pub enum Precondition {
     /// The key does not exist.
     Absent,
     /// The key was last written at this revision.
@@ -74,7 +74,7 @@ impl Write {
 
 impl Writes {
     /// Adds a put. For a value too large for a key, adds a note instead and returns `false`.
-    pub fn put<T: Serialize>(&mut self, key: Key, value: &T, expect: Expect, reason: Reason) -> bool {
+    pub fn put<T: Serialize>(&mut self, key: Key, value: &T, expect: Precondition, reason: Reason) -> bool {
         match encode(value) {
             Ok(bytes) => {
                 let change = Change::Put(Bytes::from(bytes));
@@ -89,16 +89,16 @@ impl Writes {
     }
 
     /// Adds a put of `wanted` unless the key already holds it.
-    pub fn put_if_other<T: PartialEq + Serialize>(
+    pub fn put_if_changed<T: PartialEq + Serialize>(
         &mut self,
         key: Key,
-        present: Option<&Arc<Versioned<T>>>,
+        present: Option<&Arc<VersionedValue<T>>>,
         wanted: &T,
         reason: Reason,
     ) {
         let expect = match present {
-            None => Expect::Absent,
-            Some(present) if present.value != *wanted => Expect::ModRevision(present.mod_revision),
+            None => Precondition::Absent,
+            Some(present) if present.value != *wanted => Precondition::ModRevision(present.mod_revision),
             Some(_) => return,
         };
         self.put(key, wanted, expect, reason);
@@ -106,7 +106,7 @@ impl Writes {
 
     /// Adds the removal of a key that was last written at `mod_revision`.
     pub fn delete(&mut self, key: Key, mod_revision: i64, reason: Reason) {
-        let expect = Expect::ModRevision(mod_revision);
+        let expect = Precondition::ModRevision(mod_revision);
         self.writes.push(Write { key, change: Change::Delete, expect, reason, joined: false });
     }
 
@@ -124,7 +124,7 @@ impl Writes {
     }
 
     /// Requests a plan at this time or before.
-    pub fn again_by(&mut self, at: Timestamp) {
+    pub fn plan_again_by(&mut self, at: Timestamp) {
         self.again_at = Some(self.again_at.map_or(at, |sooner| sooner.min(at)));
     }
 
@@ -141,8 +141,8 @@ impl Writes {
 impl Write {
     pub fn guard(&self) -> Guard {
         match self.expect {
-            Expect::Absent => Guard::Absent(self.key.to_string()),
-            Expect::ModRevision(revision) => Guard::ModRevision(self.key.to_string(), revision),
+            Precondition::Absent => Guard::Absent(self.key.to_string()),
+            Precondition::ModRevision(revision) => Guard::ModRevision(self.key.to_string(), revision),
         }
     }
 
@@ -159,7 +159,7 @@ impl Plan for Writes {
         self.writes.is_empty()
     }
 
-    fn again_at(&self) -> Option<Timestamp> {
+    fn replan_at(&self) -> Option<Timestamp> {
         self.again_at
     }
 }
@@ -186,8 +186,8 @@ impl fmt::Display for Write {
         let key = key.strip_prefix(ROOT).unwrap_or(&key);
         let joined = if self.joined { "+ " } else { "" };
         match self.expect {
-            Expect::Absent => write!(f, "{joined}{verb} {key} if absent: {}", self.reason),
-            Expect::ModRevision(at) => write!(f, "{joined}{verb} {key} if at {at}: {}", self.reason),
+            Precondition::Absent => write!(f, "{joined}{verb} {key} if absent: {}", self.reason),
+            Precondition::ModRevision(at) => write!(f, "{joined}{verb} {key} if at {at}: {}", self.reason),
         }
     }
 }

@@ -9,14 +9,14 @@ use async_trait::async_trait;
 use jiff::Timestamp;
 use schema::control::{DiskRecord, Loop, LoopError, Next, Observation, Row, Runtime};
 use schema::snapshot::Snapshot;
-use schema::store::election::{FenceReader, Standing};
+use schema::store::election::{CandidateInfo, FenceReader};
 use schema::store::reflector::SnapshotReader;
 use schema::store::{SharedStore, election};
 use tokio::sync::watch;
 use tokio::time::sleep;
 use tokio_util::sync::CancellationToken;
 
-use crate::controllers::{LastKnown, OnDisk};
+use crate::controllers::{LastKnown, LastKnownFile};
 use crate::state_dir::StateDirLock;
 
 /// Longest time between two writes, in case the file disappears from the disk.
@@ -35,7 +35,8 @@ impl KeepLoop {
     /// Loads the state that the last process kept in the reconciler's own directory.
     pub(super) fn open(dir: &Path, snapshot: SnapshotReader) -> Self {
         let disk = DiskRecord::new(dir.join("last-known.json"));
-        let kept = disk.read_or_warn::<OnDisk>("what etcd held last").as_ref().map(LastKnown::from_disk);
+        let kept =
+            disk.read_or_warn::<LastKnownFile>("what etcd held last").as_ref().map(LastKnown::from_disk);
         Self { disk, snapshot, newest: watch::Sender::new(Arc::new(kept.unwrap_or_default())) }
     }
 
@@ -57,22 +58,22 @@ impl KeepLoop {
 }
 
 /// Snapshot of etcd, and the state kept so far.
-pub(super) struct Kept {
+pub(super) struct KeepInput {
     snapshot: Arc<Snapshot>,
     last_known: Arc<LastKnown>,
 }
 
 /// State to keep; `None` if it does not change, as mostly while etcd is not whole.
-pub(super) struct Keep(Option<LastKnown>);
+pub(super) struct KeepPlan(Option<LastKnown>);
 
 /// Omits the content, which includes every template.
-impl std::fmt::Debug for Keep {
+impl std::fmt::Debug for KeepPlan {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_tuple("Keep").field(&self.0.is_some()).finish()
     }
 }
 
-impl schema::control::Plan for Keep {
+impl schema::control::Plan for KeepPlan {
     fn is_empty(&self) -> bool {
         self.0.is_none()
     }
@@ -80,8 +81,8 @@ impl schema::control::Plan for Keep {
 
 #[async_trait]
 impl Loop for KeepLoop {
-    type Observed = Kept;
-    type Plan = Keep;
+    type Observed = KeepInput;
+    type Plan = KeepPlan;
     type Outcome = std::io::Result<()>;
 
     fn name(&self) -> &'static str {
@@ -94,14 +95,14 @@ impl Loop for KeepLoop {
             return Ok(Observation::NotReady("etcd is not listed yet".to_owned()));
         }
         let last_known = Arc::clone(&self.newest.borrow());
-        Ok(Observation::Ready(Kept { snapshot, last_known }))
+        Ok(Observation::Ready(KeepInput { snapshot, last_known }))
     }
 
-    fn plan(Kept { snapshot, last_known }: &Kept, now: Timestamp) -> Keep {
-        Keep(LastKnown::of(snapshot, now).or_else(|| last_known.without_deleted(snapshot)))
+    fn plan(KeepInput { snapshot, last_known }: &KeepInput, now: Timestamp) -> KeepPlan {
+        KeepPlan(LastKnown::from_snapshot(snapshot, now).or_else(|| last_known.without_deleted(snapshot)))
     }
 
-    async fn act(&mut self, _: &Self::Observed, plan: Keep) -> std::io::Result<()> {
+    async fn act(&mut self, _: &Self::Observed, plan: KeepPlan) -> std::io::Result<()> {
         let Some(newest) = plan.0.map(Arc::new) else { return Ok(()) };
         self.newest.send_replace(Arc::clone(&newest));
         let disk = self.disk.clone();
@@ -126,7 +127,7 @@ pub(super) const LEADER_TTL: Duration = Duration::from_secs(15);
 pub(super) async fn stand(
     runtime: &mut Runtime,
     store: &SharedStore,
-    standing: Standing,
+    standing: CandidateInfo,
     state_dir: StateDirLock,
 ) -> FenceReader {
     let mut is_over = state_dir.end_former_lease(store.as_ref()).await;
@@ -145,9 +146,10 @@ pub(super) async fn stand(
 }
 
 /// Stands for election and gives up the lead only once every loop has ended: until then they may still write.
-fn stand_for_election(runtime: &mut Runtime, store: &SharedStore, standing: Standing) -> FenceReader {
+fn stand_for_election(runtime: &mut Runtime, store: &SharedStore, standing: CandidateInfo) -> FenceReader {
     let resign = CancellationToken::new();
-    let (fence, election) = election::stand(Arc::clone(store), standing, LEADER_TTL, resign.clone());
+    let (fence, election) =
+        election::stand_for_election(Arc::clone(store), standing, LEADER_TTL, resign.clone());
     runtime.task("election", election);
     let (token, all_ended) = (runtime.token(), runtime.all_loops_ended());
     runtime.task("resignation", async move {

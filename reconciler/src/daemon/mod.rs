@@ -20,8 +20,8 @@ use schema::store::{SharedStore, election, reflector};
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 
-use self::prepare::{Ground, described, prepare};
-use super::workflows::{Waiting, WorkflowsDeps, WorkflowsLoop};
+use self::prepare::{StartupResources, described, prepare};
+use super::workflows::{RequestQueue, WorkflowsDeps, WorkflowsLoop};
 use crate::api::ApiDeps;
 use crate::blobs::{BlobStore, Blobs, SweepLoop};
 use crate::config::{LogFormat, ServeConfig};
@@ -43,13 +43,13 @@ use crate::{api, listener, webhooks};
 /// Interval at which unreferenced content is searched for on disk; it stays for an hour.
 const SWEEP_INTERVAL: Duration = Duration::from_secs(300);
 /// Longest time for agents to learn of a new leader: they look the leader up this often, for a few seconds.
-const LEADER_UNKNOWN_MAX: Duration = election::LOOKED_UP_EVERY.saturating_add(Duration::from_secs(15));
+const LEADER_UNKNOWN_MAX: Duration = election::LOOKUP_INTERVAL.saturating_add(Duration::from_secs(15));
 /// Limits of the API's connections: twice as many as followed logs, each of which takes one and another to a node.
 /// An idle connection lives longer than clients keep theirs, which is 90 s for reqwest, so that no request meets a
 /// closing one.
 const API_BOUNDS: Bounds = Bounds {
     connections: 512,
-    of_address: 128,
+    per_address: 128,
     head_bytes: 64 * 1024,
     head_wait: Duration::from_secs(120),
     keeps_alive: true,
@@ -81,8 +81,8 @@ fn drive_controllers(runtime: &mut Runtime, deps: &Deps) {
 }
 
 /// Drives the loop of workflow runs, which requests for runs and ending runs also wake.
-fn drive_workflows(runtime: &mut Runtime, deps: &Deps) -> Waiting {
-    let (store, waiting) = (Arc::clone(&deps.store), Waiting::default());
+fn drive_workflows(runtime: &mut Runtime, deps: &Deps) -> RequestQueue {
+    let (store, waiting) = (Arc::clone(&deps.store), RequestQueue::default());
     let follows = waiting.clone();
     let row = workflows_row(&deps.snapshot, &deps.fence).wake_by(|nudge| follows.follow(store, nudge));
     let the_loop = WorkflowsLoop::new(WorkflowsDeps {
@@ -119,7 +119,7 @@ fn write_events(runtime: &mut Runtime, store: &SharedStore) -> EventRecorder {
 }
 
 async fn start(config: ServeConfig) -> anyhow::Result<Runtime> {
-    let Ground { listener, hooks, store, state_dir } = prepare(&config).await?;
+    let StartupResources { listener, hooks, store, state_dir } = prepare(&config).await?;
     let mut runtime = Runtime::new();
     let token = runtime.token();
 
@@ -136,7 +136,7 @@ async fn start(config: ServeConfig) -> anyhow::Result<Runtime> {
         let (snapshot, fence) = (snapshot.clone(), fence.clone());
         let (dir, store, events) = (config.state_dir.clone(), Arc::clone(&store), events.clone());
         let the_loop = SourceLoop::new(source.clone(), dir, store, snapshot, fence, events)
-            .serving(config.settings.service_cidr);
+            .with_service_cidr(config.settings.service_cidr);
         runs.push(runtime.drive_as(format!("gitops/{name}"), row, the_loop));
         targets.push(SourceTarget { source: name, follows, nudge });
     }
@@ -215,22 +215,24 @@ pub(crate) fn source_row(poll: Duration, snapshot: &SnapshotReader, fence: &Fenc
 /// Row of a controller: woken by changes of the snapshot and the lead, but not by usage, which each node writes
 /// every 15 s, nor by sync requests.
 fn controller_row(snapshot: &SnapshotReader, fence: &FenceReader, gap: Duration) -> Row {
-    let is_news = |before: &Snapshot, now: &Snapshot| !now.plans_as(before);
+    let is_news = |before: &Snapshot, now: &Snapshot| !now.is_same_for_plans(before);
     Row::every(CONTROLLER_INTERVAL).wake_on(fence.clone()).wake_if(snapshot.clone(), gap, is_news)
 }
 
 /// Row of the autoscaler, which also wakes when nodes report usage.
 fn autoscaler_row(snapshot: &SnapshotReader, fence: &FenceReader) -> Row {
-    let is_news =
-        |before: &Snapshot, now: &Snapshot| !now.plans_as(before) || !now.usage.ptr_eq(&before.usage);
+    let is_news = |before: &Snapshot, now: &Snapshot| {
+        !now.is_same_for_plans(before) || !now.usage.ptr_eq(&before.usage)
+    };
     Row::every(CONTROLLER_INTERVAL).wake_on(fence.clone()).wake_if(snapshot.clone(), USAGE_GAP, is_news)
 }
 
 /// Row of the functions controller, which wakes immediately when gateways report calls: someone may be waiting for
 /// the first replica.
 fn functions_row(snapshot: &SnapshotReader, fence: &FenceReader) -> Row {
-    let is_news =
-        |before: &Snapshot, now: &Snapshot| !now.plans_as(before) || !now.demand.ptr_eq(&before.demand);
+    let is_news = |before: &Snapshot, now: &Snapshot| {
+        !now.is_same_for_plans(before) || !now.demand.ptr_eq(&before.demand)
+    };
     Row::every(CONTROLLER_INTERVAL).wake_on(fence.clone()).wake_if(snapshot.clone(), WAKE_GAP, is_news)
 }
 
@@ -281,7 +283,7 @@ mod tests {
         let store: SharedStore = Arc::new(schema::store::memory::MemoryStore::new());
         let token = CancellationToken::new();
         let (fence, election) =
-            election::stand(Arc::clone(&store), "r1".to_owned(), LEADER_TTL, token.clone());
+            election::stand_for_election(Arc::clone(&store), "r1".to_owned(), LEADER_TTL, token.clone());
         tokio::spawn(election);
         let (woken, nudged) = schema::control::Nudge::new();
         let answers_woken = woken.clone();
@@ -293,7 +295,7 @@ mod tests {
         let stop = stream::once(token.clone().cancelled_owned().map(|()| "stop").boxed());
         let running = tokio::spawn(runtime.run_until(stop));
         let write = |snapshot: &mut Snapshot, key: schema::keys::Key, revision: i64| {
-            snapshot.put(&key, &schema::records::Settled::default(), revision);
+            snapshot.put(&key, &schema::records::SettledRecord::default(), revision);
             publisher.publish(snapshot.clone());
         };
         let usage = schema::records::NodeUsage {

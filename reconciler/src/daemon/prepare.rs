@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context as _, bail};
-use schema::store::election::Standing;
+use schema::store::election::CandidateInfo;
 use schema::store::etcd::{Access, LazyStore};
 use schema::store::{SharedStore, StoreError};
 use tokio::net::TcpListener;
@@ -19,7 +19,7 @@ use crate::{crypt, git, gitops, webhooks};
 /// Longest wait for etcd at startup: it is often started at the same time.
 const ETCD_PATIENCE: Duration = Duration::from_secs(5);
 
-pub(super) struct Ground {
+pub(super) struct StartupResources {
     pub(super) listener: TcpListener,
     /// The listener for webhooks, and the file with their secret.
     pub(super) hooks: Option<(TcpListener, PathBuf)>,
@@ -28,7 +28,7 @@ pub(super) struct Ground {
 }
 
 /// Checks the preconditions. If the state directory was in use before, an unreachable etcd is not a user error.
-pub(super) async fn prepare(config: &ServeConfig) -> anyhow::Result<Ground> {
+pub(super) async fn prepare(config: &ServeConfig) -> anyhow::Result<StartupResources> {
     let listener = listen("--listen", config.listen).await?;
     let hooks = match &config.webhooks {
         None => None,
@@ -39,7 +39,7 @@ pub(super) async fn prepare(config: &ServeConfig) -> anyhow::Result<Ground> {
     };
     let store = open_store(&config.etcd, StateDirLock::was_taken(&config.own_dir())).await?;
     check_state_dir(&config.own_dir())?;
-    look_ahead(config).await?;
+    check_sources(config).await?;
     let state_dir = StateDirLock::take(&config.own_dir())?;
     if config.sources.iter().any(|source| source.credentials.sealed.is_some()) {
         let file = identity_file(&config.state_dir);
@@ -47,11 +47,11 @@ pub(super) async fn prepare(config: &ServeConfig) -> anyhow::Result<Ground> {
         let recipient = crypt::ensure_identity(&file, what)?;
         tracing::info!(%recipient, "sources' credentials are decrypted with this reconciler's age identity");
     }
-    Ok(Ground { listener, hooks, store, state_dir })
+    Ok(StartupResources { listener, hooks, store, state_dir })
 }
 
 /// Reports mistakes in flags early. One of several repositories may be unreachable: its status shows that.
-async fn look_ahead(config: &ServeConfig) -> anyhow::Result<()> {
+async fn check_sources(config: &ServeConfig) -> anyhow::Result<()> {
     for source in &config.sources {
         let checked = match config.sources.len() {
             1 => gitops::preflight(source, &config.state_dir).await,
@@ -122,9 +122,9 @@ const FAR_AWAY: [IpAddr; 2] =
     [IpAddr::V4(Ipv4Addr::new(192, 0, 2, 1)), IpAddr::V6(Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, 1))];
 
 /// The candidate for election, with the address at which agents reach it.
-pub(super) fn standing(config: &ServeConfig) -> Standing {
+pub(super) fn standing(config: &ServeConfig) -> CandidateInfo {
     let api = config.advertise.clone().or_else(|| {
-        let own = published(config.listen, &config.etcd.endpoints, way_to)?;
+        let own = reachable_address(config.listen, &config.etcd.endpoints, source_address_to)?;
         Some(format!("http://{}", SocketAddr::new(own, config.listen.port())))
     });
     match &api {
@@ -135,11 +135,11 @@ pub(super) fn standing(config: &ServeConfig) -> Standing {
              one leads; give --advertise"
         ),
     }
-    Standing { id: config.name.clone(), api }
+    CandidateInfo { id: config.name.clone(), api }
 }
 
 /// The address that other nodes can use. `way` returns this machine's own address on the route to another.
-fn published(
+fn reachable_address(
     listen: SocketAddr,
     etcd: &[String],
     way: impl Fn(SocketAddr) -> Option<IpAddr>,
@@ -171,7 +171,7 @@ fn resolved((host, port): (String, u16)) -> Vec<SocketAddr> {
 }
 
 /// This machine's own address on the route to `there`.
-fn way_to(there: SocketAddr) -> Option<IpAddr> {
+fn source_address_to(there: SocketAddr) -> Option<IpAddr> {
     let any: IpAddr =
         if there.is_ipv4() { Ipv4Addr::UNSPECIFIED.into() } else { Ipv6Addr::UNSPECIFIED.into() };
     let socket = UdpSocket::bind((any, 0)).ok()?;
@@ -275,7 +275,7 @@ mod advertise_tests {
             ("10.0.0.5:7070", "http://127.0.0.1:2379", false, Some("10.0.0.5")),
         ] {
             let etcd: Vec<String> = etcd.split(',').map(str::to_owned).collect();
-            let found = published(listen.parse().unwrap(), &etcd, way(alone));
+            let found = reachable_address(listen.parse().unwrap(), &etcd, way(alone));
             assert_eq!(found, expected.map(|ip| ip.parse().unwrap()), "{listen} {etcd:?} alone: {alone}");
         }
     }

@@ -34,7 +34,7 @@ impl Inspection {
 /// Runs the test cases of each workflow, in `<workflow>.tests.yaml` of the same folder.
 fn workflow_tests(folder: &Folder) -> (Vec<Violation>, CaseCounts) {
     let (mut violations, mut counts) = (Vec::new(), CaseCounts::default());
-    let limits = FunctionLimits::of(folder.manifests.values().flat_map(|file| &file.documents));
+    let limits = FunctionLimits::from_documents(folder.manifests.values().flat_map(|file| &file.documents));
     let of_repository = OnceCell::new();
     for (file, loaded) in &folder.manifests {
         for document in &loaded.documents {
@@ -42,7 +42,7 @@ fn workflow_tests(folder: &Folder) -> (Vec<Violation>, CaseCounts) {
             let reference = &document.reference;
             let tests = cases::file_beside(file, &reference.name);
             let Some(text) = folder::text(&folder.root, &tests) else { continue };
-            let is_enough = !text.contains("afterSeconds") || limits.know_all(spec, &reference.namespace);
+            let is_enough = !text.contains("afterSeconds") || limits.cover_all(spec, &reference.namespace);
             let limits = match is_enough {
                 true => &limits,
                 false => of_repository.get_or_init(|| limits_around(&folder.root).unwrap_or_default()),
@@ -61,7 +61,7 @@ fn workflow_tests(folder: &Folder) -> (Vec<Violation>, CaseCounts) {
 /// Time limits of the functions whose manifests are in the repository around a file or folder.
 pub fn limits_around(path: &Path) -> Option<FunctionLimits> {
     let folder = folder::read_all(&[folder::repository_around(&path.canonicalize().ok()?)?]).ok()?;
-    Some(FunctionLimits::of(folder.manifests.values().flat_map(|file| &file.documents)))
+    Some(FunctionLimits::from_documents(folder.manifests.values().flat_map(|file| &file.documents)))
 }
 
 /// Reads the file again with its neighbors in the repository, if a workflow in it refers to a definition by name.
@@ -104,7 +104,7 @@ fn regular_text(root: &Path, file: &str) -> Option<String> {
 }
 
 /// True for a violation that other files may resolve.
-fn of_others(violation: &Violation) -> bool {
+fn depends_on_other_files(violation: &Violation) -> bool {
     [&rules::DANGLING_TARGET, &rules::DEPENDS_ON_QUARANTINED, &rules::SELECTOR_MATCHES_NOTHING]
         .iter()
         .any(|rule| rule.id == violation.rule)
@@ -116,12 +116,12 @@ pub fn inspect(paths: &[impl AsRef<Path>]) -> Result<Inspection, FolderError> {
     // Nothing is live: check the files only against each other.
     let live = Table::new();
     let (resolved, remarks) = with_contents("", &folder.manifests, &live);
-    let documents = Documents::of("", &resolved, &live);
+    let documents = Documents::from_manifests("", &resolved, &live);
     let checked = finish(&documents, fit(&documents, "", &live));
     let own = resolved.values().flat_map(|file| &file.violations).chain(&remarks);
     // Single files don't tell the content of other files.
     let only_files = paths.iter().all(|path| path.as_ref().is_file());
-    let is_known = |violation: &&Violation| !only_files || !of_others(violation);
+    let is_known = |violation: &&Violation| !only_files || !depends_on_other_files(violation);
     let across = checked.quarantined.values().flatten().chain(&checked.remarks).filter(is_known);
     let addresses = warn_of_addresses(&folder.manifests, None);
     let (tests, cases) = workflow_tests(&folder);

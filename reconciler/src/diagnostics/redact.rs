@@ -6,7 +6,7 @@
 use std::borrow::Cow;
 
 use schema::secrets::{
-    has_states, is_called_pass, is_secret_field, is_secret_mapping, is_secret_name, is_secret_text,
+    has_states, is_pass_state_name, is_secret_field, is_secret_mapping, is_secret_name, is_secret_text,
 };
 
 const HIDDEN: &str = "(hidden)";
@@ -18,7 +18,7 @@ const HEAD_BYTES: usize = 400;
 pub(super) fn redacted<'a>(lines: &[&'a str], index: usize) -> Cow<'a, str> {
     let line = lines[index];
     let is_secret = is_secret_text(line)
-        || words(line).any(|word| is_secret_name(word) && !is_called_pass(word))
+        || words(line).any(|word| is_secret_name(word) && !is_pass_state_name(word))
         || keys(line).any(is_secret_key)
         || is_below_secret(lines, index);
     if is_secret { keys_only(line) } else { Cow::Borrowed(line) }
@@ -36,7 +36,7 @@ fn is_below_secret(lines: &[&str], index: usize) -> bool {
         if line.trim().is_empty() || line.trim_start().starts_with('#') || !is_above {
             continue;
         }
-        let opened = opened(head(line));
+        let opened = mapping_key(head(line));
         if may_be_state && !opened.is_some_and(has_states) {
             return true;
         }
@@ -54,7 +54,7 @@ fn is_below_secret(lines: &[&str], index: usize) -> bool {
 }
 
 /// The key of a line whose value is below it.
-fn opened(line: &str) -> Option<&str> {
+fn mapping_key(line: &str) -> Option<&str> {
     let mut keys = keys(line);
     let (key, behind) = keys.next()?;
     let is_alone = matches!(behind.trim(), "" | "{")

@@ -78,7 +78,7 @@ impl Report {
             .collect();
         let places: BTreeSet<&str> =
             self.violations.iter().map(|violation| violation.file.as_str()).collect();
-        let at_least = if self.violations.iter().any(is_more) { "at least " } else { "" };
+        let at_least = if self.violations.iter().any(is_truncation_note) { "at least " } else { "" };
         format!(
             "{at_least}{} in {}; {}",
             shown.join(", "),
@@ -89,7 +89,7 @@ impl Report {
 }
 
 /// True for the note that a file has more violations than are shown.
-pub fn is_more(violation: &Violation) -> bool {
+pub fn is_truncation_note(violation: &Violation) -> bool {
     violation.rule == rules::MORE_VIOLATIONS.id
 }
 

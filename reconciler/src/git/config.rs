@@ -47,7 +47,7 @@ pub struct SignaturePolicy {
 
 impl SignaturePolicy {
     /// Returns `None` if no key file is named.
-    pub fn of(allowed_signers: Option<PathBuf>, gpg_keys: Option<PathBuf>) -> Option<Self> {
+    pub fn from_files(allowed_signers: Option<PathBuf>, gpg_keys: Option<PathBuf>) -> Option<Self> {
         let any = allowed_signers.is_some() || gpg_keys.is_some();
         any.then_some(Self { allowed_signers, gpg_keys })
     }

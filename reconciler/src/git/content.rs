@@ -6,12 +6,12 @@
 use std::io::{self, Write};
 
 use git2::{ErrorCode, ObjectType, Oid, Repository, Tree};
-use schema::archive::{Archive, ArchiveError, Made};
+use schema::archive::{Archive, ArchiveError, FinishedArchive};
 use schema::content_refs::{
-    BlobKind, IDENTITY_FOLDER, LIMITS, RECIPIENTS_FILE, file_name, is_ciphertext, is_lfs_pointer,
-    is_of_identity, is_sops,
+    BlobKind, IDENTITY_FOLDER, LIMITS, RECIPIENTS_FILE, file_name, is_ciphertext, is_identity_path,
+    is_lfs_pointer, is_sops,
 };
-use schema::secrets::format::sops::{Sealed, SopsError};
+use schema::secrets::format::sops::{SopsError, SopsFile};
 
 use super::walk::DEPTH_MAX;
 use crate::crypt;
@@ -65,7 +65,7 @@ impl ContentError {
             ContentError::Plain(_) => {
                 "encrypt it with 'minik8s secrets seal', and change what was in it: it is in Git's history for good"
             }
-            ContentError::Damaged { path, .. } if is_of_identity(path) => {
+            ContentError::Damaged { path, .. } if is_identity_path(path) => {
                 "restore the version before from Git, then 'minik8s secrets recipients add' the nodes that it lacks"
             }
             ContentError::Damaged { .. } => "restore the version before from Git, or seal it again",
@@ -84,20 +84,20 @@ impl ContentError {
 
 /// Tree entry at a path: entries of equal id and mode have equal content.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Found {
+pub struct ContentEntry {
     pub id: Oid,
     pub mode: i32,
 }
 
 /// Finds `path` (normalized as by `schema::files::normal_path`) in `commit`.
-pub fn find(repository: &Repository, commit: Oid, path: &str) -> Result<Found, ContentError> {
+pub fn find(repository: &Repository, commit: Oid, path: &str) -> Result<ContentEntry, ContentError> {
     // No tree entry has such a name, and libgit2 reports it as if the mirror were broken.
     if path.contains('\0') || path.split('/').any(|part| matches!(part, "" | "..")) {
         return Err(ContentError::Absent(path.to_owned()));
     }
     let root = repository.find_commit(commit)?.tree()?;
     if path == "." {
-        return Ok(Found { id: root.id(), mode: 0o040_000 });
+        return Ok(ContentEntry { id: root.id(), mode: 0o040_000 });
     }
     let entry = match root.get_path(path.as_ref()) {
         Ok(entry) => entry,
@@ -107,9 +107,9 @@ pub fn find(repository: &Repository, commit: Oid, path: &str) -> Result<Found, C
         Err(error) => return Err(error.into()),
     };
     match entry.kind() {
-        Some(ObjectType::Tree) => Ok(Found { id: entry.id(), mode: entry.filemode() }),
+        Some(ObjectType::Tree) => Ok(ContentEntry { id: entry.id(), mode: entry.filemode() }),
         Some(ObjectType::Blob) if entry.filemode() == LINK => Err(ContentError::IsLink(path.to_owned())),
-        Some(ObjectType::Blob) => Ok(Found { id: entry.id(), mode: entry.filemode() }),
+        Some(ObjectType::Blob) => Ok(ContentEntry { id: entry.id(), mode: entry.filemode() }),
         Some(ObjectType::Commit) => Err(ContentError::Submodule(path.to_owned())),
         _ => Err(ContentError::Absent(path.to_owned())),
     }
@@ -118,13 +118,13 @@ pub fn find(repository: &Repository, commit: Oid, path: &str) -> Result<Found, C
 /// Writes the archive of the entry found at `path`; a secret must be an encrypted file.
 pub fn archive<W: Write>(
     repository: &Repository,
-    found: Found,
+    found: ContentEntry,
     path: &str,
     is_secret: bool,
     writer: W,
-) -> Result<(Made<W>, BlobKind), ContentError> {
+) -> Result<(FinishedArchive<W>, BlobKind), ContentError> {
     // Only secrets may be read from the identity's folder.
-    if !is_secret && is_of_identity(path) {
+    if !is_secret && is_identity_path(path) {
         return Err(ContentError::Absent(path.to_owned()));
     }
     let mut walk = Walk { repository, archive: Archive::new(writer), entries: 0, top: path };
@@ -172,7 +172,7 @@ impl<W: Write> Walk<'_, W> {
             // A new version of the identity, for a new node, must not change pods that mount a folder around it.
             // The list of recipients next to it changes as well.
             let is_list = name == RECIPIENTS_FILE && tree.get_name(IDENTITY_FOLDER).is_some();
-            if is_of_identity(&path) || is_list {
+            if is_identity_path(&path) || is_list {
                 continue;
             }
             match item.kind() {
@@ -182,7 +182,7 @@ impl<W: Write> Walk<'_, W> {
                 }
                 Some(ObjectType::Blob) if item.filemode() == LINK => self.link(item.id(), &below, &path)?,
                 Some(ObjectType::Blob) => {
-                    self.file(Found { id: item.id(), mode: item.filemode() }, &below, &path)?;
+                    self.file(ContentEntry { id: item.id(), mode: item.filemode() }, &below, &path)?;
                 }
                 _ => return Err(ContentError::Submodule(path)),
             }
@@ -190,7 +190,7 @@ impl<W: Write> Walk<'_, W> {
         Ok(())
     }
 
-    fn file(&mut self, found: Found, name: &str, path: &str) -> Result<(), ContentError> {
+    fn file(&mut self, found: ContentEntry, name: &str, path: &str) -> Result<(), ContentError> {
         let top = self.top;
         // Check the size first: a blob is read whole, and may be larger than memory.
         let (size, _) = self.repository.odb()?.read_header(found.id)?;
@@ -205,7 +205,7 @@ impl<W: Write> Walk<'_, W> {
         added.map_err(|error| refused(error, path, top))
     }
 
-    fn secret(&mut self, found: Found) -> Result<(), ContentError> {
+    fn secret(&mut self, found: ContentEntry) -> Result<(), ContentError> {
         let path = self.top;
         let (size, _) = self.repository.odb()?.read_header(found.id)?;
         if size as u64 > LIMITS.secret_bytes {
@@ -234,7 +234,7 @@ impl<W: Write> Walk<'_, W> {
 /// value.
 pub fn check_ciphertext(path: &str, bytes: &[u8]) -> Result<(), ContentError> {
     if is_sops(path) {
-        let sealed = Sealed::parse(bytes).map(drop);
+        let sealed = SopsFile::parse(bytes).map(drop);
         return sealed.map_err(|why| ContentError::Sops { path: path.to_owned(), why });
     }
     if !is_ciphertext(bytes) {

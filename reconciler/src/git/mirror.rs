@@ -122,7 +122,7 @@ impl Mirror {
 
     /// Repacks if fetches have left too many packs; keeps everything reachable from `head` and `kept`.
     pub fn tidy(&self, head: Oid, kept: &[Oid]) -> Result<(), GitError> {
-        when_due(&self.open()?, head, kept);
+        repack_if_due(&self.open()?, head, kept);
         Ok(())
     }
 
@@ -266,8 +266,8 @@ impl Mirror {
         let config = &*self.config;
         let (mut callbacks, refusal) = credentials::callbacks(config);
         let (packets, messages) = (Arc::clone(transfer), Arc::clone(transfer));
-        callbacks.transfer_progress(move |_| packets.lives());
-        callbacks.sideband_progress(move |_| messages.lives());
+        callbacks.transfer_progress(move |_| packets.record_progress());
+        callbacks.sideband_progress(move |_| messages.record_progress());
         let mut options = FetchOptions::new();
         options.remote_callbacks(callbacks);
         // A token is for one host, so redirects are not followed. A missing reference is an error, so none is pruned.
@@ -278,7 +278,9 @@ impl Mirror {
         remote.fetch(refspecs, Some(&mut options), None).map_err(|error| match refusal.take() {
             Some(refused) => refused,
             // A broken remote yields the same classes: then a fresh mirror fails too, and the error is the remote's.
-            None if self.is_ours(repository) && (is_mirror_fault(&error) || self.names_us(&error)) => {
+            None if self.is_ours(repository)
+                && (is_mirror_fault(&error) || self.concerns_this_mirror(&error)) =>
+            {
                 self.broken(&error)
             }
             None => remote_error(config, &error),
@@ -290,7 +292,7 @@ impl Mirror {
     }
 
     /// True if the error concerns a file of this mirror, such as a lock that a crash left.
-    fn names_us(&self, error: &git2::Error) -> bool {
+    fn concerns_this_mirror(&self, error: &git2::Error) -> bool {
         error.message().contains(&*self.directory.to_string_lossy())
     }
 
@@ -353,7 +355,7 @@ fn remove_all(directory: &Path) -> io::Result<()> {
 const PACKS_MAX: usize = 50;
 
 /// Repacks if due. A failure only costs speed: it is logged and retried after the next fetch.
-pub(super) fn when_due(repository: &Repository, head: Oid, kept: &[Oid]) {
+pub(super) fn repack_if_due(repository: &Repository, head: Oid, kept: &[Oid]) {
     let packs = packs_of(repository);
     if packs.len() <= PACKS_MAX {
         return;

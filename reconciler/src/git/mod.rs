@@ -27,6 +27,6 @@ pub use mirror::Mirror;
 pub use signatures::check_keys;
 pub use transport::proxy::Transfer;
 pub use transport::remote::Remote;
-pub use tree::{BLOB_BYTES_MAX, Listing, PassedOver, blob, blob_at, changed_below, list};
+pub use tree::{BLOB_BYTES_MAX, Listing, SkippedEntry, blob, blob_at, changed_below, list};
 pub use walk::DEPTH_MAX;
 pub use walk::{FILE_NAME as IGNORE_FILE, IgnoreRules};

@@ -12,7 +12,7 @@ use schema::violation::{Violation, rules};
 use super::error::ReadError;
 use super::walk;
 use super::walk::IgnoreRules;
-use super::walk::{At, Entry, Limits, Walk, entry_of};
+use super::walk::{FolderPosition, Limits, SourceEntry, Walk, classify_entry};
 
 pub const BLOB_BYTES_MAX: usize = 4 * 1024 * 1024;
 
@@ -24,7 +24,7 @@ pub struct Listing {
     pub notes: Vec<Violation>,
     root: Option<Oid>,
     /// Every entry of interest, ignored or not.
-    entries: OrdMap<Arc<str>, Entry>,
+    entries: OrdMap<Arc<str>, SourceEntry>,
     /// Ignore files of the folders above the source's folder.
     above: Vec<(String, Oid)>,
     rules: IgnoreRules,
@@ -58,18 +58,18 @@ pub(super) fn list_within(
     // A tree missing from a rebuilt mirror only means that the whole new tree is walked.
     let old = previous.root.filter(|_| !previous.has_odd_names);
     if let Some(old) = old.and_then(|id| repository.find_tree(id).ok()) {
-        match from(repository, (Some(&old), previous), (&root, &prefix), above.clone(), limits) {
+        match derive_listing(repository, (Some(&old), previous), (&root, &prefix), above.clone(), limits) {
             // Both sides together exceed a limit, or their paths can't be told apart.
             Err(ReadError::TooMuch { .. }) => {}
             Ok(listing) if listing.has_odd_names => {}
             other => return other.map(Some),
         }
     }
-    from(repository, (None, &Listing::default()), (&root, &prefix), above, limits).map(Some)
+    derive_listing(repository, (None, &Listing::default()), (&root, &prefix), above, limits).map(Some)
 }
 
 /// Derives the listing of `root` from that of `old`.
-fn from(
+fn derive_listing(
     repository: &Repository,
     (old, previous): (Option<&Tree<'_>>, &Listing),
     (root, prefix): (&Tree<'_>, &str),
@@ -78,12 +78,12 @@ fn from(
 ) -> Result<Listing, ReadError> {
     let mut walk = Walk::new(repository, limits);
     let mut listing = previous.clone();
-    walk.compare(old, Some(root), At { prefix, depth: 0, odd: false })?;
+    walk.compare(old, Some(root), FolderPosition { prefix, depth: 0, odd: false })?;
     let rules_changed = old.is_none()
         || listing.above != above
         || walk.changes.iter().any(|(path, _)| path.ends_with(walk::FILE_NAME));
     // Odd names last: where one looks like another file's, the error counts.
-    walk.changes.sort_by_key(|(_, entry)| *entry == Some(Entry::OddName));
+    walk.changes.sort_by_key(|(_, entry)| *entry == Some(SourceEntry::OddName));
     for (path, entry) in &walk.changes {
         match entry {
             Some(entry) => listing.entries.insert(Arc::clone(path), *entry),
@@ -175,10 +175,10 @@ fn ignore_files_above(
     let mut tree = repository.find_commit(commit)?.tree()?;
     let mut at = String::new();
     for part in folder.split('/').filter(|part| !part.is_empty()) {
-        let rules = tree.get_name(walk::FILE_NAME).and_then(|item| entry_of(walk::FILE_NAME, &item));
+        let rules = tree.get_name(walk::FILE_NAME).and_then(|item| classify_entry(walk::FILE_NAME, &item));
         match rules {
-            Some(Entry::Ignore(id)) => found.push((at.clone(), id)),
-            Some(Entry::IgnoreLink) => return Err(is_link(&joined(&at))),
+            Some(SourceEntry::Ignore(id)) => found.push((at.clone(), id)),
+            Some(SourceEntry::IgnoreLink) => return Err(is_link(&joined(&at))),
             _ => {}
         }
         let Some(below) = tree.get_name(part).map(|item| item.id()) else { break };
@@ -191,7 +191,7 @@ fn ignore_files_above(
 fn read_rules(
     repository: &Repository,
     above: &[(String, Oid)],
-    entries: &OrdMap<Arc<str>, Entry>,
+    entries: &OrdMap<Arc<str>, SourceEntry>,
 ) -> Result<IgnoreRules, ReadError> {
     let mut files = Vec::new();
     let mut unreadable = Vec::new();
@@ -204,11 +204,11 @@ fn read_rules(
     for (path, entry) in entries {
         let folder = path.rsplit_once('/').map_or("", |(folder, _)| folder);
         match entry {
-            Entry::Ignore(id) => match blob(repository, *id)? {
+            SourceEntry::Ignore(id) => match blob(repository, *id)? {
                 Some(text) => files.push((folder, String::from_utf8_lossy(&text).into_owned())),
                 None => unreadable.push((path, is_too_large(path))),
             },
-            Entry::IgnoreLink => unreadable.push((path, is_link(path))),
+            SourceEntry::IgnoreLink => unreadable.push((path, is_link(path))),
             _ => {}
         }
     }
@@ -235,30 +235,33 @@ fn is_too_large(file: &str) -> ReadError {
 fn select<'a>(
     mut files: OrdMap<Arc<str>, Oid>,
     rules: &IgnoreRules,
-    changes: impl Iterator<Item = (&'a Arc<str>, Option<&'a Entry>)>,
+    changes: impl Iterator<Item = (&'a Arc<str>, Option<&'a SourceEntry>)>,
 ) -> OrdMap<Arc<str>, Oid> {
     for (path, entry) in changes {
         match entry {
-            Some(Entry::Manifest(id)) if !rules.ignores(path) => files.insert(Arc::clone(path), *id),
+            Some(SourceEntry::Manifest(id)) if !rules.ignores(path) => files.insert(Arc::clone(path), *id),
             _ => files.remove(path),
         };
     }
     files
 }
 
-fn note(path: &str, entry: Entry, rules: &IgnoreRules) -> Option<Violation> {
+fn note(path: &str, entry: SourceEntry, rules: &IgnoreRules) -> Option<Violation> {
     match entry {
-        Entry::Link => Some(PassedOver::Link.note(path)),
-        Entry::Submodule => Some(PassedOver::Submodule.note(path)),
-        Entry::TooDeep => Some(PassedOver::TooDeep.note(path)),
-        Entry::OddName if !rules.ignores(path) => Some(PassedOver::OddName.note(path)),
-        Entry::OddName | Entry::Manifest(_) | Entry::Ignore(_) | Entry::IgnoreLink => None,
+        SourceEntry::Link => Some(SkippedEntry::Link.note(path)),
+        SourceEntry::Submodule => Some(SkippedEntry::Submodule.note(path)),
+        SourceEntry::TooDeep => Some(SkippedEntry::TooDeep.note(path)),
+        SourceEntry::OddName if !rules.ignores(path) => Some(SkippedEntry::OddName.note(path)),
+        SourceEntry::OddName
+        | SourceEntry::Manifest(_)
+        | SourceEntry::Ignore(_)
+        | SourceEntry::IgnoreLink => None,
     }
 }
 
 /// Entries that are never read, wherever files come from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum PassedOver {
+pub enum SkippedEntry {
     Link,
     Submodule,
     /// A folder more than [`super::DEPTH_MAX`] levels down.
@@ -267,7 +270,7 @@ pub enum PassedOver {
     OddName,
 }
 
-impl PassedOver {
+impl SkippedEntry {
     /// Returns the note that reports the skipped entry.
     pub fn note(self, path: &str) -> Violation {
         let (rule, message) = match self {
@@ -280,6 +283,6 @@ impl PassedOver {
                 (&rules::FILE_NAME, "the name is not UTF-8, so the file can't be read; rename it")
             }
         };
-        Violation::of(rule, path, (0, 0), message)
+        Violation::new(rule, path, (0, 0), message)
     }
 }

@@ -33,7 +33,7 @@ impl Limits {
 
 /// Tree entry that matters to a source.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Entry {
+pub(super) enum SourceEntry {
     Manifest(Oid),
     Ignore(Oid),
     /// An ignore file that is a link: its rules are not in the commit.
@@ -51,13 +51,13 @@ pub(super) struct Walk<'r> {
     limits: Limits,
     entries: usize,
     path_bytes: usize,
-    pub(super) changes: Vec<(Arc<str>, Option<Entry>)>,
+    pub(super) changes: Vec<(Arc<str>, Option<SourceEntry>)>,
     /// Set if a name on either side is not UTF-8, so that two paths may look the same.
     pub(super) has_odd_names: bool,
 }
 
 #[derive(Clone, Copy)]
-pub(super) struct At<'p> {
+pub(super) struct FolderPosition<'p> {
     /// Path with a trailing slash; empty for the root.
     pub(super) prefix: &'p str,
     pub(super) depth: usize,
@@ -75,10 +75,10 @@ impl<'r> Walk<'r> {
         &mut self,
         old: Option<&Tree<'_>>,
         new: Option<&Tree<'_>>,
-        at: At<'_>,
+        at: FolderPosition<'_>,
     ) -> Result<(), ReadError> {
         if at.depth > DEPTH_MAX {
-            self.changes.push((at.prefix.trim_end_matches('/').into(), new.map(|_| Entry::TooDeep)));
+            self.changes.push((at.prefix.trim_end_matches('/').into(), new.map(|_| SourceEntry::TooDeep)));
             return Ok(());
         }
         for side in [Side::Old, Side::New] {
@@ -100,7 +100,7 @@ impl<'r> Walk<'r> {
         side: Side,
         item: &git2::TreeEntry<'_>,
         twin: Option<&git2::TreeEntry<'_>>,
-        at: At<'_>,
+        at: FolderPosition<'_>,
     ) -> Result<(), ReadError> {
         let name = String::from_utf8_lossy(item.name_bytes());
         let odd = at.odd || matches!(name, std::borrow::Cow::Owned(_));
@@ -109,15 +109,17 @@ impl<'r> Walk<'r> {
         self.count(&path)?;
         let twin_tree = self.subtree(twin)?;
         let prefix = format!("{path}/");
-        let below = At { prefix: &prefix, depth: at.depth + 1, odd };
+        let below = FolderPosition { prefix: &prefix, depth: at.depth + 1, odd };
         match (side, self.subtree(Some(item))?) {
             // Folders on both sides are compared once, from the new side.
             (Side::Old, Some(_)) if twin_tree.is_some() => {}
             (Side::Old, Some(tree)) => self.compare(Some(&tree), None, below)?,
             (Side::New, Some(tree)) => self.compare(twin_tree.as_ref(), Some(&tree), below)?,
             (Side::Old, None) => self.changes.push((path.into(), None)),
-            (Side::New, None) => match entry_of(&name, item) {
-                Some(Entry::Manifest(_)) if odd => self.changes.push((path.into(), Some(Entry::OddName))),
+            (Side::New, None) => match classify_entry(&name, item) {
+                Some(SourceEntry::Manifest(_)) if odd => {
+                    self.changes.push((path.into(), Some(SourceEntry::OddName)))
+                }
                 Some(entry) => self.changes.push((path.into(), Some(entry))),
                 None => {}
             },
@@ -154,16 +156,16 @@ enum Side {
 }
 
 /// Classifies an entry that is not a folder.
-pub(super) fn entry_of(name: &str, item: &git2::TreeEntry<'_>) -> Option<Entry> {
+pub(super) fn classify_entry(name: &str, item: &git2::TreeEntry<'_>) -> Option<SourceEntry> {
     const LINK: i32 = 0o120_000;
     match item.kind() {
-        Some(git2::ObjectType::Commit) => Some(Entry::Submodule),
+        Some(git2::ObjectType::Commit) => Some(SourceEntry::Submodule),
         Some(git2::ObjectType::Blob) if item.filemode() == LINK && name == FILE_NAME => {
-            Some(Entry::IgnoreLink)
+            Some(SourceEntry::IgnoreLink)
         }
-        Some(git2::ObjectType::Blob) if item.filemode() == LINK => Some(Entry::Link),
-        Some(git2::ObjectType::Blob) if name == FILE_NAME => Some(Entry::Ignore(item.id())),
-        Some(git2::ObjectType::Blob) if is_manifest_path(name) => Some(Entry::Manifest(item.id())),
+        Some(git2::ObjectType::Blob) if item.filemode() == LINK => Some(SourceEntry::Link),
+        Some(git2::ObjectType::Blob) if name == FILE_NAME => Some(SourceEntry::Ignore(item.id())),
+        Some(git2::ObjectType::Blob) if is_manifest_path(name) => Some(SourceEntry::Manifest(item.id())),
         _ => None,
     }
 }

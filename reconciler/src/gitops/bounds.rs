@@ -85,7 +85,8 @@ mod tests {
     use schema::kinds::Kind;
     use schema::meta::ObjectRef;
     use schema::records::{
-        ChangeCounts, HeldPrune, PlanRecord, Quarantine, SourceError, SourceErrorKind, SourceState, Waiting,
+        ChangeCounts, HeldPrune, PlanRecord, Quarantine, SourceError, SourceErrorKind, SourceState,
+        WaitingObject,
     };
     use schema::violation::Severity;
 
@@ -117,7 +118,8 @@ mod tests {
 
     /// Builds a status with `text` in every field and lists of `count` items.
     fn status_of(text: &str, count: usize) -> SourceStatus {
-        let waiting = Waiting { object: object(text), on: object(text), why: text.to_owned(), since: None };
+        let waiting =
+            WaitingObject { object: object(text), on: object(text), why: text.to_owned(), since: None };
         SourceStatus {
             released_at: None,
             name: "main".to_owned(),

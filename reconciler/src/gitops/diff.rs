@@ -10,8 +10,8 @@ use schema::content_refs::{BlobRef, Files, parse_object_path};
 use schema::kinds::Resource;
 use schema::meta::ObjectMeta;
 use schema::secrets::{
-    holds_secret, is_called_pass, is_plain_text, is_plain_value, is_secret_flag, is_secret_name,
-    is_secret_text, is_wordy_field,
+    holds_secret, is_checked_by_word, is_pass_state_name, is_plain_text, is_plain_value, is_secret_flag,
+    is_secret_name, is_secret_text,
 };
 use schema::violation::{OwnedStep, Path};
 use serde_json::{Map, Value};
@@ -80,7 +80,7 @@ pub fn brief(value: Option<&Value>) -> String {
 /// Returns all fields in which two versions differ, in order of their paths.
 pub fn changes(before: (&ObjectMeta, &Resource), after: (&ObjectMeta, &Resource)) -> Vec<FieldChange> {
     let mut walk = Walk { steps: Vec::new(), found: Vec::new() };
-    walk.compare(Some(&as_json(before)), Some(&as_json(after)), Place::Open);
+    walk.compare(Some(&as_json(before)), Some(&as_json(after)), Visibility::Open);
     walk.found
 }
 
@@ -118,7 +118,7 @@ struct Walk {
 }
 
 impl Walk {
-    fn compare(&mut self, from: Option<&Value>, to: Option<&Value>, place: Place) {
+    fn compare(&mut self, from: Option<&Value>, to: Option<&Value>, place: Visibility) {
         if from == to {
             return;
         }
@@ -128,7 +128,7 @@ impl Walk {
                     let (before, after) = (old.get(key), new.get(key));
                     // Most fields did not change, and the check for a secret is slow.
                     if before != after {
-                        let place = place.of_entry(old, key).max(place.of_entry(new, key));
+                        let place = place.for_entry(old, key).max(place.for_entry(new, key));
                         self.below(OwnedStep::Field(key.clone()), before, after, place);
                     }
                 }
@@ -138,8 +138,8 @@ impl Walk {
                     let from = before.and_then(|at| old.get(at));
                     let to = after.and_then(|at| new.get(at));
                     if from != to {
-                        let was = before.map_or(place, |index| place.of_item(old, index));
-                        let place = after.map_or(was, |index| was.of_item(new, index));
+                        let was = before.map_or(place, |index| place.for_item(old, index));
+                        let place = after.map_or(was, |index| was.for_item(new, index));
                         self.below(OwnedStep::Index(step), from, to, place);
                     }
                 }
@@ -148,21 +148,21 @@ impl Walk {
         }
     }
 
-    fn below(&mut self, step: OwnedStep, from: Option<&Value>, to: Option<&Value>, place: Place) {
+    fn below(&mut self, step: OwnedStep, from: Option<&Value>, to: Option<&Value>, place: Visibility) {
         self.steps.push(step);
         self.compare(from, to, place);
         self.steps.pop();
     }
 
-    fn change(&self, from: Option<&Value>, to: Option<&Value>, place: Place) -> FieldChange {
+    fn change(&self, from: Option<&Value>, to: Option<&Value>, place: Visibility) -> FieldChange {
         let scalar = |value: Option<&Value>| value.is_none_or(|v| !v.is_object() && !v.is_array());
         let text = |value: Option<&Value>| value.and_then(Value::as_str).is_some_and(is_secret_text);
         let scalars = scalar(from) && scalar(to);
         // If one side looks like a secret, the other is one, too.
-        let place = if scalars && (text(from) || text(to)) { Place::Secret } else { place };
+        let place = if scalars && (text(from) || text(to)) { Visibility::Secret } else { place };
         let [from, to] = [from, to].map(|value| value.map(|value| place.shown(value)));
         // Equal once shown: the difference is hidden.
-        let hidden = scalars && (place == Place::Secret || from == to);
+        let hidden = scalars && (place == Visibility::Secret || from == to);
         FieldChange { steps: self.steps.clone(), from, to, hidden }
     }
 }
@@ -216,7 +216,7 @@ pub const HIDDEN: &str = "(hidden)";
 
 /// Visibility of values at a place.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Place {
+pub enum Visibility {
     /// Shows everything that does not look like a secret.
     Open,
     /// Shows text in which no word could be a secret: a command, a note.
@@ -225,10 +225,10 @@ pub enum Place {
     Secret,
 }
 
-impl Place {
+impl Visibility {
     /// Returns the visibility below `key` of `map`: by the key itself, or by the name next to a value. Values of
     /// variables and headers are shown only if they have a plain shape.
-    pub fn of_entry(self, map: &Map<String, Value>, key: &str) -> Self {
+    pub fn for_entry(self, map: &Map<String, Value>, key: &str) -> Self {
         let text = map.get(key).and_then(Value::as_str);
         let named = ["name", "key"].into_iter().find_map(|name| map.get(name).and_then(Value::as_str));
         let is_secret = match (key, named, text) {
@@ -236,20 +236,20 @@ impl Place {
             ("value", Some(name), None) => is_secret_name(name),
             (_, _, Some(text)) => holds_secret(key, text),
             // A workflow state of this name.
-            _ if is_called_pass(key) && map.get(key).is_some_and(Value::is_object) => false,
+            _ if is_pass_state_name(key) && map.get(key).is_some_and(Value::is_object) => false,
             _ => is_secret_name(key),
         };
         match is_secret {
             true => Self::Secret,
             // `secret: {secretName: db}` names a secret without containing it.
-            false if is_wordy_field(key) || self == Self::Words => Self::Words,
+            false if is_checked_by_word(key) || self == Self::Words => Self::Words,
             false => Self::Open,
         }
     }
 
     /// Returns the visibility of item `index` of `list`: it may be the value of the flag before it, as in
     /// `["--password", "x"]`.
-    pub fn of_item(self, list: &[Value], index: usize) -> Self {
+    pub fn for_item(self, list: &[Value], index: usize) -> Self {
         let before = index.checked_sub(1).and_then(|before| list.get(before)).and_then(Value::as_str);
         if before.is_some_and(is_secret_flag) { Self::Secret } else { self }
     }
@@ -262,12 +262,12 @@ impl Place {
             Value::Number(_) | Value::Bool(_) if self == Self::Secret => Value::from(HIDDEN),
             Value::Array(list) => {
                 let items = list.iter().enumerate();
-                items.map(|(index, item)| self.of_item(list, index).shown(item)).collect()
+                items.map(|(index, item)| self.for_item(list, index).shown(item)).collect()
             }
             Value::Object(map) => {
                 let below = map.iter();
                 Value::Object(
-                    below.map(|(key, below)| (key.clone(), self.of_entry(map, key).shown(below))).collect(),
+                    below.map(|(key, below)| (key.clone(), self.for_entry(map, key).shown(below))).collect(),
                 )
             }
             other => other.clone(),
@@ -388,7 +388,7 @@ mod secrets_tests {
             json!({"runCommands": [format!("export K={canary}")]}),
             json!({"env": [{"name": "KEY", "value": format!("-----BEGIN AGE ENCRYPTED FILE-----\n{canary}")}]}),
         ] {
-            assert!(!Place::Open.shown(&value).to_string().contains(canary), "{value}");
+            assert!(!Visibility::Open.shown(&value).to_string().contains(canary), "{value}");
         }
     }
 
@@ -400,7 +400,7 @@ mod secrets_tests {
             json!({"command": ["curl", "--user", "bob:12345"]}),
             json!({"command": ["sh", "-c", "curl -u bob:12345 http://web"]}),
         ] {
-            assert!(!Place::Open.shown(&value).to_string().contains("12345"), "{value}");
+            assert!(!Visibility::Open.shown(&value).to_string().contains("12345"), "{value}");
         }
     }
 
@@ -416,21 +416,21 @@ mod secrets_tests {
             ("DB_PASSWORD_FILE", "Tr0ub4dor&3"),
         ] {
             let env = json!({"env": [{"name": name, "value": value}]});
-            assert_eq!(Place::Open.shown(&env)["env"][0]["value"], HIDDEN, "{name}={value}");
+            assert_eq!(Visibility::Open.shown(&env)["env"][0]["value"], HIDDEN, "{name}={value}");
         }
         for (name, value) in
             [("LOG_LEVEL", "INFO"), ("PORT", "8080"), ("DB_HOST", "db.default"), ("ON", "true")]
         {
             let env = json!({"env": [{"name": name, "value": value}]});
-            assert_eq!(Place::Open.shown(&env), env);
+            assert_eq!(Visibility::Open.shown(&env), env);
         }
     }
 
     #[test]
     fn a_state_that_is_called_after_its_type_is_shown() {
         let states = json!({"states": {"Pass": {"type": "Pass", "end": true}}});
-        assert_eq!(Place::Open.shown(&states), states);
-        assert_eq!(Place::Open.shown(&json!({"Pass": "Canary"})), json!({"Pass": HIDDEN}));
+        assert_eq!(Visibility::Open.shown(&states), states);
+        assert_eq!(Visibility::Open.shown(&json!({"Pass": "Canary"})), json!({"Pass": HIDDEN}));
     }
 
     #[test]
@@ -441,6 +441,6 @@ mod secrets_tests {
             "image": "registry.example:5000/app@sha256:ab",
             "args": ["--listen=0.0.0.0:80", "http://web:8080/path"],
         });
-        assert_eq!(Place::Open.shown(&value), value);
+        assert_eq!(Visibility::Open.shown(&value), value);
     }
 }

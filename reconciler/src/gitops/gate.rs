@@ -11,7 +11,7 @@ use std::collections::BTreeMap;
 use jiff::{SignedDuration, Timestamp};
 use schema::meta::ObjectRef;
 use schema::object::Object;
-use schema::records::{SourceStatus, Waiting};
+use schema::records::{SourceStatus, WaitingObject};
 use schema::snapshot::Snapshot;
 
 use super::plan::{Act, Step, SyncPlan};
@@ -28,7 +28,7 @@ const IS_APPLIED: &str = "it is being applied";
 
 /// State of an earlier step's object.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Before {
+enum EarlierStep {
     /// Written by this plan.
     Written,
     /// Waits for dependencies of its own.
@@ -45,7 +45,7 @@ pub fn gate(mut plan: SyncPlan, snapshot: &Snapshot, source: &str, now: Timestam
         return plan;
     }
     let known = snapshot.sources.get(source).map(|status| &status.value);
-    let mut before: BTreeMap<ObjectRef, Before> = BTreeMap::new();
+    let mut before: BTreeMap<ObjectRef, EarlierStep> = BTreeMap::new();
     let mut steps = Vec::with_capacity(plan.steps.len());
     for step in plan.steps {
         let (Act::Create(object) | Act::Replace(object)) = &step.act else {
@@ -54,7 +54,7 @@ pub fn gate(mut plan: SyncPlan, snapshot: &Snapshot, source: &str, now: Timestam
         };
         let wait = blocked(snapshot, &before, object).map(|(on, why)| {
             let since = since(known, &step.object, &on, &why, now);
-            Waiting { object: step.object.clone(), on, why, since: Some(since) }
+            WaitingObject { object: step.object.clone(), on, why, since: Some(since) }
         });
         let wait = match wait.map(|wait| (deadline(snapshot, &wait, now), wait)) {
             Some((Some(ends_at), wait)) if ends_at <= now => {
@@ -71,10 +71,10 @@ pub fn gate(mut plan: SyncPlan, snapshot: &Snapshot, source: &str, now: Timestam
             Some(wait) => {
                 plan.waiting.push(wait);
                 plan.owned -= u64::from(matches!(step.act, Act::Create(_)));
-                before.insert(step.object, Before::Waits);
+                before.insert(step.object, EarlierStep::Waits);
             }
             None => {
-                before.insert(step.object.clone(), Before::Written);
+                before.insert(step.object.clone(), EarlierStep::Written);
                 steps.push(step);
             }
         }
@@ -95,11 +95,11 @@ fn since(
 ) -> Timestamp {
     let Some(known) = known else { return now };
     let is_truncated = known.waiting_total > known.waiting.len() as u64;
-    let waits = |wait: &&Waiting| wait.object == *object && wait.why != REMOVED_LAST;
+    let waits = |wait: &&WaitingObject| wait.object == *object && wait.why != REMOVED_LAST;
     // A status lists only the first waits. Others have waited as long as those for the same object.
-    let alike = |wait: &&Waiting| is_truncated && wait.on == *on && wait.why != REMOVED_LAST;
+    let alike = |wait: &&WaitingObject| is_truncated && wait.on == *on && wait.why != REMOVED_LAST;
     let before = known.waiting.iter().find(waits).or_else(|| known.waiting.iter().rfind(alike));
-    let goes_on = |before: &&Waiting| {
+    let goes_on = |before: &&WaitingObject| {
         (before.why == WAITS_ITSELF) == (why == WAITS_ITSELF)
             && (before.why == IS_APPLIED || why != IS_APPLIED)
     };
@@ -107,10 +107,10 @@ fn since(
 }
 
 /// Returns the end of a wait unless the dependency makes progress; `None` while that waits itself, and for a removal.
-pub(super) fn deadline(snapshot: &Snapshot, wait: &Waiting, now: Timestamp) -> Option<Timestamp> {
+pub(super) fn deadline(snapshot: &Snapshot, wait: &WaitingObject, now: Timestamp) -> Option<Timestamp> {
     let since = wait.since.filter(|_| wait.why != WAITS_ITSELF)?;
     let since = progress(snapshot, &wait.on, now).map_or(since, |progress| progress.max(since));
-    since.checked_add(patience(snapshot, &wait.on)).ok()
+    since.checked_add(progress_deadline(snapshot, &wait.on)).ok()
 }
 
 /// Time of an object's last progress towards health; an object without pods makes progress with the pods of its
@@ -128,7 +128,7 @@ fn progress(snapshot: &Snapshot, object: &ObjectRef, now: Timestamp) -> Option<T
 }
 
 /// Returns the time that an object may go without progress.
-pub(super) fn patience(snapshot: &Snapshot, object: &ObjectRef) -> SignedDuration {
+pub(super) fn progress_deadline(snapshot: &Snapshot, object: &ObjectRef) -> SignedDuration {
     let default = || snapshot.cluster().defaults.progress_deadline_seconds;
     let live = snapshot.objects.get(object);
     let seconds = live.map_or_else(default, |live| deadline_seconds(snapshot, &live.value));
@@ -143,10 +143,10 @@ fn keep_removals(plan: &mut SyncPlan, snapshot: &Snapshot) {
     // True if all takers only share the resource.
     let mut taken: BTreeMap<_, bool> = BTreeMap::new();
     for used in plan.steps.iter().filter_map(Step::object_after).flat_map(|object| has(object)) {
-        *taken.entry(used.what).or_insert(true) &= used.shares;
+        *taken.entry(used.resource).or_insert(true) &= used.shares;
     }
     let is_taken = |live: &Object| {
-        has(live).any(|used| taken.get(&used.what).is_some_and(|shared| !(used.shares && *shared)))
+        has(live).any(|used| taken.get(&used.resource).is_some_and(|shared| !(used.shares && *shared)))
     };
     let stays = |step: &Step| {
         let live = snapshot.objects.get(&step.object);
@@ -155,7 +155,7 @@ fn keep_removals(plan: &mut SyncPlan, snapshot: &Snapshot) {
     let (kept, steps): (Vec<Step>, Vec<Step>) = std::mem::take(&mut plan.steps).into_iter().partition(stays);
     plan.steps = steps;
     plan.owned += kept.len() as u64;
-    plan.waiting.extend(kept.into_iter().map(|step| Waiting {
+    plan.waiting.extend(kept.into_iter().map(|step| WaitingObject {
         object: step.object,
         on: first.clone(),
         why: REMOVED_LAST.to_owned(),
@@ -166,13 +166,13 @@ fn keep_removals(plan: &mut SyncPlan, snapshot: &Snapshot) {
 /// Returns the first dependency that is not healthy, with the reason.
 fn blocked(
     snapshot: &Snapshot,
-    before: &BTreeMap<ObjectRef, Before>,
+    before: &BTreeMap<ObjectRef, EarlierStep>,
     object: &Object,
 ) -> Option<(ObjectRef, String)> {
     dependencies(&object.metadata).find_map(|on| {
         let why = match (before.get(&on), snapshot.objects.get(&on)) {
-            (Some(Before::Waits), _) => Some(WAITS_ITSELF.to_owned()),
-            (Some(Before::Written), _) => Some(IS_APPLIED.to_owned()),
+            (Some(EarlierStep::Waits), _) => Some(WAITS_ITSELF.to_owned()),
+            (Some(EarlierStep::Written), _) => Some(IS_APPLIED.to_owned()),
             (None, Some(live)) => trouble(snapshot, &live.value),
             (None, None) => Some("it is not there".to_owned()),
         };

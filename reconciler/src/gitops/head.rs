@@ -19,7 +19,7 @@ use super::load::truncated::Homes;
 use super::load::{Manifests, truncated};
 use super::plan::SyncPlan;
 use super::prune::Lineage;
-use super::read::{Loaded, read_commit, read_lineage};
+use super::read::{LoadedCommit, read_commit, read_lineage};
 use super::review::{plan_hash, same_hash, short_hash};
 use crate::blobs::BlobStore;
 use crate::git;
@@ -35,7 +35,7 @@ pub(super) struct Head {
     /// Content that manifests name, for agents.
     blobs: BlobStore,
     /// The commit loaded last.
-    loaded: Option<Loaded>,
+    loaded: Option<LoadedCommit>,
     /// Set if something was fetched since the mirror was last tidied.
     fetched: bool,
     /// Commit and time of the last rebuild.
@@ -48,13 +48,13 @@ impl Head {
         Self { remote: Remote::new(config, state_dir), blobs, loaded: None, fetched: false, rebuilt: None }
     }
 
-    pub(super) fn loaded(&self) -> Option<&Loaded> {
+    pub(super) fn loaded(&self) -> Option<&LoadedCommit> {
         self.loaded.as_ref()
     }
 
     /// Queries the remote, and reads its commit if it is a new one. `applied` is the commit in the status; `live`
     /// returns the commits of the live objects.
-    pub(super) async fn look(
+    pub(super) async fn refresh(
         &mut self,
         applied: Option<String>,
         live: impl FnOnce() -> BTreeSet<String>,
@@ -92,7 +92,7 @@ impl Head {
     /// Determines the ancestry of `base` and `commits` relative to `loaded`.
     pub(super) async fn lineage(
         &self,
-        loaded: &Loaded,
+        loaded: &LoadedCommit,
         base: Option<String>,
         commits: BTreeSet<String>,
     ) -> Result<Lineage, GitError> {
@@ -106,7 +106,7 @@ impl Head {
     /// Returns the files of `loaded`, with truncated ones marked. `whole` is as for [`truncated::marked`].
     pub(super) async fn manifests(
         &self,
-        loaded: &Loaded,
+        loaded: &LoadedCommit,
         whole: Option<String>,
         homes: Homes,
     ) -> Result<Manifests, GitError> {
@@ -123,7 +123,7 @@ impl Head {
     /// previous commit.
     pub(super) async fn plan_record(
         &self,
-        begun: Begun,
+        begun: StartedPlan,
         applied: Option<String>,
     ) -> Result<PlanRecord, GitError> {
         let mirror = self.remote.mirror().clone();
@@ -152,7 +152,7 @@ impl Head {
         self.rebuilt.is_none_or(|(before, at)| before != head || at.elapsed() > REBUILD_AGAIN)
     }
 
-    async fn read(&self, head: Oid, applied: Option<String>) -> Result<Loaded, GitError> {
+    async fn read(&self, head: Oid, applied: Option<String>) -> Result<LoadedCommit, GitError> {
         let (mirror, before) = (self.remote.mirror().clone(), self.loaded.clone());
         let blobs = self.blobs.clone();
         self.blocking(move || read_commit(&mirror, head, before.as_ref(), applied.as_deref(), &blobs)).await
@@ -174,22 +174,22 @@ impl Head {
 
 /// The first plan of a source's newest commit.
 #[derive(Debug, Default)]
-pub(super) struct Planned {
-    first: Option<Begun>,
+pub(super) struct FirstPlan {
+    first: Option<StartedPlan>,
 }
 
 /// The plan that a commit was started with.
 #[derive(Debug, Clone)]
-pub(super) struct Begun {
+pub(super) struct StartedPlan {
     commit: Oid,
     /// Fence by which this process led at that time.
     fence: Fence,
     hash: String,
     /// Set if a part of the commit may have been applied before, by a process that ended or another leader.
-    may_be_rest: bool,
+    may_be_partial: bool,
 }
 
-impl Planned {
+impl FirstPlan {
     /// Keeps the first plan of a commit: after a conflict, or while objects wait for others, a later plan is only
     /// the rest.
     pub(super) fn begin(
@@ -202,19 +202,24 @@ impl Planned {
         let led_since = self.first.as_ref().filter(|known| known.fence == fence);
         if led_since.is_none_or(|known| known.commit != commit) {
             let may_be_rest = led_since.is_none();
-            self.first = Some(Begun { commit, fence, hash: plan_hash(plan, live), may_be_rest });
+            self.first =
+                Some(StartedPlan { commit, fence, hash: plan_hash(plan, live), may_be_partial: may_be_rest });
         }
     }
 
     /// Returns the first plan of `commit`.
-    pub(super) fn of(&self, commit: Oid) -> Option<Begun> {
+    pub(super) fn for_commit(&self, commit: Oid) -> Option<StartedPlan> {
         self.first.clone().filter(|known| known.commit == commit)
     }
 }
 
 /// Builds the record of an executed plan. `applied` is the commit before it.
-pub(super) fn record(mirror: &Mirror, begun: Begun, applied: Option<&str>) -> Result<PlanRecord, GitError> {
-    let Begun { commit, hash, may_be_rest, .. } = begun;
+pub(super) fn record(
+    mirror: &Mirror,
+    begun: StartedPlan,
+    applied: Option<&str>,
+) -> Result<PlanRecord, GitError> {
+    let StartedPlan { commit, hash, may_be_partial: may_be_rest, .. } = begun;
     let Some(applied) = applied else {
         let why = "the first commit that is applied here".to_owned();
         return Ok(PlanRecord { hash, reviewed: None, matches: None, why });

@@ -13,18 +13,18 @@ use schema::kinds::Resource;
 use schema::manifest::Layout;
 use schema::meta::ObjectRef;
 use schema::object::{Object, short_commit};
-use schema::snapshot::{Table, Versioned};
+use schema::snapshot::{Table, VersionedValue};
 use schema::violation::{Severity, Violation};
 
-use super::check::homes_in_question;
+use super::check::homes_of_absent;
 use super::load::definitions::with_definitions;
 use super::load::files::{self, HashedContent, InCommit, SourceFolder};
 use super::load::spread::spread;
 use super::load::truncated;
 use super::load::{self, Layouts, Manifests, python};
-use super::plan::{Act, HeldOf, Situation, SyncPlan, plan};
+use super::plan::{Act, PlanInput, PruneBaseline, SyncPlan, plan};
 use super::prune::Lineage;
-use super::review::{Frame, Review, Room, WorkflowTests, review};
+use super::review::{NodeRoom, Review, ReviewContext, WorkflowTests, review};
 use crate::git::content::{self, ContentError};
 use crate::git::{self, CommitMeta, Listing, ReadError, Relation};
 use crate::plural::plural;
@@ -55,12 +55,12 @@ pub struct Request<'a> {
     /// Set if the head replaces the base, as after a force push, instead of being merged into it.
     pub in_place: bool,
     /// Applied state; `None` for the result of applying `base`.
-    pub live: Option<Live>,
+    pub live: Option<LiveState>,
 }
 
 /// Present state, as a server reports it.
 #[derive(Debug, Clone, Default)]
-pub struct Live {
+pub struct LiveState {
     /// Objects of all sources.
     pub objects: Table<ObjectRef, Object>,
     /// Applied commit of the source.
@@ -70,9 +70,9 @@ pub struct Live {
     /// Newest commit that was applied completely.
     pub whole: Option<String>,
     /// Baseline of the prune that is still held.
-    pub held: Option<HeldOf>,
+    pub held: Option<PruneBaseline>,
     /// Nodes that are alive.
-    pub nodes: Vec<Room>,
+    pub nodes: Vec<NodeRoom>,
     /// Running pods of each workload, whatever number Git asks for.
     pub running: BTreeMap<ObjectRef, u32>,
 }
@@ -137,7 +137,7 @@ pub fn compare(request: &Request<'_>) -> Result<Review, OfflineError> {
             (live.objects.clone(), Some(live.nodes.as_slice()), applied.unwrap_or("nothing").to_owned())
         }
         (None, before) => {
-            let objects = |read: &Read| objects_of(request.source, &read.commit, &read.manifests);
+            let objects = |read: &ParsedCommit| objects_of(request.source, &read.commit, &read.manifests);
             let (live, broken) = before.as_ref().map(objects).unwrap_or_default();
             notes.extend(broken.iter().map(|(file, rule)| {
                 format!("the base's file {file} can't be applied ({rule}): what it holds counts as new")
@@ -148,11 +148,11 @@ pub fn compare(request: &Request<'_>) -> Result<Review, OfflineError> {
     if let (Some(_), Some(applied)) = (&request.live, applied) {
         notes.push(format!("against what is applied now: commit {}", short_commit(applied)));
     }
-    let homes = homes_in_question(request.source, &after.manifests, &live);
+    let homes = homes_of_absent(request.source, &after.manifests, &live);
     let lineage = lineage(&repository, request, truncated::commits(&homes), &after, base);
     let homes = truncated::with_siblings(homes, request.source, &live);
     let whole = request.live.as_ref().map_or_else(|| lineage.base.clone(), |live| live.whole.clone());
-    let situation = Situation {
+    let situation = PlanInput {
         source: request.source.to_owned(),
         commit: Arc::new(CommitMeta { id: head.to_string(), ..(*after.commit).clone() }),
         manifests: truncated::marked(&repository, effective, &after.manifests, whole.as_deref(), &homes),
@@ -165,10 +165,10 @@ pub fn compare(request: &Request<'_>) -> Result<Review, OfflineError> {
         service_cidr: None,
         incomplete: None,
     };
-    let decided = if request.strict { plan(&situation).strictly() } else { plan(&situation) };
+    let decided = if request.strict { plan(&situation).all_or_nothing() } else { plan(&situation) };
     notes.extend(decided.refused.then(|| refused(decided.quarantined.len())));
     let running = request.live.as_ref().map(|live| live.running.clone()).unwrap_or_default();
-    let frame = Frame { base: &base_name, nodes, running: &running, notes: &notes };
+    let frame = ReviewContext { base: &base_name, nodes, running: &running, notes: &notes };
     let mut review = review(&situation, &decided, &frame);
     review.violations.extend(after.listing.notes.iter().cloned());
     review.violations.extend(python_errors(&repository, effective, &after.manifests));
@@ -209,7 +209,7 @@ fn workflow_tests(
         let bytes = git::blob(repository, blob).ok()??;
         Some(String::from_utf8_lossy(&bytes).into_owned())
     };
-    let limits = FunctionLimits::of(manifests.values().flat_map(|file| &file.documents));
+    let limits = FunctionLimits::from_documents(manifests.values().flat_map(|file| &file.documents));
     violations.extend(cases::unused(manifests.iter().map(|(file, loaded)| (&**file, &**loaded)), text));
     let mut all = Vec::new();
     for (manifest, loaded) in manifests.iter().filter(|(_, loaded)| !loaded.has_errors()) {
@@ -307,7 +307,7 @@ fn conflicts(index: &git2::Index) -> String {
 }
 
 /// Parsed files of a commit.
-struct Read {
+struct ParsedCommit {
     commit: Arc<CommitMeta>,
     listing: Listing,
     /// Files as parsed: the same for the same blob, whatever is next to it.
@@ -327,8 +327,8 @@ fn read(
     commit: Oid,
     (source, folder): (&str, &str),
     base: Option<Oid>,
-    before: Option<&Read>,
-) -> Result<Read, OfflineError> {
+    before: Option<&ParsedCommit>,
+) -> Result<ParsedCommit, OfflineError> {
     let unread = |error| match error {
         ReadError::Git(error) => OfflineError::Read(error),
         why => OfflineError::Commit { commit: short_commit(&commit.to_string()).to_owned(), why },
@@ -366,19 +366,19 @@ fn read(
         other => OfflineError::Read(git2::Error::from_str(&other.to_string())),
     })?;
     let known = lookup.now;
-    Ok(Read { commit: Arc::new(meta), listing, parsed, manifests, known, layouts })
+    Ok(ParsedCommit { commit: Arc::new(meta), listing, parsed, manifests, known, layouts })
 }
 
 /// Files that can't be applied, with the violated rule.
-type Broken = BTreeMap<Arc<str>, String>;
+type BrokenFiles = BTreeMap<Arc<str>, String>;
 
 /// Returns etcd's objects after applying a whole commit to an empty cluster, and the files that are not part of it.
 pub(super) fn objects_of(
     source: &str,
     commit: &Arc<CommitMeta>,
     manifests: &Manifests,
-) -> (Table<ObjectRef, Object>, Broken) {
-    let situation = Situation {
+) -> (Table<ObjectRef, Object>, BrokenFiles) {
+    let situation = PlanInput {
         source: source.to_owned(),
         commit: Arc::clone(commit),
         manifests: manifests.clone(),
@@ -395,7 +395,7 @@ pub(super) fn objects_of(
     let objects = steps.into_iter().filter_map(|step| match step.act {
         Act::Create(object) | Act::Update(object) | Act::Replace(object) => {
             let value = Arc::unwrap_or_clone(object);
-            Some((step.object, Arc::new(Versioned { value, create_revision: 1, mod_revision: 1 })))
+            Some((step.object, Arc::new(VersionedValue { value, create_revision: 1, mod_revision: 1 })))
         }
         Act::Delete => None,
     });
@@ -411,7 +411,7 @@ fn lineage(
     repository: &Repository,
     request: &Request<'_>,
     mut commits: BTreeSet<String>,
-    after: &Read,
+    after: &ParsedCommit,
     base: Option<Oid>,
 ) -> Lineage {
     let newest = match &request.live {
@@ -442,8 +442,8 @@ fn changed_files(repository: &Repository, commits: (Oid, Oid), folder: &str) -> 
 
 /// Finds the lines of changed fields, as far as that is cheap: files that did not change, but name content that
 /// did, are read once more.
-fn locate(repository: &Repository, after: Read, review: &mut Review) {
-    let Read { listing, mut layouts, .. } = after;
+fn locate(repository: &Repository, after: ParsedCommit, review: &mut Review) {
+    let ParsedCommit { listing, mut layouts, .. } = after;
     let mut missing = BTreeSet::new();
     review.locate(|file, _, _| {
         if !layouts.contains_key(file) {

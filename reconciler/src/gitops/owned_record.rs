@@ -15,7 +15,7 @@ use serde::{Deserialize, Serialize};
 use serde_with::skip_serializing_none;
 use sha2::{Digest as _, Sha256};
 
-use super::plan::{Act, Kept, Situation, SyncPlan};
+use super::plan::{Act, LostObject, PlanInput, SyncPlan};
 use super::prune::{Prune, is_protected};
 
 /// The file, and the parts of it that are needed all the time.
@@ -24,10 +24,10 @@ pub(super) struct OwnedRecord {
     /// Digest of the bytes last written.
     written: Option<[u8; 32]>,
     /// Inputs of the bytes last written.
-    made_of: Option<MadeOf>,
+    made_of: Option<RecordInputs>,
     is_read: bool,
     /// Objects that a lost etcd held, and that no commit has named again or removed.
-    pub(super) lost: BTreeMap<ObjectRef, Kept>,
+    pub(super) lost: BTreeMap<ObjectRef, LostObject>,
     /// Number of owned objects that a held prune was measured against.
     pub(super) held_of: Option<u64>,
     /// Newest commit whose removals were all done.
@@ -35,9 +35,9 @@ pub(super) struct OwnedRecord {
 }
 
 /// Inputs from which the whole record follows, if nothing is created.
-struct MadeOf {
+struct RecordInputs {
     live: Table<ObjectRef, Object>,
-    lost: BTreeMap<ObjectRef, Kept>,
+    lost: BTreeMap<ObjectRef, LostObject>,
     held_of: Option<u64>,
     base: Option<String>,
 }
@@ -57,7 +57,7 @@ struct Record {
 #[skip_serializing_none]
 #[derive(Debug, Default, Serialize)]
 #[serde(rename_all = "camelCase")]
-struct Written<'a> {
+struct RecordRef<'a> {
     owned: BTreeMap<&'a str, Vec<&'a ObjectRef>>,
     lost: BTreeMap<&'a str, Vec<&'a ObjectRef>>,
     protected: Vec<&'a ObjectRef>,
@@ -81,7 +81,7 @@ impl OwnedRecord {
 
     /// Loads the objects that etcd does not know. `is_new`: etcd knows nothing of the source at all, so everything
     /// that the source owned there is lost.
-    pub(super) async fn recall(
+    pub(super) async fn load_lost(
         &mut self,
         is_new: bool,
         live: &Table<ObjectRef, Object>,
@@ -104,7 +104,7 @@ impl OwnedRecord {
         let owned = if is_new { owned } else { BTreeMap::new() };
         for (commit, objects) in owned.into_iter().chain(lost) {
             for object in objects.into_iter().filter(|object| !live.contains_key(object)) {
-                let kept = Kept { commit: commit.clone(), is_protected: protected.contains(&object) };
+                let kept = LostObject { commit: commit.clone(), is_protected: protected.contains(&object) };
                 self.lost.insert(object, kept);
             }
         }
@@ -113,9 +113,9 @@ impl OwnedRecord {
     }
 
     /// Writes the objects owned after `plan`, ahead of its execution, if the record changed.
-    pub(super) async fn keep(&mut self, situation: &Situation, plan: &SyncPlan) -> Result<(), io::Error> {
+    pub(super) async fn save(&mut self, situation: &PlanInput, plan: &SyncPlan) -> Result<(), io::Error> {
         self.lost.retain(|object, _| plan.lost.contains(object));
-        self.held_of = matches!(plan.prune, Prune::Held { .. }).then_some(plan.prune_of.owned);
+        self.held_of = matches!(plan.prune, Prune::Held { .. }).then_some(plan.prune_baseline.owned);
         self.base = situation.lineage.base.clone().or(self.base.take());
         let creates = plan.steps.iter().any(|step| matches!(step.act, Act::Create(_)));
         if !creates && self.made_of.as_ref().is_some_and(|made_of| self.is_made_of(made_of, situation)) {
@@ -137,19 +137,20 @@ impl OwnedRecord {
         Ok(())
     }
 
-    fn made_of(&self, situation: &Situation) -> MadeOf {
+    fn made_of(&self, situation: &PlanInput) -> RecordInputs {
         let (live, lost) = (situation.live.clone(), self.lost.clone());
-        MadeOf { live, lost, held_of: self.held_of, base: self.base.clone() }
+        RecordInputs { live, lost, held_of: self.held_of, base: self.base.clone() }
     }
 
     /// Compares identities, not objects: an equal table elsewhere in memory counts as different.
-    fn is_made_of(&self, made_of: &MadeOf, situation: &Situation) -> bool {
-        let MadeOf { live, lost, held_of, base } = made_of;
+    fn is_made_of(&self, made_of: &RecordInputs, situation: &PlanInput) -> bool {
+        let RecordInputs { live, lost, held_of, base } = made_of;
         live.ptr_eq(&situation.live) && (lost, held_of, base) == (&self.lost, &self.held_of, &self.base)
     }
 
-    fn record<'a>(&'a self, situation: &'a Situation, plan: &'a SyncPlan) -> Written<'a> {
-        let mut record = Written { held_of: self.held_of, base: self.base.as_deref(), ..Written::default() };
+    fn record<'a>(&'a self, situation: &'a PlanInput, plan: &'a SyncPlan) -> RecordRef<'a> {
+        let mut record =
+            RecordRef { held_of: self.held_of, base: self.base.as_deref(), ..RecordRef::default() };
         let live = situation.live.iter().map(|(object, live)| (object, &live.value));
         let live = live.filter(|(_, object)| object.provenance.source == situation.source);
         let created = plan.steps.iter().filter_map(|step| match &step.act {

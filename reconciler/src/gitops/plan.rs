@@ -13,8 +13,8 @@ use schema::kinds::Resource;
 use schema::kinds::cluster::{PrunePolicy, cluster_reference};
 use schema::meta::ObjectRef;
 use schema::object::{Object, Provenance};
-use schema::records::{ChangeCounts, Waiting};
-use schema::snapshot::{Table, Versioned};
+use schema::records::{ChangeCounts, WaitingObject};
+use schema::snapshot::{Table, VersionedValue};
 use schema::violation::Violation;
 
 use super::check::{self, Declaration, Documents, Scene, removed, warn_of_addresses};
@@ -24,11 +24,11 @@ use super::load::contents::with_contents;
 use super::load::spread::spread;
 use super::prune::{Evidence, Lineage, Prune, Share, is_protected, prune};
 use crate::git::CommitMeta;
-use schema::kinds::links::{dependencies, in_hash};
+use schema::kinds::links::{dependencies, hashed_content};
 
 /// Inputs of a plan.
 #[derive(Debug, Clone)]
-pub struct Situation {
+pub struct PlanInput {
     /// Name of the source.
     pub source: String,
     /// Commit that the files belong to.
@@ -41,11 +41,11 @@ pub struct Situation {
     /// History, as far as a prune needs it.
     pub lineage: Lineage,
     /// Baseline of the prune that is still held.
-    pub held: Option<HeldOf>,
+    pub held: Option<PruneBaseline>,
     /// Etcd's revision as of `live`.
     pub revision: i64,
     /// Objects that the source owned in a lost etcd, and that may still run.
-    pub lost: BTreeMap<ObjectRef, Kept>,
+    pub lost: BTreeMap<ObjectRef, LostObject>,
     /// Service range, if known.
     pub service_cidr: Option<Ipv4Net>,
     /// Reason why the files may be incomplete, for example a remote that can't be reached.
@@ -55,7 +55,7 @@ pub struct Situation {
 /// Baseline of a held prune: the objects that the source owned when it was first held. Objects that a commit adds
 /// must not make its removals look few, neither in the next run nor under the next commit.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct HeldOf {
+pub struct PruneBaseline {
     /// Number of objects.
     pub owned: u64,
     /// Etcd's revision at that time; 0 if unknown.
@@ -64,7 +64,7 @@ pub struct HeldOf {
 
 /// An object that a lost etcd held.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Kept {
+pub struct LostObject {
     /// The commit that set it.
     pub commit: String,
     /// Set if its annotation keeps it whatever Git says.
@@ -87,7 +87,7 @@ pub struct SyncPlan {
     /// Number of objects that the source owns once all steps are done.
     pub owned: u64,
     /// Baseline of the decision on removals, and of a held one from now on.
-    pub prune_of: HeldOf,
+    pub prune_baseline: PruneBaseline,
     /// Objects of a lost etcd whose removal is held.
     pub lost: BTreeSet<ObjectRef>,
     /// Set if the commit holds no manifest without declaring that as intended, and an earlier commit did.
@@ -95,9 +95,9 @@ pub struct SyncPlan {
     /// Warnings and notes of the checks across objects.
     pub remarks: Vec<Violation>,
     /// Objects that wait for others; see [`super::gate`].
-    pub waiting: Vec<Waiting>,
+    pub waiting: Vec<WaitingObject>,
     /// Objects that waited until their deadline and are written now.
-    pub overdue: Vec<Waiting>,
+    pub overdue: Vec<WaitingObject>,
     /// Time of the first deadline of a wait.
     pub due: Option<Timestamp>,
     /// Set if the source is strict and a file can't be applied, so nothing is.
@@ -110,7 +110,7 @@ pub struct Step {
     pub object: ObjectRef,
     pub act: Act,
     /// State that the write replaces, for its guard.
-    pub over: Over,
+    pub precondition: Precondition,
     pub why: StepReason,
 }
 
@@ -129,7 +129,7 @@ pub enum Act {
 
 /// State that etcd must hold for the step to apply.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Over {
+pub enum Precondition {
     /// No such key.
     Nothing,
     /// The key at this revision.
@@ -173,7 +173,7 @@ impl schema::control::Plan for SyncPlan {
         self.steps.is_empty()
     }
 
-    fn again_at(&self) -> Option<Timestamp> {
+    fn replan_at(&self) -> Option<Timestamp> {
         self.due
     }
 }
@@ -201,7 +201,7 @@ impl SyncPlan {
 
     /// Makes the plan all or nothing: a single file that can't be applied blocks the whole commit.
     #[must_use]
-    pub fn strictly(mut self) -> Self {
+    pub fn all_or_nothing(mut self) -> Self {
         if !self.quarantined.is_empty() {
             let created = self.steps.iter().filter(|step| matches!(step.act, Act::Create(_))).count();
             self.owned -= created as u64;
@@ -248,14 +248,14 @@ pub fn waves(steps: &[Step]) -> Vec<&[Step]> {
 }
 
 /// Decides the plan of a source.
-pub fn plan(situation: &Situation) -> SyncPlan {
+pub fn plan(situation: &PlanInput) -> SyncPlan {
     let (manifests, remarks) = with_contents(&situation.source, &situation.manifests, &situation.live);
-    let documents = Documents::of(&situation.source, &manifests, &situation.live);
+    let documents = Documents::from_manifests(&situation.source, &manifests, &situation.live);
     let mut scene = check::fit(&documents, &situation.source, &situation.live);
     // The decision on removals stands whatever the second check finds: that only keeps more of the live objects.
     let removals = removals(situation, &documents, &scene);
     if removals.prune.is_held() && !documents.absent.is_empty() {
-        check::stay(&mut scene);
+        check::recheck_staying(&mut scene);
     }
     let checked = check::finish(&documents, scene);
     let mut plan = SyncPlan::default();
@@ -271,8 +271,8 @@ pub fn plan(situation: &Situation) -> SyncPlan {
     plan
 }
 
-fn put(situation: &Situation, object: &ObjectRef, declared: &Declaration<'_>) -> Option<Step> {
-    let step = |act, over, why| Some(Step { object: object.clone(), act, over, why });
+fn put(situation: &PlanInput, object: &ObjectRef, declared: &Declaration<'_>) -> Option<Step> {
+    let step = |act, over, why| Some(Step { object: object.clone(), act, precondition: over, why });
     let place = |commit: &str, author: &str| Provenance {
         source: situation.source.clone(),
         commit: commit.to_owned(),
@@ -284,12 +284,12 @@ fn put(situation: &Situation, object: &ObjectRef, declared: &Declaration<'_>) ->
     let Some(live) = declared.live else {
         let new = Act::Create(built(declared, here(), 1));
         return match situation.malformed.contains(object) {
-            true => step(new, Over::Unreadable, StepReason::Unreadable),
-            false => step(new, Over::Nothing, StepReason::Missing),
+            true => step(new, Precondition::Unreadable, StepReason::Unreadable),
+            false => step(new, Precondition::Nothing, StepReason::Missing),
         };
     };
-    let Versioned { value: live, mod_revision, .. } = live;
-    let over = Over::Revision(*mod_revision);
+    let VersionedValue { value: live, mod_revision, .. } = live;
+    let over = Precondition::Revision(*mod_revision);
     // Compared in full and not by the stored hash alone: a manual change may affect one without the other.
     let same_spec = live.hash == declared.document.hash && live.resource == declared.document.object.resource;
     let same_words = live.metadata == declared.document.object.metadata
@@ -303,10 +303,11 @@ fn put(situation: &Situation, object: &ObjectRef, declared: &Declaration<'_>) ->
         let object = built(declared, here(), live.generation + u64::from(another));
         // A hash that is not the resource's was changed manually, and pods follow the hash.
         let replaced = live.resource.is_replaced_by(&draft.resource)
-            || draft.resource.kind().descriptor().labels_are_of_replicas
+            || draft.resource.kind().descriptor().labels_propagate
                 && live.metadata.labels != draft.metadata.labels
             || live.resource == draft.resource && another
-            || in_hash(&live.resource, &live.files) != in_hash(&draft.resource, &declared.document.files);
+            || hashed_content(&live.resource, &live.files)
+                != hashed_content(&draft.resource, &declared.document.files);
         let act = if replaced { Act::Replace(object) } else { Act::Update(object) };
         return step(act, over, StepReason::Changed(fields));
     }
@@ -333,7 +334,7 @@ fn built(declared: &Declaration<'_>, provenance: Provenance, generation: u64) ->
 
 /// Returns the policy of the live Cluster object. A commit can't loosen the policy that holds it: once its own
 /// Cluster object is live, its removals stay held until another commit arrives.
-fn prune_policy(situation: &Situation) -> Option<PrunePolicy> {
+fn prune_policy(situation: &PlanInput) -> Option<PrunePolicy> {
     let Some(live) = situation.live.get(&cluster_reference()) else { return Some(PrunePolicy::default()) };
     if situation.held.is_some() && live.value.provenance.commit == situation.commit.id {
         return None;
@@ -350,13 +351,13 @@ struct Removals {
     protected: Vec<ObjectRef>,
     /// Number of live objects of the source.
     owned: usize,
-    prune_of: HeldOf,
+    prune_of: PruneBaseline,
     lost: BTreeSet<ObjectRef>,
     empty: bool,
 }
 
-fn removals(situation: &Situation, documents: &Documents<'_>, scene: &Scene<'_>) -> Removals {
-    let is_own = |live: &Versioned<Object>| live.value.provenance.source == situation.source;
+fn removals(situation: &PlanInput, documents: &Documents<'_>, scene: &Scene<'_>) -> Removals {
+    let is_own = |live: &VersionedValue<Object>| live.value.provenance.source == situation.source;
     let owned = situation.live.values().filter(|live| is_own(live)).count();
     let (mut absent, mut protected) = (BTreeMap::new(), Vec::new());
     for (object, live) in &documents.absent {
@@ -392,11 +393,11 @@ fn removals(situation: &Situation, documents: &Documents<'_>, scene: &Scene<'_>)
         Some(_) if !began.is_some_and(is_over) && is_over(now) => None,
         held => held,
     };
-    let prune_of = prune_of.unwrap_or(HeldOf { owned: all as u64, since: situation.revision });
-    let prune_of = HeldOf { owned: prune_of.owned.min(all as u64), ..prune_of };
+    let prune_of = prune_of.unwrap_or(PruneBaseline { owned: all as u64, since: situation.revision });
+    let prune_of = PruneBaseline { owned: prune_of.owned.min(all as u64), ..prune_of };
     let prune = prune(&Evidence {
         owned: all,
-        began,
+        at_first_hold: began,
         absent,
         quarantined: scene.quarantined.keys().map(|file| &**file).collect(),
         incomplete: situation.incomplete.as_deref(),
@@ -414,8 +415,8 @@ fn removals(situation: &Situation, documents: &Documents<'_>, scene: &Scene<'_>)
 }
 
 /// Returns the objects of a lost etcd that no document names: they may still run.
-fn lost(situation: &Situation) -> BTreeMap<&ObjectRef, &Kept> {
-    let mut lost: BTreeMap<&ObjectRef, &Kept> = situation.lost.iter().collect();
+fn lost(situation: &PlanInput) -> BTreeMap<&ObjectRef, &LostObject> {
+    let mut lost: BTreeMap<&ObjectRef, &LostObject> = situation.lost.iter().collect();
     lost.retain(|object, _| !situation.live.contains_key(*object));
     if !lost.is_empty() {
         for draft in situation.manifests.values().flat_map(|manifest| &manifest.documents) {
@@ -425,10 +426,10 @@ fn lost(situation: &Situation) -> BTreeMap<&ObjectRef, &Kept> {
     lost
 }
 
-fn plan_removals(situation: &Situation, removals: Removals, plan: &mut SyncPlan) {
+fn plan_removals(situation: &PlanInput, removals: Removals, plan: &mut SyncPlan) {
     plan.protected = removals.protected;
     plan.empty = removals.empty;
-    plan.prune_of = removals.prune_of;
+    plan.prune_baseline = removals.prune_of;
     plan.prune = removals.prune;
     plan.lost = removals.lost;
     let created = plan.steps.iter().filter(|step| matches!(step.act, Act::Create(_))).count();
@@ -439,8 +440,13 @@ fn plan_removals(situation: &Situation, removals: Removals, plan: &mut SyncPlan)
     let Prune::Remove(objects) = &plan.prune else { return };
     for object in objects {
         let Some(live) = situation.live.get(object) else { continue };
-        let over = Over::Revision(live.mod_revision);
-        plan.steps.push(Step { object: object.clone(), act: Act::Delete, over, why: StepReason::Removed });
+        let over = Precondition::Revision(live.mod_revision);
+        plan.steps.push(Step {
+            object: object.clone(),
+            act: Act::Delete,
+            precondition: over,
+            why: StepReason::Removed,
+        });
         plan.owned -= 1;
     }
 }

@@ -35,7 +35,7 @@ pub struct Evidence<'a> {
     /// Number of objects that the source owns.
     pub owned: usize,
     /// Removals and objects relative to the baseline of the prune that is still held.
-    pub began: Option<Share>,
+    pub at_first_hold: Option<Share>,
     /// Objects that no document names, with the commit that set them.
     pub absent: BTreeMap<&'a ObjectRef, &'a str>,
     /// Files that can't be read.
@@ -66,20 +66,20 @@ pub struct Share {
 
 impl Share {
     /// Returns the reason for holding the removals; `None` if they may proceed.
-    pub fn hold(self, policy: Option<&PrunePolicy>) -> Option<Hold> {
+    pub fn hold(self, policy: Option<&PrunePolicy>) -> Option<PruneHold> {
         let Self { removals, owned } = self;
         if removals == 0 {
             return None;
         }
         if removals >= owned {
-            return Some(Hold::Everything { owned });
+            return Some(PruneHold::Everything { owned });
         }
         let over = |policy: &PrunePolicy| {
             let most = usize::try_from(policy.max_objects).unwrap_or(usize::MAX);
             let percent = usize::try_from(policy.max_percent).unwrap_or(usize::MAX);
             removals > most && removals.saturating_mul(100) > owned.saturating_mul(percent)
         };
-        policy.is_none_or(over).then(|| Hold::Budget { removals, owned, policy: policy.cloned() })
+        policy.is_none_or(over).then(|| PruneHold::Budget { removals, owned, policy: policy.cloned() })
     }
 }
 
@@ -103,7 +103,7 @@ pub enum Prune {
     /// These objects go.
     Remove(Vec<ObjectRef>),
     /// These objects stay until the prune is released.
-    Held { why: Hold, objects: Vec<ObjectRef> },
+    Held { why: PruneHold, objects: Vec<ObjectRef> },
 }
 
 impl Prune {
@@ -114,7 +114,7 @@ impl Prune {
 
 /// Reason for holding a prune.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Hold {
+pub enum PruneHold {
     /// The remote or the folder can't be read.
     Incomplete(String),
     /// Files can't be read.
@@ -131,11 +131,11 @@ pub enum Hold {
     Budget { removals: usize, owned: usize, policy: Option<PrunePolicy> },
 }
 
-impl fmt::Display for Hold {
+impl fmt::Display for PruneHold {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Hold::Incomplete(why) => write!(f, "the source can't be read whole: {why}"),
-            Hold::Quarantine(files) => {
+            PruneHold::Incomplete(why) => write!(f, "the source can't be read whole: {why}"),
+            PruneHold::Quarantine(files) => {
                 let shown = files.iter().take(FILES_SHOWN_MAX);
                 let shown: Vec<_> = shown.map(|file| shortened(file.clone(), PATH_CHARS_MAX)).collect();
                 f.write_str(&shown.join(", "))?;
@@ -144,21 +144,21 @@ impl fmt::Display for Hold {
                 }
                 f.write_str(" can't be applied, so what it held is unknown; fix it")
             }
-            Hold::Protected(count) => write!(
+            PruneHold::Protected(count) => write!(
                 f,
                 "etcd was lost with {} that `{PRUNE_ANNOTATION}: \"false\"` kept and that may still run; name what was \
                  kept in a commit again, and take it out without the annotation if it is to go",
                 plural(count, "object")
             ),
-            Hold::Empty => write!(f, "the commit holds no manifest at all; {RELEASE_HELP}"),
-            Hold::UnrelatedHistory { base } => {
+            PruneHold::Empty => write!(f, "the commit holds no manifest at all; {RELEASE_HELP}"),
+            PruneHold::UnrelatedHistory { base } => {
                 let base = short_commit(base);
                 write!(f, "the commit has no common history with {base}, which is applied; {RELEASE_HELP}")
             }
-            Hold::Everything { owned } => {
+            PruneHold::Everything { owned } => {
                 write!(f, "it would remove every object of the source ({owned}); {RELEASE_HELP}")
             }
-            Hold::Budget { removals, owned, policy } => {
+            PruneHold::Budget { removals, owned, policy } => {
                 write!(f, "it would remove {removals} of {owned} objects, ")?;
                 match policy {
                     Some(PrunePolicy { max_objects, max_percent }) => {
@@ -188,29 +188,31 @@ pub fn prune(evidence: &Evidence<'_>) -> Prune {
     }
 }
 
-fn hold(evidence: &Evidence<'_>) -> Option<Hold> {
+fn hold(evidence: &Evidence<'_>) -> Option<PruneHold> {
     // An incomplete picture can't be released: objects absent from it are not known to be gone.
     if let Some(why) = evidence.incomplete {
-        return Some(Hold::Incomplete(why.to_owned()));
+        return Some(PruneHold::Incomplete(why.to_owned()));
     }
     if !evidence.quarantined.is_empty() {
-        return Some(Hold::Quarantine(evidence.quarantined.iter().map(|file| (*file).to_owned()).collect()));
+        return Some(PruneHold::Quarantine(
+            evidence.quarantined.iter().map(|file| (*file).to_owned()).collect(),
+        ));
     }
     // A trailer never removed protected objects, either.
     if evidence.lost_protected > 0 {
-        return Some(Hold::Protected(evidence.lost_protected));
+        return Some(PruneHold::Protected(evidence.lost_protected));
     }
     if evidence.released {
         return None;
     }
     if evidence.empty {
-        return Some(Hold::Empty);
+        return Some(PruneHold::Empty);
     }
     if let Some(base) = unrelated(evidence) {
-        return Some(Hold::UnrelatedHistory { base });
+        return Some(PruneHold::UnrelatedHistory { base });
     }
     let now = Share { removals: evidence.absent.len(), owned: evidence.owned };
-    evidence.began.into_iter().chain([now]).find_map(|share| share.hold(evidence.policy.as_ref()))
+    evidence.at_first_hold.into_iter().chain([now]).find_map(|share| share.hold(evidence.policy.as_ref()))
 }
 
 /// Returns a commit without common history with the head. History is unrelated only if neither the last complete
@@ -250,7 +252,7 @@ mod tests {
         let (quarantined, incomplete) = (Vec::new(), None);
         let mut evidence = Evidence {
             owned,
-            began: None,
+            at_first_hold: None,
             absent,
             quarantined,
             incomplete,
@@ -313,18 +315,18 @@ mod tests {
     fn what_is_not_known_to_be_gone_is_not_released_either() {
         for released in [false, true] {
             let held = decide(20, 1, |e| (e.incomplete, e.released) = (Some("no answer"), released));
-            assert!(matches!(held, Prune::Held { why: Hold::Incomplete(_), .. }), "{held:?}");
+            assert!(matches!(held, Prune::Held { why: PruneHold::Incomplete(_), .. }), "{held:?}");
             let held = decide(20, 1, |e| (e.quarantined, e.released) = (vec!["a.yaml"], released));
-            assert!(matches!(held, Prune::Held { why: Hold::Quarantine(_), .. }), "{held:?}");
+            assert!(matches!(held, Prune::Held { why: PruneHold::Quarantine(_), .. }), "{held:?}");
         }
         let held = decide(20, 1, |e| e.empty = true);
-        assert!(matches!(held, Prune::Held { why: Hold::Empty, .. }), "{held:?}");
+        assert!(matches!(held, Prune::Held { why: PruneHold::Empty, .. }), "{held:?}");
     }
 
     #[test]
     fn a_hold_names_few_of_many_broken_files() {
         let many: Vec<String> = (0..1_500).map(|n| format!("apps/{n:04}/{}.yaml", "x".repeat(90))).collect();
-        let why = Hold::Quarantine(many).to_string();
+        let why = PruneHold::Quarantine(many).to_string();
         assert!(why.starts_with("apps/0000/") && why.contains(" and 1495 more can't be applied"), "{why}");
         assert!(why.len() < 1_000, "{} bytes", why.len());
     }
@@ -348,7 +350,7 @@ mod tests {
             let (quarantined, incomplete) = (Vec::new(), None);
             let evidence = Evidence {
                 owned: 9,
-                began: None,
+                at_first_hold: None,
                 absent,
                 quarantined,
                 incomplete,

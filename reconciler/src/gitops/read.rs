@@ -25,7 +25,7 @@ const UNUSED_COMMITS_MAX: usize = 256;
 
 /// A commit in memory. Clones are cheap and share unchanged parts.
 #[derive(Debug, Clone)]
-pub(super) struct Loaded {
+pub(super) struct LoadedCommit {
     pub(super) head: Oid,
     pub(super) commit: Arc<CommitMeta>,
     listing: Listing,
@@ -44,10 +44,10 @@ pub(super) struct Loaded {
 pub(super) fn read_commit(
     mirror: &Mirror,
     head: Oid,
-    before: Option<&Loaded>,
+    before: Option<&LoadedCommit>,
     applied: Option<&str>,
     store: &BlobStore,
-) -> Result<Loaded, GitError> {
+) -> Result<LoadedCommit, GitError> {
     // Before anything else of the commit is read.
     mirror.check_commit(head)?;
     let repository = mirror.open()?;
@@ -92,7 +92,7 @@ pub(super) fn read_commit(
     });
     let manifests = manifests.map_err(|error| mirror.no_content(error))?;
     let (known, unkept) = (Arc::new(lookup.now), lookup.unkept.map(Arc::from));
-    Ok(Loaded { head, commit: Arc::new(commit), listing, parsed, manifests, is_unused, known, unkept })
+    Ok(LoadedCommit { head, commit: Arc::new(commit), listing, parsed, manifests, is_unused, known, unkept })
 }
 
 fn had_folder(repository: &Repository, applied: Option<&str>, folder: &str) -> bool {

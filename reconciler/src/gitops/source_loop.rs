@@ -18,7 +18,7 @@ use schema::keys::Key;
 use schema::meta::ObjectRef;
 use schema::object::{Object, short_commit};
 use schema::records::{PlanRecord, Revision, SourceStatus};
-use schema::snapshot::{Snapshot, Table, Versioned};
+use schema::snapshot::{Snapshot, Table, VersionedValue};
 use schema::store::SharedStore;
 use schema::store::election::{Fence, FenceReader};
 use schema::store::events::EventRecorder;
@@ -26,20 +26,20 @@ use schema::store::reflector::SnapshotReader;
 
 use super::apply::record;
 use super::apply::record::{
-    Place, RecordError, record_news, record_overdue, record_unkept, record_unstarted,
+    RecordError, StatusTarget, record_missing_content, record_news, record_overdue, record_unstarted,
 };
 use super::apply::triggered;
-use super::apply::{self, Applied, Stopped};
-use super::check::homes_in_question;
+use super::apply::{self, ApplyResult, StopReason};
+use super::check::homes_of_absent;
 use super::gate::gate;
+use super::head::FirstPlan;
 use super::head::Head;
-use super::head::Planned;
 use super::load::truncated;
 use super::owned_record::OwnedRecord;
-use super::plan::{self, HeldOf, Situation, SyncPlan};
+use super::plan::{self, PlanInput, PruneBaseline, SyncPlan};
 use super::prune::Lineage;
-use super::read::Loaded;
-use super::status::{self, Problem, Run};
+use super::read::LoadedCommit;
+use super::status::{self, Problem, RunSummary};
 use crate::git::{GitError, SourceConfig};
 use crate::guarded_writes::caught_up;
 use crate::workflows;
@@ -58,9 +58,9 @@ pub struct SourceLoop {
     pub(super) fence: FenceReader,
     events: EventRecorder,
     /// State in which the last plan found nothing to do.
-    settled: Option<Rest>,
+    settled: Option<SettledState>,
     /// First plan of the newest commit.
-    planned: Planned,
+    planned: FirstPlan,
     /// Last commit for which it was reported whether its content is on this disk.
     unkept_reported: Option<Oid>,
     /// Newest store revision that this loop wrote, or at which it became leader: the previous leader wrote nothing
@@ -74,7 +74,7 @@ pub struct SourceLoop {
 }
 
 /// State of the snapshot in which there is nothing to do.
-struct Rest {
+struct SettledState {
     commit: Oid,
     objects: Table<ObjectRef, Object>,
     status: i64,
@@ -95,15 +95,15 @@ pub struct Observed {
     head: Option<String>,
     problem: Option<Problem>,
     /// Set if nothing changed since nothing was left to do.
-    rests: bool,
+    is_unchanged: bool,
     /// End of the first wait that the last plan found.
     due: Option<Timestamp>,
     /// Set if a file that can't be applied blocks the whole commit.
     strict: bool,
     /// `None` if nothing was ever read.
-    loaded: Option<Loaded>,
+    loaded: Option<LoadedCommit>,
     /// `None` if nothing changed since nothing was left to do.
-    situation: Option<Situation>,
+    situation: Option<PlanInput>,
 }
 
 /// Result of one run.
@@ -111,7 +111,7 @@ pub struct Outcome {
     plan: Option<SyncPlan>,
     /// Status written ahead of the plan, and its revision.
     ahead: Option<(SourceStatus, i64)>,
-    applied: Applied,
+    applied: ApplyResult,
 }
 
 impl SourceLoop {
@@ -142,7 +142,7 @@ impl SourceLoop {
             fence,
             events,
             settled: None,
-            planned: Planned::default(),
+            planned: FirstPlan::default(),
             unkept_reported: None,
             written: 0,
             service_cidr: None,
@@ -153,7 +153,7 @@ impl SourceLoop {
 
     /// Adds warnings of addresses outside of this service range.
     #[must_use]
-    pub fn serving(self, service_cidr: Ipv4Net) -> Self {
+    pub fn with_service_cidr(self, service_cidr: Ipv4Net) -> Self {
         Self { service_cidr: Some(service_cidr), ..self }
     }
 
@@ -172,7 +172,7 @@ impl SourceLoop {
         }
         let Some(why) = &loaded.unkept else { return };
         tracing::warn!(source = %self.config.name, %why, "content that pods need could not be kept");
-        record_unkept(&self.events, &self.config.name, why);
+        record_missing_content(&self.events, &self.config.name, why);
     }
 
     /// True if nothing changed since nothing was left to do; a problem that comes or goes is a change.
@@ -184,33 +184,33 @@ impl SourceLoop {
             && settled.objects.ptr_eq(&snapshot.objects)
             && settled.problem.as_ref() == problem
             && settled.due.is_none_or(|due| self.now() < due)
-            && settled.snapshot.as_ref().is_none_or(|before| snapshot.plans_as(before))
+            && settled.snapshot.as_ref().is_none_or(|before| snapshot.is_same_for_plans(before))
     }
 
     async fn situation(
         &mut self,
         snapshot: &Snapshot,
         incomplete: Option<String>,
-    ) -> Result<Option<Situation>, GitError> {
+    ) -> Result<Option<PlanInput>, GitError> {
         let Some(loaded) = self.head.loaded() else { return Ok(None) };
         let source = &self.config.name;
-        let homes = homes_in_question(source, &loaded.manifests, &snapshot.objects);
+        let homes = homes_of_absent(source, &loaded.manifests, &snapshot.objects);
         let mut commits = truncated::commits(&homes);
         commits.extend(self.owned.lost.values().map(|kept| kept.commit.clone()));
-        let base = record::base(&snapshot.revisions, source);
+        let base = record::newest_pruned(&snapshot.revisions, source);
         let base = base.or_else(|| self.owned.base.clone().filter(|_| !self.owned.lost.is_empty()));
-        let whole = record::whole(&snapshot.revisions, source);
+        let whole = record::newest_complete(&snapshot.revisions, source);
         let homes = truncated::with_siblings(homes, source, &snapshot.objects);
         let manifests = self.head.manifests(loaded, whole, homes).await?;
         let lineage = self.head.lineage(loaded, base, commits).await?;
         let lineage = Lineage { is_unused: loaded.is_unused, ..lineage };
         let status = snapshot.sources.get(source);
         let held = status.and_then(|status| status.value.held_prune.as_ref());
-        let held = held.map(|held| HeldOf { owned: held.owned, since: held.since });
+        let held = held.map(|held| PruneBaseline { owned: held.owned, since: held.since });
         // Revisions of a lost etcd mean nothing in this one.
         let recalled = self.owned.held_of.filter(|_| !self.owned.lost.is_empty());
-        let recalled = recalled.map(|owned| HeldOf { owned, since: 0 });
-        Ok(Some(Situation {
+        let recalled = recalled.map(|owned| PruneBaseline { owned, since: 0 });
+        Ok(Some(PlanInput {
             source: source.clone(),
             commit: Arc::clone(&loaded.commit),
             manifests,
@@ -260,19 +260,19 @@ impl Loop for SourceLoop {
             snapshot.sources.get(&self.config.name).and_then(|status| status.value.applied_commit.clone());
         let problem_of = |error: &GitError| Problem { kind: error.kind(), message: error.to_string() };
         let live = || commits_of(&snapshot, &self.config.name);
-        let (head, mut problem) = match self.head.look(applied, live).await {
+        let (head, mut problem) = match self.head.refresh(applied, live).await {
             Ok(head) => (Some(head.to_string()), None),
             Err(error) => (None, Some(problem_of(&error))),
         };
         // The query may have taken long: the plan is for the present state.
         let snapshot = self.snapshot.current();
         let mut situation = None;
-        let rests = self.is_settled(&snapshot, problem.as_ref());
-        if !rests {
+        let is_unchanged = self.is_settled(&snapshot, problem.as_ref());
+        if !is_unchanged {
             let is_new = !snapshot.sources.contains_key(&self.config.name);
             // With no commit in memory nothing is planned, and the reason is reported as the remote's problem.
             if self.head.loaded().is_some() {
-                let recalled = self.owned.recall(is_new, &snapshot.objects).await;
+                let recalled = self.owned.load_lost(is_new, &snapshot.objects).await;
                 recalled.map_err(|error| LoopError::new("cannot read what the source owned", error))?;
             }
             let incomplete = problem.as_ref().map(|problem| problem.message.clone());
@@ -283,14 +283,14 @@ impl Loop for SourceLoop {
         }
         let loaded = self.head.loaded().cloned();
         let strict = self.config.strict;
-        let due = self.settled.as_ref().filter(|_| rests).and_then(|settled| settled.due);
+        let due = self.settled.as_ref().filter(|_| is_unchanged).and_then(|settled| settled.due);
         Ok(Observation::Ready(Observed {
             started,
             fence,
             snapshot,
             head,
             problem,
-            rests,
+            is_unchanged,
             due,
             strict,
             loaded,
@@ -303,21 +303,22 @@ impl Loop for SourceLoop {
             return SyncPlan { due: observed.due, ..SyncPlan::default() };
         };
         let decided = plan::plan(situation);
-        let decided = if observed.strict { decided.strictly() } else { decided };
+        let decided = if observed.strict { decided.all_or_nothing() } else { decided };
         gate(decided, &observed.snapshot, &situation.source, now)
     }
 
     async fn act(&mut self, observed: &Observed, plan: SyncPlan) -> Outcome {
         self.record_unkept(observed);
         let (Some(situation), Some(loaded)) = (&observed.situation, &observed.loaded) else {
-            return Outcome { plan: None, ahead: None, applied: Applied::default() };
+            return Outcome { plan: None, ahead: None, applied: ApplyResult::default() };
         };
         if !plan.steps.is_empty() {
             let steps = apply::summary(&plan.steps);
             tracing::info!(source = %self.config.name, commit = short_commit(&loaded.commit.id), ?steps, "applying");
         }
-        if let Err(error) = self.owned.keep(situation, &plan).await {
-            let applied = Applied { stopped: Some(Stopped::OwnedRecord(error)), ..Applied::default() };
+        if let Err(error) = self.owned.save(situation, &plan).await {
+            let applied =
+                ApplyResult { stopped: Some(StopReason::OwnedRecord(error)), ..ApplyResult::default() };
             return Outcome { plan: Some(plan), ahead: None, applied };
         }
         let previous = observed.before(&self.config.name).map(|(status, _)| status);
@@ -327,7 +328,8 @@ impl Loop for SourceLoop {
                 match self.place(observed, observed.before(&self.config.name)).write(&status, None).await {
                     Ok(at) => Some((status, at)),
                     Err(error) => {
-                        let applied = Applied { stopped: Some(Stopped::Ahead(error)), ..Applied::default() };
+                        let applied =
+                            ApplyResult { stopped: Some(StopReason::Ahead(error)), ..ApplyResult::default() };
                         return Outcome { plan: Some(plan), ahead: None, applied };
                     }
                 }
@@ -344,13 +346,15 @@ impl Loop for SourceLoop {
         let settled_before = self.settled.take();
         match &outcome.applied.stopped {
             // Another reconciler leads, which the next run finds out; not an error.
-            Some(Stopped::FenceLost | Stopped::Ahead(RecordError::FenceLost)) => return Ok(Next::Interval),
-            Some(Stopped::Ahead(RecordError::Changed)) => return Ok(Next::After(AFTER_CONFLICT)),
+            Some(StopReason::FenceLost | StopReason::Ahead(RecordError::FenceLost)) => {
+                return Ok(Next::Interval);
+            }
+            Some(StopReason::Ahead(RecordError::Changed)) => return Ok(Next::After(AFTER_CONFLICT)),
             // A conflict resolves itself within moments and is no news for the status.
             None if !outcome.applied.conflicts.is_empty() => return Ok(Next::After(AFTER_CONFLICT)),
             _ => {}
         }
-        if observed.rests {
+        if observed.is_unchanged {
             // The status is up to date.
             self.settled = settled_before;
             return Ok(Next::Interval);
@@ -385,7 +389,7 @@ impl Loop for SourceLoop {
         }
         let nothing_left = outcome.plan.as_ref().filter(|plan| plan.steps.is_empty());
         if let (Some(plan), Some(loaded)) = (nothing_left, &observed.loaded) {
-            self.settled = Some(Rest {
+            self.settled = Some(SettledState {
                 commit: loaded.head,
                 objects: observed.snapshot.objects.clone(),
                 status: at,
@@ -406,7 +410,7 @@ impl Observed {
 
     /// Returns the observed status of the source, with its revision.
     fn before(&self, source: &str) -> Option<(&SourceStatus, i64)> {
-        let found: Option<&Versioned<SourceStatus>> =
+        let found: Option<&VersionedValue<SourceStatus>> =
             self.snapshot.sources.get(source).map(|status| &**status);
         found.map(|status| (&status.value, status.mod_revision))
     }
@@ -420,7 +424,7 @@ impl SourceLoop {
         previous: Option<&SourceStatus>,
     ) -> (SourceStatus, Option<Revision>) {
         let last = previous.map_or(0, |status| status.revision);
-        status::fold(&Run {
+        status::fold(&RunSummary {
             config: &self.config,
             previous,
             head: observed.head.clone(),
@@ -451,7 +455,8 @@ impl SourceLoop {
             }
         };
         for start in triggered::starts(&triggers, &commits) {
-            let asked = workflows::ask(&self.store, &start.run, start.input, start.origin, self.now()).await;
+            let asked =
+                workflows::request_run(&self.store, &start.run, start.input, start.origin, self.now()).await;
             match asked {
                 Ok(_) => {}
                 Err(RequestError::Store(error)) => return Err(self.failed(error)),
@@ -466,7 +471,7 @@ impl SourceLoop {
 
     /// Returns the executed plan with its review; `None` if Git can't be read.
     async fn plan_record(&self, observed: &Observed) -> Option<PlanRecord> {
-        let begun = self.planned.of(observed.loaded.as_ref()?.head)?;
+        let begun = self.planned.for_commit(observed.loaded.as_ref()?.head)?;
         let before = observed.before(&self.config.name);
         let applied = before.and_then(|(status, _)| status.applied_commit.clone());
         let record = self.head.plan_record(begun, applied).await;
@@ -477,9 +482,9 @@ impl SourceLoop {
             .ok()
     }
 
-    fn place<'a>(&'a self, observed: &'a Observed, before: Option<(&SourceStatus, i64)>) -> Place<'a> {
+    fn place<'a>(&'a self, observed: &'a Observed, before: Option<(&SourceStatus, i64)>) -> StatusTarget<'a> {
         let before = before.map(|(_, at)| at);
-        Place { store: &self.store, fence: observed.fence, snapshot: &observed.snapshot, before }
+        StatusTarget { store: &self.store, fence: observed.fence, snapshot: &observed.snapshot, before }
     }
 
     fn failed(&self, why: impl std::error::Error + Send + Sync + 'static) -> LoopError {

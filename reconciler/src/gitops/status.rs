@@ -7,12 +7,12 @@ use schema::meta::ObjectRef;
 use schema::object::short_commit;
 use schema::records::{
     ChangeCounts, HeldPrune, Quarantine, Revision, SourceError, SourceErrorKind, SourceState, SourceStatus,
-    Verdict, Waiting,
+    Verdict, WaitingObject,
 };
 use schema::violation::{Severity, Violation};
 
 use super::bounds;
-use super::plan::{Act, HeldOf, SyncPlan};
+use super::plan::{Act, PruneBaseline, SyncPlan};
 use super::prune::{Prune, RELEASE_HELP};
 use crate::git::{CommitMeta, SourceConfig};
 use crate::plural::plural;
@@ -26,7 +26,7 @@ const QUARANTINED_NAMED_MAX: usize = 10;
 
 /// Observations and results of one run.
 #[derive(Debug)]
-pub struct Run<'a> {
+pub struct RunSummary<'a> {
     pub config: &'a SourceConfig,
     /// Status before the run.
     pub previous: Option<&'a SourceStatus>,
@@ -57,7 +57,7 @@ pub struct Problem {
 }
 
 /// Folds a run into the source's status, and a revision if its commit is newly applied.
-pub fn fold(run: &Run<'_>) -> (SourceStatus, Option<Revision>) {
+pub fn fold(run: &RunSummary<'_>) -> (SourceStatus, Option<Revision>) {
     let config = run.config;
     let mut status = run.previous.cloned().unwrap_or_else(|| fresh(config));
     status.name.clone_from(&config.name);
@@ -71,7 +71,8 @@ pub fn fold(run: &Run<'_>) -> (SourceStatus, Option<Revision>) {
     let problem = run.problem.clone().or_else(|| empty(run)).or_else(|| refused(run));
     if let (Some(plan), Some(commit)) = (run.plan, run.commit) {
         status.objects = plan.owned;
-        let goes_on = |waited: &Waiting| plan.waiting.iter().all(|waiting| waiting.object != waited.object);
+        let goes_on =
+            |waited: &WaitingObject| plan.waiting.iter().all(|waiting| waiting.object != waited.object);
         if status.waiting.iter().any(goes_on) {
             status.released_at = Some(run.now);
         }
@@ -81,9 +82,11 @@ pub fn fold(run: &Run<'_>) -> (SourceStatus, Option<Revision>) {
         let held = held(plan, commit, run.previous);
         // While the remote can't be read completely, the earlier hold still applies.
         status.held_prune = match (&run.problem, status.held_prune) {
-            (Some(_), Some(before)) => {
-                Some(HeldPrune { owned: plan.prune_of.owned, since: plan.prune_of.since, ..before })
-            }
+            (Some(_), Some(before)) => Some(HeldPrune {
+                owned: plan.prune_baseline.owned,
+                since: plan.prune_baseline.since,
+                ..before
+            }),
             _ => held,
         };
     }
@@ -136,7 +139,7 @@ fn fresh(config: &SourceConfig) -> SourceStatus {
     }
 }
 
-fn empty(run: &Run<'_>) -> Option<Problem> {
+fn empty(run: &RunSummary<'_>) -> Option<Problem> {
     let commit = run.commit.filter(|_| run.plan.is_some_and(|plan| plan.empty))?;
     let place =
         if run.config.path.is_empty() { String::new() } else { format!(" below `{}`", run.config.path) };
@@ -149,7 +152,7 @@ fn empty(run: &Run<'_>) -> Option<Problem> {
 }
 
 /// Reports a strict source with a file that can't be applied. The errors are reported with each file.
-fn refused(run: &Run<'_>) -> Option<Problem> {
+fn refused(run: &RunSummary<'_>) -> Option<Problem> {
     let (plan, commit) = (run.plan.filter(|plan| plan.refused)?, run.commit?);
     let files: Vec<&str> = plan.quarantined.keys().map(|file| &**file).collect();
     let shown = files.iter().take(SHOWN_MAX).copied().collect::<Vec<_>>().join(", ");
@@ -164,12 +167,12 @@ fn refused(run: &Run<'_>) -> Option<Problem> {
     Some(Problem { kind: SourceErrorKind::Refused, message })
 }
 
-fn failed(run: &Run<'_>) -> Option<Problem> {
+fn failed(run: &RunSummary<'_>) -> Option<Problem> {
     let message = run.failure.clone()?;
     Some(Problem { kind: SourceErrorKind::ApplyFailed, message })
 }
 
-fn since(problem: Problem, run: &Run<'_>) -> SourceError {
+fn since(problem: Problem, run: &RunSummary<'_>) -> SourceError {
     let before =
         run.previous.and_then(|status| status.error.as_ref()).filter(|error| error.kind == problem.kind);
     let since = before.map_or(run.now, |error| error.since);
@@ -209,7 +212,8 @@ pub fn hold_ahead(
 ) -> Option<SourceStatus> {
     let before = previous.and_then(|status| status.held_prune.as_ref());
     // The baseline must outlive this run, which adds objects.
-    let is_known = |held: &HeldPrune| HeldOf { owned: held.owned, since: held.since } == plan.prune_of;
+    let is_known =
+        |held: &HeldPrune| PruneBaseline { owned: held.owned, since: held.since } == plan.prune_baseline;
     if plan.steps.is_empty() || before.is_some_and(is_known) {
         return None;
     }
@@ -229,13 +233,13 @@ fn held(plan: &SyncPlan, commit: &CommitMeta, previous: Option<&SourceStatus>) -
         commit: commit.clone(),
         why: why.to_string(),
         deletes,
-        owned: plan.prune_of.owned,
-        since: plan.prune_of.since,
+        owned: plan.prune_baseline.owned,
+        since: plan.prune_baseline.since,
         objects: shown,
     })
 }
 
-fn revision(run: &Run<'_>, plan: &SyncPlan, commit: &CommitMeta) -> Revision {
+fn revision(run: &RunSummary<'_>, plan: &SyncPlan, commit: &CommitMeta) -> Revision {
     let counts = plan.counts();
     // An earlier run of this commit may have removed more: then none are named.
     let is_first = run.previous.is_none_or(|status| status.observed_commit.as_ref() != Some(&commit.id));

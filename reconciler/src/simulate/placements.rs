@@ -13,7 +13,7 @@ use schema::snapshot::Snapshot;
 use serde::{Deserialize, Serialize};
 
 use crate::controllers::scheduler::{self, Explainer};
-use crate::controllers::{Change, Expect, LastKnown, Reason, Write, autoscaler, workloads};
+use crate::controllers::{Change, LastKnown, Precondition, Reason, Write, autoscaler, workloads};
 
 /// Maximum number of simulated pods.
 pub const PODS_MAX: usize = 50_000;
@@ -111,7 +111,7 @@ impl Rehearsal {
     }
 
     fn write(&mut self, key: Key, change: Change) {
-        let (expect, reason) = (Expect::Absent, Reason::Published);
+        let (expect, reason) = (Precondition::Absent, Reason::Published);
         Write { key, change, expect, reason, joined: false }.apply_to(&mut self.0);
     }
 

@@ -42,13 +42,13 @@ impl<'a> AppliedAt<'a> {
         Self(revisions.map(|revision| (revision.commit.as_str(), revision.applied_at)).collect())
     }
 
-    pub(super) fn of(&self, commit: &str) -> Option<Timestamp> {
+    pub(super) fn time(&self, commit: &str) -> Option<Timestamp> {
         self.0.get(commit).copied()
     }
 
     /// Age of a commit; empty if its time is no longer known.
     pub(super) fn age(&self, commit: &str, now: Timestamp) -> String {
-        self.of(commit).map(|then| age(then, now)).unwrap_or_default()
+        self.time(commit).map(|then| age(then, now)).unwrap_or_default()
     }
 }
 

@@ -41,10 +41,10 @@ pub use services::{
 };
 pub use sources::{RevisionView, SourceView, history, sources};
 pub use status::{
-    ClusterStatus, HookCounts, LeaderView, Malformed, NodeCounts, PodCounts, SyncAccepted, SyncRun,
+    ClusterStatus, HookCounts, LeaderView, MalformedKey, NodeCounts, PodCounts, SyncAccepted, SyncRun,
     VersionView, cluster_status,
 };
-pub use usage::{NodeUsageView, PodUsageView, Use, node_usage, pod_usage};
+pub use usage::{NodeUsageView, PodUsageView, ResourceUsage, node_usage, pod_usage};
 pub use wait::{WaitState, wait_state};
 pub use workflows::{
     RunAccepted, RunBody, RunCall, RunDetail, RunPage, RunView, TriggerView, WorkflowDetail, WorkflowView,

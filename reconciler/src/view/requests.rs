@@ -40,7 +40,7 @@ fn view(snapshot: &Snapshot, request: &SyncRequest, now: Timestamp) -> RequestVi
     let (status, why) = match (&request.outcome, answer) {
         (RequestOutcome::Ignored { why }, _) => ("Ignored", why.clone()),
         (RequestOutcome::Accepted, Some(_)) => ("Synced", String::new()),
-        (RequestOutcome::Accepted, None) => ("Waiting", waits_for(snapshot, request)),
+        (RequestOutcome::Accepted, None) => ("Waiting", pending_reason(snapshot, request)),
     };
     let took = answer.map(|answer| answer.at.duration_since(request.last_at()));
     RequestView {
@@ -53,7 +53,7 @@ fn view(snapshot: &Snapshot, request: &SyncRequest, now: Timestamp) -> RequestVi
     }
 }
 
-fn waits_for(snapshot: &Snapshot, request: &SyncRequest) -> String {
+fn pending_reason(snapshot: &Snapshot, request: &SyncRequest) -> String {
     match snapshot.sources.get(&request.source) {
         None => format!("source {} was never looked at", request.source),
         Some(source) => match &source.value.error {

@@ -7,7 +7,7 @@ use schema::snapshot::Snapshot;
 use serde::{Deserialize, Serialize};
 use serde_with::skip_serializing_none;
 
-use super::pods::index::Index;
+use super::pods::index::PodIndex;
 use super::pods::row;
 use super::sources::{SourceView, sources};
 
@@ -29,7 +29,7 @@ pub struct ClusterStatus {
     pub nodes: NodeCounts,
     /// First etcd keys whose values can't be read.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub malformed: Vec<Malformed>,
+    pub malformed: Vec<MalformedKey>,
     /// Error if etcd does not answer now; the page is then as old as its revision.
     pub etcd_error: Option<String>,
     /// The last run of the answering reconciler's sync loop; `None` if it does not lead.
@@ -79,7 +79,7 @@ pub struct NodeCounts {
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Malformed {
+pub struct MalformedKey {
     pub key: String,
     pub why: String,
 }
@@ -120,7 +120,9 @@ pub fn cluster_status(snapshot: &Snapshot, leader: Option<LeaderView>, now: Time
         sources: sources(snapshot, now),
         pods: pod_counts(snapshot, now),
         nodes: node_counts(snapshot),
-        malformed: malformed.map(|(key, why)| Malformed { key: key.clone(), why: why.to_string() }).collect(),
+        malformed: malformed
+            .map(|(key, why)| MalformedKey { key: key.clone(), why: why.to_string() })
+            .collect(),
         etcd_error: None,
         last_sync: None,
         webhooks: None,
@@ -128,7 +130,7 @@ pub fn cluster_status(snapshot: &Snapshot, leader: Option<LeaderView>, now: Time
 }
 
 fn pod_counts(snapshot: &Snapshot, now: Timestamp) -> PodCounts {
-    let index = Index::new(snapshot);
+    let index = PodIndex::new(snapshot);
     let mut counts = PodCounts::default();
     for pod in index.pods() {
         let row = row(&index, pod, now);

@@ -15,7 +15,7 @@ use schema::records::{
     Binding, ChangeCounts, Heartbeat, NodeRecord, NodeVersions, OwnerRef, PodInstance, Revision, SourceState,
     SourceStatus, Subnet, Verdict,
 };
-use schema::snapshot::{Snapshot, Versioned};
+use schema::snapshot::{Snapshot, VersionedValue};
 
 /// Three commits, the oldest first.
 pub(crate) const C1: &str = "1111111111111111111111111111111111111111";
@@ -27,8 +27,8 @@ pub(crate) fn at(seconds: i64) -> Timestamp {
     Timestamp::from_second(1_767_225_600 + seconds).unwrap()
 }
 
-pub(crate) fn stored<T>(value: T) -> Arc<Versioned<T>> {
-    Arc::new(Versioned { value, create_revision: 1, mod_revision: 1 })
+pub(crate) fn stored<T>(value: T) -> Arc<VersionedValue<T>> {
+    Arc::new(VersionedValue { value, create_revision: 1, mod_revision: 1 })
 }
 
 /// A snapshot with source `main` at commit C2 (C1 before it) and the ready node `n1`.

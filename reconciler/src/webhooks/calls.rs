@@ -11,7 +11,7 @@ use axum::routing::post;
 use axum::{Json, Router};
 use jiff::Timestamp;
 use schema::kinds::Kind;
-use schema::kinds::trigger::{StartedBy, Trigger};
+use schema::kinds::trigger::{Trigger, TriggerEvent};
 use schema::meta::ObjectRef;
 use schema::snapshot::Snapshot;
 use schema::store::SharedStore;
@@ -24,7 +24,7 @@ use tokio::time::timeout;
 
 use crate::view::{Problem, RunAccepted};
 use crate::workflows;
-use crate::workflows::{Asked, Origin, RequestError, RunId, Waiting};
+use crate::workflows::{Origin, RequestError, RequestQueue, RunId, RunRequestOutcome};
 
 /// Largest body; the limit for a run's input is lower.
 const BODY_MAX_BYTES: usize = 512 * 1024;
@@ -43,14 +43,19 @@ pub struct CallState {
     store: SharedStore,
     snapshot: SnapshotReader,
     identity: String,
-    waiting: Waiting,
+    waiting: RequestQueue,
     room: Semaphore,
 }
 
 impl CallState {
     /// Creates the handler of calls of the triggers in this snapshot, which request runs at the reconciler
     /// `identity`; `waiting` counts requests that have not begun.
-    pub fn new(store: &SharedStore, snapshot: &SnapshotReader, identity: &str, waiting: &Waiting) -> Self {
+    pub fn new(
+        store: &SharedStore,
+        snapshot: &SnapshotReader,
+        identity: &str,
+        waiting: &RequestQueue,
+    ) -> Self {
         let (store, snapshot) = (Arc::clone(store), snapshot.clone());
         let room = Semaphore::new(CALLS_MAX);
         Self { store, snapshot, identity: identity.to_owned(), waiting: waiting.clone(), room }
@@ -129,11 +134,11 @@ impl IntoResponse for Refusal {
     }
 }
 
-type Names = (String, String, String, String);
+type TriggerPath = (String, String, String, String);
 
 async fn call(
     State(desk): State<Arc<CallState>>,
-    Path(names): Path<Names>,
+    Path(names): Path<TriggerPath>,
     request: Request,
 ) -> Result<Response, Refusal> {
     let (head, body) = request.into_parts();
@@ -149,11 +154,11 @@ async fn call(
     let body = body.map_err(|_| Refusal::Slow)?.map_err(|_| Refusal::TooLarge)?;
     let input = input(trigger, &body)?;
     let at = Timestamp::now();
-    let run = RunId::of_object(&object, trigger.run_id(&id.unwrap_or_else(|| fresh_id(at))));
+    let run = RunId::for_object(&object, trigger.run_id(&id.unwrap_or_else(|| fresh_id(at))));
     let origin = Origin::Call { trigger: trigger.name.clone(), reconciler: desk.identity.clone() };
     desk.waiting.admit(&desk.store, &run).await?;
-    let asked = workflows::ask(&desk.store, &run, input, origin, at).await?;
-    let is_new = asked == Asked::New;
+    let asked = workflows::request_run(&desk.store, &run, input, origin, at).await?;
+    let is_new = asked == RunRequestOutcome::New;
     let status = if is_new { StatusCode::ACCEPTED } else { StatusCode::OK };
     Ok((status, Json(RunAccepted { id: run.run, is_new })).into_response())
 }
@@ -162,7 +167,7 @@ async fn call(
 /// exists, and whatever part of the token is right.
 fn authorized<'a>(
     snapshot: &'a Snapshot,
-    (kind, namespace, name, trigger): &Names,
+    (kind, namespace, name, trigger): &TriggerPath,
     headers: &HeaderMap,
 ) -> Option<(ObjectRef, &'a Trigger)> {
     let kind = Kind::ALL.into_iter().find(|known| known.as_str().eq_ignore_ascii_case(kind));
@@ -170,7 +175,7 @@ fn authorized<'a>(
         let id = ObjectRef { kind, namespace: namespace.clone(), name: name.clone() };
         let object = &snapshot.objects.get(&id)?.value;
         let known = object.resource.triggers().iter().find(|known| known.name == *trigger)?;
-        let StartedBy::Call(call) = known.started_by()? else { return None };
+        let TriggerEvent::Call(call) = known.event()? else { return None };
         let mut wanted = [0; 32];
         hex::decode_to_slice(&call.token_sha256, &mut wanted).ok()?;
         Some((id, known, wanted))

@@ -100,7 +100,7 @@ impl Intake {
     }
 
     /// Accepts a request. Never fails: a request that can't be written still nudges the loop.
-    pub async fn take(&self, target: &SourceTarget, incoming: IncomingRequest) -> Receipt {
+    pub async fn accept(&self, target: &SourceTarget, incoming: IncomingRequest) -> Receipt {
         let ignored = match event_kind(&incoming.event) {
             EventKind::Push => payload::not_followed(&target.follows, &incoming.hint),
             EventKind::Ping => Some("a ping asks for nothing".to_owned()),

@@ -20,7 +20,7 @@ pub struct Failures {
 
 impl Failures {
     /// Remaining time of tighter limits for this address, if any. `now` is the time since a fixed moment.
-    pub fn narrow(&self, address: IpAddr, now: Duration) -> Option<Duration> {
+    pub fn tight_limits_left(&self, address: IpAddr, now: Duration) -> Option<Duration> {
         let (begun, _) =
             self.by_address.get(&network(address)?).filter(|(_, count)| *count >= FAILURES_MAX)?;
         (*begun + WINDOW).checked_sub(now).filter(|left| !left.is_zero())
@@ -72,21 +72,21 @@ mod tests {
     #[test]
     fn who_fails_too_often_gets_less_room_for_a_while_and_others_do_not() {
         let failures = failed(FAILURES_MAX, "192.0.2.1");
-        let wait = |address: &str, now| failures.narrow(address.parse().unwrap(), now);
+        let wait = |address: &str, now| failures.tight_limits_left(address.parse().unwrap(), now);
         assert_eq!(wait("192.0.2.1", START + Duration::from_secs(20)), Some(Duration::from_secs(40)));
         assert_eq!(wait("::ffff:192.0.2.1", START), Some(WINDOW));
         assert_eq!(wait("192.0.2.2", START), None);
         assert_eq!(wait("192.0.2.1", START + WINDOW), None);
         let failures = failed(FAILURES_MAX - 1, "192.0.2.1");
-        assert!(failures.narrow("192.0.2.1".parse().unwrap(), START).is_none());
+        assert!(failures.tight_limits_left("192.0.2.1".parse().unwrap(), START).is_none());
     }
 
     #[test]
     fn a_whole_network_of_ipv6_is_one_sender_and_loopback_is_none() {
         let failures = failed(FAILURES_MAX, "2001:db8::1");
-        assert!(failures.narrow("2001:db8::ffff:2".parse().unwrap(), START).is_some());
-        assert!(failures.narrow("2001:db8:0:1::1".parse().unwrap(), START).is_none());
-        assert!(failed(100, "127.0.0.1").narrow("127.0.0.1".parse().unwrap(), START).is_none());
+        assert!(failures.tight_limits_left("2001:db8::ffff:2".parse().unwrap(), START).is_some());
+        assert!(failures.tight_limits_left("2001:db8:0:1::1".parse().unwrap(), START).is_none());
+        assert!(failed(100, "127.0.0.1").tight_limits_left("127.0.0.1".parse().unwrap(), START).is_none());
     }
 
     #[test]

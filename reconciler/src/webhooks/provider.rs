@@ -110,7 +110,7 @@ fn standard(headers: &HeaderMap, value: &[u8]) -> Option<Proof> {
 
 /// Metadata in a request's headers. Not signed: it may only name and distinguish deliveries.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Envelope {
+pub struct DeliveryHeaders {
     /// The provider's name of the event; `push` by default.
     pub event: String,
     /// The provider's id of the delivery, the same for a redelivery.
@@ -118,7 +118,7 @@ pub struct Envelope {
 }
 
 /// Reads the metadata of a request of this provider.
-pub fn envelope(provider: Provider, headers: &HeaderMap) -> Envelope {
+pub fn envelope(provider: Provider, headers: &HeaderMap) -> DeliveryHeaders {
     let (event, ids): (&str, &[&str]) = match provider {
         Provider::GitHub => ("x-github-event", &["x-github-delivery"]),
         Provider::Gitea => ("x-gitea-event", &["x-gitea-delivery"]),
@@ -129,7 +129,7 @@ pub fn envelope(provider: Provider, headers: &HeaderMap) -> Envelope {
         Provider::Generic | Provider::Cli => ("x-event", &["x-delivery-id"]),
     };
     let word = |name: &str| only(headers, name).map(plain).filter(|text| !text.is_empty());
-    Envelope {
+    DeliveryHeaders {
         event: word(event).unwrap_or_else(|| "push".to_owned()),
         id: ids.iter().find_map(|name| word(name)),
     }

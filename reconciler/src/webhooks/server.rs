@@ -44,7 +44,7 @@ const BODIES_MAX: usize = 16;
 const BOUNDS: Bounds = Bounds {
     connections: 256,
     // A proxy may represent all senders.
-    of_address: 256,
+    per_address: 256,
     head_bytes: 32 * 1024,
     head_wait: Duration::from_secs(5),
     keeps_alive: false,
@@ -85,7 +85,7 @@ pub struct Hooks {
     bodies: Semaphore,
     failures: Mutex<Failures>,
     /// Queue for bodies from addresses that failed too often: one at a time.
-    guesses: Semaphore,
+    suspect_turns: Semaphore,
     begun: Instant,
     counts: Arc<Counts>,
 }
@@ -98,7 +98,7 @@ impl Hooks {
             secret_file,
             bodies: Semaphore::new(BODIES_MAX),
             failures: Mutex::default(),
-            guesses: Semaphore::new(1),
+            suspect_turns: Semaphore::new(1),
             begun: Instant::now(),
             counts,
         }
@@ -186,13 +186,13 @@ impl IntoResponse for Refusal {
 }
 
 /// Limits on the size and time of a body.
-struct Room {
+struct BodyLimits {
     bytes: u64,
     time: Duration,
     too_large: Refusal,
 }
 
-impl Room {
+impl BodyLimits {
     /// Limits for an address; `narrow` is the remaining time of its tighter limits.
     fn of(narrow: Option<Duration>) -> Self {
         match narrow {
@@ -205,7 +205,7 @@ impl Room {
     }
 }
 
-struct Sent<'a> {
+struct Delivery<'a> {
     peer: IpAddr,
     source: Option<&'a str>,
     headers: &'a HeaderMap,
@@ -227,8 +227,8 @@ impl Hooks {
         source: Option<&str>,
         request: Request,
     ) -> Result<(Response, Count), Refusal> {
-        let narrow = lock(&self.failures).narrow(peer, self.begun.elapsed());
-        let room = Room::of(narrow);
+        let narrow = lock(&self.failures).tight_limits_left(peer, self.begun.elapsed());
+        let room = BodyLimits::of(narrow);
         let (head, body) = request.into_parts();
         if length(&head.headers).is_some_and(|length| length > room.bytes) {
             return Err(room.too_large);
@@ -243,20 +243,20 @@ impl Hooks {
         let _turn = match narrow {
             None => None,
             Some(left) => {
-                let waited = timeout(TURN_TIMEOUT, self.guesses.acquire()).await;
+                let waited = timeout(TURN_TIMEOUT, self.suspect_turns.acquire()).await;
                 Some(waited.map_err(|_| Refusal::TooOften(left))?)
             }
         };
         let _place = self.bodies.try_acquire().map_err(|_| Refusal::Busy)?;
         let read = read_body(body.into_data_stream(), verifier, &room);
         let (kept, hash) = timeout(room.time, read).await.map_err(|_| Refusal::Slow)??;
-        self.let_in(Sent { peer, source, headers: &head.headers }, claim.provider, &kept, hash).await
+        self.handle(Delivery { peer, source, headers: &head.headers }, claim.provider, &kept, hash).await
     }
 
     /// Handles a request with a valid signature.
-    async fn let_in(
+    async fn handle(
         &self,
-        Sent { peer, source, headers }: Sent<'_>,
+        Delivery { peer, source, headers }: Delivery<'_>,
         provider: Provider,
         body: &[u8],
         hash: String,
@@ -275,7 +275,7 @@ impl Hooks {
             body: hash,
             peer: peer.to_canonical().to_string(),
         };
-        let taken: Receipt = self.intake.take(target, incoming).await;
+        let taken: Receipt = self.intake.accept(target, incoming).await;
         let (status, count): (_, Count) = match taken.outcome {
             Outcome::Accepted | Outcome::Repeated => {
                 (StatusCode::ACCEPTED, |counts: &mut HookCounts| &mut counts.accepted)
@@ -310,7 +310,7 @@ fn length(headers: &HeaderMap) -> Option<u64> {
 async fn read_body(
     mut pieces: BodyDataStream,
     mut verifier: Verifier,
-    room: &Room,
+    room: &BodyLimits,
 ) -> Result<(Vec<u8>, String), Refusal> {
     let (mut kept, mut hash, mut total) = (Vec::new(), Sha256::new(), 0_u64);
     while let Some(piece) = pieces.next().await {
@@ -335,7 +335,7 @@ async fn read_body(
 #[cfg(test)]
 impl Hooks {
     /// Takes all permits for bodies, until dropped.
-    pub(super) fn full(&self) -> tokio::sync::SemaphorePermit<'_> {
+    pub(super) fn take_all_permits(&self) -> tokio::sync::SemaphorePermit<'_> {
         self.bodies.try_acquire_many(u32::try_from(BODIES_MAX).unwrap()).unwrap()
     }
 }

@@ -62,7 +62,7 @@ impl std::fmt::Debug for Secrets {
 /// Error of a request whose sender does not know the secret. The reason is not revealed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("the request is not signed with the secret")]
-pub struct Forged;
+pub struct InvalidSignature;
 
 /// Incremental verifier of a body's signature.
 pub struct Verifier(State);
@@ -75,7 +75,7 @@ enum State {
 
 impl Verifier {
     /// Begins to verify `claim`. A claim that the headers alone disprove is rejected before the body is read.
-    pub fn begin(claim: &AuthClaim, secrets: &Secrets, now: i64) -> Result<Self, Forged> {
+    pub fn begin(claim: &AuthClaim, secrets: &Secrets, now: i64) -> Result<Self, InvalidSignature> {
         let sha256 = |keys: Vec<Vec<u8>>, head: &[u8], signatures: Vec<Vec<u8>>| {
             let macs = keys.iter().map(|key| mac::<Hmac<Sha256>>(key).chain_update(head)).collect();
             Self(State::Sha256 { macs, signatures })
@@ -88,12 +88,14 @@ impl Verifier {
             }
             Proof::Standard { id, timestamp, signatures } => {
                 if now.checked_sub(*timestamp).is_none_or(|age| age.abs() > CLOCK_SKEW_MAX_S) {
-                    return Err(Forged);
+                    return Err(InvalidSignature);
                 }
                 let keys = secrets.0.iter().map(|secret| standard_key(secret)).collect();
                 Ok(sha256(keys, format!("{id}.{timestamp}.").as_bytes(), signatures.clone()))
             }
-            Proof::Token(token) => is_known(secrets, token).then_some(Self(State::Proven)).ok_or(Forged),
+            Proof::Token(token) => {
+                is_known(secrets, token).then_some(Self(State::Proven)).ok_or(InvalidSignature)
+            }
         }
     }
 
@@ -105,7 +107,7 @@ impl Verifier {
         }
     }
 
-    pub fn finish(self) -> Result<(), Forged> {
+    pub fn finish(self) -> Result<(), InvalidSignature> {
         // Compare all, so that the time does not depend on the secret that matches.
         let right = match self.0 {
             State::Proven => true,
@@ -120,7 +122,7 @@ impl Verifier {
                 })
             }),
         };
-        if right { Ok(()) } else { Err(Forged) }
+        if right { Ok(()) } else { Err(InvalidSignature) }
     }
 }
 

@@ -16,12 +16,12 @@ use tokio::sync::watch;
 use tokio::task::JoinError;
 use tokio::time::Instant;
 
-use super::active_runs::{Carried, KeptHead, Progress};
+use super::active_runs::{Progress, RunHandle, StoredHead};
 use super::journal;
-use super::journal::{Journal, JournalError, Loaded};
+use super::journal::{Journal, JournalError, LoadedJournal};
 use super::machine::{Run, RunContext, errors};
-use super::plan::{Begin, Step, TriggerWrite, named_by};
-use super::records::{Entry, JournalPart, RunHead, RunId, Stored};
+use super::plan::{RunStart, RunStep, TriggerWrite, spec_cancel_reason};
+use super::records::{Entry, JournalPart, RunHead, RunId, StoredValue};
 use super::task::RunTask;
 use super::workflows_loop::WorkflowsLoop;
 use crate::guarded_writes::guarded;
@@ -43,10 +43,10 @@ enum StepError {
 /// Effect of a step on the book.
 enum Effect {
     None,
-    Began(Box<Ready>),
-    Resumed(Box<Ready>),
+    Began(Box<ReadyRun>),
+    Resumed(Box<ReadyRun>),
     /// The run has ended with this head: it had ended already, its journal is unreadable, or it was tried too often.
-    Ended(RunId, Box<KeptHead>),
+    Ended(RunId, Box<StoredHead>),
     /// The run may have begun although the response was lost, or it exists and the book does not have it.
     Unsure(RunId),
     /// The run's state can't be rebuilt.
@@ -55,9 +55,9 @@ enum Effect {
 }
 
 /// A run that is ready for its task.
-struct Ready {
+struct ReadyRun {
     id: RunId,
-    kept: KeptHead,
+    kept: StoredHead,
     spec: WorkflowSpec,
     run: Run,
     journal: Journal,
@@ -70,14 +70,18 @@ struct Ready {
 impl WorkflowsLoop {
     /// Carries out batch after batch, the steps of each concurrently. A step that fails for its own reason holds up
     /// no other.
-    pub(super) async fn carry_out(&mut self, fence: Fence, batches: Vec<Vec<Step>>) -> Result<(), LoopError> {
+    pub(super) async fn carry_out(
+        &mut self,
+        fence: Fence,
+        batches: Vec<Vec<RunStep>>,
+    ) -> Result<(), LoopError> {
         for steps in batches {
-            self.doubt_definitions(&steps);
+            self.forget_definitions(&steps);
             let at_once = steps.len();
             let performed = stream::iter(steps).map(|step| self.perform(fence, step));
             let performed: Vec<_> = performed.buffer_unordered(at_once).collect().await;
             // Handle all results, even after a failure: runs that have begun must continue.
-            let done = performed.into_iter().map(|(id, what, done)| self.take_in(fence, id, what, done));
+            let done = performed.into_iter().map(|(id, what, done)| self.apply_effect(fence, id, what, done));
             done.fold(Ok(()), Result::and)?;
         }
         Ok(())
@@ -85,39 +89,43 @@ impl WorkflowsLoop {
 
     /// Forgets definitions that the steps delete: a deletion may happen even if the response is lost, and the next
     /// run writes the definition again.
-    fn doubt_definitions(&mut self, steps: &[Step]) {
+    fn forget_definitions(&mut self, steps: &[RunStep]) {
         for step in steps {
-            if let Step::Forget { id, definition: Some(definition) } = step {
+            if let RunStep::Forget { id, definition: Some(definition) } = step {
                 self.book.definitions.remove(&(id.workflow.clone(), definition.clone()));
             }
         }
     }
 
-    async fn perform(&self, fence: Fence, step: Step) -> (Option<RunId>, String, Result<Effect, StepError>) {
+    async fn perform(
+        &self,
+        fence: Fence,
+        step: RunStep,
+    ) -> (Option<RunId>, String, Result<Effect, StepError>) {
         let (id, what) = match &step {
-            Step::Begin(begin) => (Some(begin.id.clone()), format!("beginning run {}", begin.id)),
-            Step::Resume { id, .. } => (Some(id.clone()), format!("resuming run {id}")),
-            Step::Cancel { id, .. } => (None, format!("ending run {id}")),
-            Step::Dismiss { id, .. } => (None, format!("removing the request for run {id}")),
-            Step::WriteStatus { workflow, .. } => {
+            RunStep::Begin(begin) => (Some(begin.id.clone()), format!("beginning run {}", begin.id)),
+            RunStep::Resume { id, .. } => (Some(id.clone()), format!("resuming run {id}")),
+            RunStep::Cancel { id, .. } => (None, format!("ending run {id}")),
+            RunStep::Dismiss { id, .. } => (None, format!("removing the request for run {id}")),
+            RunStep::WriteStatus { workflow, .. } => {
                 (None, format!("updating the status of workflow {workflow}"))
             }
-            Step::WriteTrigger(write) => {
+            RunStep::WriteTrigger(write) => {
                 (None, format!("updating trigger {} of {}", write.trigger, write.object))
             }
-            Step::Forget { id, .. } => (None, format!("forgetting run {id}")),
+            RunStep::Forget { id, .. } => (None, format!("forgetting run {id}")),
         };
         let done = match step {
-            Step::Begin(begin) => self.begin(fence, *begin).await,
-            Step::Resume { id, cancelled } => self.resume(fence, &id, cancelled).await,
-            Step::Cancel { id, cause } => {
+            RunStep::Begin(begin) => self.begin(fence, *begin).await,
+            RunStep::Resume { id, cancelled } => self.resume(fence, &id, cancelled).await,
+            RunStep::Cancel { id, cause } => {
                 if let Some(carried) = self.book.carried.get(&id) {
                     carried.cancel.send_replace(Some(cause));
                 }
                 Ok(Effect::None)
             }
-            Step::Dismiss { id, revision } => self.dismiss(fence, &id, revision).await,
-            Step::WriteStatus { workflow, record, before } => {
+            RunStep::Dismiss { id, revision } => self.dismiss(fence, &id, revision).await,
+            RunStep::WriteStatus { workflow, record, before } => {
                 let key = Key::Workflow(workflow);
                 let op = match &record {
                     Some(record) => put(&key, record),
@@ -128,17 +136,17 @@ impl WorkflowsLoop {
                     Err(error) => Err(error.into()),
                 }
             }
-            Step::WriteTrigger(write) => match trigger_op(write) {
+            RunStep::WriteTrigger(write) => match trigger_op(write) {
                 Ok((guard, op)) => self.write_one(fence, guard, op).await,
                 Err(error) => Err(error.into()),
             },
-            Step::Forget { id, definition } => self.forget(fence, id, definition).await,
+            RunStep::Forget { id, definition } => self.forget(fence, id, definition).await,
         };
         (id, what, done)
     }
 
     /// Updates the book after a step.
-    fn take_in(
+    fn apply_effect(
         &mut self,
         fence: Fence,
         id: Option<RunId>,
@@ -149,25 +157,25 @@ impl WorkflowsLoop {
             Ok(Effect::None) => {}
             Ok(Effect::Began(ready)) => {
                 self.book.put(ready.id.clone(), ready.kept.clone());
-                self.carry_on(fence, *ready);
+                self.spawn_task(fence, *ready);
             }
             Ok(Effect::Resumed(ready)) => {
                 self.book.stuck.remove(&ready.id);
-                self.carry_on(fence, *ready);
+                self.spawn_task(fence, *ready);
             }
             Ok(Effect::Ended(id, kept)) => {
                 self.book.stuck.remove(&id);
                 self.book.put(id, *kept);
             }
             Ok(Effect::Unsure(id)) => {
-                self.book.unsure.insert(id);
+                self.book.uncertain.insert(id);
             }
             Ok(Effect::Stuck(id)) => {
                 self.book.stuck.insert(id, Instant::now());
             }
             Ok(Effect::Forgotten(id)) => self.book.remove(&id),
             Err(error @ (StepError::Store(_) | StepError::Journal(JournalError::Store(_)))) => {
-                self.book.unsure.extend(id.filter(|id| !self.book.heads.contains_key(id)));
+                self.book.uncertain.extend(id.filter(|id| !self.book.heads.contains_key(id)));
                 return Err(LoopError::new(what, error));
             }
             // A fault of one run holds up no other.
@@ -182,10 +190,10 @@ impl WorkflowsLoop {
         Ok(Effect::None)
     }
 
-    async fn begin(&self, fence: Fence, begin: Begin) -> Result<Effect, StepError> {
-        let Begin { id, spec, input, head, request, record, trigger } = begin;
+    async fn begin(&self, fence: Fence, begin: RunStart) -> Result<Effect, StepError> {
+        let RunStart { id, spec, input, head, request, record, trigger } = begin;
         let asked_parts = match &input {
-            Stored::Parts(parts) if request.is_some() => parts.count,
+            StoredValue::Parts(parts) if request.is_some() => parts.count,
             _ => 0,
         };
         let prefix = format!("{}{id}/", prefix::RUN_INPUTS);
@@ -216,10 +224,10 @@ impl WorkflowsLoop {
         let Some(revision) = guarded(&self.deps.store, fence, guards, ops).await? else {
             return Ok(Effect::Unsure(id));
         };
-        let kept = KeptHead { head, revision };
-        let cancelled = named_by(&spec, &id).map(str::to_owned);
+        let kept = StoredHead { head, revision };
+        let cancelled = spec_cancel_reason(&spec, &id).map(str::to_owned);
         let begun = context(&id, input, kept.head.started_at);
-        let (run, spec) = match worked_out(begun, spec, Vec::new()).await {
+        let (run, spec) = match rebuild_run(begun, spec, Vec::new()).await {
             Ok(worked_out) => worked_out,
             // The run has begun, so it counts as one to resume.
             Err(error) => {
@@ -227,8 +235,8 @@ impl WorkflowsLoop {
                 return Ok(Effect::Unsure(id));
             }
         };
-        let journal = Journal::of_begun(id.clone());
-        Ok(Effect::Began(Box::new(Ready { id, kept, spec, run, journal, cancelled, tried: None })))
+        let journal = Journal::at_beginning(id.clone());
+        Ok(Effect::Began(Box::new(ReadyRun { id, kept, spec, run, journal, cancelled, tried: None })))
     }
 
     async fn resume(&self, fence: Fence, id: &RunId, cancelled: Option<String>) -> Result<Effect, StepError> {
@@ -236,7 +244,7 @@ impl WorkflowsLoop {
         let Some(found) = self.deps.store.get(&id.head().to_string()).await? else {
             return Ok(Effect::Forgotten(id.clone()));
         };
-        let kept = KeptHead { head: decode(&found.value)?, revision: found.mod_revision };
+        let kept = StoredHead { head: decode(&found.value)?, revision: found.mod_revision };
         if !kept.head.is_running() {
             return Ok(Effect::Ended(id.clone(), Box::new(kept)));
         }
@@ -250,7 +258,7 @@ impl WorkflowsLoop {
             }
             Err(error) => return Err(error),
         };
-        let Loaded { input, entries, journal } = loaded;
+        let LoadedJournal { input, entries, journal } = loaded;
         let entry = journal.next();
         let next = match kept.head.next_try(entry) {
             Ok(next) => next,
@@ -264,10 +272,10 @@ impl WorkflowsLoop {
         let head = RunHead { tries: Some(next), ..kept.head.clone() };
         let kept = journal::write_head(&self.deps.store, fence, id, &kept, head).await?;
         let begun = context(id, input, kept.head.started_at);
-        match worked_out(begun, spec, entries).await {
+        match rebuild_run(begun, spec, entries).await {
             Ok((run, spec)) => {
                 let (id, tried) = (id.clone(), Some(next.count - 1));
-                Ok(Effect::Resumed(Box::new(Ready { id, kept, spec, run, journal, cancelled, tried })))
+                Ok(Effect::Resumed(Box::new(ReadyRun { id, kept, spec, run, journal, cancelled, tried })))
             }
             Err(error) => {
                 tracing::error!(run = %id, %error, "the run is taken up again after a pause");
@@ -277,7 +285,11 @@ impl WorkflowsLoop {
     }
 
     /// Reads the definition of a run, and its journal.
-    async fn read_back(&self, id: &RunId, kept: &KeptHead) -> Result<(WorkflowSpec, Loaded), StepError> {
+    async fn read_back(
+        &self,
+        id: &RunId,
+        kept: &StoredHead,
+    ) -> Result<(WorkflowSpec, LoadedJournal), StepError> {
         let missing = |what: &str| JournalError::Unreadable(format!("its {what} is gone"));
         let definition = (id.workflow.clone(), kept.head.definition.clone());
         let found = self.deps.store.get(&definition_key(&definition).to_string()).await?;
@@ -288,8 +300,8 @@ impl WorkflowsLoop {
         Ok((spec, loaded))
     }
 
-    fn carry_on(&mut self, fence: Fence, ready: Ready) {
-        let Ready { id, kept, spec, run, journal, cancelled, tried } = ready;
+    fn spawn_task(&mut self, fence: Fence, ready: ReadyRun) {
+        let ReadyRun { id, kept, spec, run, journal, cancelled, tried } = ready;
         let (cancel, cancelled) = watch::channel(cancelled);
         let progress =
             Arc::new(Mutex::new(Progress { state: run.state_name().to_owned(), steps: run.steps() }));
@@ -305,7 +317,7 @@ impl WorkflowsLoop {
             cancelled,
             progress: Arc::clone(&progress),
             is_marked: tried.is_some(),
-            tried,
+            earlier_attempts: tried,
         };
         let nudge = self.deps.nudge.clone();
         let ending = async move {
@@ -313,7 +325,7 @@ impl WorkflowsLoop {
             nudge.nudge();
             ended
         };
-        self.book.carry_on(id, Carried { progress, cancel }, ending);
+        self.book.carry_on(id, RunHandle { progress, cancel }, ending);
     }
 
     async fn dismiss(&self, fence: Fence, id: &RunId, revision: i64) -> Result<Effect, StepError> {
@@ -343,7 +355,7 @@ impl WorkflowsLoop {
 
 /// Rebuilds a run from its journal. Runs on its own thread: it may take long, and a run that can't be rebuilt must
 /// not end others.
-async fn worked_out(
+async fn rebuild_run(
     begun: RunContext,
     spec: WorkflowSpec,
     entries: Vec<Entry>,

@@ -13,11 +13,11 @@ use tokio::time::Instant;
 use super::records::{RunHead, RunId};
 
 /// Heads of all stored runs.
-pub(super) type Heads = OrdMap<RunId, Arc<KeptHead>>;
+pub(super) type Heads = OrdMap<RunId, Arc<StoredHead>>;
 
 /// A head, and the revision of its last write.
 #[derive(Debug, Clone, PartialEq)]
-pub struct KeptHead {
+pub struct StoredHead {
     pub head: RunHead,
     pub revision: i64,
 }
@@ -34,7 +34,7 @@ pub struct Progress {
 pub(super) type SharedProgress = Arc<Mutex<Progress>>;
 
 /// A run that a task executes.
-pub(super) struct Carried {
+pub(super) struct RunHandle {
     pub progress: SharedProgress,
     /// Ends the run, with the cause.
     pub cancel: watch::Sender<Option<String>>,
@@ -42,28 +42,28 @@ pub(super) struct Carried {
 
 /// Known runs and their tasks. Empty while another reconciler leads.
 #[derive(Default)]
-pub(super) struct Book {
+pub(super) struct RunBook {
     pub heads: Heads,
     /// Runs that have not ended.
     pub running: BTreeSet<RunId>,
     /// Runs that a task executes.
-    pub carried: BTreeMap<RunId, Carried>,
+    pub carried: BTreeMap<RunId, RunHandle>,
     /// Tasks: each returns the head of its run once the run has ended, or `None` if another reconciler took over.
     /// They end with the book.
-    tasks: JoinSet<Option<KeptHead>>,
+    tasks: JoinSet<Option<StoredHead>>,
     /// Run that each task executes.
     run_of_task: BTreeMap<Id, RunId>,
     /// Runs whose task ended before they did, with the time.
     pub stuck: BTreeMap<RunId, Instant>,
     /// Runs that may have begun although etcd's response was lost.
-    pub(super) unsure: BTreeSet<RunId>,
+    pub(super) uncertain: BTreeSet<RunId>,
     /// Definitions stored in etcd.
     pub definitions: BTreeSet<(NamespacedName, String)>,
 }
 
-impl Book {
+impl RunBook {
     /// Records a head.
-    pub(super) fn put(&mut self, id: RunId, kept: KeptHead) {
+    pub(super) fn put(&mut self, id: RunId, kept: StoredHead) {
         if kept.head.is_running() {
             self.running.insert(id.clone());
         } else {
@@ -84,8 +84,8 @@ impl Book {
     pub(super) fn carry_on(
         &mut self,
         id: RunId,
-        carried: Carried,
-        task: impl Future<Output = Option<KeptHead>> + Send + 'static,
+        carried: RunHandle,
+        task: impl Future<Output = Option<StoredHead>> + Send + 'static,
     ) {
         self.run_of_task.insert(self.tasks.spawn(task).id(), id.clone());
         let former = self.carried.insert(id, carried);
@@ -112,7 +112,7 @@ impl Book {
 
     /// Returns the progress of each run that a task executes.
     pub(super) fn progress(&self) -> BTreeMap<RunId, Progress> {
-        let read = |carried: &Carried| lock(&carried.progress).clone();
+        let read = |carried: &RunHandle| lock(&carried.progress).clone();
         self.carried.iter().map(|(id, carried)| (id.clone(), read(carried))).collect()
     }
 }

@@ -80,7 +80,7 @@ impl Caller {
     /// Makes the call until it is answered. The caller limits the time by dropping the future. Sends the call's id
     /// to `beats` for as long as the function reports that it is alive.
     pub(super) async fn call(&self, run: &RunId, call: &Call, beats: mpsc::Sender<u64>) -> Answer {
-        if let Some(refused) = call.refused() {
+        if let Some(refused) = call.rejection() {
             return refused.into();
         }
         if call.heartbeat_seconds.is_none() {
@@ -89,7 +89,7 @@ impl Caller {
         let expected = Beats::new();
         tokio::select! {
             answer = self.until_answered(run, call, Some(expected.token())) => answer,
-            never = expected.pass_on(self.snapshot.clone(), call.id, beats) => match never {},
+            never = expected.forward(self.snapshot.clone(), call.id, beats) => match never {},
         }
     }
 
@@ -140,7 +140,7 @@ impl Caller {
     }
 
     /// True if this reconciler knows the function: a gateway may learn of it later, and runs begin immediately.
-    fn knows(&self, function: &str) -> bool {
+    fn knows_function(&self, function: &str) -> bool {
         let Some((namespace, name)) = function.split_once('/') else { return false };
         let id = ObjectRef { kind: Kind::Function, namespace: namespace.to_owned(), name: name.to_owned() };
         self.snapshot.current().objects.contains_key(&id)
@@ -162,7 +162,7 @@ impl Caller {
             request = request.header(TOKEN, token);
         }
         match request.send().await {
-            Ok(response) if response.status() == StatusCode::NOT_FOUND && self.knows(function) => {
+            Ok(response) if response.status() == StatusCode::NOT_FOUND && self.knows_function(function) => {
                 let why = format!("{gateway} does not know function {function} yet");
                 (Attempt::NotBegun { why, wait: None, is_busy: true }, None)
             }
@@ -271,7 +271,7 @@ impl Beats {
     }
 
     /// Sends the call's id whenever new beats have arrived.
-    pub(super) async fn pass_on(
+    pub(super) async fn forward(
         &self,
         mut snapshot: SnapshotReader,
         call: u64,

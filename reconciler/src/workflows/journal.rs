@@ -11,9 +11,11 @@ use schema::store::election::Fence;
 use schema::store::{Guard, Op, SharedStore, StoreError, TxnOutcome};
 use serde_json::Value as Json;
 
-use super::active_runs::KeptHead;
+use super::active_runs::StoredHead;
 use super::machine::Event;
-use super::records::{Entry, INLINE_MAX_BYTES, JournalPart, PART_MAX_BYTES, Parts, RunHead, RunId, Stored};
+use super::records::{
+    Entry, INLINE_MAX_BYTES, JournalPart, PART_MAX_BYTES, RunHead, RunId, StoredValue, ValueParts,
+};
 
 /// Number of entries that are compacted into one value.
 const COMPACTED_ENTRIES: usize = 100;
@@ -46,7 +48,7 @@ pub struct Journal {
 }
 
 /// Content of a journal.
-pub struct Loaded {
+pub struct LoadedJournal {
     /// Input of the run.
     pub input: Json,
     /// Entries in order.
@@ -56,20 +58,20 @@ pub struct Loaded {
 }
 
 /// Prepares the writes that store `value` for a run: none if it is small.
-pub(super) fn store(id: &RunId, value: Json) -> (Stored, Vec<Op>) {
+pub(super) fn store(id: &RunId, value: Json) -> (StoredValue, Vec<Op>) {
     let text = value.to_string();
     if text.len() <= INLINE_MAX_BYTES {
-        return (Stored::Inline(value), Vec::new());
+        return (StoredValue::Inline(value), Vec::new());
     }
     let digest = sha256_hex(text.as_bytes());
-    let (parts, count) = in_parts(&text);
+    let (parts, count) = split_into_parts(&text);
     let key = |part| Key::RunPayload(id.workflow.clone(), id.run.clone(), digest.clone(), part);
     let ops = parts.zip(0..).map(|(part, number)| Op::put(key(number), part)).collect();
-    (Stored::Parts(Parts { digest: digest.clone(), count }), ops)
+    (StoredValue::Parts(ValueParts { digest: digest.clone(), count }), ops)
 }
 
 /// Splits a text into JSON strings of bounded size, and returns their number as well.
-pub(super) fn in_parts(text: &str) -> (impl Iterator<Item = Bytes>, u64) {
+pub(super) fn split_into_parts(text: &str) -> (impl Iterator<Item = Bytes>, u64) {
     let mut parts = Vec::new();
     let mut rest = text;
     while !rest.is_empty() {
@@ -85,10 +87,14 @@ pub(super) fn in_parts(text: &str) -> (impl Iterator<Item = Bytes>, u64) {
 }
 
 /// Reads the value from where it is stored.
-pub(super) async fn restore(store: &SharedStore, stored: Stored, prefix: &str) -> Result<Json, JournalError> {
+pub(super) async fn restore(
+    store: &SharedStore,
+    stored: StoredValue,
+    prefix: &str,
+) -> Result<Json, JournalError> {
     let parts = match stored {
-        Stored::Inline(value) => return Ok(value),
-        Stored::Parts(parts) => parts,
+        StoredValue::Inline(value) => return Ok(value),
+        StoredValue::Parts(parts) => parts,
     };
     let listing = store.list(prefix).await?;
     let unreadable = || JournalError::Unreadable(format!("{prefix} is incomplete"));
@@ -102,10 +108,10 @@ pub(super) async fn restore(store: &SharedStore, stored: Stored, prefix: &str) -
     serde_json::from_str(&text).map_err(|_| unreadable())
 }
 
-fn payload_prefix(id: &RunId, parts: &Stored) -> String {
+fn payload_prefix(id: &RunId, parts: &StoredValue) -> String {
     let digest = match parts {
-        Stored::Parts(parts) => parts.digest.as_str(),
-        Stored::Inline(_) => "",
+        StoredValue::Parts(parts) => parts.digest.as_str(),
+        StoredValue::Inline(_) => "",
     };
     format!("{}{id}/{digest}/", prefix::RUN_PAYLOADS)
 }
@@ -115,9 +121,9 @@ pub(super) async fn end_failed(
     store: &SharedStore,
     fence: Fence,
     id: &RunId,
-    kept: &KeptHead,
+    kept: &StoredHead,
     (error, cause): (&str, &str),
-) -> Result<KeptHead, JournalError> {
+) -> Result<StoredHead, JournalError> {
     let mut head = kept.head.clone();
     head.phase = RunPhase::Failed;
     head.finished_at = Some(Timestamp::now().max(head.started_at));
@@ -131,14 +137,14 @@ pub(super) async fn write_head(
     store: &SharedStore,
     fence: Fence,
     id: &RunId,
-    kept: &KeptHead,
+    kept: &StoredHead,
     head: RunHead,
-) -> Result<KeptHead, JournalError> {
+) -> Result<StoredHead, JournalError> {
     let value = encode(&head).map_err(|error| JournalError::Unreadable(error.to_string()))?;
     let key = id.head().to_string();
     let guards = vec![fence.guard(), Guard::ModRevision(key.clone(), kept.revision)];
     let revision = write(store, (&key, &value), guards, vec![Op::put(&key, value.clone())]).await?;
-    Ok(KeptHead { head, revision })
+    Ok(StoredHead { head, revision })
 }
 
 /// Returns the prefixes of a run's journal and payload keys.
@@ -148,7 +154,7 @@ pub(super) fn prefixes_of(id: &RunId) -> [String; 2] {
 
 impl Journal {
     /// Creates the journal of a run whose beginning is written at 0.
-    pub fn of_begun(id: RunId) -> Self {
+    pub fn at_beginning(id: RunId) -> Self {
         Self { id, next: 1, tail: Vec::new(), tail_bytes: 0 }
     }
 
@@ -158,10 +164,10 @@ impl Journal {
     }
 
     /// Loads a journal; `None` if the run has none.
-    pub async fn load(store: &SharedStore, id: &RunId) -> Result<Option<Loaded>, JournalError> {
+    pub async fn load(store: &SharedStore, id: &RunId) -> Result<Option<LoadedJournal>, JournalError> {
         let listing = store.list(&format!("{}{id}/", prefix::RUN_JOURNALS)).await?;
         let (mut begun, mut entries) = (None, Vec::new());
-        let mut journal = Self::of_begun(id.clone());
+        let mut journal = Self::at_beginning(id.clone());
         for item in listing.items {
             let unreadable = |why: String| JournalError::Unreadable(format!("{}: {why}", item.key));
             let part = decode::<JournalPart>(&item.value).map_err(|error| unreadable(error.to_string()))?;
@@ -190,11 +196,11 @@ impl Journal {
             else {
                 continue;
             };
-            let stored = Stored::Parts(parts);
+            let stored = StoredValue::Parts(parts);
             let prefix = payload_prefix(id, &stored);
             *output = restore(store, stored, &prefix).await?;
         }
-        Ok(Some(Loaded { input, entries, journal }))
+        Ok(Some(LoadedJournal { input, entries, journal }))
     }
 
     /// Appends an entry under the next number, and with `head` also the end of the run. Retries for as long as etcd
@@ -211,8 +217,8 @@ impl Journal {
             let (stored, parts) = self::store(&self.id, output.take());
             ops = parts;
             match stored {
-                Stored::Inline(value) => *output = value,
-                Stored::Parts(parts) => entry.output = Some(parts),
+                StoredValue::Inline(value) => *output = value,
+                StoredValue::Parts(parts) => entry.output = Some(parts),
             }
         }
         let part = JournalPart::Entries(vec![entry]);
@@ -322,7 +328,7 @@ pub async fn run_head(store: &SharedStore, id: &RunId) -> Result<Option<RunHead>
 pub async fn kept_run(
     store: &SharedStore,
     id: &RunId,
-) -> Result<Option<(RunHead, WorkflowSpec, Loaded)>, JournalError> {
+) -> Result<Option<(RunHead, WorkflowSpec, LoadedJournal)>, JournalError> {
     let unreadable = |error: schema::codec::CodecError| JournalError::Unreadable(error.to_string());
     let Some(head) = run_head(store, id).await? else { return Ok(None) };
     let key = Key::RunDefinition(id.workflow.clone(), head.definition.clone());

@@ -6,16 +6,16 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use jiff::{SignedDuration, Timestamp};
-use schema::kinds::trigger::{StartedBy, Trigger};
+use schema::kinds::trigger::{Trigger, TriggerEvent};
 use schema::kinds::workflow::{RunPhase, WorkflowSpec};
 use schema::kinds::{Kind, Resource};
 use schema::meta::{NamespacedName, ObjectRef};
 use schema::object::Object;
 use schema::records::{TriggerRecord, TriggerStart, WorkflowRecord};
-use schema::snapshot::{Snapshot, Versioned};
+use schema::snapshot::{Snapshot, VersionedValue};
 
 use super::active_runs::{Heads, Progress};
-use super::records::{Origin, RunHead, RunId, RunRequest, Stored};
+use super::records::{Origin, RunHead, RunId, RunRequest, StoredValue};
 use super::triggers;
 use crate::controllers::LastKnown;
 
@@ -55,11 +55,11 @@ pub struct Observed {
 
 /// A run to begin.
 #[derive(Debug, Clone, PartialEq)]
-pub(super) struct Begin {
+pub(super) struct RunStart {
     pub id: RunId,
     pub spec: WorkflowSpec,
     /// Input, or its location among the requests.
-    pub input: Stored,
+    pub input: StoredValue,
     pub head: RunHead,
     /// Revision of the request that is deleted with it.
     pub request: Option<i64>,
@@ -82,9 +82,9 @@ pub(super) struct TriggerWrite {
 
 /// A step of the plan.
 #[derive(Debug, Clone, PartialEq)]
-pub(super) enum Step {
+pub(super) enum RunStep {
     /// Begins a run.
-    Begin(Box<Begin>),
+    Begin(Box<RunStart>),
     /// Resumes a run where its journal ends. `cancelled` is the cause for which it must end before it does anything
     /// more.
     Resume { id: RunId, cancelled: Option<String> },
@@ -104,37 +104,37 @@ pub(super) enum Step {
 
 /// Steps in order.
 #[derive(Debug, Default)]
-pub(super) struct Steps {
-    pub(super) steps: Vec<Step>,
+pub(super) struct RunSteps {
+    pub(super) steps: Vec<RunStep>,
     /// Set if there are more runs to forget.
     pub(super) has_more_to_forget: bool,
     pub(super) again_at: Option<Timestamp>,
 }
 
-impl Steps {
-    fn look_again(&mut self, at: Timestamp) {
+impl RunSteps {
+    fn plan_again_by(&mut self, at: Timestamp) {
         self.again_at = Some(self.again_at.map_or(at, |before| before.min(at)));
     }
 }
 
 /// Plans the steps. Runs that Git asks for come before those that people ask for, which may be without end.
-pub(super) fn plan(seen: &Observed, now: Timestamp) -> Steps {
-    let mut out = Steps::default();
+pub(super) fn plan(seen: &Observed, now: Timestamp) -> RunSteps {
+    let mut out = RunSteps::default();
     let runnables = runnables(seen);
     let mut free = RUNNING_MAX.saturating_sub(seen.carried.len() + seen.idle.len() + seen.resting.len());
-    let resumed = seen.idle.iter().map(|id| Step::Resume {
+    let resumed = seen.idle.iter().map(|id| RunStep::Resume {
         id: id.clone(),
-        cancelled: why_cancelled(&runnables, id).map(str::to_owned),
+        cancelled: cancel_reason(&runnables, id).map(str::to_owned),
     });
     out.steps.extend(resumed);
     for id in seen.carried.keys() {
-        if let Some(cause) = why_cancelled(&runnables, id) {
-            out.steps.push(Step::Cancel { id: id.clone(), cause: cause.to_owned() });
+        if let Some(cause) = cancel_reason(&runnables, id) {
+            out.steps.push(RunStep::Cancel { id: id.clone(), cause: cause.to_owned() });
         }
     }
 
     let running = running(seen);
-    let statuses: Vec<Status<'_>> = runnables
+    let statuses: Vec<RecordUpdate<'_>> = runnables
         .iter()
         .filter(|(_, runnable)| runnable.object.resource.kind() == Kind::Workflow)
         .map(|(id, runnable)| {
@@ -144,7 +144,7 @@ pub(super) fn plan(seen: &Observed, now: Timestamp) -> Steps {
         .collect();
     fire_all(seen, &runnables, &mut free, now, &mut out);
     let dismissed = seen.unreadable.iter().cloned();
-    out.steps.extend(dismissed.map(|(id, revision)| Step::Dismiss { id, revision }));
+    out.steps.extend(dismissed.map(|(id, revision)| RunStep::Dismiss { id, revision }));
     let waiting = begin_requested(seen, &runnables, &mut free, now, &mut out);
     for mut status in statuses {
         status.record.waiting += waiting.get(status.id).copied().unwrap_or(0);
@@ -153,29 +153,29 @@ pub(super) fn plan(seen: &Observed, now: Timestamp) -> Steps {
     for (id, record) in &seen.snapshot.workflows {
         if !runnables.contains_key(id) {
             let before = Some(record.mod_revision);
-            out.steps.push(Step::WriteStatus { workflow: id.clone(), record: None, before });
+            out.steps.push(RunStep::WriteStatus { workflow: id.clone(), record: None, before });
         }
     }
     if seen.forgets {
         forget(seen, &runnables, now, &mut out);
     }
     if !seen.carried.is_empty() {
-        out.look_again(now + STATUS_INTERVAL);
+        out.plan_again_by(now + STATUS_INTERVAL);
     }
     out
 }
 
 /// Returns why a run must end; `None` if it goes on.
-fn why_cancelled(runnables: &Runnables<'_>, id: &RunId) -> Option<&'static str> {
+fn cancel_reason(runnables: &RunnableObjects<'_>, id: &RunId) -> Option<&'static str> {
     match runnables.get(&id.workflow) {
         None if RunId::function(&id.workflow).is_some() => Some("its function was removed"),
         None => Some("its workflow was removed"),
-        Some(runnable) => named_by(&runnable.spec, id),
+        Some(runnable) => spec_cancel_reason(&runnable.spec, id),
     }
 }
 
 /// Returns why a run of this workflow must end; `None` unless the workflow says so.
-pub(super) fn named_by(spec: &WorkflowSpec, id: &RunId) -> Option<&'static str> {
+pub(super) fn spec_cancel_reason(spec: &WorkflowSpec, id: &RunId) -> Option<&'static str> {
     spec.cancel.contains(&id.run).then_some("spec.cancel names it")
 }
 
@@ -191,22 +191,22 @@ fn running(seen: &Observed) -> BTreeMap<&NamespacedName, u32> {
 /// Begins the requested runs, and returns how many of each workflow must wait.
 fn begin_requested<'a>(
     seen: &'a Observed,
-    runnables: &Runnables<'_>,
+    runnables: &RunnableObjects<'_>,
     free: &mut usize,
     now: Timestamp,
-    out: &mut Steps,
+    out: &mut RunSteps,
 ) -> BTreeMap<&'a NamespacedName, u32> {
     let mut waiting: BTreeMap<&NamespacedName, u32> = BTreeMap::new();
     // The last start of each trigger: one write for all runs that begin now.
     let mut started = BTreeMap::new();
     for (id, request, revision) in &seen.requests {
         let known = runnables.get(&id.workflow).filter(|_| !seen.heads.contains_key(id));
-        let Some(Runnable { object, spec, triggers }) = known else {
+        let Some(RunnableObject { object, spec, triggers }) = known else {
             // Another reconciler may know of a workflow before this one.
             if seen.heads.contains_key(id) || now.duration_since(request.asked_at) > UNKNOWN_FOR {
-                out.steps.push(Step::Dismiss { id: id.clone(), revision: *revision });
+                out.steps.push(RunStep::Dismiss { id: id.clone(), revision: *revision });
             } else {
-                out.look_again(request.asked_at + UNKNOWN_FOR + STATUS_INTERVAL);
+                out.plan_again_by(request.asked_at + UNKNOWN_FOR + STATUS_INTERVAL);
             }
             continue;
         };
@@ -216,12 +216,12 @@ fn begin_requested<'a>(
         }
         *free -= 1;
         let known = |name: &str| triggers.iter().any(|trigger| trigger.name == name);
-        if let Some((name, commit)) = request.origin.asking_trigger().filter(|(name, _)| known(name)) {
+        if let Some((name, commit)) = request.origin.requesting_trigger().filter(|(name, _)| known(name)) {
             let commit = commit.map(str::to_owned);
             let start = TriggerStart { run: id.run.clone(), tick: None, commit, started_at: now, missed: 0 };
             started.insert((object.reference(), name.to_owned()), start);
         }
-        out.steps.push(Step::Begin(Box::new(Begin {
+        out.steps.push(RunStep::Begin(Box::new(RunStart {
             id: id.clone(),
             spec: (**spec).clone(),
             input: request.input.clone(),
@@ -235,22 +235,22 @@ fn begin_requested<'a>(
         let before = seen.snapshot.triggers.get(&(object.clone(), trigger.clone()));
         let record = TriggerRecord { schedule: None, next: None, last: Some(start), skipped: 0 };
         let before = before.map(|before| before.mod_revision);
-        out.steps.push(Step::WriteTrigger(TriggerWrite { object, trigger, record: Some(record), before }));
+        out.steps.push(RunStep::WriteTrigger(TriggerWrite { object, trigger, record: Some(record), before }));
     }
     waiting
 }
 
 /// An object that can run: a workflow, or a function that a trigger or a request names.
-struct Runnable<'a> {
+struct RunnableObject<'a> {
     object: &'a Object,
     spec: Cow<'a, WorkflowSpec>,
     triggers: &'a [Trigger],
 }
 
-type Runnables<'a> = BTreeMap<NamespacedName, Runnable<'a>>;
+type RunnableObjects<'a> = BTreeMap<NamespacedName, RunnableObject<'a>>;
 
 /// Returns everything that can run, by the workflow in the ids of its runs.
-fn runnables(seen: &Observed) -> Runnables<'_> {
+fn runnables(seen: &Observed) -> RunnableObjects<'_> {
     let asked = seen.requests.iter().map(|(id, ..)| &id.workflow);
     let under_way = seen.carried.keys().chain(&seen.idle).map(|id| &id.workflow);
     let in_use: BTreeSet<&NamespacedName> = under_way.chain(asked).collect();
@@ -259,17 +259,17 @@ fn runnables(seen: &Observed) -> Runnables<'_> {
         let object = &found.value;
         match &object.resource {
             Resource::Workflow(spec) => {
-                let runnable = Runnable { object, spec: Cow::Borrowed(spec), triggers: &spec.triggers };
+                let runnable = RunnableObject { object, spec: Cow::Borrowed(spec), triggers: &spec.triggers };
                 Some((NamespacedName::new(&id.namespace, &id.name), runnable))
             }
             Resource::Function(function) => {
-                let run_of = RunId::of_object(id, "").workflow;
+                let run_of = RunId::for_object(id, "").workflow;
                 let triggers = function.triggers.as_slice();
                 if triggers.is_empty() && !in_use.contains(&run_of) {
                     return None;
                 }
-                let spec = Cow::Owned(WorkflowSpec::of_function(&id.name));
-                Some((run_of, Runnable { object, spec, triggers }))
+                let spec = Cow::Owned(WorkflowSpec::for_function(&id.name));
+                Some((run_of, RunnableObject { object, spec, triggers }))
             }
             _ => None,
         }
@@ -278,23 +278,25 @@ fn runnables(seen: &Observed) -> Runnables<'_> {
 }
 
 /// Record to write for a workflow.
-struct Status<'a> {
+struct RecordUpdate<'a> {
     id: &'a NamespacedName,
     record: WorkflowRecord,
-    there: Option<&'a Arc<Versioned<WorkflowRecord>>>,
+    there: Option<&'a Arc<VersionedValue<WorkflowRecord>>>,
     /// Run that the workflow's push starts, written together with the record.
-    begin: Option<Begin>,
+    begin: Option<RunStart>,
 }
 
-impl Status<'_> {
-    fn step(self) -> Option<Step> {
+impl RecordUpdate<'_> {
+    fn step(self) -> Option<RunStep> {
         let before = self.there.map(|there| there.mod_revision);
         match self.begin {
             Some(begin) => {
-                Some(Step::Begin(Box::new(Begin { record: Some((self.record, before)), ..begin })))
+                Some(RunStep::Begin(Box::new(RunStart { record: Some((self.record, before)), ..begin })))
             }
             None if self.there.is_some_and(|there| there.value == self.record) => None,
-            None => Some(Step::WriteStatus { workflow: self.id.clone(), record: Some(self.record), before }),
+            None => {
+                Some(RunStep::WriteStatus { workflow: self.id.clone(), record: Some(self.record), before })
+            }
         }
     }
 }
@@ -302,10 +304,10 @@ impl Status<'_> {
 /// Returns the record of one workflow, and the run that its push starts.
 fn status<'a>(
     seen: &'a Observed,
-    (id, Runnable { object, spec, .. }): (&'a NamespacedName, &Runnable<'_>),
+    (id, RunnableObject { object, spec, .. }): (&'a NamespacedName, &RunnableObject<'_>),
     (free, running): (&mut usize, u32),
     now: Timestamp,
-) -> Status<'a> {
+) -> RecordUpdate<'a> {
     let spec: &WorkflowSpec = spec;
     let there = seen.snapshot.workflows.get(id);
     let before = there.map(|there| &there.value).or_else(|| seen.last_known.workflow(id));
@@ -328,13 +330,13 @@ fn status<'a>(
     }
     let hash = spec.run_hash();
     let Some(params) = spec.params.as_ref().filter(|_| record.started_hash != hash) else {
-        return Status { id, record, there, begin: None };
+        return RecordUpdate { id, record, there, begin: None };
     };
     if *free == 0 {
         record.waiting = 1;
         // Keep the former generation, so that the new run is not taken for begun.
         record.generation = before.map_or(0, |before| before.generation);
-        return Status { id, record, there, begin: None };
+        return RecordUpdate { id, record, there, begin: None };
     }
     *free -= 1;
     let base = format!("push-{}-{}", object.generation, &hash[..8]);
@@ -346,20 +348,26 @@ fn status<'a>(
     record.last_run = Some(head.summary(&run));
     record.started_hash = hash;
     record.running += 1;
-    let begin = Begin {
+    let begin = RunStart {
         id: RunId::new(id.clone(), run),
         spec: spec.clone(),
-        input: Stored::Inline(params.clone()),
+        input: StoredValue::Inline(params.clone()),
         head,
         request: None,
         record: None,
         trigger: None,
     };
-    Status { id, record, there, begin: Some(begin) }
+    RecordUpdate { id, record, there, begin: Some(begin) }
 }
 
 /// Fires all triggers, and deletes the records of those that are gone.
-fn fire_all(seen: &Observed, runnables: &Runnables<'_>, free: &mut usize, now: Timestamp, out: &mut Steps) {
+fn fire_all(
+    seen: &Observed,
+    runnables: &RunnableObjects<'_>,
+    free: &mut usize,
+    now: Timestamp,
+    out: &mut RunSteps,
+) {
     let mut known = BTreeSet::new();
     for (id, runnable) in runnables {
         for trigger in runnable.triggers {
@@ -369,7 +377,7 @@ fn fire_all(seen: &Observed, runnables: &Runnables<'_>, free: &mut usize, now: T
     }
     for ((object, trigger), record) in &seen.snapshot.triggers {
         if !known.contains(&(object.clone(), trigger)) {
-            out.steps.push(Step::WriteTrigger(TriggerWrite {
+            out.steps.push(RunStep::WriteTrigger(TriggerWrite {
                 object: object.clone(),
                 trigger: trigger.clone(),
                 record: None,
@@ -382,36 +390,36 @@ fn fire_all(seen: &Observed, runnables: &Runnables<'_>, free: &mut usize, now: T
 /// Begins the run that a trigger starts now, and writes the trigger's record.
 fn fire(
     seen: &Observed,
-    (id, runnable, trigger): (&NamespacedName, &Runnable<'_>, &Trigger),
+    (id, runnable, trigger): (&NamespacedName, &RunnableObject<'_>, &Trigger),
     free: &mut usize,
     now: Timestamp,
-    out: &mut Steps,
+    out: &mut RunSteps,
 ) {
     let object = runnable.object.reference();
     let there = seen.snapshot.triggers.get(&(object.clone(), trigger.name.clone()));
     let known = there.map(|there| &there.value).or_else(|| seen.last_known.trigger(&object, &trigger.name));
-    let decided = match trigger.started_by() {
-        Some(StartedBy::Schedule(schedule)) => triggers::decide((trigger, schedule), known, now),
+    let decided = match trigger.event() {
+        Some(TriggerEvent::Schedule(schedule)) => triggers::decide((trigger, schedule), known, now),
         // These start runs through requests.
-        Some(StartedBy::Commit(_) | StartedBy::Call(_)) | None => None,
+        Some(TriggerEvent::Commit(_) | TriggerEvent::Call(_)) | None => None,
     };
     let next = decided.as_ref().map(|decided| &decided.record).or(known).and_then(|record| record.next);
     if let Some(next) = next.filter(|next| *next > now) {
-        out.look_again(next);
+        out.plan_again_by(next);
     }
     let before = there.map(|there| there.mod_revision);
     let write = |record| TriggerWrite { object, trigger: trigger.name.clone(), record: Some(record), before };
     let Some(decided) = decided else {
         // A record that is only on disk goes back to etcd.
         if let Some(known) = known.filter(|_| there.is_none()) {
-            out.steps.push(Step::WriteTrigger(write(known.clone())));
+            out.steps.push(RunStep::WriteTrigger(write(known.clone())));
         }
         return;
     };
     // If somebody requested a run with this id, that is the run of the tick.
     let start = decided.start.filter(|start| !seen.heads.contains_key(&RunId::new(id.clone(), &start.run)));
     let Some(start) = start else {
-        out.steps.push(Step::WriteTrigger(write(decided.record)));
+        out.steps.push(RunStep::WriteTrigger(write(decided.record)));
         return;
     };
     if *free == 0 {
@@ -422,10 +430,10 @@ fn fire(
     let tick = start.tick.unwrap_or(now);
     let origin = Origin::Schedule { trigger: trigger.name.clone(), tick, missed: start.missed };
     let spec = &runnable.spec;
-    out.steps.push(Step::Begin(Box::new(Begin {
+    out.steps.push(RunStep::Begin(Box::new(RunStart {
         id: RunId::new(id.clone(), &start.run),
         spec: (**spec).clone(),
-        input: Stored::Inline(triggers::input(trigger, tick)),
+        input: StoredValue::Inline(triggers::input(trigger, tick)),
         head: RunHead::begun(spec, spec.run_hash(), origin, now),
         request: None,
         record: None,
@@ -435,7 +443,7 @@ fn fire(
 
 /// Forgets runs that ended too long ago, or that too many runs of the same workflow followed. The last run of a
 /// push stays.
-fn forget(seen: &Observed, runnables: &Runnables<'_>, now: Timestamp, out: &mut Steps) {
+fn forget(seen: &Observed, runnables: &RunnableObjects<'_>, now: Timestamp, out: &mut RunSteps) {
     let mut ended: BTreeMap<&NamespacedName, BTreeSet<(Timestamp, &RunId)>> = BTreeMap::new();
     for (id, kept) in &seen.heads {
         if let Some(at) = kept.head.finished_at {
@@ -459,7 +467,7 @@ fn forget(seen: &Observed, runnables: &Runnables<'_>, now: Timestamp, out: &mut 
             }
             if gone.len() == FORGOTTEN_AT_ONCE {
                 out.has_more_to_forget = true;
-                out.look_again(now);
+                out.plan_again_by(now);
                 break 'workflows;
             }
             gone.push(id);
@@ -473,10 +481,10 @@ fn forget(seen: &Observed, runnables: &Runnables<'_>, now: Timestamp, out: &mut 
 /// Returns the steps that forget these runs. A definition is deleted with the last of them that needs it, unless a
 /// run that stays needs it as well. If the only other one is a run that begins now, an ended run stays and keeps
 /// the definition: the new run may not begin after all.
-fn with_definitions(seen: &Observed, gone: Vec<&RunId>, steps: &[Step]) -> Vec<Step> {
+fn with_definitions(seen: &Observed, gone: Vec<&RunId>, steps: &[RunStep]) -> Vec<RunStep> {
     let definition = |id: &RunId| seen.heads[id].head.definition.as_str();
     let begun = steps.iter().filter_map(|step| match step {
-        Step::Begin(begin) => Some((&begin.id.workflow, &*begin.head.definition)),
+        RunStep::Begin(begin) => Some((&begin.id.workflow, &*begin.head.definition)),
         _ => None,
     });
     let begun: BTreeSet<(&NamespacedName, &str)> = begun.collect();
@@ -490,7 +498,7 @@ fn with_definitions(seen: &Observed, gone: Vec<&RunId>, steps: &[Step]) -> Vec<S
         let is_last = needed.insert(own);
         if !(is_last && begun.contains(&own)) {
             let definition = is_last.then(|| own.1.to_owned());
-            forgets.push(Step::Forget { id: id.clone(), definition });
+            forgets.push(RunStep::Forget { id: id.clone(), definition });
         }
     }
     forgets.reverse();

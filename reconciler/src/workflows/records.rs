@@ -41,7 +41,7 @@ impl RunId {
     }
 
     /// Creates the id of a run of a workflow, or of a function that is run without a workflow.
-    pub fn of_object(object: &ObjectRef, run: impl Into<String>) -> Self {
+    pub fn for_object(object: &ObjectRef, run: impl Into<String>) -> Self {
         let name = match object.kind {
             Kind::Function => format!("{OF_FUNCTION}{}", object.name),
             _ => object.name.clone(),
@@ -95,7 +95,7 @@ pub enum Origin {
 
 impl Origin {
     /// Returns the trigger that requested the run, and the commit, if it was for one.
-    pub(super) fn asking_trigger(&self) -> Option<(&str, Option<&str>)> {
+    pub(super) fn requesting_trigger(&self) -> Option<(&str, Option<&str>)> {
         match self {
             Self::Call { trigger, .. } => Some((trigger, None)),
             Self::Commit { trigger, commit } => Some((trigger, Some(commit))),
@@ -126,23 +126,23 @@ pub struct RunRequest {
     /// Time of the request.
     pub asked_at: Timestamp,
     pub origin: Origin,
-    pub input: Stored,
+    pub input: StoredValue,
 }
 
 /// A value, or its location.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub enum Stored {
+pub enum StoredValue {
     /// The value itself.
     Inline(Json),
     /// Parts with separate keys.
-    Parts(Parts),
+    Parts(ValueParts),
 }
 
 /// A value in parts of its JSON text.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub struct Parts {
+pub struct ValueParts {
     /// SHA-256 of the text, in hex.
     pub digest: String,
     pub count: u64,
@@ -151,7 +151,7 @@ pub struct Parts {
 /// Attempts of reconcilers to continue a run since its last progress; any of them may have ended its reconciler.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub struct Tries {
+pub struct Attempts {
     /// Number of the next journal entry at that time.
     pub entry: u64,
     pub count: u32,
@@ -180,7 +180,7 @@ pub struct RunHead {
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub cause: String,
     /// Attempts without progress; `None` while all is well.
-    pub tries: Option<Tries>,
+    pub tries: Option<Attempts>,
 }
 
 impl RunHead {
@@ -204,14 +204,14 @@ impl RunHead {
     ///
     /// # Errors
     /// The reason why the run fails: it has had [`TRIES_MAX`] attempts at this entry.
-    pub(super) fn next_try(&self, entry: u64) -> Result<Tries, String> {
+    pub(super) fn next_try(&self, entry: u64) -> Result<Attempts, String> {
         let tried = self.tries.filter(|tries| tries.entry == entry).map_or(0, |tries| tries.count);
         if tried >= TRIES_MAX {
             return Err(format!(
                 "{tried} tries to go on with the run failed before entry {entry} of its journal"
             ));
         }
-        Ok(Tries { entry, count: tried + 1 })
+        Ok(Attempts { entry, count: tried + 1 })
     }
 
     /// Returns the summary of the run, under this id.
@@ -242,7 +242,7 @@ impl RunHead {
 #[serde(rename_all = "camelCase")]
 pub(super) enum JournalPart {
     /// Beginning of the run, with its input.
-    Begun { input: Stored },
+    Begun { input: StoredValue },
     /// Entries in order.
     Entries(Vec<Entry>),
 }
@@ -256,7 +256,7 @@ pub struct Entry {
     /// Event, where the output of an answer is null if it is stored in parts.
     pub event: Event,
     /// Location of the answer's output, if it is stored in parts.
-    pub output: Option<Parts>,
+    pub output: Option<ValueParts>,
     /// Activation id of the answered call, which marks its lines in the function's log.
     pub activation: Option<String>,
 }

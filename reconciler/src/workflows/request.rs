@@ -15,10 +15,10 @@ use schema::store::{Guard, Op, SharedStore, StoreError, TxnOutcome, WatchEvent};
 use serde_json::Value as Json;
 use tokio::time::sleep;
 
-use super::journal::in_parts;
+use super::journal::split_into_parts;
 use super::machine::context::DEPTH_MAX;
 use super::machine::is_deeper_than;
-use super::records::{Origin, PAYLOAD_MAX_BYTES, Parts, RunId, RunRequest, Stored};
+use super::records::{Origin, PAYLOAD_MAX_BYTES, RunId, RunRequest, StoredValue, ValueParts};
 
 /// Maximum number of requested runs that wait: with the largest inputs they take 256 MiB of etcd's 2 GiB.
 pub(super) const WAITING_MAX: usize = 1_000;
@@ -30,9 +30,9 @@ const REWATCH_WAIT: Duration = Duration::from_secs(1);
 
 /// Number of requested runs that have not begun, as far as this reconciler knows.
 #[derive(Debug, Clone, Default)]
-pub struct Waiting(Arc<AtomicUsize>);
+pub struct RequestQueue(Arc<AtomicUsize>);
 
-impl Waiting {
+impl RequestQueue {
     /// Watches the requests, and wakes the loop that begins them.
     pub async fn follow(self, store: SharedStore, nudge: Nudge) -> Infallible {
         loop {
@@ -80,7 +80,7 @@ impl Waiting {
 
 /// Result of a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Asked {
+pub enum RunRequestOutcome {
     /// The run will begin.
     New,
     /// The run exists already, or is requested.
@@ -108,13 +108,13 @@ pub enum RequestError {
 ///
 /// # Errors
 /// The input is too large or nested too deeply, or etcd does not respond.
-pub async fn ask(
+pub async fn request_run(
     store: &SharedStore,
     id: &RunId,
     input: Json,
     origin: Origin,
     at: Timestamp,
-) -> Result<Asked, RequestError> {
+) -> Result<RunRequestOutcome, RequestError> {
     if is_deeper_than(&input, DEPTH_MAX) {
         return Err(RequestError::TooDeep);
     }
@@ -124,18 +124,18 @@ pub async fn ask(
     }
     let mut ops = Vec::new();
     let input = if text.len() <= ASKED_INLINE_MAX_BYTES {
-        Stored::Inline(input)
+        StoredValue::Inline(input)
     } else {
-        let (parts, count) = in_parts(&text);
+        let (parts, count) = split_into_parts(&text);
         ops.extend(parts.zip(0..).map(|(part, number)| Op::put(id.input(number), part)));
-        Stored::Parts(Parts { digest: sha256_hex(text.as_bytes()), count })
+        StoredValue::Parts(ValueParts { digest: sha256_hex(text.as_bytes()), count })
     };
     let request = RunRequest { asked_at: at, origin, input };
     let value = encode(&request).map_err(|_| RequestError::TooLarge(text.len()))?;
     ops.push(Op::put(id.request(), value));
     let guards = vec![Guard::Absent(id.head().to_string()), Guard::Absent(id.request().to_string())];
     Ok(match store.txn(guards, ops).await? {
-        TxnOutcome::Committed(_) => Asked::New,
-        TxnOutcome::Conflict => Asked::Existing,
+        TxnOutcome::Committed(_) => RunRequestOutcome::New,
+        TxnOutcome::Conflict => RunRequestOutcome::Existing,
     })
 }

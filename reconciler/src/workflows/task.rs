@@ -12,14 +12,14 @@ use tokio::sync::{mpsc, watch};
 use tokio::task::{AbortHandle, JoinSet};
 use tokio::time::{Duration, sleep};
 
-use super::active_runs::{KeptHead, SharedProgress};
+use super::active_runs::{SharedProgress, StoredHead};
 use super::caller;
 use super::caller::{Answer, Caller};
 use super::journal;
 use super::journal::{Journal, JournalError};
 use super::machine::context::CALLS_MAX;
 use super::machine::{Event, Outcome, Run, Timer, errors};
-use super::records::{Entry, RunHead, RunId, Tries};
+use super::records::{Attempts, Entry, RunHead, RunId};
 
 /// A run, and everything it needs to continue.
 pub(super) struct RunTask {
@@ -27,14 +27,14 @@ pub(super) struct RunTask {
     pub(super) caller: Arc<Caller>,
     pub(super) fence: Fence,
     pub(super) id: RunId,
-    pub(super) kept: KeptHead,
+    pub(super) kept: StoredHead,
     pub(super) spec: Arc<WorkflowSpec>,
     pub(super) run: Run,
     pub(super) journal: Journal,
     pub(super) cancelled: watch::Receiver<Option<String>>,
     pub(super) progress: SharedProgress,
     /// Number of earlier attempts to resume in vain; `None` once the run has made progress.
-    pub(super) tried: Option<u32>,
+    pub(super) earlier_attempts: Option<u32>,
     /// Set while the head says that this reconciler works on the run.
     pub(super) is_marked: bool,
 }
@@ -57,10 +57,10 @@ impl Calls {
 
 impl RunTask {
     /// Executes the run until it ends, and returns its final head. `None` if another reconciler took over.
-    pub(super) async fn carry_on(mut self) -> Option<KeptHead> {
+    pub(super) async fn carry_on(mut self) -> Option<StoredHead> {
         let mut calls = Calls::new();
         let mut last = self.run.at().max(Timestamp::now());
-        self.grant_heartbeats(last);
+        self.restart_heartbeats(last);
         loop {
             if let Some(outcome) = self.run.outcome() {
                 if !self.kept.head.is_running() {
@@ -68,13 +68,13 @@ impl RunTask {
                 }
                 // The journal alone ends the run: today's limits are tighter than those it was written under, or
                 // the run ended as it began.
-                let head = ended(&self.kept.head, outcome, &self.run, self.run.at());
+                let head = final_head(&self.kept.head, outcome, &self.run, self.run.at());
                 let ended = journal::write_head(&self.store, self.fence, &self.id, &self.kept, head).await;
                 return self.written(ended);
             }
             match self.go_on(&mut calls, last).await {
                 Ok(at) => last = at,
-                Err(error) => return self.ended_by(error).await,
+                Err(error) => return self.end_with_error(error).await,
             }
             // A run that never waits must not block others.
             tokio::task::consume_budget().await;
@@ -100,15 +100,17 @@ impl RunTask {
         }
         // The clock may have been set back.
         let at = last.max(Timestamp::now());
-        self.take(answer, at).await.map(|()| at)
+        self.apply_event(answer, at).await.map(|()| at)
     }
 
     /// Marks in the head of a resumed run if it is worked on or waits, until it makes progress: if this process
     /// ends meanwhile, the run counts as the cause only if it was worked on.
     async fn mark(&mut self, is_at_work: bool) -> Result<(), JournalError> {
-        let Some(before) = self.tried.filter(|_| is_at_work != self.is_marked) else { return Ok(()) };
+        let Some(before) = self.earlier_attempts.filter(|_| is_at_work != self.is_marked) else {
+            return Ok(());
+        };
         let count = before + u32::from(is_at_work);
-        let tries = (count > 0).then(|| Tries { entry: self.journal.next(), count });
+        let tries = (count > 0).then(|| Attempts { entry: self.journal.next(), count });
         let head = RunHead { tries, ..self.kept.head.clone() };
         self.kept = journal::write_head(&self.store, self.fence, &self.id, &self.kept, head).await?;
         self.is_marked = is_at_work;
@@ -117,7 +119,7 @@ impl RunTask {
 
     /// Restarts the heartbeat timers: a call that is repeated after a change of leader has a new token, and as long
     /// for its first heartbeat as the first one had.
-    fn grant_heartbeats(&mut self, at: Timestamp) {
+    fn restart_heartbeats(&mut self, at: Timestamp) {
         let calls: Vec<u64> = self.run.pending().calls.iter().map(|call| call.id).collect();
         for call in calls {
             let _ = self.run.step(&self.spec, at, &Event::Beat { call });
@@ -125,7 +127,7 @@ impl RunTask {
     }
 
     /// Final state when the journal can't be written; `None` if another reconciler took over.
-    async fn ended_by(&self, error: JournalError) -> Option<KeptHead> {
+    async fn end_with_error(&self, error: JournalError) -> Option<StoredHead> {
         self.written(match error {
             JournalError::Unreadable(why) => {
                 tracing::warn!(run = %self.id, why, "the run ends, for its journal can't be written");
@@ -136,7 +138,7 @@ impl RunTask {
         })
     }
 
-    fn written(&self, ended: Result<KeptHead, JournalError>) -> Option<KeptHead> {
+    fn written(&self, ended: Result<StoredHead, JournalError>) -> Option<StoredHead> {
         ended.inspect_err(|error| tracing::info!(run = %self.id, "{error}")).ok()
     }
 
@@ -208,7 +210,7 @@ impl RunTask {
     }
 
     /// Makes the transition, and writes it to the journal.
-    async fn take(&mut self, answer: Answer, at: Timestamp) -> Result<(), JournalError> {
+    async fn apply_event(&mut self, answer: Answer, at: Timestamp) -> Result<(), JournalError> {
         let Answer { event, activation } = answer;
         if self.run.step(&self.spec, at, &event).is_none() {
             return Ok(());
@@ -218,10 +220,10 @@ impl RunTask {
             return Ok(());
         }
         let entry = Entry { at, event, output: None, activation };
-        let ended = self.run.outcome().map(|outcome| ended(&self.kept.head, outcome, &self.run, at));
+        let ended = self.run.outcome().map(|outcome| final_head(&self.kept.head, outcome, &self.run, at));
         let head = ended.as_ref().map(|head| (head, self.kept.revision));
         self.journal.append(&self.store, self.fence, entry, head).await?;
-        self.tried = None;
+        self.earlier_attempts = None;
         if let Some(head) = ended {
             self.kept.head = head;
         }
@@ -233,7 +235,7 @@ impl RunTask {
 }
 
 /// Returns the head of a run at its end.
-fn ended(begun: &RunHead, outcome: &Outcome, run: &Run, at: Timestamp) -> RunHead {
+fn final_head(begun: &RunHead, outcome: &Outcome, run: &Run, at: Timestamp) -> RunHead {
     let mut head = RunHead {
         finished_at: Some(at),
         state: run.state_name().to_owned(),

@@ -1,7 +1,7 @@
 //! Decides which ticks of a trigger get a run, and the input of that run. Pure.
 
 use jiff::{SignedDuration, Timestamp};
-use schema::kinds::trigger::{Missed, Schedule, Ticks, Trigger};
+use schema::kinds::trigger::{MissedPolicy, Schedule, Ticks, Trigger};
 use schema::records::{TriggerRecord, TriggerStart};
 use serde_json::{Value as Json, json};
 
@@ -10,11 +10,11 @@ const LATE: SignedDuration = SignedDuration::from_secs(60);
 /// Maximum number of missed ticks that are counted one by one; of a longer time only the end is counted.
 const COUNTED_MAX: u32 = 1_000;
 /// Length of that end.
-const LOOKED_AT: SignedDuration = SignedDuration::from_hours(48);
+const COUNTED_SPAN: SignedDuration = SignedDuration::from_hours(48);
 
 /// Decision on a trigger.
 #[derive(Debug, Clone, PartialEq)]
-pub(super) struct Decision {
+pub(super) struct TriggerDecision {
     /// New record of the trigger.
     pub record: TriggerRecord,
     /// Run that the trigger starts, also in the record.
@@ -29,7 +29,7 @@ pub(super) fn decide(
     (trigger, schedule): (&Trigger, &Schedule),
     before: Option<&TriggerRecord>,
     now: Timestamp,
-) -> Option<Decision> {
+) -> Option<TriggerDecision> {
     let known = before.filter(|before| before.schedule.as_ref() == Some(schedule));
     if known.is_some_and(|known| known.next.is_none_or(|next| next > now)) {
         return None;
@@ -42,20 +42,20 @@ pub(super) fn decide(
         skipped: known.map_or(0, |known| known.skipped),
     };
     let Some(first) = known.and_then(|known| known.next) else {
-        return Some(Decision { record, start: None });
+        return Some(TriggerDecision { record, start: None });
     };
     let (tick, missed) = newest(&ticks, first, now);
     let is_late = now.duration_since(tick) > LATE;
-    if is_late && schedule.missed == Missed::Skip {
+    if is_late && schedule.missed == MissedPolicy::Skip {
         record.skipped = record.skipped.saturating_add(missed + 1);
-        return Some(Decision { record, start: None });
+        return Some(TriggerDecision { record, start: None });
     }
     let run = trigger.run_id(&tick.strftime("%Y%m%dT%H%MZ").to_string());
     let missed = record.skipped.saturating_add(missed);
     let start = TriggerStart { run, tick: Some(tick), commit: None, started_at: now, missed };
     record.skipped = 0;
     record.last = Some(start.clone());
-    Some(Decision { record, start: Some(start) })
+    Some(TriggerDecision { record, start: Some(start) })
 }
 
 /// Returns the newest due tick, and the number of due ticks before it.
@@ -64,7 +64,7 @@ fn newest(ticks: &Ticks, first: Timestamp, now: Timestamp) -> (Timestamp, u32) {
     let (mut newest, mut missed) = (first, 0);
     while let Some(tick) = ticks.after(newest).filter(is_due) {
         missed += 1;
-        let end = (missed == COUNTED_MAX).then(|| ticks.after(now - LOOKED_AT)).flatten();
+        let end = (missed == COUNTED_MAX).then(|| ticks.after(now - COUNTED_SPAN)).flatten();
         newest = end.filter(is_due).map_or(tick, |end| end.max(tick));
     }
     (newest, missed)
@@ -80,7 +80,7 @@ pub(super) fn input(trigger: &Trigger, tick: Timestamp) -> Json {
 mod tests {
     use super::*;
 
-    fn trigger(cron: &str, missed: Missed) -> Trigger {
+    fn trigger(cron: &str, missed: MissedPolicy) -> Trigger {
         let schedule = Schedule { cron: cron.into(), time_zone: "UTC".into(), missed };
         Trigger {
             name: "tick".into(),
@@ -91,7 +91,7 @@ mod tests {
         }
     }
 
-    fn decide(trigger: &Trigger, before: Option<&TriggerRecord>, now: Timestamp) -> Option<Decision> {
+    fn decide(trigger: &Trigger, before: Option<&TriggerRecord>, now: Timestamp) -> Option<TriggerDecision> {
         super::decide((trigger, trigger.schedule.as_ref().unwrap()), before, now)
     }
 
@@ -113,7 +113,7 @@ mod tests {
 
     #[test]
     fn each_tick_starts_one_run_however_often_it_is_looked_at() {
-        let every_5 = trigger("*/5 * * * *", Missed::Run);
+        let every_5 = trigger("*/5 * * * *", MissedPolicy::Run);
         let times =
             ["23T16:03:00", "23T16:04:59", "23T16:05:00", "23T16:05:00", "23T16:07:00", "23T16:10:30"];
         let (record, runs) = looks(&every_5, &times);
@@ -125,11 +125,11 @@ mod tests {
 
     #[test]
     fn the_first_sight_of_a_schedule_starts_nothing_of_the_past() {
-        let (record, runs) = looks(&trigger("* * * * *", Missed::Run), &["23T16:05:00"]);
+        let (record, runs) = looks(&trigger("* * * * *", MissedPolicy::Run), &["23T16:05:00"]);
         assert_eq!((record.unwrap().next, runs.len()), (Some(at("23T16:06:00")), 0));
         // Another expression is another schedule, and the record of the last run stays.
-        let (before, _) = looks(&trigger("* * * * *", Missed::Run), &["23T16:05:00", "23T16:06:00"]);
-        let daily = trigger("0 3 * * *", Missed::Run);
+        let (before, _) = looks(&trigger("* * * * *", MissedPolicy::Run), &["23T16:05:00", "23T16:06:00"]);
+        let daily = trigger("0 3 * * *", MissedPolicy::Run);
         let changed = decide(&daily, before.as_ref(), at("23T18:00:00")).unwrap();
         assert_eq!((changed.start, changed.record.next), (None, Some(at("24T03:00:00"))));
         assert_eq!(changed.record.last, before.unwrap().last);
@@ -138,24 +138,24 @@ mod tests {
     #[test]
     fn what_was_missed_has_one_run_or_none_as_configured() {
         let times = ["23T16:00:30", "23T16:01:00", "23T16:06:10", "23T16:07:00"];
-        let (_, runs) = looks(&trigger("* * * * *", Missed::Run), &times);
+        let (_, runs) = looks(&trigger("* * * * *", MissedPolicy::Run), &times);
         let names: Vec<_> = runs.iter().map(|(run, missed)| (&run[14..], *missed)).collect();
         assert_eq!(names, [("1601Z", 0), ("1606Z", 4), ("1607Z", 0)]);
 
         let hourly = ["23T16:30:00", "23T19:30:00", "23T20:00:59"];
-        let (_, runs) = looks(&trigger("0 * * * *", Missed::Run), &hourly);
+        let (_, runs) = looks(&trigger("0 * * * *", MissedPolicy::Run), &hourly);
         assert_eq!(runs, [("tick.20261123T1900Z".to_owned(), 2), ("tick.20261123T2000Z".to_owned(), 0)]);
-        let (record, runs) = looks(&trigger("0 * * * *", Missed::Skip), &hourly[..2]);
+        let (record, runs) = looks(&trigger("0 * * * *", MissedPolicy::Skip), &hourly[..2]);
         assert_eq!((record.unwrap().skipped, runs.len()), (3, 0));
         // The next run in time reports the ticks without a run.
-        let (record, runs) = looks(&trigger("0 * * * *", Missed::Skip), &hourly);
+        let (record, runs) = looks(&trigger("0 * * * *", MissedPolicy::Skip), &hourly);
         assert_eq!(runs, [("tick.20261123T2000Z".to_owned(), 3)]);
         assert_eq!(record.unwrap().skipped, 0);
     }
 
     #[test]
     fn after_weeks_the_newest_tick_is_found_without_counting_all() {
-        let (_, runs) = looks(&trigger("* * * * *", Missed::Run), &["01T00:00:00", "28T12:34:10"]);
+        let (_, runs) = looks(&trigger("* * * * *", MissedPolicy::Run), &["01T00:00:00", "28T12:34:10"]);
         let [(run, missed)] = &runs[..] else { panic!("{runs:?}") };
         assert_eq!(run, "tick.20261128T1234Z");
         assert!((COUNTED_MAX..5_000).contains(missed), "{missed}");
@@ -164,7 +164,7 @@ mod tests {
     #[test]
     fn a_clock_that_was_set_back_starts_nothing_twice() {
         let (_, runs) = looks(
-            &trigger("* * * * *", Missed::Run),
+            &trigger("* * * * *", MissedPolicy::Run),
             &["23T16:00:30", "23T16:01:00", "23T15:00:00", "23T16:01:30"],
         );
         assert_eq!(runs.len(), 1);
@@ -172,7 +172,7 @@ mod tests {
 
     #[test]
     fn the_input_is_the_params_or_says_when() {
-        let mut ticks = trigger("* * * * *", Missed::Run);
+        let mut ticks = trigger("* * * * *", MissedPolicy::Run);
         let tick = at("23T16:05:00");
         assert_eq!(input(&ticks, tick), json!({"trigger": "tick", "time": "2026-11-23T16:05:00Z"}));
         ticks.params = Some(json!({"n": 1}));

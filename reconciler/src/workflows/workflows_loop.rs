@@ -15,7 +15,7 @@ use schema::store::reflector::SnapshotReader;
 use tokio::sync::watch;
 use tokio::time::Instant;
 
-use super::active_runs::{Book, KeptHead};
+use super::active_runs::{RunBook, StoredHead};
 use super::batches::Batches;
 use super::caller::Caller;
 use super::plan;
@@ -52,17 +52,17 @@ pub struct WorkflowsLoop {
     pub(super) deps: WorkflowsDeps,
     pub(super) caller: Arc<Caller>,
     pub(super) term: Option<Fence>,
-    pub(super) book: Book,
+    pub(super) book: RunBook,
     /// Set while the loop searches for old runs to forget.
     forgets: bool,
-    looked_at: Option<Instant>,
+    forget_checked_at: Option<Instant>,
 }
 
 impl WorkflowsLoop {
     /// Creates a loop that has observed nothing yet.
     pub fn new(deps: WorkflowsDeps) -> Self {
         let caller = Arc::new(Caller::new(deps.snapshot.clone(), deps.unknown_for));
-        Self { deps, caller, term: None, book: Book::default(), forgets: false, looked_at: None }
+        Self { deps, caller, term: None, book: RunBook::default(), forgets: false, forget_checked_at: None }
     }
 
     /// Starts a new term: ends the tasks of the previous one, and lists the runs again. The leader key is younger
@@ -81,7 +81,7 @@ impl WorkflowsLoop {
                 tracing::warn!(item.key, "the head of a run can't be read; it is left alone");
                 continue;
             };
-            self.book.put(RunId { workflow, run }, KeptHead { head, revision: item.mod_revision });
+            self.book.put(RunId { workflow, run }, StoredHead { head, revision: item.mod_revision });
         }
         self.term = Some(fence);
         Ok(())
@@ -89,18 +89,18 @@ impl WorkflowsLoop {
 
     fn leave(&mut self) {
         self.term = None;
-        self.book = Book::default();
+        self.book = RunBook::default();
     }
 
     /// Records runs that began although the response was lost.
-    async fn make_sure(&mut self) -> Result<(), LoopError> {
-        for id in self.book.unsure.clone() {
+    async fn resolve_uncertain(&mut self) -> Result<(), LoopError> {
+        for id in self.book.uncertain.clone() {
             let found = self.deps.store.get(&id.head().to_string()).await;
             let found = found.map_err(|error| LoopError::new(format!("looking for run {id}"), error))?;
-            self.book.unsure.remove(&id);
+            self.book.uncertain.remove(&id);
             let Some(found) = found.filter(|_| !self.book.carried.contains_key(&id)) else { continue };
             if let Ok(head) = decode::<RunHead>(&found.value) {
-                self.book.put(id, KeptHead { head, revision: found.mod_revision });
+                self.book.put(id, StoredHead { head, revision: found.mod_revision });
             }
         }
         Ok(())
@@ -150,7 +150,7 @@ impl Loop for WorkflowsLoop {
         self.enter(fence).await?;
         let now = Instant::now();
         self.book.reap(now);
-        self.make_sure().await?;
+        self.resolve_uncertain().await?;
         let (requests, unreadable) = self.requests().await?;
         let book = &self.book;
         let rests = |id: &RunId| book.stuck.get(id).is_some_and(|at| now - *at < RESUMED_AFTER);
@@ -158,8 +158,8 @@ impl Loop for WorkflowsLoop {
             book.running.iter().filter(|id| !book.carried.contains_key(*id)).cloned().partition(rests);
         let is_whole = !snapshot.settled.is_empty();
         let last_known = if is_whole { Arc::default() } else { Arc::clone(&self.deps.last_known.borrow()) };
-        if self.looked_at.is_none_or(|at| now - at >= FORGETS_EVERY) {
-            (self.forgets, self.looked_at) = (true, Some(now));
+        if self.forget_checked_at.is_none_or(|at| now - at >= FORGETS_EVERY) {
+            (self.forgets, self.forget_checked_at) = (true, Some(now));
         }
         Ok(Observation::Ready(Observed {
             idle,

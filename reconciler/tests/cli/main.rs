@@ -126,7 +126,7 @@ async fn serve(snapshot: Snapshot) -> SocketAddr {
     let deps = ApiDeps {
         blobs: reconciler::blobs::Blobs::new(std::path::Path::new("/nonexistent")),
         intake: Arc::new(Intake::new(vec![target], snapshot.clone(), store.clone(), "host-1")),
-        waiting_runs: reconciler::workflows::Waiting::default(),
+        waiting_runs: reconciler::workflows::RequestQueue::default(),
         hooks: None,
         snapshot,
         store,

@@ -3,7 +3,7 @@
 
 use serde_json::{Value as Json, json};
 
-use crate::kinds::{Fields, Kind};
+use crate::kinds::{FieldPlacement, Kind};
 
 mod chance;
 mod compute;
@@ -85,7 +85,9 @@ fn object(kind: Kind, name: &str, spec: impl Into<Json>, chance: &mut Chance) ->
     }
     let mut whole = json!({"apiVersion": kind.api_version(), "kind": kind.as_str(), "metadata": metadata});
     match (kind.descriptor().fields, spec.into()) {
-        (Fields::AtTop, Json::Object(own)) => own.into_iter().for_each(|(name, field)| whole[name] = field),
+        (FieldPlacement::AtTop, Json::Object(own)) => {
+            own.into_iter().for_each(|(name, field)| whole[name] = field)
+        }
         (_, spec) => whole["spec"] = spec,
     }
     whole

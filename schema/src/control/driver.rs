@@ -9,7 +9,7 @@ use tokio::time::{Instant, sleep_until};
 use tokio_util::sync::CancellationToken;
 use tracing::Instrument as _;
 
-use super::{Loop, LoopError, Next, Nudged, Observation, Plan};
+use super::{Loop, LoopError, Next, NudgeReceiver, Observation, Plan};
 use crate::backoff::Backoff;
 
 /// Shortest tick after a successful run, even if the loop asks to run again immediately.
@@ -67,7 +67,7 @@ impl Driver {
     pub async fn run<L: Loop>(
         self,
         mut the_loop: L,
-        nudged: Nudged,
+        nudged: NudgeReceiver,
         shutdown: CancellationToken,
         last_run: watch::Sender<Option<LastRun>>,
     ) {
@@ -131,7 +131,7 @@ async fn steps<L: Loop>(the_loop: &mut L, record: &mut LastRun) -> Result<Next, 
     let observed_at = Instant::now();
     let plan = L::plan(&observed, record.started_at);
     let planned_at = Instant::now();
-    let again_at = plan.again_at();
+    let again_at = plan.replan_at();
     record.did_something = !plan.is_empty();
     if record.did_something {
         tracing::debug!(?plan, "planned");

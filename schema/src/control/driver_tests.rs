@@ -40,7 +40,7 @@ impl Plan for Nothing {
         true
     }
 
-    fn again_at(&self) -> Option<Timestamp> {
+    fn replan_at(&self) -> Option<Timestamp> {
         self.again_at
     }
 }

@@ -12,7 +12,7 @@ pub type FileLock = Flock<File>;
 
 /// Outcome of locking a file.
 #[derive(Debug)]
-pub enum FileLocking {
+pub enum LockOutcome {
     /// This process holds the lock.
     Locked(FileLock),
     /// Another process holds the lock; the file, which may name that process.
@@ -23,11 +23,11 @@ pub enum FileLocking {
 ///
 /// # Errors
 /// Any I/O error.
-pub fn lock_file(path: &Path) -> io::Result<FileLocking> {
+pub fn lock_file(path: &Path) -> io::Result<LockOutcome> {
     let file = OpenOptions::new().create(true).truncate(false).read(true).write(true).open(path)?;
     match Flock::lock(file, FlockArg::LockExclusiveNonblock) {
-        Ok(locked) => Ok(FileLocking::Locked(locked)),
-        Err((file, Errno::EWOULDBLOCK)) => Ok(FileLocking::Busy(file)),
+        Ok(locked) => Ok(LockOutcome::Locked(locked)),
+        Err((file, Errno::EWOULDBLOCK)) => Ok(LockOutcome::Busy(file)),
         Err((_, errno)) => Err(errno.into()),
     }
 }

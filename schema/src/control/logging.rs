@@ -12,7 +12,7 @@ const DEFAULT_FILTER: &str = "warn,hickory_server=off,hickory_net=off,agent=info
 
 /// Libraries kept at warn because they would log requests and responses with the variables of containers, and so
 /// secrets.
-const QUIET: [&str; 4] = ["bollard", "bollard::docker", "bollard::read", "bollard::uri"];
+const NOISY_TARGETS: [&str; 4] = ["bollard", "bollard::docker", "bollard::read", "bollard::uri"];
 
 /// Error from parsing a log filter.
 #[derive(Debug, thiserror::Error)]
@@ -50,7 +50,7 @@ fn filter(flag: Option<&str>, rust_log: Option<&str>) -> Result<EnvFilter, LogFi
         (None, None) => DEFAULT_FILTER.to_owned(),
     };
     let filter = EnvFilter::try_new(&text).map_err(|source| LogFilterError { filter: text, source })?;
-    let quiet = QUIET.iter().filter_map(|target| format!("{target}=warn").parse().ok());
+    let quiet = NOISY_TARGETS.iter().filter_map(|target| format!("{target}=warn").parse().ok());
     Ok(quiet.fold(filter, EnvFilter::add_directive))
 }
 

@@ -20,9 +20,9 @@ pub mod shutdown;
 pub use disk_record::{DiskRecord, Fsync};
 pub use driver::{Driver, LastRun, LastRunReader};
 pub use driver::{causes, error_chain, root_cause, with_causes};
-pub use lock::{FileLock, FileLocking, is_file_locked, lock_file};
-pub use nudge::{Nudge, Nudged};
-pub use row::{Changes, Row};
+pub use lock::{FileLock, LockOutcome, is_file_locked, lock_file};
+pub use nudge::{Nudge, NudgeReceiver};
+pub use row::{ChangeSource, Row};
 pub use runtime::Runtime;
 pub use runtime::{LoopRuns, LoopStatus};
 
@@ -60,7 +60,7 @@ pub trait Plan: Debug + Send {
     fn is_empty(&self) -> bool;
 
     /// Latest time of the next plan, even if nothing changes before: the end of a wait.
-    fn again_at(&self) -> Option<Timestamp> {
+    fn replan_at(&self) -> Option<Timestamp> {
         None
     }
 }

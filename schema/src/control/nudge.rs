@@ -10,9 +10,9 @@ pub struct Nudge(Arc<Notify>);
 
 impl Nudge {
     /// Creates a nudge and the receiving end that a driver waits on.
-    pub fn new() -> (Self, Nudged) {
+    pub fn new() -> (Self, NudgeReceiver) {
         let nudge = Self::default();
-        let nudged = Nudged(Arc::clone(&nudge.0));
+        let nudged = NudgeReceiver(Arc::clone(&nudge.0));
         (nudge, nudged)
     }
 
@@ -24,9 +24,9 @@ impl Nudge {
 
 /// Receiving end of a [`Nudge`], which a driver waits on.
 #[derive(Debug)]
-pub struct Nudged(Arc<Notify>);
+pub struct NudgeReceiver(Arc<Notify>);
 
-impl Nudged {
+impl NudgeReceiver {
     /// Waits for the next nudge; returns immediately if one came since the last return.
     pub async fn wait(&self) {
         self.0.notified().await;

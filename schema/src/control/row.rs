@@ -9,7 +9,7 @@ use futures::future::{BoxFuture, join_all, pending, select};
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
-use super::{Driver, LastRun, Loop, Nudge, Nudged};
+use super::{Driver, LastRun, Loop, Nudge, NudgeReceiver};
 #[cfg(feature = "store")]
 use crate::{
     snapshot::Snapshot,
@@ -20,12 +20,12 @@ use crate::{
 const NEVER: Duration = Duration::from_secs(10 * 365 * 86_400);
 
 /// Source of changes.
-pub trait Changes: Send + 'static {
+pub trait ChangeSource: Send + 'static {
     /// Waits for the next unseen change; never returns if there will be none. Cancel-safe.
     fn changed(&mut self) -> impl Future<Output = ()> + Send;
 }
 
-impl<T: Send + Sync + 'static> Changes for watch::Receiver<T> {
+impl<T: Send + Sync + 'static> ChangeSource for watch::Receiver<T> {
     async fn changed(&mut self) {
         if watch::Receiver::changed(self).await.is_err() {
             // The writer ended; the runtime, which supervises it, ends the process.
@@ -35,14 +35,14 @@ impl<T: Send + Sync + 'static> Changes for watch::Receiver<T> {
 }
 
 #[cfg(feature = "store")]
-impl Changes for SnapshotReader {
+impl ChangeSource for SnapshotReader {
     async fn changed(&mut self) {
         SnapshotReader::changed(self).await;
     }
 }
 
 #[cfg(feature = "store")]
-impl Changes for FenceReader {
+impl ChangeSource for FenceReader {
     async fn changed(&mut self) {
         FenceReader::changed(self).await;
     }
@@ -56,8 +56,8 @@ pub struct Row {
     pub(super) first_at_change: bool,
     pub(super) last_at_end: bool,
     pub(super) nudge: Nudge,
-    pub(super) nudged: Nudged,
-    pub(super) wakes: Vec<BoxFuture<'static, Infallible>>,
+    pub(super) nudged: NudgeReceiver,
+    pub(super) wakers: Vec<BoxFuture<'static, Infallible>>,
 }
 
 impl Row {
@@ -71,7 +71,7 @@ impl Row {
             last_at_end: false,
             nudge,
             nudged,
-            wakes: Vec::new(),
+            wakers: Vec::new(),
         }
     }
 
@@ -92,17 +92,17 @@ impl Row {
     }
 
     /// Delays a follower's first step until the first change.
-    pub fn first_at_change(self) -> Self {
+    pub fn wait_for_first_change(self) -> Self {
         Self { first_at_change: true, ..self }
     }
 
     /// Adds a last step of a follower at shutdown.
-    pub fn last_at_end(self) -> Self {
+    pub fn run_at_shutdown(self) -> Self {
         Self { last_at_end: true, ..self }
     }
 
     /// Wakes the loop on each change of `source`.
-    pub fn wake_on(self, mut source: impl Changes) -> Self {
+    pub fn wake_on(self, mut source: impl ChangeSource) -> Self {
         self.wake_by(|nudge| async move {
             loop {
                 source.changed().await;
@@ -139,7 +139,7 @@ impl Row {
         mut self,
         waker: impl FnOnce(Nudge) -> F,
     ) -> Self {
-        self.wakes.push(Box::pin(waker(self.nudge.clone())));
+        self.wakers.push(Box::pin(waker(self.nudge.clone())));
         self
     }
 
@@ -155,12 +155,15 @@ impl Row {
         shutdown: CancellationToken,
         last_run: watch::Sender<Option<LastRun>>,
     ) {
-        beside(self.wakes, self.driver.run(the_loop, self.nudged, shutdown, last_run)).await;
+        run_with_wakers(self.wakers, self.driver.run(the_loop, self.nudged, shutdown, last_run)).await;
     }
 }
 
 /// Runs `main` to its end, with its wakers in the same task.
-pub(super) async fn beside(wakes: Vec<BoxFuture<'static, Infallible>>, main: impl Future<Output = ()>) {
+pub(super) async fn run_with_wakers(
+    wakes: Vec<BoxFuture<'static, Infallible>>,
+    main: impl Future<Output = ()>,
+) {
     let wakes = async {
         // Reached only if there are no wakers.
         join_all(wakes).await;

@@ -12,8 +12,8 @@ use tokio::sync::{mpsc, watch};
 use tokio::time::{sleep, timeout};
 use tokio_util::sync::CancellationToken;
 
-use super::row::beside;
-use super::shutdown::{Ending, RunError, TaskEnded, Tasks};
+use super::row::run_with_wakers;
+use super::shutdown::{RunError, TaskEnded, TaskResult, Tasks};
 use super::{LastRun, LastRunReader, Loop, Row, lock};
 
 /// The tasks of a daemon, and the runs of its loops.
@@ -96,7 +96,7 @@ impl Runtime {
         row: Row,
         mut step: impl FnMut() -> F + Send + 'static,
     ) {
-        let Row { driver, rest, first_at_change, last_at_end, nudged, wakes, nudge } = row;
+        let Row { driver, rest, first_at_change, last_at_end, nudged, wakers: wakes, nudge } = row;
         let token = self.token();
         let steps = async move {
             // Held so that a row without wakers is not mistaken for one whose waker ended.
@@ -120,14 +120,14 @@ impl Runtime {
                 step().await;
             }
         };
-        self.tasks.spawn_critical(name, beside(wakes, steps));
+        self.tasks.spawn_critical(name, run_with_wakers(wakes, steps));
     }
 
     /// Runs a task that must last until shutdown.
     pub fn task<F, E>(&mut self, name: impl Into<String>, future: F)
     where
         F: Future<Output = E> + Send + 'static,
-        E: Ending,
+        E: TaskResult,
     {
         self.tasks.spawn_critical(name, future);
     }

@@ -114,8 +114,8 @@ async fn a_follower_steps_at_once_then_at_changes_not_more_often_than_it_rests_a
     };
     let (late, blocking) = (Times::default(), Times::default());
     let rested = Row::when_woken().wake_on(read.clone()).rest(Duration::from_secs(2));
-    runtime.follow("rested", rested.last_at_end(), note(&times));
-    runtime.follow("late", Row::when_woken().wake_on(read.clone()).first_at_change(), note(&late));
+    runtime.follow("rested", rested.run_at_shutdown(), note(&times));
+    runtime.follow("late", Row::when_woken().wake_on(read.clone()).wait_for_first_change(), note(&late));
     runtime.follow_blocking("blocking", Row::every(Duration::from_secs(3)).wake_on(read), note(&blocking));
     change_at(&mut runtime, changed, &[1, 5, 6]);
     run_for(runtime, 8).await;

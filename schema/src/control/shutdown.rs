@@ -36,18 +36,18 @@ pub enum RunError {
 }
 
 /// Result of a task: `()` or a `Result` whose error is kept.
-pub trait Ending: Send + 'static {
+pub trait TaskResult: Send + 'static {
     /// Returns the error, in one line.
     fn error(self) -> Option<String>;
 }
 
-impl Ending for () {
+impl TaskResult for () {
     fn error(self) -> Option<String> {
         None
     }
 }
 
-impl<E> Ending for Result<(), E>
+impl<E> TaskResult for Result<(), E>
 where
     E: Into<Box<dyn std::error::Error + Send + Sync>> + Send + 'static,
 {
@@ -80,7 +80,7 @@ impl Tasks {
     pub(super) fn spawn_critical<F, E>(&mut self, name: impl Into<String>, future: F)
     where
         F: Future<Output = E> + Send + 'static,
-        E: Ending,
+        E: TaskResult,
     {
         let handle = self.set.spawn(async move { future.await.error() });
         self.names.insert(handle.id(), name.into());

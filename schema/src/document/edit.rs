@@ -1,6 +1,6 @@
 //! Small operations on the tree of a document, shared by the rewrites. Each keeps the original place.
 
-use super::node::{Plain, resolve};
+use super::node::{PlainScalar, resolve};
 use crate::manifest::dialects::{Entry, Mark, Node, Value};
 
 /// Returns the value below `keys`, if every step is a mapping with that key.
@@ -83,7 +83,9 @@ pub(crate) fn list(mark: Mark, items: Vec<Node>) -> Node {
 pub(crate) fn number(node: &Node) -> Option<f64> {
     let text = node.text()?;
     match resolve(text) {
-        Plain::Integer(_) | Plain::Float => text.parse().ok().filter(|number: &f64| number.is_finite()),
+        PlainScalar::Integer(_) | PlainScalar::Float => {
+            text.parse().ok().filter(|number: &f64| number.is_finite())
+        }
         _ => None,
     }
 }

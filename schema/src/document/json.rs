@@ -4,14 +4,14 @@
 use std::collections::BTreeMap;
 
 use super::limits::{DEPTH_MAX, DOCUMENTS_MAX};
-use super::node::{Budget, Parsed, Size};
+use super::node::{Budget, ParsedFile, Size};
 use super::node::{Entry, Mark, Node, Problem, Root, Value, cut_key};
 use crate::violation::rules;
 
 /// Parses the JSON values that follow each other in `text`, up to the first place that is not JSON.
-pub(crate) fn parse(text: &str, budget: Budget) -> Parsed {
+pub(crate) fn parse(text: &str, budget: Budget) -> ParsedFile {
     let mut reader = Reader { rest: text, mark: Mark { line: 1, column: 1 }, budget, problems: Vec::new() };
-    let mut parsed = Parsed { roots: Vec::new(), failure: None, left: budget };
+    let mut parsed = ParsedFile { roots: Vec::new(), failure: None, left: budget };
     reader.skip_space();
     while !reader.rest.is_empty() {
         let outcome = match reader.value(0) {

@@ -11,7 +11,7 @@ pub(crate) mod problems;
 pub(crate) mod yaml;
 use super::violation::rules;
 use limits::FILE_MAX_BYTES;
-use node::{Budget, Mark, Parsed, Problem};
+use node::{Budget, Mark, ParsedFile, Problem};
 
 /// Format of a file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -22,7 +22,7 @@ pub(crate) enum Format {
 
 impl Format {
     /// Returns the format of the path's extension.
-    pub(crate) fn of(path: &str) -> Option<Self> {
+    pub(crate) fn from_path(path: &str) -> Option<Self> {
         let name = path.rsplit('/').next().unwrap_or(path);
         match name.rsplit_once('.')?.1.to_ascii_lowercase().as_str() {
             "yaml" | "yml" => Some(Format::Yaml),
@@ -33,10 +33,10 @@ impl Format {
 }
 
 /// Parses a file's text.
-pub(crate) fn parse(format: Format, text: &str) -> Parsed {
+pub(crate) fn parse(format: Format, text: &str) -> ParsedFile {
     match format {
-        Format::Yaml => yaml::parse(text, Budget::of_file()),
-        Format::Json => json::parse(text, Budget::of_file()),
+        Format::Yaml => yaml::parse(text, Budget::for_file()),
+        Format::Json => json::parse(text, Budget::for_file()),
     }
 }
 

@@ -139,7 +139,7 @@ impl Node {
 
 /// Meaning of a scalar without quotes.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub(crate) enum Plain {
+pub(crate) enum PlainScalar {
     Null,
     Bool(bool),
     /// `yes`, `off` and so on: a boolean in YAML 1.1, text in 1.2.
@@ -153,13 +153,13 @@ pub(crate) enum Plain {
 }
 
 /// Resolves a plain scalar to its meaning.
-pub(crate) fn resolve(text: &str) -> Plain {
+pub(crate) fn resolve(text: &str) -> PlainScalar {
     match text {
-        "" | "~" | "null" | "Null" | "NULL" => return Plain::Null,
-        "true" | "True" | "TRUE" => return Plain::Bool(true),
-        "false" | "False" | "FALSE" => return Plain::Bool(false),
-        "yes" | "Yes" | "YES" | "on" | "On" | "ON" | "y" | "Y" => return Plain::OldBool(true),
-        "no" | "No" | "NO" | "off" | "Off" | "OFF" | "n" | "N" => return Plain::OldBool(false),
+        "" | "~" | "null" | "Null" | "NULL" => return PlainScalar::Null,
+        "true" | "True" | "TRUE" => return PlainScalar::Bool(true),
+        "false" | "False" | "FALSE" => return PlainScalar::Bool(false),
+        "yes" | "Yes" | "YES" | "on" | "On" | "ON" | "y" | "Y" => return PlainScalar::OldBool(true),
+        "no" | "No" | "NO" | "off" | "Off" | "OFF" | "n" | "N" => return PlainScalar::OldBool(false),
         _ => {}
     }
     let (negative, digits) = match text.as_bytes().first() {
@@ -168,20 +168,20 @@ pub(crate) fn resolve(text: &str) -> Plain {
         _ => (false, text),
     };
     if let Some(octal) = text.strip_prefix("0o") {
-        return i128::from_str_radix(octal, 8).map_or(Plain::Text, Plain::Integer);
+        return i128::from_str_radix(octal, 8).map_or(PlainScalar::Text, PlainScalar::Integer);
     }
     if let Some(hexadecimal) = text.strip_prefix("0x") {
-        return i128::from_str_radix(hexadecimal, 16).map_or(Plain::Text, Plain::Integer);
+        return i128::from_str_radix(hexadecimal, 16).map_or(PlainScalar::Text, PlainScalar::Integer);
     }
     if !digits.is_empty() && digits.bytes().all(|byte| byte.is_ascii_digit()) {
         if digits.len() > 1 && digits.starts_with('0') {
-            return Plain::LeadingZero;
+            return PlainScalar::LeadingZero;
         }
-        return digits
-            .parse::<i128>()
-            .map_or(Plain::Float, |number| Plain::Integer(if negative { -number } else { number }));
+        return digits.parse::<i128>().map_or(PlainScalar::Float, |number| {
+            PlainScalar::Integer(if negative { -number } else { number })
+        });
     }
-    if is_float(digits) { Plain::Float } else { Plain::Text }
+    if is_float(digits) { PlainScalar::Float } else { PlainScalar::Text }
 }
 
 /// True for `[0-9]+(\.[0-9]*)?` or `\.[0-9]+`, then an exponent; or `.inf`, `.nan`.
@@ -235,7 +235,7 @@ pub(crate) struct Budget {
 
 impl Budget {
     /// Returns the budget of a file before anything is read.
-    pub(crate) fn of_file() -> Self {
+    pub(crate) fn for_file() -> Self {
         Budget { left: Size { values: NODES_MAX, bytes: TEXT_MAX_BYTES } }
     }
 
@@ -257,7 +257,7 @@ impl Budget {
 
 /// Parsed content of a file.
 #[derive(Debug)]
-pub(crate) struct Parsed {
+pub(crate) struct ParsedFile {
     pub(crate) roots: Vec<Root>,
     /// Problem that kept the rest of the file from being read.
     pub(crate) failure: Option<Problem>,
@@ -272,25 +272,25 @@ mod tests {
     #[test]
     fn plain_scalars_mean_what_yaml_1_2_says() {
         for (text, meaning) in [
-            ("", Plain::Null),
-            ("~", Plain::Null),
-            ("True", Plain::Bool(true)),
-            ("no", Plain::OldBool(false)),
-            ("80", Plain::Integer(80)),
-            ("-1", Plain::Integer(-1)),
-            ("0x1F", Plain::Integer(31)),
-            ("0o17", Plain::Integer(15)),
-            ("0644", Plain::LeadingZero),
-            ("0", Plain::Integer(0)),
-            ("1.10", Plain::Float),
-            (".5", Plain::Float),
-            ("1e3", Plain::Float),
-            (".", Plain::Text),
-            ("1.2.3", Plain::Text),
-            ("500m", Plain::Text),
-            ("1:30", Plain::Text),
-            ("e3", Plain::Text),
-            ("-", Plain::Text),
+            ("", PlainScalar::Null),
+            ("~", PlainScalar::Null),
+            ("True", PlainScalar::Bool(true)),
+            ("no", PlainScalar::OldBool(false)),
+            ("80", PlainScalar::Integer(80)),
+            ("-1", PlainScalar::Integer(-1)),
+            ("0x1F", PlainScalar::Integer(31)),
+            ("0o17", PlainScalar::Integer(15)),
+            ("0644", PlainScalar::LeadingZero),
+            ("0", PlainScalar::Integer(0)),
+            ("1.10", PlainScalar::Float),
+            (".5", PlainScalar::Float),
+            ("1e3", PlainScalar::Float),
+            (".", PlainScalar::Text),
+            ("1.2.3", PlainScalar::Text),
+            ("500m", PlainScalar::Text),
+            ("1:30", PlainScalar::Text),
+            ("e3", PlainScalar::Text),
+            ("-", PlainScalar::Text),
         ] {
             assert_eq!(resolve(text), meaning, "{text:?}");
         }

@@ -85,7 +85,7 @@ impl Faults {
 
     /// True if a mistake is at this place, around it or inside it. If there are too many mistakes to keep their
     /// places, every place counts.
-    pub(crate) fn are_near(&self, place: &[OwnedStep]) -> bool {
+    pub(crate) fn any_near(&self, place: &[OwnedStep]) -> bool {
         let inside = || {
             let from = (Bound::Included(place), Bound::Unbounded);
             self.at.range::<[OwnedStep], _>(from).next().is_some_and(|fault| fault.starts_with(place))
@@ -133,7 +133,7 @@ impl<'a> Notes<'a> {
     }
 
     /// True if every older spelling was carried over.
-    pub(crate) fn is_whole(&self) -> bool {
+    pub(crate) fn is_complete(&self) -> bool {
         self.is_whole
     }
 
@@ -198,9 +198,9 @@ mod tests {
             ("spec.c.dd", false),
             ("metadata", false),
         ] {
-            assert_eq!(faults.are_near(&steps(place)), is_near, "{place}");
+            assert_eq!(faults.any_near(&steps(place)), is_near, "{place}");
         }
-        assert!(!Faults::default().are_near(&steps("")));
+        assert!(!Faults::default().any_near(&steps("")));
     }
 
     #[test]

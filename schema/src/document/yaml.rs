@@ -7,16 +7,16 @@ use std::collections::{BTreeMap, BTreeSet, HashSet};
 use saphyr_parser::{Event, Marker, Parser, ScalarStyle, ScanError, StrInput, Tag};
 
 use super::limits::{DEPTH_MAX, DOCUMENTS_MAX};
-use super::node::{Budget, Entry, Mark, Node, Parsed, Problem, Root, Size, Value, cut_key};
+use super::node::{Budget, Entry, Mark, Node, ParsedFile, Problem, Root, Size, Value, cut_key};
 use crate::violation::rules;
 
 /// Parses all documents of `text`, up to the first place that is not YAML or exceeds `budget`.
-pub(crate) fn parse(text: &str, budget: Budget) -> Parsed {
+pub(crate) fn parse(text: &str, budget: Budget) -> ParsedFile {
     // The parser checks its own invariants by panicking. None has been seen to break, but one file must never take
     // the reconciler down, so a panic makes the file unreadable.
     std::panic::catch_unwind(|| read_events(text, budget)).unwrap_or_else(|_| {
         let message = "not valid YAML: the parser gave up";
-        Parsed {
+        ParsedFile {
             roots: Vec::new(),
             failure: Some(Problem::new(Mark::default(), &rules::YAML_SYNTAX, message)),
             left: budget,
@@ -24,21 +24,21 @@ pub(crate) fn parse(text: &str, budget: Budget) -> Parsed {
     })
 }
 
-fn read_events(text: &str, budget: Budget) -> Parsed {
-    let mut indented = Indented::new(text);
+fn read_events(text: &str, budget: Budget) -> ParsedFile {
+    let mut indented = IndentedText::new(text);
     loop {
         let (mut parsed, error) = read_once(&indented, budget);
         let Some(error) = error else { return parsed };
         let mark = mark_of(*error.marker());
         if !indented.move_line(&error, mark) {
-            parsed.failure = Some(syntax_problem(&error, indented.written(mark), text));
+            parsed.failure = Some(syntax_problem(&error, indented.original_mark(mark), text));
             return parsed;
         }
     }
 }
 
 /// Reads up to the end or an error; returns the documents before it, and the error.
-fn read_once(indented: &Indented<'_>, budget: Budget) -> (Parsed, Option<ScanError>) {
+fn read_once(indented: &IndentedText<'_>, budget: Budget) -> (ParsedFile, Option<ScanError>) {
     let mut builder = Builder::new(budget);
     let mut parser: Parser<'_, StrInput<'_>> = Parser::new_from_str(&indented.text);
     while let Some(event) = parser.next_event() {
@@ -46,7 +46,7 @@ fn read_once(indented: &Indented<'_>, budget: Budget) -> (Parsed, Option<ScanErr
             Ok(read) => read,
             Err(error) => return (builder.parsed, Some(error)),
         };
-        if let Err(problem) = builder.event(event, indented.written(mark_of(span.start))) {
+        if let Err(problem) = builder.event(event, indented.original_mark(mark_of(span.start))) {
             builder.parsed.failure = Some(problem);
             break;
         }
@@ -57,7 +57,7 @@ fn read_once(indented: &Indented<'_>, budget: Budget) -> (Parsed, Option<ScanErr
 /// Builds one document at a time from its events.
 struct Builder {
     /// Result so far, with the file's remaining budget.
-    parsed: Parsed,
+    parsed: ParsedFile,
     problems: Vec<Problem>,
     open: Vec<Frame>,
     root: Option<Node>,
@@ -93,7 +93,7 @@ struct Anchor {
 
 impl Builder {
     fn new(left: Budget) -> Self {
-        let parsed = Parsed { roots: Vec::new(), failure: None, left };
+        let parsed = ParsedFile { roots: Vec::new(), failure: None, left };
         let (problems, open, anchors) = (Vec::new(), Vec::new(), BTreeMap::new());
         Self { parsed, problems, open, root: None, anchors }
     }
@@ -319,16 +319,16 @@ fn syntax_problem(error: &ScanError, mark: Mark, text: &str) -> Problem {
 const MOVED_MAX: usize = 64;
 
 /// Columns by which lines move: deeper than any key of a manifest that can be loaded, written as people do.
-const BY: usize = 4 * DEPTH_MAX;
+const SHIFT_COLUMNS: usize = 4 * DEPTH_MAX;
 
 /// A text in which some lines may be moved to the right.
-pub(super) struct Indented<'a> {
+pub(super) struct IndentedText<'a> {
     pub(super) text: Cow<'a, str>,
     /// 1-based numbers of the moved lines.
     moved: BTreeSet<u32>,
 }
 
-impl<'a> Indented<'a> {
+impl<'a> IndentedText<'a> {
     pub(super) fn new(text: &'a str) -> Self {
         Self { text: Cow::Borrowed(text), moved: BTreeSet::new() }
     }
@@ -341,13 +341,13 @@ impl<'a> Indented<'a> {
             return false;
         }
         let before = self.text.split_inclusive('\n').take(at.line as usize - 1).map(str::len).sum();
-        self.text.to_mut().insert_str(before, &" ".repeat(BY));
+        self.text.to_mut().insert_str(before, &" ".repeat(SHIFT_COLUMNS));
         true
     }
 
     /// Maps a place of this text to the original text.
-    pub(super) fn written(&self, mark: Mark) -> Mark {
-        let by = if self.moved.contains(&mark.line) { BY as u32 } else { 0 };
+    pub(super) fn original_mark(&self, mark: Mark) -> Mark {
+        let by = if self.moved.contains(&mark.line) { SHIFT_COLUMNS as u32 } else { 0 };
         Mark { line: mark.line, column: mark.column.saturating_sub(by).max(1) }
     }
 }

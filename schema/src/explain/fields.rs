@@ -20,7 +20,7 @@ pub(super) struct Field<'a> {
     /// For an object with variants: the variants that have the field, unless all have it.
     pub(super) only_in: Vec<&'a str>,
     /// For the field that selects the variant: every variant.
-    pub(super) sorts: Vec<&'a str>,
+    pub(super) variant_names: Vec<&'a str>,
 }
 
 impl<'a> SchemaView<'a> {
@@ -162,7 +162,7 @@ impl<'a> SchemaView<'a> {
                 let known = all.entry(field.name).or_insert_with(|| field.clone());
                 known.required &= field.required;
                 if field.shape.here["const"].as_str() == Some(word) {
-                    known.sorts.push(word);
+                    known.variant_names.push(word);
                 }
                 known.only_in.push(word);
             }
@@ -185,7 +185,7 @@ impl<'a> SchemaView<'a> {
             required: required.iter().any(|word| word == name),
             shape: self.at(schema),
             only_in: Vec::new(),
-            sorts: Vec::new(),
+            variant_names: Vec::new(),
         };
         let mut fields: Vec<Field<'a>> = self.properties().into_iter().flatten().map(field).collect();
         fields.sort_by_key(|field| field.name);

@@ -40,7 +40,7 @@ pub fn kind_named(word: &str) -> Result<Kind, ExplainError> {
 pub fn explain(path: &str, recursive: bool) -> Result<String, ExplainError> {
     let (kind, fields) = path.split_once('.').unwrap_or((path, ""));
     let kind = kind_named(kind)?;
-    explain_in(&json_schema::of(kind), kind, fields, recursive)
+    explain_in(&json_schema::for_kind(kind), kind, fields, recursive)
 }
 
 fn explain_in(schema: &Json, kind: Kind, fields: &str, recursive: bool) -> Result<String, ExplainError> {
@@ -113,7 +113,7 @@ fn page_of(
         let required = if field.required { " required" } else { "" };
         let default = field.shape.default().map(|default| format!(", default {default}")).unwrap_or_default();
         let _ = writeln!(text, "  {} <{}>{required}{default}", field.name, field.shape.type_name());
-        text.push_str(&wrapped(&described(&field), "      "));
+        text.push_str(&wrapped(&field_description(&field), "      "));
     }
     for Spelling { title, what, example } in spellings(kind).iter().filter(|_| at.is_none()) {
         let _ = write!(text, "\nOTHER SPELLING: {title}\n{}\n", wrapped(what, "  "));
@@ -130,11 +130,11 @@ fn spellings(kind: Kind) -> &'static [Spelling] {
 }
 
 /// Returns the field's description with its allowed words.
-fn described(field: &Field<'_>) -> String {
+fn field_description(field: &Field<'_>) -> String {
     let mut text = field.shape.description().to_owned();
     let mut values: Vec<&str> = field.shape.values().into_iter().map(|(word, _)| word).collect();
-    if !field.sorts.is_empty() {
-        (text, values) = ("Which sort it is.".to_owned(), field.sorts.clone());
+    if !field.variant_names.is_empty() {
+        (text, values) = ("Which sort it is.".to_owned(), field.variant_names.clone());
     }
     if values.len() > 1 {
         let _ = write!(text, " One of {}.", values.join(", "));

@@ -6,7 +6,7 @@ use std::fmt::Write as _;
 use serde_json::Value as Json;
 
 use super::fields::SchemaView;
-use super::{described, spellings};
+use super::{field_description, spellings};
 use crate::kinds::Kind;
 use crate::kinds::workflow::Spelling;
 use crate::manifest::json_schema;
@@ -43,7 +43,7 @@ null, which the loader lets pass. Checks that a schema can't say (`docs/rules.md
 
 /// Renders `docs/manifests.md`.
 pub fn manifests_page() -> String {
-    let any = json_schema::any();
+    let any = json_schema::for_any_kind();
     let mut page = HEAD.to_owned();
     for kind in Kind::ALL {
         let what = json_schema::description(kind);
@@ -108,7 +108,7 @@ fn table(any: &Json, object: SchemaView<'_>) -> String {
         };
         let required = if field.required { "Required. " } else { "" };
         let default = field.shape.default().map(|default| format!("`{default}`")).unwrap_or_default();
-        let what = described(&field).replace('\n', " ").replace('|', "\\|");
+        let what = field_description(&field).replace('\n', " ").replace('|', "\\|");
         let _ = writeln!(text, "| {name} | {type_name} | {default} | {required}{what} |");
     }
     text

@@ -87,7 +87,7 @@ macro_rules! key_table {
                     Controller("scheduler"), "that node's agent", Own; bindings: Binding, Plans;
                 Settled(node: String), SETTLED, "/minik8s/bindings/<node>/settled"
                     => "once all that Git says has become bindings; before, a missing one is no removal",
-                    Controller("scheduler"), "that node's agent", Own; settled: Settled, Plans;
+                    Controller("scheduler"), "that node's agent", Own; settled: SettledRecord, Plans;
                 Settings, SETTINGS, "/minik8s/settings"
                     => "the Cluster object as agents need it; its defaults when there is none",
                     Controller("settings"), "agents", All; settings: ClusterSettings, Plans;
@@ -175,7 +175,7 @@ macro_rules! define_keys {
 
         /// Key prefixes for lists and watches.
         pub mod prefix {
-            $(#[doc = concat!("Of `", $pattern, "`.")] pub const $prefix: &str = super::head($pattern);)*
+            $(#[doc = concat!("Of `", $pattern, "`.")] pub const $prefix: &str = super::fixed_prefix($pattern);)*
 
             /// Returns `bindings/<node>/`.
             pub fn bindings_of(node: &str) -> String {
@@ -234,7 +234,7 @@ macro_rules! define_keys {
 
             fn from_str(text: &str) -> Result<Self, NotAKey> {
                 let not_a_key = || NotAKey(text.to_owned());
-                $(if fits($pattern, text) {
+                $(if matches_pattern($pattern, text) {
                     #[allow(unused_mut, unused_variables, reason = "a key without fields")]
                     let mut parts = placeholders($pattern, text);
                     return Ok(Key::$variant $(($(<$type>::read(&mut parts).ok_or_else(not_a_key)?),+))?);
@@ -329,7 +329,7 @@ impl fmt::Display for Permission {
 /// Returns every permission of a node's agent in etcd.
 pub fn node_role(node: &str) -> BTreeSet<Permission> {
     let rows = CONTRACT.iter().flat_map(|row| {
-        let all = head(row.pattern);
+        let all = fixed_prefix(row.pattern);
         let (_, rest) = row.pattern[all.len()..].split_once('>').unwrap_or_default();
         let own = |write| {
             let end = if rest.is_empty() { "" } else { "/" };
@@ -419,7 +419,7 @@ fn fill(f: &mut fmt::Formatter<'_>, pattern: &str, fields: &[&dyn Field]) -> fmt
     Ok(())
 }
 
-fn fits(pattern: &str, text: &str) -> bool {
+fn matches_pattern(pattern: &str, text: &str) -> bool {
     let (mut wanted, mut parts) = (pattern.split('/'), text.split('/'));
     loop {
         match (wanted.next(), parts.next()) {
@@ -437,7 +437,7 @@ fn placeholders<'a>(pattern: &'a str, text: &'a str) -> impl Iterator<Item = &'a
 }
 
 /// Returns the pattern up to its first placeholder.
-const fn head(pattern: &'static str) -> &'static str {
+const fn fixed_prefix(pattern: &'static str) -> &'static str {
     let mut end = 0;
     while end < pattern.len() && pattern.as_bytes()[end] != b'<' {
         end += 1;

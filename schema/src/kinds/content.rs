@@ -9,7 +9,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest as _, Sha256};
 
-use crate::archive::{Archive, ArchiveError, Made};
+use crate::archive::{Archive, ArchiveError, FinishedArchive};
 use crate::codec::hex;
 
 /// Maximum total size of an object's values in bytes, as in Kubernetes.
@@ -31,7 +31,7 @@ impl Values {
     ///
     /// # Errors
     /// Fails if a key is not a valid file name, or if writing fails.
-    pub fn archive<W: Write>(&self, writer: W) -> Result<Made<W>, ArchiveError> {
+    pub fn archive<W: Write>(&self, writer: W) -> Result<FinishedArchive<W>, ArchiveError> {
         let all: BTreeMap<_, _> = self.texts.iter().chain(&self.binaries).collect();
         let mut archive = Archive::new(writer);
         for (key, value) in all {
@@ -42,7 +42,7 @@ impl Values {
 }
 
 /// Decodes base64 text, which may contain line breaks.
-pub fn decoded(text: &str) -> Option<Vec<u8>> {
+pub fn decode_base64(text: &str) -> Option<Vec<u8>> {
     let text: String = text.chars().filter(|c| !matches!(c, '\n' | '\r')).collect();
     STANDARD.decode(text).ok()
 }
@@ -65,8 +65,8 @@ pub struct Content {
 
 impl Content {
     /// Returns the content of `values`; `None` if a key is not a valid file name.
-    pub fn of(values: &Values) -> Option<Self> {
-        let Made { digest, size, .. } = values.archive(io::sink()).ok()?;
+    pub fn from_values(values: &Values) -> Option<Self> {
+        let FinishedArchive { digest, size, .. } = values.archive(io::sink()).ok()?;
         let shown = |(key, value): (&String, &Vec<u8>)| {
             let sha = hex(&Sha256::digest(value));
             (key.clone(), format!("{} bytes, sha256 {}", value.len(), &sha[..SHOWN_DIGITS]))
@@ -76,7 +76,7 @@ impl Content {
     }
 
     /// True if a value has this key.
-    pub fn has(&self, key: &str) -> bool {
+    pub fn has_key(&self, key: &str) -> bool {
         self.data.contains_key(key) || self.binary_data.contains_key(key)
     }
 }

@@ -3,7 +3,7 @@
 
 use std::fmt;
 
-use super::pod::{PodSpec, Protocol, TakenPort};
+use super::pod::{HostPortUse, PodSpec, Protocol};
 use super::replica_set::LabelSelector;
 use super::service::NODE_PORTS;
 use crate::meta::{ObjectMeta, ObjectRef};
@@ -11,7 +11,7 @@ use crate::violation::{OwnedStep, Rule, field_path, rules};
 
 /// A resource that only one object may have.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Exclusive {
+pub enum ExclusiveResource {
     /// A port of every node.
     NodePort(u16, Protocol),
     /// A port of one node.
@@ -19,7 +19,7 @@ pub enum Exclusive {
     /// A cluster IP of a service.
     ClusterIp(String),
     /// A port of an external IP.
-    External(String, u16, Protocol),
+    ExternalPort(String, u16, Protocol),
     /// A path of a host.
     Route(String, String),
     /// The replica count of an object.
@@ -28,51 +28,57 @@ pub enum Exclusive {
     Selector(String, String),
 }
 
-impl Exclusive {
+impl ExclusiveResource {
     /// Returns the rule that two users of the resource violate.
     pub fn rule(&self) -> &'static Rule {
         match self {
-            Exclusive::NodePort(..) | Exclusive::HostPort(..) => &rules::PORT_CLASH,
-            Exclusive::ClusterIp(_) | Exclusive::External(..) => &rules::ADDRESS_CLASH,
-            Exclusive::Route(..) => &rules::ROUTE_CLASH,
-            Exclusive::Scale(_) => &rules::AUTOSCALER_CLASH,
-            Exclusive::Selector(..) => &rules::SELECTOR_CLASH,
+            ExclusiveResource::NodePort(..) | ExclusiveResource::HostPort(..) => &rules::PORT_CLASH,
+            ExclusiveResource::ClusterIp(_) | ExclusiveResource::ExternalPort(..) => &rules::ADDRESS_CLASH,
+            ExclusiveResource::Route(..) => &rules::ROUTE_CLASH,
+            ExclusiveResource::Scale(_) => &rules::AUTOSCALER_CLASH,
+            ExclusiveResource::Selector(..) => &rules::SELECTOR_CLASH,
         }
     }
 
     /// Returns advice for the object that loses the conflict. `shares`: the object only shares the resource.
     pub fn help(&self, shares: bool) -> &'static str {
         match self {
-            Exclusive::NodePort(..) if shares => "choose another hostPort; `hostPort: 0` takes a free one",
-            Exclusive::NodePort(..) => "choose another nodePort, or leave it out to get a free one",
-            Exclusive::HostPort(..) => "choose another hostPort or node; `hostPort: 0` takes a free one",
-            Exclusive::ClusterIp(_) => "choose another clusterIP, or leave it out to get a free one",
-            Exclusive::External(..) => "choose another port, or take the address out of one of the two",
-            Exclusive::Route(..) => "keep one of the two paths",
-            Exclusive::Scale(_) => "keep one of the two autoscalers",
-            Exclusive::Selector(..) => "give each workload a unique label in selector and template",
+            ExclusiveResource::NodePort(..) if shares => {
+                "choose another hostPort; `hostPort: 0` takes a free one"
+            }
+            ExclusiveResource::NodePort(..) => "choose another nodePort, or leave it out to get a free one",
+            ExclusiveResource::HostPort(..) => {
+                "choose another hostPort or node; `hostPort: 0` takes a free one"
+            }
+            ExclusiveResource::ClusterIp(_) => "choose another clusterIP, or leave it out to get a free one",
+            ExclusiveResource::ExternalPort(..) => {
+                "choose another port, or take the address out of one of the two"
+            }
+            ExclusiveResource::Route(..) => "keep one of the two paths",
+            ExclusiveResource::Scale(_) => "keep one of the two autoscalers",
+            ExclusiveResource::Selector(..) => "give each workload a unique label in selector and template",
         }
     }
 }
 
-impl fmt::Display for Exclusive {
+impl fmt::Display for ExclusiveResource {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let word = |protocol: &Protocol| match protocol {
             Protocol::Tcp => "TCP",
             Protocol::Udp => "UDP",
         };
         match self {
-            Exclusive::NodePort(port, protocol) => write!(f, "node port {port}/{}", word(protocol)),
-            Exclusive::HostPort(node, port, protocol) => {
+            ExclusiveResource::NodePort(port, protocol) => write!(f, "node port {port}/{}", word(protocol)),
+            ExclusiveResource::HostPort(node, port, protocol) => {
                 write!(f, "host port {port}/{} of node {node}", word(protocol))
             }
-            Exclusive::ClusterIp(address) => write!(f, "cluster IP {address}"),
-            Exclusive::External(address, port, protocol) => {
+            ExclusiveResource::ClusterIp(address) => write!(f, "cluster IP {address}"),
+            ExclusiveResource::ExternalPort(address, port, protocol) => {
                 write!(f, "port {port}/{} of external IP {address}", word(protocol))
             }
-            Exclusive::Route(host, path) => write!(f, "route {host}{path}"),
-            Exclusive::Scale(target) => write!(f, "scale of {target}"),
-            Exclusive::Selector(_, selector) => write!(f, "selector {selector}"),
+            ExclusiveResource::Route(host, path) => write!(f, "route {host}{path}"),
+            ExclusiveResource::Scale(target) => write!(f, "scale of {target}"),
+            ExclusiveResource::Selector(_, selector) => write!(f, "selector {selector}"),
         }
     }
 }
@@ -81,7 +87,7 @@ impl fmt::Display for Exclusive {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ExclusiveUse {
     /// Resource that is used.
-    pub what: Exclusive,
+    pub resource: ExclusiveResource,
     /// True if other sharing users are allowed: pods on different nodes may share a port that no service may take.
     pub shares: bool,
     /// Path of the field that requests the resource.
@@ -90,8 +96,8 @@ pub struct ExclusiveUse {
 
 impl ExclusiveUse {
     /// Creates a use that is not shared.
-    pub(super) fn alone(what: Exclusive, path: Vec<OwnedStep>) -> Self {
-        Self { what, shares: false, path }
+    pub(super) fn unshared(resource: ExclusiveResource, path: Vec<OwnedStep>) -> Self {
+        Self { resource, shares: false, path }
     }
 }
 
@@ -99,22 +105,29 @@ impl ExclusiveUse {
 /// scheduler finds a node for it; but a service port exists on every node.
 pub(super) fn host_ports(pod: &PodSpec, at: &[&str]) -> Vec<ExclusiveUse> {
     let mut found = Vec::new();
-    for TakenPort { port, protocol, path } in pod.host_ports(at) {
+    for HostPortUse { port, protocol, path } in pod.host_ports(at) {
         if let Some(node) = &pod.node_name {
-            found.push(ExclusiveUse::alone(Exclusive::HostPort(node.clone(), port, protocol), path.clone()));
+            found.push(ExclusiveUse::unshared(
+                ExclusiveResource::HostPort(node.clone(), port, protocol),
+                path.clone(),
+            ));
         }
         // Services can only take ports of this range.
         if NODE_PORTS.contains(&port) {
-            found.push(ExclusiveUse { what: Exclusive::NodePort(port, protocol), shares: true, path });
+            found.push(ExclusiveUse {
+                resource: ExclusiveResource::NodePort(port, protocol),
+                shares: true,
+                path,
+            });
         }
     }
     found
 }
 
 /// Returns the use of a workload's selector, which no other workload of the namespace may have.
-pub(super) fn of_selector(selector: &LabelSelector, metadata: &ObjectMeta) -> Vec<ExclusiveUse> {
-    let what = Exclusive::Selector(metadata.namespace.clone(), selector_text(selector));
-    vec![ExclusiveUse::alone(what, field_path(&["spec", "selector"]))]
+pub(super) fn selector_use(selector: &LabelSelector, metadata: &ObjectMeta) -> Vec<ExclusiveUse> {
+    let what = ExclusiveResource::Selector(metadata.namespace.clone(), selector_text(selector));
+    vec![ExclusiveUse::unshared(what, field_path(&["spec", "selector"]))]
 }
 
 /// Formats a selector; selectors that differ only in the order of their parts give the same text.

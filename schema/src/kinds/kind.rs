@@ -42,7 +42,7 @@ pub(crate) const DEPLOYMENT: &str = "Deployment";
 
 impl Kind {
     /// Returns the kind that `word` stands for in a manifest, if any.
-    pub fn of_word(word: &str) -> Option<Self> {
+    pub fn from_manifest_word(word: &str) -> Option<Self> {
         if word == DEPLOYMENT { Some(Kind::ReplicaSet) } else { word.parse().ok() }
     }
 

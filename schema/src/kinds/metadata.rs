@@ -42,14 +42,14 @@ fn name(kind: Kind, name: &str, at: &Path<'_>, findings: &mut Findings) {
     let form = kind.descriptor().names;
     let longest = match form {
         NameForm::Long => SUBDOMAIN_MAX_CHARS,
-        NameForm::OfPods => WORKLOAD_NAME_MAX_CHARS,
+        NameForm::Workload => WORKLOAD_NAME_MAX_CHARS,
         NameForm::Label | NameForm::Short | NameForm::Only(_) => NAME_MAX_CHARS,
     };
     let must_be_dns = form == NameForm::Label;
     if name.is_empty() {
         findings.add(&rules::INVALID_NAME, at, "Required value: the name is empty");
     } else if name.chars().count() > longest {
-        too_long(longest, form == NameForm::OfPods, at, findings);
+        too_long(longest, form == NameForm::Workload, at, findings);
     } else if let NameForm::Only(only) = form
         && name != only
     {
@@ -75,7 +75,7 @@ fn too_long(longest: usize, makes_pods: bool, at: &Path<'_>, findings: &mut Find
 }
 
 /// Checks the name of a workload, or of a pod that gets further pods.
-pub(super) fn name_of_pods(name: &str, at: &Path<'_>, findings: &mut Findings) {
+pub(super) fn workload_name(name: &str, at: &Path<'_>, findings: &mut Findings) {
     if name.chars().count() > WORKLOAD_NAME_MAX_CHARS {
         too_long(WORKLOAD_NAME_MAX_CHARS, true, at, findings);
     }
@@ -181,7 +181,7 @@ pub fn parse_reference(text: &str, namespace: &str) -> Result<ObjectRef, Referen
         [kind, namespace, name] => (kind, namespace, name),
         _ => return Err(ReferenceError::Form),
     };
-    let kind = Kind::of_word(kind).ok_or_else(|| ReferenceError::Kind(kind.to_owned()))?;
+    let kind = Kind::from_manifest_word(kind).ok_or_else(|| ReferenceError::Kind(kind.to_owned()))?;
     if !is_dns_label(namespace) {
         return Err(ReferenceError::Namespace(namespace.to_owned()));
     }

@@ -73,8 +73,8 @@ pub use health::Health;
 pub use kind::{Kind, UnknownKind};
 pub use names::NameForm;
 use spec::OWN_OLDER_API_VERSIONS;
-pub(crate) use spec::Older;
-pub use spec::{ContentOf, Descriptor, Fields, KindSpec, Links, OWN_API_VERSION, PodOf};
+pub(crate) use spec::OlderSpellings;
+pub use spec::{ContentLink, Descriptor, FieldPlacement, KindSpec, Links, OWN_API_VERSION, ObjectPod};
 use trigger::Trigger;
 
 macro_rules! define_resource {
@@ -159,17 +159,17 @@ macro_rules! define_resource {
                 own.into_iter().chain(of_pod.into_iter().flatten()).collect()
             }
 
-            /// See [`ContentOf::kept`].
+            /// See [`ContentLink::stored`].
             pub fn content(&self) -> Option<(&Content, bool)> {
                 match self {
-                    $(Resource::$kind(spec) => ($module::$spec::LINKS.content?.kept)(spec),)*
+                    $(Resource::$kind(spec) => ($module::$spec::LINKS.content?.stored)(spec),)*
                 }
             }
 
-            /// See [`Links::further_places`]; adds those of the host ports of the object's pods.
-            pub fn further_places(&self) -> Vec<Vec<OwnedStep>> {
+            /// See [`Links::extra_position_paths`]; adds those of the host ports of the object's pods.
+            pub fn extra_position_paths(&self) -> Vec<Vec<OwnedStep>> {
                 let own = match self {
-                    $(Resource::$kind(spec) => ($module::$spec::LINKS.further_places)(spec),)*
+                    $(Resource::$kind(spec) => ($module::$spec::LINKS.extra_position_paths)(spec),)*
                 };
                 let metadata = ObjectMeta::default();
                 let ports = self.pod(&metadata).map(|pod| pod.spec.host_ports(pod.at));
@@ -177,7 +177,7 @@ macro_rules! define_resource {
             }
 
             /// See [`Links::pod`].
-            pub fn pod<'a>(&'a self, metadata: &'a ObjectMeta) -> Option<PodOf<'a>> {
+            pub fn pod<'a>(&'a self, metadata: &'a ObjectMeta) -> Option<ObjectPod<'a>> {
                 match self {
                     $(Resource::$kind(spec) => ($module::$spec::LINKS.pod)(spec, metadata),)*
                 }
@@ -212,15 +212,15 @@ impl Resource {
     /// # Errors
     /// Fails if the value is not a spec of this kind.
     pub fn from_json(kind: Kind, spec: serde_json::Value) -> Result<Self, serde_json::Error> {
-        struct Read(serde_json::Value);
-        impl SpecVisitor for Read {
+        struct SpecReader(serde_json::Value);
+        impl SpecVisitor for SpecReader {
             type Output = Result<Resource, serde_json::Error>;
 
             fn visit<S: KindSpec>(self, resource: fn(S) -> Resource) -> Self::Output {
                 serde_json::from_value(self.0).map(resource)
             }
         }
-        kind.visit(Read(spec))
+        kind.visit(SpecReader(spec))
     }
 
     /// Returns the triggers that start runs of this object; empty for kinds that do not run.
@@ -269,7 +269,7 @@ impl Kind {
     }
 
     /// Returns the kind that older manifests call `word`.
-    pub(crate) fn of_older_word(word: &str) -> Option<Self> {
+    pub(crate) fn from_older_word(word: &str) -> Option<Self> {
         Kind::ALL.into_iter().find(|kind| kind.descriptor().older.words.contains(&word))
     }
 }

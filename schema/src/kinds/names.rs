@@ -12,7 +12,7 @@ pub enum NameForm {
     /// Same as `Short`, but at most 253 characters.
     Long,
     /// Same as `Short`, but at most 233 characters, because names of pods are derived from it.
-    OfPods,
+    Workload,
     /// This name only, because there is at most one object.
     Only(&'static str),
 }
@@ -121,11 +121,11 @@ const FOLDER: &str =
 
 /// Checks that the path of a folder starts at the root of the repository and stays inside.
 pub(super) fn check(path: &str, at: &Path<'_>, findings: &mut Findings) {
-    check_with(path, FOLDER, at, findings);
+    check_with_help(path, FOLDER, at, findings);
 }
 
 /// Same as `check`, with a `help` text for paths that are not folders.
-pub(super) fn check_with(path: &str, help: &str, at: &Path<'_>, findings: &mut Findings) {
+pub(super) fn check_with_help(path: &str, help: &str, at: &Path<'_>, findings: &mut Findings) {
     let why = if path.is_empty() {
         "Required value: the path is empty".to_owned()
     } else if path.len() > PATH_MAX_BYTES {

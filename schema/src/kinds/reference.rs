@@ -8,7 +8,7 @@ use crate::violation::{OwnedStep, field_path, indexed};
 #[derive(Debug, Clone, PartialEq)]
 pub struct Reference<'a> {
     /// Location of the field.
-    pub at: FieldAt,
+    pub at: FieldLocation,
     /// Object that the field names.
     pub target: ObjectRef,
     /// Port of the target, if the reference names one too.
@@ -19,7 +19,7 @@ pub struct Reference<'a> {
 
 /// Location of a field that names an object; compact, since there may be a hundred thousand of them.
 #[derive(Debug, Clone, PartialEq)]
-pub enum FieldAt {
+pub enum FieldLocation {
     /// A path of fields.
     Fields(&'static [&'static str]),
     /// A field of a list item: path of the list, index, path within the item.
@@ -28,7 +28,7 @@ pub enum FieldAt {
     Steps(Vec<OwnedStep>),
 }
 
-impl FieldAt {
+impl FieldLocation {
     /// Returns the location of item `index` of `dependsOn`.
     pub fn dependency(index: usize) -> Self {
         Self::Item(&["metadata", "dependsOn"], index, &[])

@@ -25,27 +25,27 @@ pub struct Descriptor {
     /// The `apiVersion`, spelled as in Kubernetes if it has the kind.
     pub api_version: &'static str,
     /// Location of the spec's fields in a manifest.
-    pub fields: Fields,
+    pub fields: FieldPlacement,
     /// True if objects belong to namespaces. Others are stored under [`crate::meta::DEFAULT_NAMESPACE`].
     pub is_namespaced: bool,
     /// True if an object that does not become healthy fails the commit that changed it. False for machines, which
     /// come and go without a commit to blame.
     pub fails_commits: bool,
     /// True if only another commit can repair a failed object. Otherwise it may recover when another object does.
-    pub fails_for_good: bool,
+    pub failure_is_final: bool,
     /// True if objects have pods that are named after them.
-    pub pods_bear_its_name: bool,
+    pub names_its_pods: bool,
     /// True if replicas carry the object's own labels, so that changed labels replace the replicas.
-    pub labels_are_of_replicas: bool,
+    pub labels_propagate: bool,
     /// Format of object names.
     pub names: NameForm,
     /// Accepted spellings of older systems.
-    pub(crate) older: Older,
+    pub(crate) older: OlderSpellings,
 }
 
 /// Location of the fields of a kind's spec in a manifest.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Fields {
+pub enum FieldPlacement {
     /// Under `spec`.
     InSpec,
     /// Next to `metadata`, as in a Kubernetes ConfigMap.
@@ -54,7 +54,7 @@ pub enum Fields {
 
 /// Spellings of older systems that are still accepted.
 #[derive(Debug)]
-pub(crate) struct Older {
+pub(crate) struct OlderSpellings {
     /// Names of the kind.
     pub(crate) words: &'static [&'static str],
     /// Values of `apiVersion`.
@@ -65,9 +65,9 @@ pub(crate) struct Older {
     pub(crate) rewrite: fn(&mut Node, &mut Notes<'_>),
 }
 
-impl Older {
+impl OlderSpellings {
     /// Creates the description for a kind that Kubernetes does not have.
-    pub(crate) const fn of_own_kind(rewrite: fn(&mut Node, &mut Notes<'_>)) -> Self {
+    pub(crate) const fn for_own_kind(rewrite: fn(&mut Node, &mut Notes<'_>)) -> Self {
         Self { words: &[], api_versions: OWN_OLDER_API_VERSIONS, may_lack_api_version: true, rewrite }
     }
 }
@@ -81,7 +81,7 @@ pub(super) const OWN_OLDER_API_VERSIONS: &[&str] =
 
 /// Pod that an object is or replicates.
 #[derive(Debug, Clone, Copy)]
-pub struct PodOf<'a> {
+pub struct ObjectPod<'a> {
     /// Spec of the pod.
     pub spec: &'a PodSpec,
     /// Path of the spec in the manifest.
@@ -105,12 +105,12 @@ pub struct Links<S> {
     /// its pod.
     pub files: fn(&S) -> Vec<ContentUse>,
     /// Returns the paths from the document's root whose line and column other cross-object checks need;
-    /// [`super::Resource::further_places`] adds those of its pod's host ports.
-    pub further_places: fn(&S) -> Vec<Vec<OwnedStep>>,
+    /// [`super::Resource::extra_position_paths`] adds those of its pod's host ports.
+    pub extra_position_paths: fn(&S) -> Vec<Vec<OwnedStep>>,
     /// Values that are too large for etcd, if the kind has any.
-    pub content: Option<ContentOf<S>>,
+    pub content: Option<ContentLink<S>>,
     /// Returns the pod that the object is or replicates.
-    pub pod: for<'a> fn(&'a S, &'a ObjectMeta) -> Option<PodOf<'a>>,
+    pub pod: for<'a> fn(&'a S, &'a ObjectMeta) -> Option<ObjectPod<'a>>,
 }
 
 impl<S> Links<S> {
@@ -119,18 +119,18 @@ impl<S> Links<S> {
         references: |_, _| Vec::new(),
         exclusives: |_, _| Vec::new(),
         files: |_| Vec::new(),
-        further_places: |_| Vec::new(),
+        extra_position_paths: |_| Vec::new(),
         content: None,
         pod: |_, _| None,
     };
 }
 
 /// Content of a kind's objects. Pods that use it are recreated when it changes.
-pub struct ContentOf<S> {
+pub struct ContentLink<S> {
     /// Returns the values of a spec as written.
-    pub written: fn(&S) -> Values,
+    pub values: fn(&S) -> Values,
     /// Returns the stored content of a spec after its defaults, and true if it is immutable while in use.
-    pub kept: fn(&S) -> Option<(&Content, bool)>,
+    pub stored: fn(&S) -> Option<(&Content, bool)>,
 }
 
 /// The spec of one kind. No item has a default, so that the compiler asks each new kind for all of them. The loader

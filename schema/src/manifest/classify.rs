@@ -7,7 +7,7 @@ use std::collections::BTreeSet;
 
 use super::shape;
 use crate::document::nearest::nearest;
-use crate::document::node::Parsed;
+use crate::document::node::ParsedFile;
 use crate::document::node::{Entry, Mark, Node, Problem, Root, Value};
 use crate::kinds::Kind;
 use crate::violation::rules;
@@ -17,7 +17,7 @@ pub(crate) const TOP_LEVEL: [&str; 4] = ["apiVersion", "kind", "metadata", "spec
 
 /// Classification of a document.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Meaning {
+pub(crate) enum DocumentClass {
     /// Only whitespace and comments.
     Empty,
     /// Meant as an object, valid or not.
@@ -27,36 +27,36 @@ pub(crate) enum Meaning {
 }
 
 /// Classifies a document.
-pub(crate) fn meaning(node: &Node) -> Meaning {
+pub(crate) fn classify(node: &Node) -> DocumentClass {
     match &node.value {
-        Value::Scalar { .. } if node.is_null() => Meaning::Empty,
+        Value::Scalar { .. } if node.is_null() => DocumentClass::Empty,
         // With another first character, `{"kind":"Pod",…}` is one long word.
-        Value::Scalar { text, .. } if words_in(text) >= 2 => Meaning::Manifest,
-        Value::Scalar { .. } => Meaning::Other,
+        Value::Scalar { text, .. } if count_top_level_words(text) >= 2 => DocumentClass::Manifest,
+        Value::Scalar { .. } => DocumentClass::Other,
         // A list of objects is a mistake (Kubernetes has no such form), but objects are meant.
-        Value::Sequence(items) if items.iter().any(is_meant) => Meaning::Manifest,
-        Value::Sequence(_) => Meaning::Other,
-        Value::Mapping(_) if is_meant(node) => Meaning::Manifest,
-        Value::Mapping(_) => Meaning::Other,
+        Value::Sequence(items) if items.iter().any(looks_like_object) => DocumentClass::Manifest,
+        Value::Sequence(_) => DocumentClass::Other,
+        Value::Mapping(_) if looks_like_object(node) => DocumentClass::Manifest,
+        Value::Mapping(_) => DocumentClass::Other,
     }
 }
 
 /// Counts the top-level fields that occur in a text.
-fn words_in(text: &str) -> usize {
+fn count_top_level_words(text: &str) -> usize {
     TOP_LEVEL.iter().filter(|word| text.contains(**word)).count()
 }
 
-fn is_meant(node: &Node) -> bool {
+fn looks_like_object(node: &Node) -> bool {
     let Some(entries) = node.entries() else { return false };
     if let [only] = entries
         && only.key.is_empty()
     {
         // A stray `:` in front puts the whole object under an empty key.
-        return is_meant(&only.value);
+        return looks_like_object(&only.value);
     }
     // `kind: List` with a typo.
-    let holds_objects = |entry: &Entry| matches!(&entry.value.value, Value::Sequence(items) if entry.key == "items" && items.iter().any(is_meant));
-    let words = entries.iter().filter(|entry| stands_for(&entry.key).is_some()).count();
+    let holds_objects = |entry: &Entry| matches!(&entry.value.value, Value::Sequence(items) if entry.key == "items" && items.iter().any(looks_like_object));
+    let words = entries.iter().filter(|entry| top_level_field(&entry.key).is_some()).count();
     words >= 2
         || entries.iter().any(|entry| entry.key == "kind")
         || entries.iter().any(holds_objects)
@@ -69,7 +69,7 @@ fn is_meant(node: &Node) -> bool {
 
 /// Returns the top-level field that a key is, or is likely a misspelling of. `kind` and `spec` are so short that
 /// only their exact spelling counts, in any case: `bind` and `specs` are words of other files.
-pub(crate) fn stands_for(key: &str) -> Option<&'static str> {
+pub(crate) fn top_level_field(key: &str) -> Option<&'static str> {
     TOP_LEVEL
         .into_iter()
         .find(|word| word.eq_ignore_ascii_case(key))
@@ -79,8 +79,8 @@ pub(crate) fn stands_for(key: &str) -> Option<&'static str> {
 /// Finds a one-line manifest that became a comment or a `%` directive: with its first brace replaced, a whole
 /// object would vanish silently. ([`meaning`] catches other shapes.) Comments that only mention manifests have no
 /// braces and no colons; lines in a block of text are no comments.
-pub(crate) fn vanished_manifest(text: &str, parsed: &Parsed) -> Option<Problem> {
-    let mut suspects = (1u32..).zip(text.lines()).filter(|(_, line)| is_gone(line)).peekable();
+pub(crate) fn vanished_manifest(text: &str, parsed: &ParsedFile) -> Option<Problem> {
+    let mut suspects = (1u32..).zip(text.lines()).filter(|(_, line)| is_commented_manifest(line)).peekable();
     suspects.peek()?;
     let mut in_blocks = BTreeSet::new();
     parsed.roots.iter().for_each(|root| lines_of_blocks(&root.node, &mut in_blocks));
@@ -93,13 +93,13 @@ pub(crate) fn vanished_manifest(text: &str, parsed: &Parsed) -> Option<Problem> 
 }
 
 /// True if a line is a comment or directive that would be a flow-style manifest with another first character.
-fn is_gone(line: &str) -> bool {
+fn is_commented_manifest(line: &str) -> bool {
     let line = line.strip_prefix("---").unwrap_or(line).trim_start();
     let text = line.trim_start_matches(|c: char| !c.is_alphanumeric());
     line.starts_with(['#', '%'])
         && line[1..].contains('{')
         && TOP_LEVEL.iter().any(|word| text.starts_with(word))
-        && words_in(text) >= 3
+        && count_top_level_words(text) >= 3
         && TOP_LEVEL.iter().filter(|word| has_key(text, word)).count() >= 2
 }
 
@@ -129,7 +129,7 @@ fn lines_of_blocks<'a>(node: &'a Node, lines: &mut BTreeSet<&'a str>) {
 }
 
 /// Reports a document without any mark of a manifest in a file that has manifests.
-pub(crate) fn stray(node: &Node) -> Problem {
+pub(crate) fn stray_document(node: &Node) -> Problem {
     let mark = node.first_mark();
     if node.entries().is_none() {
         return not_an_object(node);
@@ -142,7 +142,7 @@ pub(crate) fn stray(node: &Node) -> Problem {
 pub(crate) fn not_an_object(node: &Node) -> Problem {
     let message = format!(
         "expected an object with apiVersion, kind, metadata and spec, found {}",
-        shape::found(node, false)
+        shape::describe_found(node, false)
     );
     let help = match node.value {
         Value::Sequence(_) => "separate objects with `---`, or write `kind: List` with `items`",
@@ -157,7 +157,7 @@ pub(crate) fn expand_list(mut root: Root) -> Vec<Root> {
     let Value::Mapping(entries) = &mut root.node.value else { return vec![root] };
     let items = entries.iter_mut().find(|entry| entry.key == "items").map(|entry| &mut entry.value.value);
     let Some(Value::Sequence(items)) = items else { return vec![root] };
-    let are_objects = items.iter().all(|item| meaning(item) == Meaning::Manifest);
+    let are_objects = items.iter().all(|item| classify(item) == DocumentClass::Manifest);
     if !is_list || items.is_empty() || !are_objects {
         return vec![root];
     }

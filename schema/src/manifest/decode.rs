@@ -3,15 +3,15 @@
 use serde::de::DeserializeOwned;
 
 use super::classify;
-use super::classify::{TOP_LEVEL, stands_for};
-use super::shape::{Here, Shapes, Walk, compile};
-use super::{BrokenDocument, Document, DraftObject, Layout, ManifestFile, Place, limits};
+use super::classify::{TOP_LEVEL, top_level_field};
+use super::shape::{Shapes, Walk, WalkPosition, compile};
+use super::{BrokenDocument, Document, DraftObject, FieldLocation, Layout, ManifestFile, limits};
 use super::{dialects, unsupported};
 use crate::document::nearest::{nearest, suggestion};
 use crate::document::node::Budget;
 use crate::document::node::{Entry, Mark, Node, Problem, Root, Value};
 use crate::document::problems::{Faults, Problems, object_too_large, violation};
-use crate::kinds::{Fields, Kind, KindSpec, Resource, SpecVisitor, links, metadata};
+use crate::kinds::{FieldPlacement, Kind, KindSpec, Resource, SpecVisitor, links, metadata};
 use crate::meta::{DEFAULT_NAMESPACE, ObjectMeta};
 use crate::violation::{Finding, Findings, OwnedStep, Path, rules};
 
@@ -55,11 +55,11 @@ pub(crate) fn load(
 }
 
 /// Locates the fields that checks across objects point at.
-fn places(node: &Node, object: &DraftObject) -> Vec<Place> {
-    let paths = links::places(&object.metadata, &object.resource);
+fn places(node: &Node, object: &DraftObject) -> Vec<FieldLocation> {
+    let paths = links::position_paths(&object.metadata, &object.resource);
     let place = |path: Vec<OwnedStep>| {
         let Mark { line, column } = node.locate(&path, false);
-        Place { path, line, column }
+        FieldLocation { path, line, column }
     };
     paths.into_iter().map(place).collect()
 }
@@ -87,11 +87,11 @@ fn read(node: &Node, is_rewritten: bool, problems: &mut Problems) -> Option<Draf
         return None;
     };
     let kind = kind_of(node, entries, problems)?;
-    kind.visit((kind, Reading { node, entries, is_rewritten, problems }))
+    kind.visit((kind, ReadInput { node, entries, is_rewritten, problems }))
 }
 
 /// Parts of a document that an object is read from.
-struct Reading<'a> {
+struct ReadInput<'a> {
     node: &'a Node,
     entries: &'a [Entry],
     is_rewritten: bool,
@@ -122,22 +122,22 @@ fn kind_of(node: &Node, entries: &[Entry], problems: &mut Problems) -> Option<Ki
         Ok(kind) => Some(kind),
         Err(_) => {
             let message = format!("unknown kind `{text}`");
-            let help = unsupported::kind(text).map_or_else(|| Kind::suggestion(text), str::to_owned);
+            let help = unsupported::kind_advice(text).map_or_else(|| Kind::suggestion(text), str::to_owned);
             problems.push(Problem::new(mark, &rules::UNKNOWN_KIND, message).help(help));
             None
         }
     }
 }
 
-impl SpecVisitor for (Kind, Reading<'_>) {
+impl SpecVisitor for (Kind, ReadInput<'_>) {
     type Output = Option<DraftObject>;
 
     fn visit<S: KindSpec>(self, resource: fn(S) -> Resource) -> Option<DraftObject> {
-        let (kind, Reading { node, entries, is_rewritten, problems }) = self;
+        let (kind, ReadInput { node, entries, is_rewritten, problems }) = self;
         let api_version = kind.api_version();
         check_envelope(node, entries, kind, api_version, problems);
         let in_spec = Path::ROOT.field("spec");
-        let at = if S::DESCRIPTOR.fields == Fields::AtTop { Path::ROOT } else { in_spec };
+        let at = if S::DESCRIPTOR.fields == FieldPlacement::AtTop { Path::ROOT } else { in_spec };
         // In a spec that could not be carried over, findings of `validate` would only follow from that.
         let mut faults = Faults::default();
         if !is_rewritten {
@@ -155,7 +155,7 @@ impl SpecVisitor for (Kind, Reading<'_>) {
             spec.fill_defaults();
             spec
         });
-        let kept = findings.into_vec().into_iter().filter(|finding| !follows_from(&faults, finding));
+        let kept = findings.into_vec().into_iter().filter(|finding| !is_consequence_of(&faults, finding));
         kept.for_each(|finding| problems.push(located(node, finding)));
         let draft = DraftObject {
             api_version: api_version.to_owned(),
@@ -175,10 +175,16 @@ pub(super) fn spec<S: KindSpec>(
     faults: &mut Faults,
 ) -> Option<S> {
     match S::DESCRIPTOR.fields {
-        Fields::InSpec => section(node, "spec", compile::of(kind), problems, faults),
-        Fields::AtTop => {
+        FieldPlacement::InSpec => section(node, "spec", compile::for_kind(kind), problems, faults),
+        FieldPlacement::AtTop => {
             let (own, mark) = (own_fields(node), node.first_mark());
-            typed(&own, Here { path: &Path::ROOT, mark }, compile::of(kind), problems, faults)
+            read_typed(
+                &own,
+                WalkPosition { path: &Path::ROOT, mark },
+                compile::for_kind(kind),
+                problems,
+                faults,
+            )
         }
     }
 }
@@ -193,7 +199,7 @@ fn own_fields(node: &Node) -> Node {
 
 /// Checks top-level fields and apiVersion.
 fn check_envelope(node: &Node, entries: &[Entry], kind: Kind, api_version: &str, problems: &mut Problems) {
-    let is_flat = kind.descriptor().fields == Fields::AtTop;
+    let is_flat = kind.descriptor().fields == FieldPlacement::AtTop;
     let is_known = |key: &str| TOP_LEVEL.contains(&key) || is_flat && key != "status";
     for entry in entries.iter().filter(|entry| !is_known(&entry.key)) {
         let is_empty = entry.value.is_null() || entry.value.entries().is_some_and(<[_]>::is_empty);
@@ -210,7 +216,7 @@ fn check_envelope(node: &Node, entries: &[Entry], kind: Kind, api_version: &str,
             continue;
         }
         let message = format!("{}: unknown field `{}`", entry.key, entry.key);
-        let help = match stands_for(&entry.key) {
+        let help = match top_level_field(&entry.key) {
             Some(word) => format!("did you mean `{word}`?"),
             None => suggestion(&entry.key, TOP_LEVEL),
         };
@@ -250,14 +256,14 @@ fn section<T: DeserializeOwned>(
             return None;
         }
     };
-    let here = Here { path: &Path::ROOT.field(name), mark: entry.mark };
-    typed(&entry.value, here, shapes, problems, faults)
+    let here = WalkPosition { path: &Path::ROOT.field(name), mark: entry.mark };
+    read_typed(&entry.value, here, shapes, problems, faults)
 }
 
 /// Reads a value as its type.
-fn typed<T: DeserializeOwned>(
+fn read_typed<T: DeserializeOwned>(
     value: &Node,
-    here: Here<'_>,
+    here: WalkPosition<'_>,
     shapes: &Shapes,
     problems: &mut Problems,
     faults: &mut Faults,
@@ -276,10 +282,10 @@ fn typed<T: DeserializeOwned>(
 
 /// True if a finding merely echoes a mistake that was reported already: it concerns the same value, one around or
 /// inside it, or misses a name, or a way to it, that may have been mistyped.
-fn follows_from(faults: &Faults, finding: &Finding) -> bool {
+fn is_consequence_of(faults: &Faults, finding: &Finding) -> bool {
     let misses_name = finding.rule == &rules::NOT_FOUND;
     let misses_way = [&rules::UNREACHABLE_STATE, &rules::NO_END].contains(&finding.rule);
-    faults.are_near(&finding.at)
+    faults.any_near(&finding.at)
         || misses_name && faults.any(may_declare)
         || misses_way
             && faults.any(|fault| may_declare(fault) || fault.iter().any(|step| is_one_of(step, &MACHINES)))

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::{Document, ManifestFile, broken, load_parsed};
+use super::{Document, ManifestFile, broken_file, load_parsed};
 use crate::document;
 use crate::document::edit::{mapping, text as text_at};
 use crate::document::node::Node;
@@ -24,7 +24,7 @@ pub fn load_definition(path: &str, bytes: &[u8]) -> ManifestFile {
 
 /// Fills in the state machine of a workflow that names a file by `definitionPath`. Violations are reported at their
 /// place in the file, and the workflow then stays unchanged.
-pub fn define(document: &mut Document, path: &str, bytes: &[u8]) -> Vec<Violation> {
+pub fn fill_in_definition(document: &mut Document, path: &str, bytes: &[u8]) -> Vec<Violation> {
     let Resource::Workflow(named) = &document.object.resource else { return Vec::new() };
     let ManifestFile { documents, mut violations, .. } = load_in(&document.reference.namespace, path, bytes);
     for violation in &mut violations {
@@ -42,7 +42,7 @@ pub fn define(document: &mut Document, path: &str, bytes: &[u8]) -> Vec<Violatio
     };
     let Some(machine) = machine else {
         let message = "the file holds no state machine of the Amazon States Language, or several documents";
-        let mut violation = Violation::of(&rules::WRONG_TYPE, path, (1, 1), message)
+        let mut violation = Violation::new(&rules::WRONG_TYPE, path, (1, 1), message)
             .with_help("write one with `StartAt` and `States` and nothing around it");
         violation.object = Some(document.reference.to_string());
         violations.push(violation);
@@ -63,14 +63,14 @@ pub fn define(document: &mut Document, path: &str, bytes: &[u8]) -> Vec<Violatio
 fn load_in(namespace: &str, path: &str, bytes: &[u8]) -> ManifestFile {
     let text = match document::read(bytes) {
         Ok(text) => text,
-        Err(problem) => return broken(path, problem),
+        Err(problem) => return broken_file(path, problem),
     };
     let guessed = || if text.trim_start().starts_with('{') { Format::Json } else { Format::Yaml };
-    let format = Format::of(path).unwrap_or_else(guessed);
+    let format = Format::from_path(path).unwrap_or_else(guessed);
     let mut parsed = parse(format, text);
     for root in &mut parsed.roots {
         if is_bare(&root.node) {
-            in_envelope(&mut root.node, namespace);
+            wrap_in_envelope(&mut root.node, namespace);
         }
     }
     let mut loaded = load_parsed(path, parsed, None);
@@ -88,7 +88,7 @@ fn is_bare(node: &Node) -> bool {
     !node.is_null() && !has("kind") && !has("apiVersion") && !has("metadata")
 }
 
-fn in_envelope(node: &mut Node, namespace: &str) {
+fn wrap_in_envelope(node: &mut Node, namespace: &str) {
     let mark = node.first_mark();
     let nothing = mapping(mark, []);
     let spec = std::mem::replace(node, nothing);

@@ -18,14 +18,14 @@ pub(crate) use crate::document::problems::Notes;
 /// of such an error.
 pub(crate) fn rewrite(node: &mut Node, budget: &mut Budget, problems: &mut Problems) -> bool {
     let mut notes = Notes::new(problems, budget);
-    replica_set::dialect::deployment(node, &mut notes);
+    replica_set::dialect::rewrite_deployment(node, &mut notes);
     kind_word(node, &mut notes);
     let Some(kind) = node.entry("kind").and_then(|entry| entry.value.text()?.parse::<Kind>().ok()) else {
         return true;
     };
     (kind.descriptor().older.rewrite)(node, &mut notes);
     api_version(kind, node, &mut notes);
-    notes.is_whole()
+    notes.is_complete()
 }
 
 // `kind` and `apiVersion`: older words and versions with the same meaning.
@@ -35,7 +35,7 @@ fn kind_word(node: &mut Node, notes: &mut Notes<'_>) {
     let Value::Mapping(entries) = &mut node.value else { return };
     let Some(entry) = entries.iter_mut().find(|entry| entry.key == "kind") else { return };
     let Value::Scalar { text, .. } = &mut entry.value.value else { return };
-    let Some(kind) = Kind::of_older_word(text) else { return };
+    let Some(kind) = Kind::from_older_word(text) else { return };
     notes.older(entry.value.mark, &format!("kind: {text}"), &format!("kind: {kind}"));
     *text = kind.to_string();
 }
@@ -47,7 +47,7 @@ fn api_version(kind: Kind, node: &mut Node, notes: &mut Notes<'_>) {
     let Value::Mapping(entries) = &mut node.value else { return };
     let Some(written) = entries.iter_mut().find(|entry| entry.key == "apiVersion") else {
         // The envelope check reports a misspelt key.
-        let misspelt = |key: &str| super::classify::stands_for(key) == Some("apiVersion");
+        let misspelt = |key: &str| super::classify::top_level_field(key) == Some("apiVersion");
         if older.may_lack_api_version && !entries.iter().any(|entry| misspelt(&entry.key)) {
             notes.older(document, "no apiVersion", &format!("apiVersion: {today}"));
             entries.push(entry("apiVersion", document, text(document, today)));

@@ -40,7 +40,7 @@ pub struct Document {
     /// 1-based line of the document's first key.
     pub line: u32,
     /// Places of the fields that name other objects, as listed by the links of the kind.
-    pub places: Vec<Place>,
+    pub places: Vec<FieldLocation>,
 }
 
 /// An object with errors whose name is known.
@@ -61,7 +61,7 @@ impl ManifestFile {
 
 impl Document {
     /// Creates a document for `object` at `line`, which needs no files.
-    pub(crate) fn new(mut object: DraftObject, line: u32, places: Vec<Place>) -> Self {
+    pub(crate) fn new(mut object: DraftObject, line: u32, places: Vec<FieldLocation>) -> Self {
         let hash = object.hash();
         object.resource = pool::share(&hash, object.resource);
         let reference = object.reference();
@@ -77,7 +77,7 @@ impl Document {
 
 /// Place of a field in the file.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Place {
+pub struct FieldLocation {
     /// The field, from the document's root.
     pub path: Vec<OwnedStep>,
     /// 1-based line.

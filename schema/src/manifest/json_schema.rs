@@ -7,14 +7,14 @@ use schemars::{Schema, SchemaGenerator, schema_for};
 use serde_json::{Map, Value as Json, json};
 
 use super::shape::{FILE_MODE_MAX, compile};
-use crate::kinds::{Fields, Kind};
+use crate::kinds::{FieldPlacement, Kind};
 use crate::meta::ObjectMeta;
 
 /// A number with an optional suffix, as [`crate::quantity`] reads it.
 const QUANTITY: &str = r"^([0-9]+(\.[0-9]*)?|\.[0-9]+)([numkMGTPE]|[KMGTPE]i|[eE][0-9]+)?$";
 
 /// Returns the schema of a kind's manifest.
-pub fn of(kind: Kind) -> Json {
+pub fn for_kind(kind: Kind) -> Json {
     let mut generator = SchemaGenerator::default();
     let mut whole = manifest(kind, &mut generator);
     finish(&mut whole, generator);
@@ -22,7 +22,7 @@ pub fn of(kind: Kind) -> Json {
 }
 
 /// Returns the schema of a manifest of any kind.
-pub fn any() -> Json {
+pub fn for_any_kind() -> Json {
     let mut generator = SchemaGenerator::default();
     let manifests: Vec<(Kind, Json)> =
         Kind::ALL.into_iter().map(|kind| (kind, manifest(kind, &mut generator))).collect();
@@ -34,7 +34,7 @@ pub fn any() -> Json {
     });
     finish(&mut whole, generator);
     for (kind, mut manifest) in manifests {
-        plain(&mut manifest);
+        simplify(&mut manifest);
         whole["$defs"][definition(kind)] = manifest;
     }
     sorted(whole)
@@ -79,14 +79,14 @@ fn manifest(kind: Kind, generator: &mut SchemaGenerator) -> Json {
         "additionalProperties": false,
     });
     match kind.descriptor().fields {
-        Fields::InSpec => {
+        FieldPlacement::InSpec => {
             let spec = compile::schema_within(kind, generator);
             whole["properties"]["spec"] = described(spec, "What the object should be.");
             if let Json::Array(required) = &mut whole["required"] {
                 required.push(Json::from("spec"));
             }
         }
-        Fields::AtTop => {
+        FieldPlacement::AtTop => {
             let own = compile::schema(kind).to_value();
             for (name, field) in own["properties"].as_object().into_iter().flatten() {
                 whole["properties"][name] = field.clone();
@@ -100,13 +100,13 @@ fn manifest(kind: Kind, generator: &mut SchemaGenerator) -> Json {
 fn finish(whole: &mut Json, mut generator: SchemaGenerator) {
     whole["$schema"] = Json::from("https://json-schema.org/draft/2020-12/schema");
     whole["$defs"] = Json::Object(generator.take_definitions(true));
-    plain(whole);
+    simplify(whole);
 }
 
 /// Rewrites schemars' output for Rust types into an equivalent that people and any validator understand.
-fn plain(schema: &mut Json) {
+fn simplify(schema: &mut Json) {
     match schema {
-        Json::Array(items) => items.iter_mut().for_each(plain),
+        Json::Array(items) => items.iter_mut().for_each(simplify),
         Json::Object(keys) => {
             without_null(keys);
             without_formats(keys);
@@ -123,7 +123,7 @@ fn plain(schema: &mut Json) {
             }
             keys.iter_mut()
                 .filter(|(key, _)| *key != "default" && *key != "const")
-                .for_each(|(_, below)| plain(below));
+                .for_each(|(_, below)| simplify(below));
         }
         _ => {}
     }
@@ -217,7 +217,7 @@ mod tests {
     #[test]
     fn every_field_says_what_it_is_for() {
         let mut silent = Vec::new();
-        let any = any();
+        let any = for_any_kind();
         each(&any, "", &mut |at, keys| {
             for (name, field) in keys.get("properties").and_then(Json::as_object).into_iter().flatten() {
                 let text = field["description"].as_str().unwrap_or_default();
@@ -232,7 +232,7 @@ mod tests {
 
     #[test]
     fn every_reference_leads_somewhere_and_every_definition_is_used() {
-        for schema in Kind::ALL.into_iter().map(of).chain([any()]) {
+        for schema in Kind::ALL.into_iter().map(for_kind).chain([for_any_kind()]) {
             let mut used = std::collections::BTreeSet::new();
             each(&schema, "", &mut |at, keys| {
                 if let Some(Json::String(reference)) = keys.get("$ref") {
@@ -248,17 +248,17 @@ mod tests {
 
     #[test]
     fn nothing_of_rust_is_left_in_it() {
-        let text = text(&any());
+        let text = text(&for_any_kind());
         for word in ["\"uint", "\"int3", "-quantity", "\"double\"", "\"nullable\""] {
             assert!(!text.contains(word), "{word}");
         }
-        let replicas = &of(Kind::ReplicaSet)["$defs"]["ReplicaSetSpec"]["properties"]["replicas"];
+        let replicas = &for_kind(Kind::ReplicaSet)["$defs"]["ReplicaSetSpec"]["properties"]["replicas"];
         assert_eq!(replicas["minimum"], 0, "{replicas}");
     }
 
     #[test]
     fn quantities_are_distinguished_from_other_text() {
-        let cpu = &of(Kind::Pod)["$defs"]["Cpu"];
+        let cpu = &for_kind(Kind::Pod)["$defs"]["Cpu"];
         assert_eq!(cpu["anyOf"][0], json!({"type": "string", "pattern": QUANTITY}));
         assert_eq!(cpu["anyOf"][1]["type"], "number");
     }

@@ -18,7 +18,7 @@ pub struct Layout {
 impl Layout {
     /// Reads the layout of a file that is not loaded. Empty if it can't be read.
     pub fn read(path: &str, bytes: &[u8]) -> Self {
-        let (Ok(text), Some(format)) = (document::read(bytes), Format::of(path)) else {
+        let (Ok(text), Some(format)) = (document::read(bytes), Format::from_path(path)) else {
             return Self::default();
         };
         let parsed = parse(format, text);

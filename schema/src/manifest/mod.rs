@@ -16,7 +16,7 @@ pub(crate) mod states_language;
 mod unsupported;
 
 use super::document;
-use super::document::node::{Mark, Node, Parsed, Problem, Root};
+use super::document::node::{Mark, Node, ParsedFile, Problem, Root};
 use super::document::problems::{Faults, KEPT_MAX, Problems, violation};
 use super::document::{Format, parse};
 use super::kinds::content::Values;
@@ -24,19 +24,19 @@ use super::kinds::{Kind, KindSpec, Resource, SpecVisitor};
 use super::meta::ObjectRef;
 use super::secrets::format::sops::is_sops;
 use crate::violation::{Rule, Severity, TEXT_MAX_CHARS, Violation, rules, shortened};
-use classify::{Meaning, expand_list};
+use classify::{DocumentClass, expand_list};
 use decode::object_name;
 
 pub use super::document::limits;
 pub use super::document::nearest::{nearest, suggestion};
-pub use definition::{BARE_NAME, define, load_definition};
-pub use draft::{BrokenDocument, Document, DraftObject, ManifestFile, Place};
+pub use definition::{BARE_NAME, fill_in_definition, load_definition};
+pub use draft::{BrokenDocument, Document, DraftObject, FieldLocation, ManifestFile};
 pub use layout::Layout;
 pub use unsupported::kind_help as foreign_kind;
 
 /// True if a file of this name can be a manifest: `.yaml`, `.yml` or `.json`, but no file of SOPS.
 pub fn is_manifest_path(path: &str) -> bool {
-    Format::of(path).is_some() && !is_sops(path)
+    Format::from_path(path).is_some() && !is_sops(path)
 }
 
 /// Loads one file. `path` is relative to the repository and names the file in violations; its extension selects the
@@ -53,7 +53,7 @@ pub fn load_file_with_layout(path: &str, bytes: &[u8]) -> (ManifestFile, Layout)
 }
 
 /// Rules about the text of a file, whatever it is meant to be.
-const OF_TEXT: [&Rule; 8] = [
+const TEXT_RULES: [&Rule; 8] = [
     &rules::YAML_SYNTAX,
     &rules::JSON_SYNTAX,
     &rules::YAML_TAG,
@@ -71,7 +71,7 @@ fn or_foreign(path: &str, bytes: &[u8], loaded: ManifestFile) -> ManifestFile {
     if !path.split('/').any(|part| part.starts_with('.')) {
         return loaded;
     }
-    let is_of_text = |violation: &Violation| OF_TEXT.iter().any(|rule| rule.id == violation.rule);
+    let is_of_text = |violation: &Violation| TEXT_RULES.iter().any(|rule| rule.id == violation.rule);
     let mut errors =
         loaded.violations.iter().filter(|violation| violation.severity == Severity::Error).peekable();
     let Some(first) = errors.peek().map(|first| (first.line, first.column, first.message.clone())) else {
@@ -83,28 +83,28 @@ fn or_foreign(path: &str, bytes: &[u8], loaded: ManifestFile) -> ManifestFile {
     let (line, column, message) = first;
     let message = format!("taken for another program's, as it names no kind and can't be read: {message}");
     let violation =
-        Violation::of(&rules::FOREIGN_FILE, path, (line, column), shortened(message, TEXT_MAX_CHARS))
+        Violation::new(&rules::FOREIGN_FILE, path, (line, column), shortened(message, TEXT_MAX_CHARS))
             .with_help("list it in .minik8signore");
     ManifestFile { violations: vec![violation], ..ManifestFile::default() }
 }
 
 fn load_keeping(path: &str, bytes: &[u8], layout: Option<&mut Layout>) -> ManifestFile {
-    let Some(format) = Format::of(path) else { return ManifestFile::default() };
+    let Some(format) = Format::from_path(path) else { return ManifestFile::default() };
     let text = match document::read(bytes) {
         Ok(text) => text,
-        Err(problem) => return broken(path, problem),
+        Err(problem) => return broken_file(path, problem),
     };
     let parsed = parse(format, text);
     match (format, classify::vanished_manifest(text, &parsed)) {
-        (Format::Yaml, Some(problem)) => broken(path, problem),
+        (Format::Yaml, Some(problem)) => broken_file(path, problem),
         _ => load_parsed(path, parsed, layout),
     }
 }
 
-fn load_parsed(path: &str, parsed: Parsed, mut layout: Option<&mut Layout>) -> ManifestFile {
+fn load_parsed(path: &str, parsed: ParsedFile, mut layout: Option<&mut Layout>) -> ManifestFile {
     let roots: Vec<Root> = parsed.roots.into_iter().flat_map(expand_list).collect();
-    let meanings: Vec<Meaning> = roots.iter().map(|root| classify::meaning(&root.node)).collect();
-    let any_manifest = meanings.contains(&Meaning::Manifest);
+    let meanings: Vec<DocumentClass> = roots.iter().map(|root| classify::classify(&root.node)).collect();
+    let any_manifest = meanings.contains(&DocumentClass::Manifest);
     if !any_manifest && parsed.failure.is_none() {
         return ManifestFile::default();
     }
@@ -112,16 +112,16 @@ fn load_parsed(path: &str, parsed: Parsed, mut layout: Option<&mut Layout>) -> M
     let (mut left, mut left_out) = (parsed.left, 0);
     for (root, meaning) in roots.into_iter().zip(meanings) {
         match meaning {
-            Meaning::Empty => {}
-            Meaning::Manifest => {
+            DocumentClass::Empty => {}
+            DocumentClass::Manifest => {
                 left_out += decode::load(path, root, &mut left, &mut loaded, layout.as_deref_mut());
             }
             // Next to manifests, a document of another sort is one whose kind was lost.
-            Meaning::Other if any_manifest => {
-                let problem = classify::stray(&root.node);
+            DocumentClass::Other if any_manifest => {
+                let problem = classify::stray_document(&root.node);
                 loaded.violations.push(violation(path, problem, None));
             }
-            Meaning::Other => {}
+            DocumentClass::Other => {}
         }
         if loaded.violations.len() > 2 * KEPT_MAX {
             left_out += keep_first(&mut loaded.violations);
@@ -150,7 +150,7 @@ fn keep_first(violations: &mut Vec<Violation>) -> usize {
 }
 
 /// Returns a file that is entirely unusable.
-fn broken(path: &str, problem: Problem) -> ManifestFile {
+fn broken_file(path: &str, problem: Problem) -> ManifestFile {
     let violations = vec![violation(path, problem, None)];
     ManifestFile { violations, is_manifest: true, ..ManifestFile::default() }
 }
@@ -159,25 +159,25 @@ fn broken(path: &str, problem: Problem) -> ManifestFile {
 
 /// Returns the values of `object` in the file `path` with these bytes; `None` if it has no such object with content.
 pub fn values_of(path: &str, bytes: &[u8], object: &ObjectRef) -> Option<Values> {
-    let parsed = parse(Format::of(path)?, document::read(bytes).ok()?);
+    let parsed = parse(Format::from_path(path)?, document::read(bytes).ok()?);
     let (mut left, name) = (parsed.left, object.to_string());
     for mut root in parsed.roots.into_iter().flat_map(expand_list) {
         dialects::rewrite(&mut root.node, &mut left, &mut Problems::default());
         if object_name(&root.node).is_some_and(|found| found == name) {
-            return object.kind.visit(Written(&root.node, object.kind));
+            return object.kind.visit(ValuesVisitor(&root.node, object.kind));
         }
     }
     None
 }
 
-struct Written<'a>(&'a Node, Kind);
+struct ValuesVisitor<'a>(&'a Node, Kind);
 
-impl SpecVisitor for Written<'_> {
+impl SpecVisitor for ValuesVisitor<'_> {
     type Output = Option<Values>;
 
     fn visit<S: KindSpec>(self, _: fn(S) -> Resource) -> Option<Values> {
         let content = S::LINKS.content?;
         let spec: S = decode::spec(self.0, self.1, &mut Problems::default(), &mut Faults::default())?;
-        Some((content.written)(&spec))
+        Some((content.values)(&spec))
     }
 }

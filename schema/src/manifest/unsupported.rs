@@ -187,13 +187,13 @@ const KINDS: &[(&str, &str)] = &[
 ];
 
 /// Returns advice for the field `name` of the type `record`, if Kubernetes has it and Minik8s does not.
-pub(crate) fn field(record: &str, name: &str) -> Option<&'static str> {
+pub(crate) fn field_advice(record: &str, name: &str) -> Option<&'static str> {
     let (_, _, help) = FIELDS.iter().find(|(owner, names, _)| *owner == record && names.contains(&name))?;
     Some(*help)
 }
 
 /// Returns advice for Kubernetes' value `value`, where Minik8s takes `words`.
-pub(crate) fn value(words: &[String], value: &str) -> Option<&'static str> {
+pub(crate) fn value_advice(words: &[String], value: &str) -> Option<&'static str> {
     let takes = |known: &str| words.iter().any(|word| word == known);
     VALUES.iter().find(|(known, foreign, _)| *foreign == value && takes(known)).map(|(.., help)| *help)
 }
@@ -210,7 +210,7 @@ pub fn kind_help(name: &str) -> Option<(&'static str, &'static str)> {
 }
 
 /// Returns the replacement for Kubernetes' kind `name`.
-pub(crate) fn kind(name: &str) -> Option<&'static str> {
+pub(crate) fn kind_advice(name: &str) -> Option<&'static str> {
     KINDS.iter().find(|(kind, _)| *kind == name).map(|(_, help)| *help)
 }
 
@@ -221,7 +221,7 @@ mod tests {
 
     #[test]
     fn every_row_is_of_a_type_that_is_there_and_has_no_such_field() {
-        let types = &json_schema::any()["$defs"];
+        let types = &json_schema::for_any_kind()["$defs"];
         for (record, names, _) in FIELDS {
             let Some(properties) = types[record]["properties"].as_object() else {
                 assert!(!types[record].is_null(), "there is no {record}");

@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use serde_with::skip_serializing_none;
 
 use crate::codec::is_default;
-use crate::content_refs::{BlobRef, Files, of_secret};
+use crate::content_refs::{BlobRef, Files, find_secret};
 use crate::kinds::Health;
 use crate::kinds::function::{FunctionSpec, ImageState, Runtime};
 use crate::meta::NamespacedName;
@@ -160,7 +160,7 @@ pub struct ScalerPeak {
 impl ScalerMemory {
     /// Creates the memory of a decider that starts while this many replicas are ready. With more than one it begins
     /// in panic: a decider without memory must not remove any.
-    pub fn at_first(ready: u32, now: Timestamp) -> Self {
+    pub fn initial(ready: u32, now: Timestamp) -> Self {
         let mode =
             if ready > 1 { ScalerMode::Panic { surged_at: now, most: ready } } else { ScalerMode::Stable };
         Self { mode, peaks: Vec::new() }
@@ -224,7 +224,7 @@ pub struct CallLimits {
 
 impl CallLimits {
     /// Returns the limits of a function, whose spec has passed [`FunctionSpec::with_defaults`].
-    pub fn of(function: &FunctionSpec) -> Self {
+    pub fn from_spec(function: &FunctionSpec) -> Self {
         Self {
             timeout_seconds: function.timeout_seconds.unwrap_or_default(),
             cold_start_timeout_seconds: function.cold_start_timeout_seconds,
@@ -251,9 +251,9 @@ pub struct CallToken {
 
 impl CallToken {
     /// Returns the token of a function whose object names these files.
-    pub fn of(function: &FunctionSpec, files: &Files) -> Option<Self> {
+    pub fn from_spec(function: &FunctionSpec, files: &Files) -> Option<Self> {
         let key = &function.auth.as_ref()?.token_from.secret_key_ref;
-        let found = of_secret(files, &key.name).map(|(path, blob)| (path.to_owned(), blob.clone()));
+        let found = find_secret(files, &key.name).map(|(path, blob)| (path.to_owned(), blob.clone()));
         Some(Self { secret: key.name.clone(), key: key.key.clone(), files: found.into_iter().collect() })
     }
 }

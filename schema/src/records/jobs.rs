@@ -59,7 +59,7 @@ pub struct FormerJob {
 
 impl FormerJob {
     /// Returns the part of a replaced order that its removal needs.
-    pub fn of(order: &JobOrder) -> Self {
+    pub fn from_order(order: &JobOrder) -> Self {
         let is_secret = |blob: &BlobRef| blob.kind == BlobKind::Secret;
         let secrets = order.files.iter().filter(|(_, blob)| is_secret(blob));
         Self {

@@ -31,19 +31,19 @@ pub use nodes::{
     DNS_ADDRESS_OFFSET, Drain, GATEWAY_ADDRESS_OFFSET, Heartbeat, NodeConditions, NodeRecord, NodeVersions,
     Subnet, TaintAge, Vtep, default_service_cidr, dns_address, gateway_address,
 };
-pub use pods::{Binding, OwnerRef, PodInstance, Settled};
+pub use pods::{Binding, OwnerRef, PodInstance, SettledRecord};
 pub use requests::{
     CLI_REQUESTS_MAX, Provider, REQUEST_ID_MAX, RequestAnswer, RequestOutcome, SyncRequest,
     WEBHOOK_REQUESTS_MAX,
 };
 pub use rollouts::{ROLLOUT_STEPS_MAX, Rollout, RolloutFailure, RolloutProgress, RolloutStep, Template};
 pub use services::{
-    BackendRecord, BackendTarget, Endpoint, LEFT_OUT_MAX, LeftOut, PathLeads, PathRecord, RouteRecord,
+    BackendRecord, BackendTarget, Endpoint, LEFT_OUT_MAX, LeftOutPod, PathRecord, PathTarget, RouteRecord,
     RulesStatus, ServicePortRecord, ServiceRecord,
 };
 pub use sources::{
     ChangeCounts, HeldPrune, PlanRecord, Quarantine, Revision, SourceError, SourceErrorKind, SourceState,
-    SourceStatus, Verdict, Waiting,
+    SourceStatus, Verdict, WaitingObject,
 };
 pub use workflows::{TriggerRecord, TriggerStart, WorkflowRecord};
 

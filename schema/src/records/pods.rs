@@ -80,7 +80,7 @@ pub struct OwnerRef {
 /// full and every pod that fits has a node. Before that, a missing binding is not a removal: etcd may have been
 /// lost and not yet refilled from Git. Stored among the bindings, so that a watch on them delivers it after them.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Settled {
+pub struct SettledRecord {
     /// Commit of each source that had become bindings at that time.
     pub commits: BTreeMap<String, String>,
 }

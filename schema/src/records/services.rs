@@ -10,7 +10,7 @@ use serde_with::skip_serializing_none;
 use crate::codec::{is_default, one};
 use crate::kinds::Health;
 use crate::kinds::dns::is_one;
-use crate::kinds::dns::{DnsSpec, Share, Sticky};
+use crate::kinds::dns::{BackendShare, DnsSpec, StickyKey};
 use crate::kinds::pod::Protocol;
 use crate::kinds::service::{ServiceSpec, ServiceType};
 
@@ -47,14 +47,14 @@ pub struct ServiceRecord {
     pub external_local: bool,
     /// Selected pods that are not endpoints because they are not ready, with the reason; at most 20 of them.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub left_out: Vec<LeftOut>,
+    pub left_out: Vec<LeftOutPod>,
     /// Number of selected pods that are not endpoints.
     #[serde(default, skip_serializing_if = "is_default")]
     pub left_out_count: u32,
 }
 
 /// Overrides the health if the record describes another version.
-fn of_version(wanted: &str, record: Option<&str>, health: Health) -> Health {
+fn progressing_unless_current(wanted: &str, record: Option<&str>, health: Health) -> Health {
     match record {
         Some(hash) if hash != wanted => Health::Progressing {
             why: "the services controller has not taken this version in yet".to_owned(),
@@ -68,12 +68,12 @@ impl ServiceRecord {
     /// pods may come with another commit.
     pub fn health(record: Option<&Self>, spec: &ServiceSpec, hash: &str) -> Health {
         let none = Self::default();
-        let health = record.unwrap_or(&none).health_by(spec);
-        of_version(hash, record.map(|record| record.hash.as_str()), health)
+        let health = record.unwrap_or(&none).health_of_any_version(spec);
+        progressing_unless_current(hash, record.map(|record| record.hash.as_str()), health)
     }
 
     /// Returns the health regardless of the version.
-    fn health_by(&self, spec: &ServiceSpec) -> Health {
+    fn health_of_any_version(&self, spec: &ServiceSpec) -> Health {
         let progressing = |why: String| Health::Progressing { why };
         if spec.has_cluster_ip() && self.cluster_ip.is_none() {
             return progressing("no cluster IP yet".to_owned());
@@ -126,7 +126,7 @@ pub struct Endpoint {
 
 /// A selected pod that is not an endpoint.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct LeftOut {
+pub struct LeftOutPod {
     /// Name of the pod.
     pub pod: String,
     /// Reason, in a sentence.
@@ -157,7 +157,7 @@ impl RouteRecord {
             Some(format!("{}: {why}", path.path))
         });
         let health = unrouted.map_or(Health::Healthy, |why| Health::Degraded { why });
-        of_version(hash, Some(&record.hash), health)
+        progressing_unless_current(hash, Some(&record.hash), health)
     }
 }
 
@@ -169,7 +169,7 @@ pub struct PathRecord {
     pub path: String,
     /// Target of the path.
     #[serde(flatten)]
-    pub leads: PathLeads,
+    pub leads: PathTarget,
     /// Replacement for `path`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rewrite: Option<String>,
@@ -178,14 +178,14 @@ pub struct PathRecord {
 /// Target of a path.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(untagged)]
-pub enum PathLeads {
+pub enum PathTarget {
     /// Several backends.
     Shared {
         /// Backends in the order of the manifest.
         backends: Vec<BackendRecord>,
         /// Stickiness of clients to a backend.
         #[serde(default, skip_serializing_if = "Option::is_none")]
-        sticky: Option<Sticky>,
+        sticky: Option<StickyKey>,
     },
     /// A single backend.
     One(BackendRecord),
@@ -230,16 +230,16 @@ impl PathRecord {
     /// Returns the backends of the path.
     pub fn backends(&self) -> &[BackendRecord] {
         match &self.leads {
-            PathLeads::One(backend) => std::slice::from_ref(backend),
-            PathLeads::Shared { backends, .. } => backends,
+            PathTarget::One(backend) => std::slice::from_ref(backend),
+            PathTarget::Shared { backends, .. } => backends,
         }
     }
 
     /// Returns the stickiness of clients to a backend.
-    pub fn sticky(&self) -> Option<&Sticky> {
+    pub fn sticky(&self) -> Option<&StickyKey> {
         match &self.leads {
-            PathLeads::One(_) => None,
-            PathLeads::Shared { sticky, .. } => sticky.as_ref(),
+            PathTarget::One(_) => None,
+            PathTarget::Shared { sticky, .. } => sticky.as_ref(),
         }
     }
 
@@ -250,9 +250,9 @@ impl PathRecord {
                 BackendTarget::Service { service, port } => format!("{service}:{port}"),
                 BackendTarget::Function { function } => format!("function {function}"),
             };
-            Share { to, weight: backend.weight, headers: &backend.headers }
+            BackendShare { target: to, weight: backend.weight, headers: &backend.headers }
         });
-        Share::in_words(&shares.collect::<Vec<_>>())
+        BackendShare::in_words(&shares.collect::<Vec<_>>())
     }
 }
 
@@ -309,7 +309,7 @@ mod tests {
         let record = |broken: Option<&str>| {
             let to = BackendTarget::Service { service: "web".to_owned(), port: 80 };
             let broken = broken.map(str::to_owned);
-            let leads = PathLeads::One(BackendRecord { to, weight: 1, headers: BTreeMap::new(), broken });
+            let leads = PathTarget::One(BackendRecord { to, weight: 1, headers: BTreeMap::new(), broken });
             let path = PathRecord { path: "/a".to_owned(), leads, rewrite: None };
             RouteRecord { paths: vec![path], ..RouteRecord::default() }
         };

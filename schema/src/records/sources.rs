@@ -48,7 +48,7 @@ pub struct SourceStatus {
     pub held_prune: Option<HeldPrune>,
     /// Objects that wait for others before they are applied, at most the first 20.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub waiting: Vec<Waiting>,
+    pub waiting: Vec<WaitingObject>,
     /// Total number of waiting objects.
     #[serde(default, skip_serializing_if = "is_default")]
     pub waiting_total: u64,
@@ -111,7 +111,7 @@ pub struct HeldPrune {
 /// An object that is not applied before another one is healthy.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub struct Waiting {
+pub struct WaitingObject {
     /// The waiting object.
     pub object: ObjectRef,
     /// The object it waits for; the first if there are several.
@@ -123,7 +123,7 @@ pub struct Waiting {
     pub since: Option<Timestamp>,
 }
 
-impl fmt::Display for Waiting {
+impl fmt::Display for WaitingObject {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} waits for {}: {}", self.object, self.on, self.why)
     }

@@ -65,7 +65,7 @@ const SECRET_BEGINNINGS: [&str; 29] = [
 const SECRET_PLACES: [&str; 8] =
     ["env", "value", "args", "command", "runCommands", "httpHeaders", "annotations", "parameters"];
 /// Fields among these that are checked word by word.
-const WORDY_PLACES: [&str; 5] = ["args", "command", "runCommands", "annotations", "parameters"];
+const WORD_CHECKED_PLACES: [&str; 5] = ["args", "command", "runCommands", "annotations", "parameters"];
 
 /// Flags whose values are logins: `curl -u bob:x`.
 const LOGIN_FLAGS: [&str; 3] = ["-u", "--user", "--proxy-user"];
@@ -73,20 +73,20 @@ const LOGIN_FLAGS: [&str; 3] = ["-u", "--user", "--proxy-user"];
 /// True if a variable, header, flag or field of this name holds a secret, judging by the name.
 pub fn is_secret_name(name: &str) -> bool {
     let plain = plain(name);
-    speaks_of_secret(name, &plain) && !REFERENCE_ENDINGS.iter().any(|ending| plain.ends_with(ending))
+    suggests_secret(name, &plain) && !REFERENCE_ENDINGS.iter().any(|ending| plain.ends_with(ending))
 }
 
 /// True if the value under this name is a secret. The value of a name that refers to a secret's place must look
 /// like a place.
 pub fn holds_secret(name: &str, value: &str) -> bool {
-    is_secret_name(name) || speaks_of_secret(name, &plain(name)) && !is_reference(value)
+    is_secret_name(name) || suggests_secret(name, &plain(name)) && !is_reference(value)
 }
 
 fn plain(name: &str) -> String {
     name.chars().filter(|c| c.is_alphanumeric()).collect::<String>().to_ascii_lowercase()
 }
 
-fn speaks_of_secret(name: &str, plain: &str) -> bool {
+fn suggests_secret(name: &str, plain: &str) -> bool {
     SECRET_PARTS.iter().any(|part| plain.contains(part))
         || SECRET_ENDINGS.iter().any(|ending| plain != "key" && plain.ends_with(ending))
         || words(name).iter().any(|word| SECRET_WORDS.contains(&word.as_str()))
@@ -167,10 +167,10 @@ fn is_plain_word(word: &str) -> bool {
     let name = word.trim_start_matches('-');
     let is_short_flag =
         word.starts_with('-') && name.bytes().all(|b| b.is_ascii_alphabetic()) && name.len() <= 4;
-    !is_glued(word) && (is_short_flag || is_plain_value(name) || !word.contains(char::is_alphanumeric))
+    !has_glued_value(word) && (is_short_flag || is_plain_value(name) || !word.contains(char::is_alphanumeric))
 }
 
-fn is_glued(word: &str) -> bool {
+fn has_glued_value(word: &str) -> bool {
     let Some(flag) = word.strip_prefix('-').filter(|flag| !flag.starts_with('-')) else { return false };
     let is_number = flag.bytes().all(|b| b.is_ascii_digit() || b == b'.');
     !is_number && (flag.chars().filter(|c| c.is_alphabetic()).count() > 4 || flag.contains(char::is_numeric))
@@ -192,14 +192,14 @@ pub fn is_plain_text(text: &str) -> bool {
 /// True for a plain word, and for a name with a plain value: `--log-level=debug`.
 fn is_plain_setting(word: &str) -> bool {
     let (name, values) = word.split_once('=').unwrap_or(("", word));
-    let is_name = is_plain_word(name) || !is_glued(name) && is_variable(name);
+    let is_name = is_plain_word(name) || !has_glued_value(name) && is_variable(name);
     is_name
         && !names_secret(name)
         && values.split('=').all(|value| is_plain_word(value) && !names_secret(value))
 }
 
 fn is_flag_alone(text: &str) -> bool {
-    is_secret_flag(text) && is_variable(text) && !is_glued(text)
+    is_secret_flag(text) && is_variable(text) && !has_glued_value(text)
 }
 
 /// True for `--pin`, `-u`, `PGPASSWORD`, `password:x`. A path names a place.
@@ -250,14 +250,14 @@ fn has_login(word: &str) -> bool {
 const CLEAR_ENDINGS: [&str; 6] =
     ["password", "passwd", "passphrase", "privatekey", "secretkey", "secretaccesskey"];
 /// Yes-or-no values of images: `ALLOW_EMPTY_PASSWORD=yes`.
-const ANSWERS: [&str; 8] = ["yes", "no", "true", "false", "on", "off", "0", "1"];
+const YES_NO_VALUES: [&str; 8] = ["yes", "no", "true", "false", "on", "off", "0", "1"];
 /// Beginnings of private keys and tokens, and of nothing else.
 const CLEAR_BEGINNINGS: [&str; 6] = ["AGE-SECRET-KEY-", "ghp_", "github_pat_", "glpat-", "xoxb-", "sk_live_"];
 
 /// True if the value of a variable is a password or a private key in clear. Unlike the rules for showing a value,
 /// this is an error of the manifest, so only unmistakable cases count.
 pub fn is_clear_secret(name: &str, value: &str) -> bool {
-    let is_answer = ANSWERS.contains(&value.to_ascii_lowercase().as_str());
+    let is_answer = YES_NO_VALUES.contains(&value.to_ascii_lowercase().as_str());
     let refers = value.contains("$(") || value.starts_with('/');
     let is_password = CLEAR_ENDINGS.iter().any(|ending| plain(name).ends_with(ending));
     is_clear_key(value) || is_password && !value.is_empty() && !is_answer && !refers
@@ -272,8 +272,8 @@ pub fn is_clear_key(text: &str) -> bool {
 }
 
 /// True if single words of any text below a field of this name may be secret: commands and notes.
-pub fn is_wordy_field(name: &str) -> bool {
-    WORDY_PLACES.contains(&name)
+pub fn is_checked_by_word(name: &str) -> bool {
+    WORD_CHECKED_PLACES.contains(&name)
 }
 
 /// True if any text at this place may be a secret: by a field on the way, or by its own name.
@@ -297,11 +297,11 @@ pub fn is_secret_field(name: &str) -> bool {
 /// True if any text below a field of this name, whose value is a mapping, may be a secret. States of workflows are
 /// often named after their type, as `Pass` or `PassState`.
 pub fn is_secret_mapping(name: &str) -> bool {
-    is_secret_field(name) && !is_called_pass(name)
+    is_secret_field(name) && !is_pass_state_name(name)
 }
 
 /// True for a name that begins with `Pass` and otherwise names no secret: a state's, or its type.
-pub fn is_called_pass(name: &str) -> bool {
+pub fn is_pass_state_name(name: &str) -> bool {
     let Some(rest) = name.strip_prefix("Pass") else { return false };
     let whole = plain(name);
     !SECRET_PARTS.iter().any(|part| whole.contains(part)) && !is_secret_name(&format!("x{rest}"))

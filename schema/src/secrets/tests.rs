@@ -100,10 +100,10 @@ fn names_of_secrets_are_distinguished_from_names_of_their_places() {
 #[test]
 fn a_state_that_is_called_after_its_type_is_no_password() {
     for name in ["Pass", "PassState", "Pass2", "Pass the order on", "Pass-on"] {
-        assert!(is_called_pass(name), "{name}");
+        assert!(is_pass_state_name(name), "{name}");
     }
     for name in ["pass", "PASS", "dbPass", "PassKey", "Passphrase", "PassWord", "Pass-token", "DB_PASS"] {
-        assert!(!is_called_pass(name), "{name}");
+        assert!(!is_pass_state_name(name), "{name}");
     }
     let states = Path::ROOT.field("states");
     assert!(!is_secret_place(&states.field("Pass").field("end")));

@@ -8,7 +8,7 @@ use super::Snapshot;
 use crate::kinds::autoscaler::HorizontalPodAutoscalerStatus;
 use crate::kinds::function::ImageState;
 use crate::kinds::job::{JobPhase, JobSpec};
-use crate::kinds::pod::{ContainerState, PodPhase, PodStatus, RestartPolicy, Unsteady};
+use crate::kinds::pod::{ContainerState, PodPhase, PodStatus, RestartPolicy, UnsteadyContainer};
 use crate::kinds::service::ServiceType;
 use crate::kinds::workflow::RunPhase;
 use crate::kinds::{Health, Resource};
@@ -23,15 +23,15 @@ use crate::records::{
 pub fn health(snapshot: &Snapshot, object: &Object) -> Health {
     match &object.resource {
         Resource::Pod(_) => match bare_pod(snapshot, object) {
-            Health::Healthy if copies(snapshot, object) > 0 => with_copies(snapshot, object),
+            Health::Healthy if copy_count(snapshot, object) > 0 => copied_pod_health(snapshot, object),
             health => health,
         },
         Resource::Service(spec) => {
-            let record = snapshot.services.get(&named(object)).map(|found| &found.value);
+            let record = snapshot.services.get(&namespaced_name(object)).map(|found| &found.value);
             ServiceRecord::health(record, spec, &object.hash)
         }
         Resource::Dns(spec) => {
-            let record = snapshot.routes.get(&named(object)).map(|found| &found.value);
+            let record = snapshot.routes.get(&namespaced_name(object)).map(|found| &found.value);
             RouteRecord::health(record, spec, &object.hash)
         }
         Resource::Cluster(_) => {
@@ -43,7 +43,7 @@ pub fn health(snapshot: &Snapshot, object: &Object) -> Health {
         // The content of a ConfigMap is stored with it.
         Resource::ConfigMap(_) => Health::Healthy,
         Resource::HorizontalPodAutoscaler(spec) => {
-            let record = snapshot.autoscalers.get(&named(object)).map(|found| &found.value);
+            let record = snapshot.autoscalers.get(&namespaced_name(object)).map(|found| &found.value);
             let current = record.filter(|record| record.observed_generation == object.generation);
             // Without one, the autoscaler has not observed its target yet.
             spec.health(current.map_or(&HorizontalPodAutoscalerStatus::default(), |record| &record.status))
@@ -51,7 +51,8 @@ pub fn health(snapshot: &Snapshot, object: &Object) -> Health {
         Resource::Node(_) => node(snapshot, &object.metadata.name),
         Resource::Function(_) => function(snapshot, object),
         Resource::Workflow(spec) => {
-            let (record, none) = (snapshot.workflows.get(&named(object)), WorkflowRecord::default());
+            let (record, none) =
+                (snapshot.workflows.get(&namespaced_name(object)), WorkflowRecord::default());
             let record = record.map_or(&none, |found| &found.value);
             record.health(spec.params.is_some(), object.generation)
         }
@@ -131,7 +132,7 @@ pub fn progressed_at(snapshot: &Snapshot, object: &Object, now: Timestamp) -> Op
             }
         }
         Resource::Workflow(_) => {
-            let workflow = snapshot.workflows.get(&named(object));
+            let workflow = snapshot.workflows.get(&namespaced_name(object));
             let last_run = workflow.and_then(|found| found.value.last_run.as_ref());
             // A run has its own deadline, and may wait for long.
             last_run.filter(|run| run.phase == RunPhase::Running).map(|_| now)
@@ -188,29 +189,32 @@ pub fn is_complete(snapshot: &Snapshot, object: &Object) -> bool {
     match &object.resource {
         Resource::Pod(_) => {
             let is_made = |pod: &PodInstance| pod.hash == object.hash || !pod.is_bare();
-            snapshot.pods.get(&named(object)).is_some_and(|pod| is_made(&pod.value))
-                && (copies(snapshot, object) == 0 || has_its_pods(snapshot, object, false))
+            snapshot.pods.get(&namespaced_name(object)).is_some_and(|pod| is_made(&pod.value))
+                && (copy_count(snapshot, object) == 0 || has_its_pods(snapshot, object, false))
         }
         Resource::Service(spec) => {
             let may_be_refused = spec.cluster_ip.is_some() || spec.kind == ServiceType::NodePort;
-            may_be_refused || snapshot.services.contains_key(&named(object))
+            may_be_refused || snapshot.services.contains_key(&namespaced_name(object))
         }
-        Resource::Dns(_) => snapshot.routes.contains_key(&named(object)),
+        Resource::Dns(_) => snapshot.routes.contains_key(&namespaced_name(object)),
         Resource::Cluster(_) => snapshot.settings.contains_key(&()),
         // A paused ReplicaSet may have no pods at all.
         Resource::ReplicaSet(spec) => has_its_pods(snapshot, object, spec.paused),
         Resource::DaemonSet(_) => has_its_pods(snapshot, object, false),
         // Its first pass adopts the number of running pods, should etcd have been lost.
-        Resource::HorizontalPodAutoscaler(_) => snapshot.autoscalers.contains_key(&named(object)),
+        Resource::HorizontalPodAutoscaler(_) => snapshot.autoscalers.contains_key(&namespaced_name(object)),
         Resource::Function(_) => function_is_complete(snapshot, object) && ticks_are_known(snapshot, object),
         // Before a node has the order, its absence would prove nothing.
         Resource::Job(_) => {
             let nobody = snapshot.heartbeats.is_empty();
-            nobody || snapshot.job_of(&named(object)).is_some_and(|(_, order)| order.hash == object.hash)
+            nobody
+                || snapshot
+                    .job_of(&namespaced_name(object))
+                    .is_some_and(|(_, order)| order.hash == object.hash)
         }
         // Until its records are here, those on the disks tell which pushes and ticks had their run.
         Resource::Workflow(_) => {
-            snapshot.workflows.contains_key(&named(object)) && ticks_are_known(snapshot, object)
+            snapshot.workflows.contains_key(&namespaced_name(object)) && ticks_are_known(snapshot, object)
         }
         // Nodes need nothing of these.
         Resource::Node(_) | Resource::ConfigMap(_) => true,
@@ -244,7 +248,7 @@ fn job(snapshot: &Snapshot, object: &Object, spec: &JobSpec) -> Health {
 
 /// Returns the name of the job's node and its report of this very version; else the job's health.
 fn job_report<'a>(snapshot: &'a Snapshot, object: &Object) -> Result<(String, &'a JobReport), Health> {
-    let id = named(object);
+    let id = namespaced_name(object);
     let order = snapshot.job_of(&id).filter(|(_, order)| order.hash == object.hash && !order.deleting);
     let (node, order) = order
         .map(|(node, order)| (node.to_owned(), order))
@@ -283,14 +287,16 @@ fn function(snapshot: &Snapshot, object: &Object) -> Health {
 
 /// Returns the record of a function, once it describes the current object.
 fn function_record<'a>(snapshot: &'a Snapshot, object: &Object) -> Option<&'a FunctionRecord> {
-    let record = &snapshot.functions.get(&named(object))?.value;
+    let record = &snapshot.functions.get(&namespaced_name(object))?.value;
     (record.hash == object.hash).then_some(record)
 }
 
 /// True if a function has its records: its pods if its image is available or it has run before, else only its own
 /// record.
 fn function_is_complete(snapshot: &Snapshot, object: &Object) -> bool {
-    let Some(record) = snapshot.functions.get(&named(object)).map(|found| &found.value) else { return false };
+    let Some(record) = snapshot.functions.get(&namespaced_name(object)).map(|found| &found.value) else {
+        return false;
+    };
     match snapshot.rollouts.get(&object.reference()).map(|found| &found.value.status) {
         Some(status) => status.replicas >= status.desired_replicas,
         None => record.image().is_none_or(|image| image.state != ImageState::Ready),
@@ -303,7 +309,7 @@ fn has_its_pods(snapshot: &Snapshot, object: &Object, paused: bool) -> bool {
 }
 
 /// Returns the health of a bare pod with copies.
-fn with_copies(snapshot: &Snapshot, object: &Object) -> Health {
+fn copied_pod_health(snapshot: &Snapshot, object: &Object) -> Health {
     let is_first = rollout_of(snapshot, object).is_some_and(|rollout| rollout.good.is_none());
     match workload(snapshot, object, false) {
         // No further copy could be placed, for lack of room, say: nothing that served is gone.
@@ -313,7 +319,7 @@ fn with_copies(snapshot: &Snapshot, object: &Object) -> Health {
 }
 
 /// Returns the number of copies that an autoscaler gave a pod.
-fn copies(snapshot: &Snapshot, object: &Object) -> u32 {
+fn copy_count(snapshot: &Snapshot, object: &Object) -> u32 {
     if snapshot.scales.is_empty() {
         return 0;
     }
@@ -328,16 +334,24 @@ fn rollout_of<'a>(snapshot: &'a Snapshot, object: &Object) -> Option<&'a Rollout
     (rollout.status.observed_generation == object.generation).then_some(rollout)
 }
 
-fn named(object: &Object) -> NamespacedName {
+fn namespaced_name(object: &Object) -> NamespacedName {
     NamespacedName::new(&object.metadata.namespace, &object.metadata.name)
 }
 
 /// Returns a healthy pod that may not stay so: it has run for too short a time to know.
-pub fn unsteady<'a>(snapshot: &'a Snapshot, object: &Object, now: Timestamp) -> Option<Unsteady<'a>> {
+pub fn unsteady<'a>(
+    snapshot: &'a Snapshot,
+    object: &Object,
+    now: Timestamp,
+) -> Option<UnsteadyContainer<'a>> {
     let Resource::Pod(_) = &object.resource else { return None };
     let pod = NamespacedName::new(&object.metadata.namespace, &object.metadata.name);
     let (instance, binding) = (snapshot.pods.get(&pod)?, snapshot.binding_of(&pod)?);
-    snapshot.pod_status.get(&(binding.value.node.clone(), pod))?.value.unsteady(&instance.value.spec, now)
+    snapshot
+        .pod_status
+        .get(&(binding.value.node.clone(), pod))?
+        .value
+        .unsteady_container(&instance.value.spec, now)
 }
 
 fn bare_pod(snapshot: &Snapshot, object: &Object) -> Health {
@@ -363,7 +377,7 @@ fn bare_pod(snapshot: &Snapshot, object: &Object) -> Health {
 /// health.
 fn status_of<'a>(snapshot: &'a Snapshot, object: &Object) -> Result<&'a PodStatus, Health> {
     let progressing = |why: &str| Health::Progressing { why: why.to_owned() };
-    let pod = named(object);
+    let pod = namespaced_name(object);
     let instance = snapshot.pods.get(&pod).filter(|instance| instance.value.hash == object.hash);
     let instance = instance.ok_or_else(|| progressing("its pod is not made yet"))?;
     let binding = snapshot.binding_of(&pod).ok_or_else(|| progressing("its pod has no node yet"))?;

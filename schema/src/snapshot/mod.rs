@@ -20,8 +20,8 @@ use crate::object::Object;
 use crate::records::{
     AutoscalerRecord, Binding, BuildOrder, ClusterSettings, FunctionRecord, Heartbeat, JobOrder, JobReport,
     NodeConditions, NodeDemand, NodeImage, NodeRecord, NodeUsage, PodInstance, RequestAnswer, RequestOutcome,
-    Revision, Rollout, RouteRecord, RulesStatus, ScaleRecord, ServiceRecord, Settled, SourceStatus, Subnet,
-    SyncRequest, Template, TriggerRecord, WorkflowRecord,
+    Revision, Rollout, RouteRecord, RulesStatus, ScaleRecord, ServiceRecord, SettledRecord, SourceStatus,
+    Subnet, SyncRequest, Template, TriggerRecord, WorkflowRecord,
 };
 
 pub use nodes::BoundPod;
@@ -29,7 +29,7 @@ pub use nodes::elapsed_seconds;
 
 /// A decoded value with the revisions that guards refer to.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Versioned<T> {
+pub struct VersionedValue<T> {
     /// Decoded value.
     pub value: T,
     /// Revision at which the key appeared.
@@ -39,7 +39,7 @@ pub struct Versioned<T> {
 }
 
 /// A map that clones in constant time.
-pub type Table<K, V> = OrdMap<K, Arc<Versioned<V>>>;
+pub type Table<K, V> = OrdMap<K, Arc<VersionedValue<V>>>;
 
 macro_rules! define_snapshot {
     (
@@ -74,8 +74,8 @@ macro_rules! define_snapshot {
 
             /// True if a plan made of `other` is valid for this snapshot, too: they differ only in tables whose few
             /// readers watch them by name (usage, requests). May return false although they are equal.
-            pub fn plans_as(&self, other: &Self) -> bool {
-                use Planned::*;
+            pub fn is_same_for_plans(&self, other: &Self) -> bool {
+                use WakeScope::*;
                 self.synced == other.synced
                     && self.malformed == other.malformed
                     $(&& ($planned == ByName || self.$table.ptr_eq(&other.$table)))*
@@ -87,7 +87,7 @@ key_table!(define_snapshot);
 
 /// Loops that a change of a table wakes.
 #[derive(PartialEq)]
-enum Planned {
+enum WakeScope {
     Plans,
     ByName,
 }
@@ -132,7 +132,7 @@ impl Snapshot {
                 object.resource = pool::share(&object.hash, object.resource);
                 object
             }),
-            Key::Pod(id) => set_as(&mut self.pods, id, change, shared),
+            Key::Pod(id) => set_as(&mut self.pods, id, change, with_shared_spec),
             Key::Template(workload, hash) => {
                 set_as(&mut self.templates, (workload, hash.clone()), change, |mut template: Template| {
                     template.spec = pool::share_pod(&hash, template.spec);
@@ -142,7 +142,7 @@ impl Snapshot {
             Key::Binding(node, pod) => {
                 let id = (node, pod);
                 let outcome = set_as(&mut self.bindings, id.clone(), change, |mut binding: Binding| {
-                    binding.pod = shared(binding.pod);
+                    binding.pod = with_shared_spec(binding.pod);
                     binding
                 });
                 self.bound.follow(&self.bindings, id);
@@ -171,14 +171,14 @@ impl Snapshot {
     }
 
     /// Iterates over the requests that wait for an answer, by id.
-    pub fn waiting_requests(&self) -> impl Iterator<Item = (&String, &Arc<Versioned<SyncRequest>>)> {
+    pub fn waiting_requests(&self) -> impl Iterator<Item = (&String, &Arc<VersionedValue<SyncRequest>>)> {
         self.requests.iter().filter(|(id, request)| {
             request.value.outcome == RequestOutcome::Accepted && self.answer_to(id).is_none()
         })
     }
 
     /// Returns the Cluster object, if there is one.
-    pub fn cluster_object(&self) -> Option<&Arc<Versioned<Object>>> {
+    pub fn cluster_object(&self) -> Option<&Arc<VersionedValue<Object>>> {
         self.objects.get(&cluster_reference())
     }
 
@@ -197,7 +197,7 @@ impl Snapshot {
     }
 
     /// Returns the binding of a pod, on whichever node; the first by node name if it is bound twice.
-    pub fn binding_of(&self, pod: &NamespacedName) -> Option<&Arc<Versioned<Binding>>> {
+    pub fn binding_of(&self, pod: &NamespacedName) -> Option<&Arc<VersionedValue<Binding>>> {
         if self.bound.by_pod.len() != self.bindings.len() {
             // A test has edited the table of bindings directly.
             return self.bindings.iter().find(|((_, bound), _)| bound == pod).map(|(_, binding)| binding);
@@ -213,7 +213,7 @@ impl Snapshot {
     pub fn bindings_of<'a>(
         &'a self,
         node: &'a str,
-    ) -> impl Iterator<Item = (&'a NamespacedName, &'a Arc<Versioned<Binding>>)> {
+    ) -> impl Iterator<Item = (&'a NamespacedName, &'a Arc<VersionedValue<Binding>>)> {
         below(&self.bindings, node)
     }
 
@@ -221,7 +221,7 @@ impl Snapshot {
     pub fn pod_status_of<'a>(
         &'a self,
         node: &'a str,
-    ) -> impl Iterator<Item = (&'a NamespacedName, &'a Arc<Versioned<PodStatus>>)> {
+    ) -> impl Iterator<Item = (&'a NamespacedName, &'a Arc<VersionedValue<PodStatus>>)> {
         below(&self.pod_status, node)
     }
 }
@@ -248,14 +248,14 @@ impl BoundIndex {
 fn below<'a, V>(
     table: &'a Table<(String, NamespacedName), V>,
     node: &'a str,
-) -> impl Iterator<Item = (&'a NamespacedName, &'a Arc<Versioned<V>>)> {
+) -> impl Iterator<Item = (&'a NamespacedName, &'a Arc<VersionedValue<V>>)> {
     table
         .range((node.to_owned(), NamespacedName::new("", ""))..)
         .take_while(move |((at, _), _)| at == node)
         .map(|((_, pod), value)| (pod, value))
 }
 
-fn shared(mut pod: PodInstance) -> PodInstance {
+fn with_shared_spec(mut pod: PodInstance) -> PodInstance {
     pod.spec = pool::share_pod(&pod.hash, pod.spec);
     pod
 }
@@ -285,7 +285,7 @@ where
         Change::Put { value, create_revision, mod_revision, .. } => match decode(value) {
             Ok(value) => {
                 let (create_revision, mod_revision) = (*create_revision, *mod_revision);
-                let versioned = Versioned { value: kept(value), create_revision, mod_revision };
+                let versioned = VersionedValue { value: kept(value), create_revision, mod_revision };
                 table.insert(id, Arc::new(versioned));
             }
             Err(error) => {
@@ -304,8 +304,8 @@ impl Snapshot {
     pub fn jobs_of<'a>(
         &'a self,
         job: &'a NamespacedName,
-    ) -> impl Iterator<Item = (&'a str, &'a Versioned<JobOrder>)> {
-        of_nodes(&self.jobs, job)
+    ) -> impl Iterator<Item = (&'a str, &'a VersionedValue<JobOrder>)> {
+        entries_by_node(&self.jobs, job)
     }
 
     /// Returns the order for a job, with its node.
@@ -318,16 +318,16 @@ impl Snapshot {
         &'a self,
         job: &'a NamespacedName,
     ) -> impl Iterator<Item = (&'a str, &'a JobReport)> {
-        of_nodes(&self.job_reports, job).map(|(node, report)| (node, &report.value))
+        entries_by_node(&self.job_reports, job).map(|(node, report)| (node, &report.value))
     }
 }
 
 /// Iterates over a table's entries of this name, each with its node. Skips from node to node instead of visiting
 /// all entries: controllers do this for every job in each pass.
-pub fn of_nodes<'a, V>(
+pub fn entries_by_node<'a, V>(
     table: &'a Table<(String, NamespacedName), V>,
     name: &'a NamespacedName,
-) -> impl Iterator<Item = (&'a str, &'a Versioned<V>)> {
+) -> impl Iterator<Item = (&'a str, &'a VersionedValue<V>)> {
     let begin_of = |node: String| (node, NamespacedName::new("", ""));
     let mut next = begin_of(String::new());
     let nodes = std::iter::from_fn(move || {

@@ -5,7 +5,7 @@ use std::cmp::Ordering;
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use super::{Snapshot, Versioned};
+use super::{Snapshot, VersionedValue};
 use crate::keys::Key;
 use crate::kinds::metadata::GONE_ANNOTATION;
 use crate::kinds::node::{NodeSpec, Taint};
@@ -17,7 +17,7 @@ use crate::records::{Binding, NodeConditions};
 
 impl Snapshot {
     /// Returns the Node object of this name, if Git has one.
-    pub fn node_object(&self, node: &str) -> Option<&Versioned<Object>> {
+    pub fn node_object(&self, node: &str) -> Option<&VersionedValue<Object>> {
         let (namespace, name) = (DEFAULT_NAMESPACE.to_owned(), node.to_owned());
         self.objects.get(&ObjectRef { kind: Kind::Node, namespace, name }).map(|object| &**object)
     }
@@ -65,7 +65,7 @@ impl Snapshot {
     /// True if a running pod must leave the node, see [`NodeSpec::drives_out`].
     pub fn drives_out(&self, node: &str, pod: &PodSpec) -> bool {
         let elapsed = |taint: &Taint| elapsed_seconds(self.conditions_of(node), taint);
-        self.node_spec(node).is_some_and(|spec| spec.drives_out(pod, elapsed))
+        self.node_spec(node).is_some_and(|spec| spec.evicts(pod, elapsed))
     }
 
     /// Returns the conditions of a node, once the nodes controller has written them.
@@ -96,9 +96,9 @@ pub fn elapsed_seconds(conditions: Option<&NodeConditions>, taint: &Taint) -> i6
 #[derive(Debug, Clone, Copy)]
 pub struct BoundPod<'a> {
     /// Node and pod.
-    pub place: &'a (String, NamespacedName),
+    pub key: &'a (String, NamespacedName),
     /// Binding of the pod.
-    pub binding: &'a Arc<Versioned<Binding>>,
+    pub binding: &'a Arc<VersionedValue<Binding>>,
     /// Status that the node reports under the pod's name, of whichever incarnation.
     pub reported: Option<&'a PodStatus>,
 }
@@ -106,7 +106,7 @@ pub struct BoundPod<'a> {
 impl<'a> BoundPod<'a> {
     /// Returns the name of the node.
     pub fn node(&self) -> &'a str {
-        &self.place.0
+        &self.key.0
     }
 
     /// Returns the reported status of this incarnation.
@@ -128,7 +128,7 @@ impl Snapshot {
                     Some(Ordering::Greater) | None => break None,
                 };
             };
-            BoundPod { place, binding, reported: found.map(|(_, status)| &status.value) }
+            BoundPod { key: place, binding, reported: found.map(|(_, status)| &status.value) }
         })
     }
 
@@ -136,7 +136,7 @@ impl Snapshot {
     pub fn bound_by_pod(&self) -> HashMap<&NamespacedName, BoundPod<'_>> {
         let mut found = HashMap::with_capacity(self.bindings.len());
         for bound in self.bound_pods() {
-            found.entry(&bound.place.1).or_insert(bound);
+            found.entry(&bound.key.1).or_insert(bound);
         }
         found
     }

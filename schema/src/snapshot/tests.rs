@@ -80,7 +80,7 @@ fn a_binding_that_became_unreadable_is_no_binding() {
 fn bindings_put_into_the_table_by_hand_are_found_too() {
     let web = NamespacedName::new("default", "web");
     let mut snapshot = Snapshot::default();
-    let versioned = Versioned { value: binding("n1", &web), create_revision: 1, mod_revision: 1 };
+    let versioned = VersionedValue { value: binding("n1", &web), create_revision: 1, mod_revision: 1 };
     snapshot.bindings.insert(("n1".into(), web.clone()), Arc::new(versioned));
     assert_eq!(node_of(&snapshot, &web), Some("n1"));
 }
@@ -143,7 +143,7 @@ fn measure_30_000_bindings() {
     println!("{} clones: {:?}", clones.len(), started.elapsed());
 }
 
-/// Seen red with each of the three among the tables that `plans_as` compares.
+/// Seen red with each of the three among the tables that `is_same_for_plans` compares.
 #[test]
 fn usage_and_requests_change_no_plan_and_everything_else_does() {
     use crate::records::{NodeUsage, RequestAnswer, SyncRequest};
@@ -162,15 +162,15 @@ fn usage_and_requests_change_no_plan_and_everything_else_does() {
     };
     snapshot.put(&Key::Usage("n1".into()), &usage, 2);
     assert_eq!(snapshot.usage["n1"].value, usage);
-    assert!(snapshot.plans_as(&before));
+    assert!(snapshot.is_same_for_plans(&before));
     let text = r#"{"id":"d1","provider":"github","event":"push","source":"main","receivedAt":"2026-01-02T03:04:05Z","peer":"192.0.2.1","by":"r0","outcome":{"state":"accepted"}}"#;
     let request: SyncRequest = serde_json::from_str(text).unwrap();
     snapshot.put(&Key::Request("d1".into()), &request, 2);
-    assert!(snapshot.plans_as(&before) && snapshot.requests.contains_key("d1"));
+    assert!(snapshot.is_same_for_plans(&before) && snapshot.requests.contains_key("d1"));
     snapshot.put(&Key::Answer("d1".into()), &RequestAnswer { request_revision: 2, at, commit: None }, 2);
-    assert!(snapshot.plans_as(&before) && snapshot.answers.contains_key("d1"));
+    assert!(snapshot.is_same_for_plans(&before) && snapshot.answers.contains_key("d1"));
     snapshot.put(&Key::Binding("n1".into(), pod.clone()), &binding("n1", &pod), 3);
-    assert!(!snapshot.plans_as(&before));
+    assert!(!snapshot.is_same_for_plans(&before));
 }
 
 #[test]

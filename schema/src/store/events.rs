@@ -66,7 +66,7 @@ pub struct EventDraft {
 impl EventDraft {
     /// Creates a draft about an object of this kind: `Pod`, `Node`, `Source`, …; an object without a namespace has
     /// an empty one.
-    pub fn of(
+    pub fn about(
         kind: EventType,
         object_kind: impl Display,
         object: &NamespacedName,
@@ -112,8 +112,13 @@ impl EventRecorder {
         let key = key.into();
         let (queue, events) = mpsc::channel(QUEUE);
         let dropped = Arc::new(AtomicU64::new(0));
-        let writer =
-            EventWriter { store, key, lease: None, recent: Recent::default(), dropped: Arc::clone(&dropped) };
+        let writer = EventWriter {
+            store,
+            key,
+            lease: None,
+            recent: RecentEvents::default(),
+            dropped: Arc::clone(&dropped),
+        };
         let writing = writer.run(events, shutdown).boxed();
         (Self { queue: Some(queue), reporter: reporter.into().into(), dropped }, writing)
     }
@@ -166,7 +171,7 @@ struct EventWriter {
     key: String,
     /// Lease of new events, and the time of its grant.
     lease: Option<(LeaseId, Instant)>,
-    recent: Recent,
+    recent: RecentEvents,
     dropped: Arc<AtomicU64>,
 }
 
@@ -254,15 +259,15 @@ fn key_of(reporter: &str, event: &Event, random: u32) -> Key {
 }
 
 /// Identity of an event for finding repetitions: object, reason and message.
-type Sameness = [String; 5];
+type EventIdentity = [String; 5];
 
 /// Recently written events.
 #[derive(Debug, Default)]
-struct Recent {
-    written: BTreeMap<Sameness, Instant>,
+struct RecentEvents {
+    written: BTreeMap<EventIdentity, Instant>,
 }
 
-impl Recent {
+impl RecentEvents {
     /// True if the event was not written in the last [`REPEAT_AFTER`]; it then counts as written now.
     fn is_news(&mut self, event: &Event, now: Instant) -> bool {
         let same = [&event.object_kind, &event.namespace, &event.name, &event.reason, &event.message];

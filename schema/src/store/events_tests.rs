@@ -167,7 +167,7 @@ fn keys_sort_by_time() {
 
 #[test]
 fn remembering_is_bounded() {
-    let mut recent = Recent::default();
+    let mut recent = RecentEvents::default();
     let now = Instant::now();
     for n in 0..REMEMBERED_MAX * 2 {
         let event = Event {

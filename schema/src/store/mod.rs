@@ -51,7 +51,7 @@ pub struct Listing {
 
 /// The newest keys below a prefix.
 #[derive(Debug, Clone, Default)]
-pub struct Newest {
+pub struct NewestKeys {
     /// Keys, the newest first.
     pub items: Vec<KeyValue>,
     /// True if there are older keys.
@@ -188,7 +188,7 @@ pub trait Store: Send + Sync + 'static {
     async fn list(&self, prefix: &str) -> Result<Listing, StoreError>;
     /// Returns the keys below `prefix` that were created last, or last before the revision `before`; at most
     /// `limit` of them.
-    async fn newest(&self, prefix: &str, limit: u16, before: Option<i64>) -> Result<Newest, StoreError>;
+    async fn newest(&self, prefix: &str, limit: u16, before: Option<i64>) -> Result<NewestKeys, StoreError>;
     /// Applies `ops` if all `guards` hold: all of them at one revision, or none. At most [`TXN_OPS_MAX`] of each
     /// and [`TXN_MAX_BYTES`], one operation per key.
     ///

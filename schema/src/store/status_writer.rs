@@ -19,7 +19,7 @@ use super::{Guard, Op, SharedStore, StoreError, TxnOutcome};
 use crate::codec::{decode, encode};
 use crate::keys::Key;
 use crate::records::{NodeDemand, NodeUsage, RulesStatus};
-use crate::snapshot::{Snapshot, Table, Versioned};
+use crate::snapshot::{Snapshot, Table, VersionedValue};
 
 /// Time between two writes of one key.
 const SPACING: Duration = Duration::from_secs(1);
@@ -64,26 +64,26 @@ pub trait Report: Send + Sync + 'static {
     }
 
     /// Derives the newest value from the written one.
-    fn continued(_written: &Self::Value, newest: Arc<Self::Value>) -> Arc<Self::Value> {
+    fn continued_from(_written: &Self::Value, newest: Arc<Self::Value>) -> Arc<Self::Value> {
         newest
     }
 
     /// Returns the stored values; `None` while they are not known. Unless `is_due`, returns only what is known
     /// without a request.
-    async fn stored(&self, is_due: bool) -> Result<Option<Stored<Self::Id, Self::Value>>, StoreError>;
+    async fn stored(&self, is_due: bool) -> Result<Option<StoredValues<Self::Id, Self::Value>>, StoreError>;
 }
 
 /// Stored values of the keys of a [`Report`].
-pub struct Stored<I, V> {
+pub struct StoredValues<I, V> {
     /// Revision of the values.
     pub revision: i64,
     /// Values by key.
-    pub values: BTreeMap<I, Arc<Versioned<V>>>,
+    pub values: BTreeMap<I, Arc<VersionedValue<V>>>,
 }
 
-impl<I: Ord + Clone, V> Stored<I, V> {
+impl<I: Ord + Clone, V> StoredValues<I, V> {
     /// Returns the rows of a node in a snapshot; `None` before they were listed.
-    pub fn of_node(snapshot: &Snapshot, rows: &Table<(String, I), V>, node: &str) -> Option<Self> {
+    pub fn from_snapshot(snapshot: &Snapshot, rows: &Table<(String, I), V>, node: &str) -> Option<Self> {
         if !snapshot.synced {
             return None;
         }
@@ -94,17 +94,17 @@ impl<I: Ord + Clone, V> Stored<I, V> {
 }
 
 /// Report of a single key. A stored value that can't be read is overwritten.
-pub struct OneKey<V> {
+pub struct SingleKeyReport<V> {
     store: SharedStore,
     key: Key,
     value: PhantomData<fn() -> V>,
 }
 
 /// Value reported under a single key.
-pub trait Reported: Serialize + DeserializeOwned + PartialEq + Clone + Send + Sync + 'static {
+pub trait ReportedValue: Serialize + DeserializeOwned + PartialEq + Clone + Send + Sync + 'static {
     /// Derives the value from the written one.
     #[must_use]
-    fn continued(self, _written: &Self) -> Self {
+    fn continued_from(self, _written: &Self) -> Self {
         self
     }
 
@@ -115,7 +115,7 @@ pub trait Reported: Serialize + DeserializeOwned + PartialEq + Clone + Send + Sy
 }
 
 #[async_trait]
-impl<V: Reported> Report for OneKey<V> {
+impl<V: ReportedValue> Report for SingleKeyReport<V> {
     type Id = ();
     type Value = V;
     type Newest = Option<V>;
@@ -132,11 +132,11 @@ impl<V: Reported> Report for OneKey<V> {
         V::is_urgent(old, new)
     }
 
-    fn continued(written: &V, newest: Arc<V>) -> Arc<V> {
-        Arc::new(V::clone(&newest).continued(written))
+    fn continued_from(written: &V, newest: Arc<V>) -> Arc<V> {
+        Arc::new(V::clone(&newest).continued_from(written))
     }
 
-    async fn stored(&self, is_due: bool) -> Result<Option<Stored<(), V>>, StoreError> {
+    async fn stored(&self, is_due: bool) -> Result<Option<StoredValues<(), V>>, StoreError> {
         if !is_due {
             return Ok(None);
         }
@@ -144,21 +144,21 @@ impl<V: Reported> Report for OneKey<V> {
         let value = there.and_then(|there| {
             let (create_revision, mod_revision) = (there.create_revision, there.mod_revision);
             let value = decode(&there.value).ok()?;
-            Some(((), Arc::new(Versioned { value, create_revision, mod_revision })))
+            Some(((), Arc::new(VersionedValue { value, create_revision, mod_revision })))
         });
-        Ok(Some(Stored { revision: i64::MAX, values: value.into_iter().collect() }))
+        Ok(Some(StoredValues { revision: i64::MAX, values: value.into_iter().collect() }))
     }
 }
 
-impl<V: Reported> StatusWriter<OneKey<V>> {
+impl<V: ReportedValue> StatusWriter<SingleKeyReport<V>> {
     /// Creates a writer of a single key.
-    pub fn of_key(key: Key, store: SharedStore) -> Self {
-        Self::new(OneKey { store: Arc::clone(&store), key, value: PhantomData }, store)
+    pub fn for_key(key: Key, store: SharedStore) -> Self {
+        Self::new(SingleKeyReport { store: Arc::clone(&store), key, value: PhantomData }, store)
     }
 }
 
 /// Known state of a key.
-struct Written<V> {
+struct KeyState<V> {
     value: Option<Arc<V>>,
     mod_revision: Option<i64>,
     at: Option<Instant>,
@@ -168,14 +168,14 @@ struct Written<V> {
     retry_at: Option<Instant>,
 }
 
-impl<V> Default for Written<V> {
+impl<V> Default for KeyState<V> {
     fn default() -> Self {
         Self { value: None, mod_revision: None, at: None, refused: 0, retry_at: None }
     }
 }
 
 /// A key to write.
-struct Due<R: Report> {
+struct PendingWrite<R: Report> {
     id: R::Id,
     key: String,
     value: Option<Arc<R::Value>>,
@@ -188,7 +188,7 @@ struct Due<R: Report> {
 pub struct StatusWriter<R: Report> {
     report: R,
     store: SharedStore,
-    written: BTreeMap<R::Id, Written<R::Value>>,
+    written: BTreeMap<R::Id, KeyState<R::Value>>,
     listed: bool,
     audit_at: Instant,
     /// Revision of the last removal of a key: an older snapshot may still show the key.
@@ -219,14 +219,14 @@ impl<R: Report> StatusWriter<R> {
 
     /// Writes what may be written now; returns the time to continue with the rest.
     async fn write_all(&mut self, newest: &R::Newest) -> Option<Instant> {
-        self.learn().await;
+        self.refresh_stored().await;
         let (mut due, mut next) = self.due(newest);
         // Recently refused values come last: the others show whether the store accepts anything.
         due.sort_by_key(|one| one.refused);
         let mut refused = Vec::new();
         let (mut in_a_row, mut taken) = (0, false);
         while !due.is_empty() {
-            let batch: Vec<Due<R>> = due.drain(..batch_of(&due)).collect();
+            let batch: Vec<PendingWrite<R>> = due.drain(..batch_len(&due)).collect();
             if batch.len() > 1 && self.write_batch(&batch).await {
                 (in_a_row, taken) = (0, true);
                 continue;
@@ -251,7 +251,7 @@ impl<R: Report> StatusWriter<R> {
             }
         }
         for (id, error) in refused {
-            let at = self.put_off(&id, &error);
+            let at = self.delay_retry(&id, &error);
             next = Some(next.map_or(at, |n| n.min(at)));
         }
         next
@@ -268,7 +268,7 @@ impl<R: Report> StatusWriter<R> {
         tracing::debug!(taken, "statuses are refused; the others are written later");
         for (id, error) in refused {
             if taken {
-                self.put_off(&id, &error);
+                self.delay_retry(&id, &error);
             } else {
                 let key = self.report.key(&id);
                 let known = self.written.entry(id).or_default();
@@ -282,7 +282,7 @@ impl<R: Report> StatusWriter<R> {
     }
 
     /// Schedules a retry, at growing intervals, of a value that the store refuses while it accepts others.
-    fn put_off(&mut self, id: &R::Id, error: &StoreError) -> Instant {
+    fn delay_retry(&mut self, id: &R::Id, error: &StoreError) -> Instant {
         let key = self.report.key(id);
         let known = self.written.entry(id.clone()).or_default();
         known.refused = known.refused.saturating_add(1);
@@ -294,7 +294,7 @@ impl<R: Report> StatusWriter<R> {
     }
 
     /// Returns the values that differ from the stored ones and may be written now, and the time at which more may.
-    fn due(&mut self, newest: &R::Newest) -> (Vec<Due<R>>, Option<Instant>) {
+    fn due(&mut self, newest: &R::Newest) -> (Vec<PendingWrite<R>>, Option<Instant>) {
         let now = Instant::now();
         let (mut due, mut next) = (Vec::new(), None::<Instant>);
         let mut wanted: BTreeMap<R::Id, Option<Arc<R::Value>>> =
@@ -307,7 +307,7 @@ impl<R: Report> StatusWriter<R> {
         for (id, value) in wanted {
             let known = self.written.entry(id.clone()).or_default();
             let value = match (value, &known.value) {
-                (Some(value), Some(written)) => Some(R::continued(written, value)),
+                (Some(value), Some(written)) => Some(R::continued_from(written, value)),
                 (value, _) => value,
             };
             if known.value == value {
@@ -329,23 +329,23 @@ impl<R: Report> StatusWriter<R> {
                 Ok(Some(bytes)) => (Op::put(&key, bytes.clone()), bytes.len()),
                 Err(error) => {
                     let error = StoreError::Request { act: "a status", message: error.to_string() };
-                    let at = self.put_off(&id, &error);
+                    let at = self.delay_retry(&id, &error);
                     next = Some(next.map_or(at, |n| n.min(at)));
                     continue;
                 }
             };
-            due.push(Due { id, key, value, op, bytes, refused });
+            due.push(PendingWrite { id, key, value, op, bytes, refused });
         }
         (due, next)
     }
 
     /// Writes the whole batch; false if nothing was written, or that is not known.
-    async fn write_batch(&mut self, batch: &[Due<R>]) -> bool {
+    async fn write_batch(&mut self, batch: &[PendingWrite<R>]) -> bool {
         let guards = batch.iter().map(|one| guard(&one.key, self.revision_of(&one.id))).collect();
         let ops = batch.iter().map(|one| one.op.clone()).collect();
         match self.store.txn(guards, ops).await {
             Ok(TxnOutcome::Committed(at)) => {
-                batch.iter().for_each(|one| self.note(one, at));
+                batch.iter().for_each(|one| self.record_write(one, at));
                 true
             }
             Ok(TxnOutcome::Conflict) => false,
@@ -361,19 +361,19 @@ impl<R: Report> StatusWriter<R> {
     }
 
     /// Records a write at that revision.
-    fn note(&mut self, one: &Due<R>, at: i64) {
+    fn record_write(&mut self, one: &PendingWrite<R>, at: i64) {
         if one.value.is_none() {
             self.written.remove(&one.id);
             self.removed_at = self.removed_at.max(at);
             return;
         }
         let (value, at) = (one.value.clone(), Some(at));
-        let written = Written { value, mod_revision: at, at: Some(Instant::now()), ..Written::default() };
+        let written = KeyState { value, mod_revision: at, at: Some(Instant::now()), ..KeyState::default() };
         self.written.insert(one.id.clone(), written);
     }
 
     /// Compares the known state with the stored one.
-    async fn learn(&mut self) {
+    async fn refresh_stored(&mut self) {
         let now = Instant::now();
         let is_due = now >= self.audit_at;
         if is_due {
@@ -384,13 +384,13 @@ impl<R: Report> StatusWriter<R> {
             Ok(None) => return,
             Err(error) => return tracing::debug!(%error, "cannot read what is stored; statuses wait"),
         };
-        self.take_over(&stored);
+        self.adopt(&stored);
         self.forget_lost(&stored);
     }
 
     /// Adopts stored values that are not known: from the previous process, from another writer, or from a write
     /// that succeeded after it was given up. Otherwise a key would stay forever.
-    fn take_over(&mut self, stored: &Stored<R::Id, R::Value>) {
+    fn adopt(&mut self, stored: &StoredValues<R::Id, R::Value>) {
         if self.listed && stored.revision < self.removed_at {
             return;
         }
@@ -406,21 +406,21 @@ impl<R: Report> StatusWriter<R> {
 
     /// Forgets values that were written a while ago and are missing, so that they are written again: etcd was lost
     /// and started over, or somebody removed them.
-    fn forget_lost(&mut self, stored: &Stored<R::Id, R::Value>) {
+    fn forget_lost(&mut self, stored: &StoredValues<R::Id, R::Value>) {
         for (id, known) in self.written.iter_mut().filter(|(_, known)| known.value.is_some()) {
             if !stored.values.contains_key(id) && known.at.is_none_or(|at| at.elapsed() >= AUDIT) {
-                *known = Written { at: known.at, ..Written::default() };
+                *known = KeyState { at: known.at, ..KeyState::default() };
             }
         }
     }
 
-    async fn write(&mut self, one: &Due<R>) -> Result<(), StoreError> {
+    async fn write(&mut self, one: &PendingWrite<R>) -> Result<(), StoreError> {
         let mut revision = self.revision_of(&one.id);
         // Twice: the first guard may rest on an old revision.
         for _ in 0..2 {
             let guards = vec![guard(&one.key, revision)];
             if let TxnOutcome::Committed(at) = self.store.txn(guards, vec![one.op.clone()]).await? {
-                self.note(one, at);
+                self.record_write(one, at);
                 return Ok(());
             }
             revision = self.store.get(&one.key).await?.map(|stored| stored.mod_revision);
@@ -441,18 +441,18 @@ fn guard(key: &str, revision: Option<i64>) -> Guard {
 }
 
 /// Returns how many of the first values go in one transaction; at least one.
-fn batch_of<R: Report>(due: &[Due<R>]) -> usize {
+fn batch_len<R: Report>(due: &[PendingWrite<R>]) -> usize {
     let mut bytes = 0;
-    let fits = |one: &&Due<R>| {
+    let fits = |one: &&PendingWrite<R>| {
         bytes += one.bytes;
         bytes <= BATCH_BYTES
     };
     due.iter().take(BATCH).take_while(fits).count().max(1)
 }
 
-impl Reported for NodeUsage {}
+impl ReportedValue for NodeUsage {}
 
-impl Reported for NodeDemand {
+impl ReportedValue for NodeDemand {
     /// Urgent if a call waits for a function that had none.
     fn is_urgent(old: Option<&Self>, new: Option<&Self>) -> bool {
         let waits = |name: &String| {
@@ -463,9 +463,9 @@ impl Reported for NodeDemand {
     }
 }
 
-impl Reported for RulesStatus {
+impl ReportedValue for RulesStatus {
     /// Keeps the time of the previous process if it had programmed this revision already.
-    fn continued(mut self, written: &Self) -> Self {
+    fn continued_from(mut self, written: &Self) -> Self {
         if written.revision == self.revision {
             self.programmed_at = written.programmed_at.or(self.programmed_at);
         }
@@ -522,7 +522,7 @@ mod tests {
         let key = Key::Demand("n1".to_owned());
         let (sender, newest) = watch::channel(Some(demand(&[])));
         let shutdown = CancellationToken::new();
-        let writer = StatusWriter::of_key(key.clone(), store.clone() as SharedStore);
+        let writer = StatusWriter::for_key(key.clone(), store.clone() as SharedStore);
         let running = tokio::spawn(writer.run(newest, shutdown.clone()));
         let waiting = async |millis: u64| {
             tokio::time::sleep(Duration::from_millis(millis)).await;
@@ -550,7 +550,7 @@ mod tests {
         put(b"garbage").await;
         let (sender, newest) = watch::channel(None);
         let shutdown = CancellationToken::new();
-        let writer = StatusWriter::of_key(key.clone(), store.clone() as SharedStore);
+        let writer = StatusWriter::for_key(key.clone(), store.clone() as SharedStore);
         let running = tokio::spawn(writer.run(newest, shutdown.clone()));
         let stored = async |seconds: u64| {
             tokio::time::sleep(Duration::from_secs(seconds)).await;

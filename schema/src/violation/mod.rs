@@ -37,7 +37,7 @@ pub struct Violation {
 
 impl Violation {
     /// Creates a violation of `rule` in `file`, at line and column; both 0 for the whole file.
-    pub fn of(
+    pub fn new(
         rule: &Rule,
         file: impl Into<String>,
         (line, column): (u32, u32),

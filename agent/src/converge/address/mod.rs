@@ -18,7 +18,7 @@ use tokio::sync::watch;
 use tokio::time::Instant;
 
 use crate::worlds::netlink::{Netlink, NetlinkError, Tunnels};
-use plan::{AddressPlan, AddressSeen, Observed, Origin, v4};
+use plan::{AddressFacts, AddressPlan, AddressState, Observed, v4};
 
 /// Minimum interval between observations while the address is about to change.
 const LOOK_AGAIN_MIN: Duration = Duration::from_millis(100);
@@ -26,7 +26,7 @@ const LOOK_AGAIN_MIN: Duration = Duration::from_millis(100);
 pub struct AddressLoop {
     netlink: Arc<dyn Netlink>,
     tunnels: Arc<dyn Tunnels>,
-    origin: Origin,
+    origin: AddressState,
     address: watch::Sender<Option<IpAddr>>,
 }
 
@@ -37,7 +37,7 @@ impl AddressLoop {
         tunnels: Arc<dyn Tunnels>,
         address: watch::Sender<Option<IpAddr>>,
     ) -> Self {
-        let origin = Origin { address: address.borrow().and_then(v4), rival: None, moves_in_time: false };
+        let origin = AddressState { address: address.borrow().and_then(v4), rival: None, will_move: false };
         Self { netlink, tunnels, origin, address }
     }
 }
@@ -53,7 +53,7 @@ impl Loop for AddressLoop {
     }
 
     async fn observe(&mut self) -> Result<Observation<Observed>, LoopError> {
-        let seen = self.look().await;
+        let seen = self.gather().await;
         let seen = seen.map_err(|error| LoopError::new("cannot look at the node's addresses", error))?;
         Ok(Observation::Ready(Observed { seen, before: self.origin.clone(), at: Instant::now().into_std() }))
     }
@@ -67,7 +67,7 @@ impl Loop for AddressLoop {
     }
 
     async fn report(&mut self, observed: Observed, (): ()) -> Result<Next, LoopError> {
-        let left = self.origin.held_back(observed.at).map(|(_, left)| left.max(LOOK_AGAIN_MIN));
+        let left = self.origin.pending_move(observed.at).map(|(_, left)| left.max(LOOK_AGAIN_MIN));
         Ok(left.map_or(Next::Interval, Next::After))
     }
 }
@@ -92,18 +92,18 @@ impl AddressLoop {
 // Reads the kernel's routes and addresses.
 
 impl AddressLoop {
-    async fn look(&self) -> Result<AddressSeen, NetlinkError> {
+    async fn gather(&self) -> Result<AddressFacts, NetlinkError> {
         let address = self.netlink.node_address().await?.and_then(v4);
         let keeps_former = match self.origin.address.filter(|former| Some(*former) != address) {
             Some(former) => self.tunnels.has_address(former).await?,
             None => true,
         };
-        Ok(AddressSeen { address, is_routed: self.netlink.uplink_mtu().await?.is_some(), keeps_former })
+        Ok(AddressFacts { address, is_routed: self.netlink.uplink_mtu().await?.is_some(), keeps_former })
     }
 }
 
 /// Returns the local address of the existing tunnel, if that is still an address of the node.
-pub async fn address_of_tunnel(tunnels: &dyn Tunnels, name: &str) -> Result<Option<Ipv4Addr>, NetlinkError> {
+pub async fn tunnel_address(tunnels: &dyn Tunnels, name: &str) -> Result<Option<Ipv4Addr>, NetlinkError> {
     let Some(there) = tunnels.tunnel_origin(name).await? else { return Ok(None) };
     Ok(tunnels.has_address(there).await?.then_some(there))
 }

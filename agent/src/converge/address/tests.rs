@@ -4,7 +4,7 @@ use std::net::Ipv4Addr;
 
 use schema::control::Loop as _;
 
-use super::plan::{AddressSeen, STEADY};
+use super::plan::{AddressFacts, STEADY};
 use super::*;
 use crate::worlds::netlink::{FakeNetlink, Tunnel};
 
@@ -14,25 +14,25 @@ fn the_tunnel_moves_when_the_address_did_and_not_with_a_route_that_flaps() {
     let begun = std::time::Instant::now();
     let at = |seconds: u64| begun + Duration::from_secs(seconds);
     let [one, two] = [Ipv4Addr::new(192, 0, 2, 1), Ipv4Addr::new(192, 0, 2, 2)];
-    let seen = |address, is_routed, keeps_former| AddressSeen { address, is_routed, keeps_former };
-    let mut origin = Origin { address: None, rival: None, moves_in_time: false };
-    assert_eq!(origin.settle(seen(None, false, true), at(0)), None);
-    assert_eq!(origin.settle(seen(Some(one), false, true), at(0)), Some(one), "the first is taken as it is");
+    let seen = |address, is_routed, keeps_former| AddressFacts { address, is_routed, keeps_former };
+    let mut origin = AddressState { address: None, rival: None, will_move: false };
+    assert_eq!(origin.update(seen(None, false, true), at(0)), None);
+    assert_eq!(origin.update(seen(Some(one), false, true), at(0)), Some(one), "the first is taken as it is");
     for (second, address) in [(3, None), (6, Some(two)), (60, Some(two))] {
-        let kept = origin.settle(seen(address, false, true), at(second));
+        let kept = origin.update(seen(address, false, true), at(second));
         assert_eq!(kept, Some(one), "without a default route the former stays");
-        assert_eq!(origin.held_back(at(second)), None, "however long");
+        assert_eq!(origin.pending_move(at(second)), None, "however long");
     }
-    origin.settle(seen(Some(one), true, true), at(61));
-    assert_eq!(origin.settle(seen(Some(two), true, true), at(62)), Some(one), "a route flaps");
-    assert_eq!(origin.settle(seen(Some(one), true, true), at(65)), Some(one));
-    assert_eq!(origin.settle(seen(Some(two), true, true), at(68)), Some(one), "again: it counts anew");
-    assert_eq!(origin.held_back(at(69)), Some((two, Duration::from_secs(1))), "looked at again just then");
-    assert_eq!(origin.settle(seen(Some(two), true, true), at(70)), Some(two), "and stays");
-    assert_eq!(origin.held_back(at(70)), None);
-    assert_eq!(origin.settle(seen(Some(one), true, false), at(75)), Some(one), "the former is gone");
-    assert_eq!(origin.settle(seen(Some(two), false, false), at(78)), Some(one), "gone, and no route yet");
-    assert_eq!(origin.settle(seen(Some(two), false, false), at(80)), Some(two));
+    origin.update(seen(Some(one), true, true), at(61));
+    assert_eq!(origin.update(seen(Some(two), true, true), at(62)), Some(one), "a route flaps");
+    assert_eq!(origin.update(seen(Some(one), true, true), at(65)), Some(one));
+    assert_eq!(origin.update(seen(Some(two), true, true), at(68)), Some(one), "again: it counts anew");
+    assert_eq!(origin.pending_move(at(69)), Some((two, Duration::from_secs(1))), "looked at again just then");
+    assert_eq!(origin.update(seen(Some(two), true, true), at(70)), Some(two), "and stays");
+    assert_eq!(origin.pending_move(at(70)), None);
+    assert_eq!(origin.update(seen(Some(one), true, false), at(75)), Some(one), "the former is gone");
+    assert_eq!(origin.update(seen(Some(two), false, false), at(78)), Some(one), "gone, and no route yet");
+    assert_eq!(origin.update(seen(Some(two), false, false), at(80)), Some(two));
 }
 
 struct Rig {
@@ -90,9 +90,9 @@ async fn a_tunnel_says_where_it_leaves_from_while_that_is_an_address_of_the_node
         address: [10, 244, 3, 0].into(),
         mtu: 1450,
     };
-    assert_eq!(address_of_tunnel(&netlink, "mk8s.1").await.unwrap(), None);
+    assert_eq!(tunnel_address(&netlink, "mk8s.1").await.unwrap(), None);
     netlink.kernel().tunnels.insert("mk8s.1".into(), (there, Default::default()));
-    assert_eq!(address_of_tunnel(&netlink, "mk8s.1").await.unwrap(), None);
+    assert_eq!(tunnel_address(&netlink, "mk8s.1").await.unwrap(), None);
     netlink.kernel().addresses.insert(former);
-    assert_eq!(address_of_tunnel(&netlink, "mk8s.1").await.unwrap(), Some(former));
+    assert_eq!(tunnel_address(&netlink, "mk8s.1").await.unwrap(), Some(former));
 }

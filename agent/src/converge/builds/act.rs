@@ -20,12 +20,12 @@ use tokio::net::lookup_host;
 use tokio::time::{sleep, timeout};
 
 use super::plan::{BuildsPlan, Failure, Observed, RUNTIME_FILES, Removal, runtime};
-use super::python::{Content, bases, tar};
+use super::python::{ContextPart, bases, tar};
 use super::{BuildsLoop, log_dir, python};
 use crate::packet_rules::chain::Names;
 use crate::worlds::docker::{BuildSecret, Docker, EngineNetwork, ImageBuild, StoredImage};
 use crate::worlds::host::{Disk, DiskUsage};
-use crate::worlds::registry::NotDeleted;
+use crate::worlds::registry::DeletionFailure;
 
 /// End of Docker's error about a step that was killed by SIGKILL, as the kernel does when memory runs out.
 const KILLED: &str = "returned a non-zero code: 137";
@@ -47,7 +47,7 @@ struct BuildLog {
 
 impl BuildLog {
     fn add(&mut self, said: &str) {
-        let said = &without_colours(said);
+        let said = &without_colors(said);
         if self.text.len() + said.len() <= LOG_MAX_BYTES {
             self.text.push_str(said);
             if let Some(file) = &mut self.file {
@@ -66,7 +66,7 @@ impl BuildLog {
 }
 
 /// Removes the colors that Docker's builder adds to the standard error of a step.
-fn without_colours(said: &str) -> String {
+fn without_colors(said: &str) -> String {
     let mut parts = said.split("\u{1b}[");
     let mut plain = parts.next().unwrap_or_default().to_owned();
     for part in parts {
@@ -117,13 +117,13 @@ impl BuildsLoop {
         for (repository, digest) in &removal.pushed {
             match self.deps.registry.delete(repository, digest).await {
                 Ok(()) => {}
-                Err(NotDeleted::Unavailable(why)) => {
+                Err(DeletionFailure::Unavailable(why)) => {
                     tracing::warn!(repository, digest, why, "could not delete an image in the registry yet");
                     let failure = failed_again(self.removal_failed.get(&removal.hash), why);
                     self.removal_failed.insert(removal.hash, failure);
                     return false;
                 }
-                Err(NotDeleted::Refused(why)) => {
+                Err(DeletionFailure::Refused(why)) => {
                     let message = format!(
                         "image {repository}@{digest}, which no function needs, stays in the registry: {why}; delete it there"
                     );
@@ -176,7 +176,7 @@ impl BuildsLoop {
         // Cancel-safe: a build that is no longer wanted, or fills the disk, ends at the engine, too.
         let done = tokio::select! {
             done = building => done.unwrap_or_else(|_| Err(format!("the build took longer than {:?}", limits.time))),
-            why = filled(self.deps.docker.as_ref(), self.deps.disk.as_ref(), limits.disk_bytes) => Err(why),
+            why = wait_until_full(self.deps.docker.as_ref(), self.deps.disk.as_ref(), limits.disk_bytes) => Err(why),
             () = taken_back => return,
         };
         match done {
@@ -208,7 +208,7 @@ impl BuildsLoop {
         let mut secret = None;
         let files: Vec<&str> = RUNTIME_FILES.into_iter().filter(|name| folder.join(name).is_file()).collect();
         let (parts, needs_network) = match runtime(order, &files)? {
-            Runtime::Dockerfile => (vec![Content::Folder { path: "", folder }], true),
+            Runtime::Dockerfile => (vec![ContextPart::Folder { path: "", folder }], true),
             Runtime::Python => {
                 let scratch = self.deps.state_dir.join("agent");
                 let bases = bases(self.deps.docker.as_ref(), order.base.as_deref(), &scratch, log).await?;
@@ -278,17 +278,17 @@ impl BuildsLoop {
             })
         };
         let (user, password) = (value("username")?, value("password")?);
-        let host = python::host_of(index);
+        let host = python::index_host(index);
         Ok(Some(BuildSecret(format!("machine {host} login {user} password {password}\n"))))
     }
 
     fn record_node_event(&self, reason: &str, message: String) {
         let node = NamespacedName::new("", &self.deps.node);
-        self.deps.events.record(EventDraft::of(EventType::Warning, Kind::Node, &node, reason, message));
+        self.deps.events.record(EventDraft::about(EventType::Warning, Kind::Node, &node, reason, message));
     }
 
     fn record_event(&self, order: &BuildOrder, kind: EventType, reason: &str, message: String) {
-        self.deps.events.record(EventDraft::of(kind, Kind::Function, &order.function, reason, message));
+        self.deps.events.record(EventDraft::about(kind, Kind::Function, &order.function, reason, message));
     }
 }
 
@@ -300,12 +300,12 @@ const LOOK_EVERY: Duration = Duration::from_secs(2);
 const FREE_MIN: u64 = 1 << 30;
 
 /// Returns the reason once a build must be stopped because the disk fills. Never returns if the disk can't be read.
-pub(super) async fn filled(docker: &dyn Docker, disk: &dyn Disk, growth_max: u64) -> String {
+pub(super) async fn wait_until_full(docker: &dyn Docker, disk: &dyn Disk, growth_max: u64) -> String {
     let Ok(root) = docker.data_root().await else { return std::future::pending().await };
     let Ok(at_first) = disk.usage(&root).await else { return std::future::pending().await };
     loop {
         if let Ok(now) = disk.usage(&root).await
-            && let Some(why) = trouble(at_first, now, growth_max)
+            && let Some(why) = problem(at_first, now, growth_max)
         {
             return format!("the build was stopped: {why} on the disk of {}", root.display());
         }
@@ -314,7 +314,7 @@ pub(super) async fn filled(docker: &dyn Docker, disk: &dyn Disk, growth_max: u64
 }
 
 /// Returns the problem with a disk, compared to its usage `before`.
-fn trouble(before: DiskUsage, now: DiskUsage, growth_max: u64) -> Option<String> {
+fn problem(before: DiskUsage, now: DiskUsage, growth_max: u64) -> Option<String> {
     let mib = |bytes: u64| bytes >> 20;
     let grown = now.used_bytes.saturating_sub(before.used_bytes);
     if grown > growth_max {
@@ -340,7 +340,7 @@ impl BuildsLoop {
     pub(super) async fn confined_network(&self, index: Option<&str>) -> Result<String, String> {
         let index = addresses(index).await?;
         self.deps.network.until_confined(index).await?;
-        let names = Names::of(&self.deps.instance);
+        let names = Names::for_instance(&self.deps.instance);
         let network = EngineNetwork {
             name: names.build_network,
             bridge: names.build_bridge,
@@ -397,7 +397,8 @@ impl BuildsLoop {
 
     /// Removes logs, and the unnamed images that no other log names.
     pub(super) async fn remove_logs(&self, hashes: &[String]) {
-        let made_by = |hash: &String| made_in(&fs::read_to_string(self.log_path(hash)).unwrap_or_default());
+        let made_by =
+            |hash: &String| image_ids_in(&fs::read_to_string(self.log_path(hash)).unwrap_or_default());
         let (gone, kept): (Vec<_>, Vec<_>) = self.logs().into_keys().partition(|hash| hashes.contains(hash));
         let kept: BTreeSet<String> = kept.iter().flat_map(made_by).collect();
         let gone_ids: BTreeSet<String> =
@@ -418,7 +419,7 @@ impl BuildsLoop {
 }
 
 /// Returns the id prefixes of images that the steps of a build produced, or reused.
-fn made_in(log: &str) -> BTreeSet<String> {
+fn image_ids_in(log: &str) -> BTreeSet<String> {
     let ids = log.lines().filter_map(|line| line.strip_prefix(MADE));
     let is_id = |id: &&str| id.len() == ID_DIGITS && id.bytes().all(|digit| digit.is_ascii_hexdigit());
     ids.filter(is_id).map(str::to_owned).collect()
@@ -447,7 +448,7 @@ mod tests {
         for (after, says) in [(of(19, 41), "9216 MiB were written since"), (of(12, 0), "0 MiB are left")] {
             let (docker, disk) = (FakeDocker::default(), FakeDisk::default());
             disk.set(of(10, 50));
-            let watch = filled(&docker, &disk, 8 << 30);
+            let watch = wait_until_full(&docker, &disk, 8 << 30);
             tokio::pin!(watch);
             let quiet = timeout(Duration::from_secs(60), &mut watch).await;
             assert!(quiet.is_err(), "{quiet:?}");
@@ -480,7 +481,7 @@ mod leftovers_tests {
     fn what_steps_made_and_nobody_named_goes_with_the_log() {
         let log = "Step 1/3 : FROM base AS packages\n ---> 0123456789ab\nStep 2/3 : RUN pip\n ---> Running in ffff\n\
                    said ---> aaaaaaaaaaaa\n ---> bbbbbbbbbbbb\nSuccessfully built cccccccccccc\n";
-        let made = made_in(log);
+        let made = image_ids_in(log);
         assert_eq!(made.iter().map(String::as_str).collect::<Vec<_>>(), ["0123456789ab", "bbbbbbbbbbbb"]);
         let image = |id: &str, tags: &[&str]| StoredImage {
             id: format!("sha256:{id}{}", "0".repeat(52)),

@@ -19,7 +19,7 @@ use schema::records::NodeImage;
 use schema::store::StoreError;
 use schema::store::events::EventRecorder;
 use schema::store::reflector::SnapshotReader;
-use schema::store::status_writer::{Report, Stored};
+use schema::store::status_writer::{Report, StoredValues};
 use tokio::sync::watch;
 
 mod act;
@@ -27,11 +27,11 @@ mod observe;
 pub mod plan;
 pub mod python;
 
-pub use python::Bases;
+pub use python::BaseImages;
 #[cfg(test)]
 mod tests;
 
-use plan::{BuildsPlan, Failure, Observed, Reported};
+use plan::{BuildsPlan, Failure, ImageReports, Observed};
 
 use super::shared::build_network::BuildRequests;
 use crate::catalog::Catalog;
@@ -57,7 +57,7 @@ pub struct BuildsDeps {
     /// Name of this Minik8s instance on the machine.
     pub instance: String,
     /// Time for which images that no function needs stay.
-    pub kept: SignedDuration,
+    pub retention: SignedDuration,
     pub limits: BuildLimits,
     /// MTU of links beyond this node.
     pub mtu: u32,
@@ -74,7 +74,7 @@ pub struct BuildsDeps {
 
 pub struct BuildsLoop {
     deps: BuildsDeps,
-    reports: watch::Sender<Option<Reported>>,
+    reports: watch::Sender<Option<ImageReports>>,
     failed: BTreeMap<String, Failure>,
     push_failed: BTreeMap<String, Failure>,
     removal_failed: BTreeMap<String, Failure>,
@@ -83,7 +83,7 @@ pub struct BuildsLoop {
 
 impl BuildsLoop {
     /// Creates a loop that has observed nothing yet; its reports go to `reports`.
-    pub fn new(deps: BuildsDeps, reports: watch::Sender<Option<Reported>>) -> Self {
+    pub fn new(deps: BuildsDeps, reports: watch::Sender<Option<ImageReports>>) -> Self {
         Self {
             deps,
             reports,
@@ -119,7 +119,7 @@ impl Loop for BuildsLoop {
     }
 
     async fn observe(&mut self) -> Result<Observation<Observed>, LoopError> {
-        self.look().await
+        self.gather().await
     }
 
     fn plan(observed: &Observed, now: Timestamp) -> BuildsPlan {
@@ -145,17 +145,17 @@ pub struct NodeImages {
 impl Report for NodeImages {
     type Id = String;
     type Value = NodeImage;
-    type Newest = Option<Reported>;
+    type Newest = Option<ImageReports>;
 
     fn key(&self, hash: &String) -> Key {
         Key::NodeImage(self.node.clone(), hash.clone())
     }
 
-    fn values(newest: &Option<Reported>) -> Reported {
+    fn values(newest: &Option<ImageReports>) -> ImageReports {
         newest.clone().unwrap_or_default()
     }
 
-    fn is_complete(newest: &Option<Reported>) -> bool {
+    fn is_complete(newest: &Option<ImageReports>) -> bool {
         newest.is_some()
     }
 
@@ -163,8 +163,8 @@ impl Report for NodeImages {
         true
     }
 
-    async fn stored(&self, _: bool) -> Result<Option<Stored<String, NodeImage>>, StoreError> {
+    async fn stored(&self, _: bool) -> Result<Option<StoredValues<String, NodeImage>>, StoreError> {
         let snapshot = self.snapshot.current();
-        Ok(Stored::of_node(&snapshot, &snapshot.node_images, &self.node))
+        Ok(StoredValues::from_snapshot(&snapshot, &snapshot.node_images, &self.node))
     }
 }

@@ -7,11 +7,11 @@ use schema::kinds::function::image_hash;
 use schema::records::{FunctionImage, RegistryCopy};
 
 use super::BuildsLoop;
-use super::plan::{Observed, of_bases, of_functions};
-use crate::desired::KnownFrom;
+use super::plan::{Observed, select_base_images, select_function_images};
+use crate::desired::StateOrigin;
 
 impl BuildsLoop {
-    pub(super) async fn look(&mut self) -> Result<Observation<Observed>, LoopError> {
+    pub(super) async fn gather(&mut self) -> Result<Observation<Observed>, LoopError> {
         let snapshot = self.deps.snapshot.current();
         if !snapshot.synced {
             return Ok(Observation::NotReady("etcd has not been listed yet".to_owned()));
@@ -22,7 +22,7 @@ impl BuildsLoop {
         let orders = own.map(|((_, hash), order)| (hash.clone(), order.value.clone())).collect();
         let catalog = self.deps.catalog.borrow().clone();
         let is_whole =
-            catalog.known_from == KnownFrom::Etcd && snapshot.settled.contains_key(&self.deps.node);
+            catalog.known_from == StateOrigin::Etcd && snapshot.settled.contains_key(&self.deps.node);
         let needed = is_whole.then(|| {
             let of_functions = catalog.functions.values().flat_map(|function| &function.value.images);
             let of_functions = of_functions.map(|image| image.reference.as_str());
@@ -38,15 +38,15 @@ impl BuildsLoop {
         let to_push = images_of.filter(is_first).filter_map(|image| image_hash(&image.reference));
         Ok(Observation::Ready(Observed {
             instance: self.deps.instance.clone(),
-            kept: self.deps.kept,
+            retention: self.deps.retention,
             registry: self.deps.registry.address(),
             to_push: to_push.map(str::to_owned).collect(),
             push_failed: self.push_failed.clone(),
             removal_failed: self.removal_failed.clone(),
             orders,
             logs: self.logs(),
-            bases: of_bases(&images),
-            images: of_functions(images),
+            bases: select_base_images(&images),
+            images: select_function_images(images),
             failed: self.failed.clone(),
             needed,
             unneeded_since: self.unneeded_since.clone(),

@@ -4,10 +4,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use jiff::{SignedDuration, Timestamp};
-use schema::kinds::function::{Runtime, image_hash, of_registry, registry_image};
+use schema::kinds::function::{Runtime, image_hash, registry_image, split_registry_image};
 use schema::records::{BuildOrder, NodeImage, NodeImageState, RegistryCopy};
 
-use super::python::own;
+use super::python::own_bases;
 use crate::worlds::docker::StoredImage;
 
 /// Delay before a failed build, push or removal is retried: first, and maximum.
@@ -20,7 +20,7 @@ const CLAIM_PREFIX: &str = "minik8s.local/instance-";
 const BASE_PREFIX: &str = "minik8s.local/python";
 
 /// Reported images, by the hash in their name.
-pub type Reported = BTreeMap<String, Arc<NodeImage>>;
+pub type ImageReports = BTreeMap<String, Arc<NodeImage>>;
 
 /// A failed build, push or removal.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -46,7 +46,7 @@ pub struct Observed {
     /// Name of this Minik8s instance on the machine.
     pub instance: String,
     /// Time for which an image that no function needs stays, for a push back to it.
-    pub kept: SignedDuration,
+    pub retention: SignedDuration,
     /// Builds ordered from this node, by hash.
     pub orders: BTreeMap<String, BuildOrder>,
     /// Existing images of functions, by hash.
@@ -91,7 +91,7 @@ pub struct BuildsPlan {
     pub remove: Vec<Removal>,
     /// Hashes of builds whose logs and other leftovers are removed.
     pub remove_logs: Vec<String>,
-    pub reported: Reported,
+    pub reported: ImageReports,
     /// Time since when existing images have not been needed.
     pub unneeded_since: BTreeMap<String, Timestamp>,
     pub again_at: Option<Timestamp>,
@@ -103,26 +103,26 @@ impl schema::control::Plan for BuildsPlan {
         self.build.is_none() && self.push.is_none() && self.claim.is_empty() && !removes
     }
 
-    fn again_at(&self) -> Option<Timestamp> {
+    fn replan_at(&self) -> Option<Timestamp> {
         self.again_at
     }
 }
 
 /// Selects the images of functions, by hash.
-pub fn of_functions(images: Vec<StoredImage>) -> BTreeMap<String, StoredImage> {
+pub fn select_function_images(images: Vec<StoredImage>) -> BTreeMap<String, StoredImage> {
     let named = |image: &StoredImage| image.tags.iter().find_map(|tag| image_hash(tag)).map(str::to_owned);
     images.into_iter().filter_map(|image| Some((named(&image)?, image))).collect()
 }
 
 /// Selects the base images of Python functions, by name.
-pub fn of_bases(images: &[StoredImage]) -> BTreeMap<String, StoredImage> {
+pub fn select_base_images(images: &[StoredImage]) -> BTreeMap<String, StoredImage> {
     let named = |image: &StoredImage| image.tags.iter().find(|tag| tag.starts_with(BASE_PREFIX)).cloned();
     images.iter().filter_map(|image| Some((named(image)?, image.clone()))).collect()
 }
 
 /// Returns the names to remove of a base image, with the instance or when it makes another one. While another
 /// instance needs the image, only the claim is removed.
-pub fn base_removal_of(instance: &str, name: &str, image: &StoredImage) -> Option<Removal> {
+pub fn base_image_removal(instance: &str, name: &str, image: &StoredImage) -> Option<Removal> {
     let own = claim_of_base(instance, name)?;
     let mut names: Vec<String> = image.tags.iter().filter(|tag| **tag == own).cloned().collect();
     if !image.tags.iter().any(|tag| is_claim(tag) && *tag != own) {
@@ -150,7 +150,7 @@ fn claim(instance: &str, hash: &str) -> String {
 pub(super) fn plan(observed: &Observed, now: Timestamp) -> BuildsPlan {
     let mut plan = BuildsPlan::default();
     for (hash, image) in &observed.images {
-        plan.of_image(observed, hash, image, now);
+        plan.plan_image(observed, hash, image, now);
     }
     for (hash, order) in observed.orders.iter().filter(|(hash, _)| !observed.images.contains_key(*hash)) {
         // With another index it may be built immediately.
@@ -158,7 +158,7 @@ pub(super) fn plan(observed: &Observed, now: Timestamp) -> BuildsPlan {
         let retry_at = failed.map(Failure::retry_at).filter(|at| *at > now);
         let state = match (failed, retry_at) {
             (Some(Failure { why, at, attempts, .. }), retry_at) => {
-                plan.look_again(retry_at);
+                plan.schedule_retry(retry_at);
                 NodeImageState::Failed { why: why.clone(), at: *at, attempts: *attempts }
             }
             (None, _) => NodeImageState::Building,
@@ -170,8 +170,8 @@ pub(super) fn plan(observed: &Observed, now: Timestamp) -> BuildsPlan {
         }
     }
     let Some(needed) = &observed.needed else { return plan };
-    plan.of_bases(observed, now);
-    plan.of_logs(observed, needed, now);
+    plan.plan_bases(observed, now);
+    plan.plan_logs(observed, needed, now);
     for (hash, image) in &observed.images {
         let own = claim(&observed.instance, hash);
         if needed.contains(hash) || observed.orders.contains_key(hash) {
@@ -194,7 +194,7 @@ pub(super) fn plan(observed: &Observed, now: Timestamp) -> BuildsPlan {
 }
 
 impl BuildsPlan {
-    fn look_again(&mut self, at: Option<Timestamp>) {
+    fn schedule_retry(&mut self, at: Option<Timestamp>) {
         self.again_at = self.again_at.into_iter().chain(at).min();
     }
 
@@ -202,12 +202,12 @@ impl BuildsPlan {
     fn remove_in_time(&mut self, observed: &Observed, removal: Removal, now: Timestamp) {
         let since = observed.unneeded_since.get(&removal.hash).copied().unwrap_or(now);
         self.unneeded_since.insert(removal.hash.clone(), since);
-        if !self.is_over(observed, since, now) {
+        if !self.retention_is_over(observed, since, now) {
             return;
         }
         let retry_at = observed.removal_failed.get(&removal.hash).map(Failure::retry_at);
         let retry_at = retry_at.filter(|at| *at > now);
-        self.look_again(retry_at);
+        self.schedule_retry(retry_at);
         let asks_registry = |removal: &Removal| !removal.pushed.is_empty();
         let waits = asks_registry(&removal) && self.remove.iter().any(asks_registry);
         if retry_at.is_none() && !waits {
@@ -216,47 +216,47 @@ impl BuildsPlan {
     }
 
     /// True if the retention time that began then is over; else schedules a run at its end.
-    fn is_over(&mut self, observed: &Observed, since: Timestamp, now: Timestamp) -> bool {
-        let goes_at = since.checked_add(observed.kept).unwrap_or(Timestamp::MAX);
+    fn retention_is_over(&mut self, observed: &Observed, since: Timestamp, now: Timestamp) -> bool {
+        let goes_at = since.checked_add(observed.retention).unwrap_or(Timestamp::MAX);
         if goes_at > now {
-            self.look_again(Some(goes_at));
+            self.schedule_retry(Some(goes_at));
         }
         goes_at <= now
     }
 
     /// Claims the images that this version builds on, and removes those of other versions.
-    fn of_bases(&mut self, observed: &Observed, now: Timestamp) {
-        let own = own();
+    fn plan_bases(&mut self, observed: &Observed, now: Timestamp) {
+        let own = own_bases();
         for (name, image) in &observed.bases {
             let Some(claimed) = claim_of_base(&observed.instance, name) else { continue };
             if [&own.runtime, &own.packages].contains(&name) {
                 if !image.tags.contains(&claimed) {
                     self.claim.push((name.clone(), claimed));
                 }
-            } else if let Some(removal) = base_removal_of(&observed.instance, name, image) {
+            } else if let Some(removal) = base_image_removal(&observed.instance, name, image) {
                 self.remove_in_time(observed, removal, now);
             }
         }
     }
 
     /// Removes old logs. A log stays with its image, or while its build is ordered, such as one that failed.
-    fn of_logs(&mut self, observed: &Observed, needed: &BTreeSet<String>, now: Timestamp) {
+    fn plan_logs(&mut self, observed: &Observed, needed: &BTreeSet<String>, now: Timestamp) {
         let is_needed = |hash: &String| {
             needed.contains(hash) || observed.orders.contains_key(hash) || observed.images.contains_key(hash)
         };
         for (hash, written) in observed.logs.iter().filter(|(hash, _)| !is_needed(hash)) {
-            if self.is_over(observed, *written, now) {
+            if self.retention_is_over(observed, *written, now) {
                 self.remove_logs.push(hash.clone());
             }
         }
     }
 
     /// Reports an existing image, and pushes it if that is this node's job.
-    fn of_image(&mut self, observed: &Observed, hash: &str, image: &StoredImage, now: Timestamp) {
+    fn plan_image(&mut self, observed: &Observed, hash: &str, image: &StoredImage, now: Timestamp) {
         let Some(reference) = image.tags.iter().find(|tag| image_hash(tag) == Some(hash)) else { return };
         let is_ordered = observed.orders.contains_key(hash);
         let target = observed.registry.as_deref().map(|address| registry_image(address, hash));
-        let digest = target.as_deref().and_then(|target| pushed(image, target));
+        let digest = target.as_deref().and_then(|target| pushed_digest(image, target));
         let registry = match (digest, observed.push_failed.get(hash)) {
             (Some(digest), _) => Some(RegistryCopy::Pushed { digest: digest.to_owned() }),
             (None, Some(failure)) => Some(RegistryCopy::Failed { why: failure.why.clone() }),
@@ -271,7 +271,7 @@ impl BuildsPlan {
                 state = NodeImageState::Building;
             }
             let retry_at = observed.push_failed.get(hash).map(Failure::retry_at).filter(|at| *at > now);
-            self.look_again(retry_at);
+            self.schedule_retry(retry_at);
             if retry_at.is_none() && self.push.is_none() {
                 self.push = Some((hash.to_owned(), reference.clone(), target));
             }
@@ -283,8 +283,8 @@ impl BuildsPlan {
 
 /// Returns the digest of an image in the registry of `target`, if this node pushed it there. Docker records that at
 /// the end of a push, so an interrupted one is repeated.
-fn pushed<'i>(image: &'i StoredImage, target: &str) -> Option<&'i str> {
-    let (repository, _) = of_registry(target)?;
+fn pushed_digest<'i>(image: &'i StoredImage, target: &str) -> Option<&'i str> {
+    let (repository, _) = split_registry_image(target)?;
     let is_there = image.tags.iter().any(|tag| tag == target);
     let of_repository =
         |digest: &&String| digest.strip_prefix(repository).is_some_and(|rest| rest.starts_with('@'));
@@ -292,7 +292,7 @@ fn pushed<'i>(image: &'i StoredImage, target: &str) -> Option<&'i str> {
 }
 
 /// Returns the removal of an image together with the instance.
-pub fn removal_of(instance: &str, hash: &str, image: &StoredImage) -> Option<Removal> {
+pub fn instance_removal(instance: &str, hash: &str, image: &StoredImage) -> Option<Removal> {
     removal(hash, image, &claim(instance, hash))
 }
 
@@ -304,7 +304,9 @@ fn removal(hash: &str, image: &StoredImage, own: &str) -> Option<Removal> {
     let mut pushed = Vec::new();
     if !image.tags.iter().any(is_claimed) {
         for tag in &image.tags {
-            let Some((repository, _)) = of_registry(tag).filter(|(_, of)| *of == hash) else { continue };
+            let Some((repository, _)) = split_registry_image(tag).filter(|(_, of)| *of == hash) else {
+                continue;
+            };
             let digests = image.digests.iter().filter_map(|digest| digest.split_once('@'));
             let there = digests.filter(|(of, _)| *of == repository);
             pushed.extend(there.map(|(repository, digest)| (repository.to_owned(), digest.to_owned())));

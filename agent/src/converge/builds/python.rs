@@ -39,7 +39,7 @@ fn with_login() -> String {
 }
 
 /// Returns the host of an index.
-pub(super) fn host_of(index: &str) -> &str {
+pub(super) fn index_host(index: &str) -> &str {
     let rest = index.split_once("://").map_or(index, |(_, rest)| rest);
     let authority = rest.split('/').next().unwrap_or_default();
     authority.rsplit_once(':').map_or(authority, |(host, _)| host)
@@ -59,7 +59,7 @@ const MACHINE_CAS: &str = "/etc/ssl/certs/ca-certificates.crt";
 
 /// Base images: for replicas, and for the step that installs packages.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Bases {
+pub struct BaseImages {
     pub runtime: String,
     pub packages: String,
 }
@@ -67,7 +67,7 @@ pub struct Bases {
 /// Returns the Dockerfile of a folder with Python code, and whether the build needs the network. With `has_login`,
 /// the steps find a login for the index in their environment.
 pub(super) fn dockerfile(
-    bases: &Bases,
+    bases: &BaseImages,
     order: &BuildOrder,
     folder: &Path,
     has_login: bool,
@@ -80,7 +80,7 @@ pub(super) fn dockerfile(
             (_, true) => vec!["--no-index", "--find-links", "/build/wheels"],
             // An index without TLS is a deliberate choice.
             (Some(index), false) if index.starts_with("http://") => {
-                vec!["--index-url", index.as_str(), "--trusted-host", host_of(index)]
+                vec!["--index-url", index.as_str(), "--trusted-host", index_host(index)]
             }
             (Some(index), false) => vec!["--index-url", index.as_str()],
             (None, false) => Vec::new(),
@@ -119,14 +119,14 @@ fn exec_form(words: &[&str]) -> String {
 }
 
 /// Returns the files of the build.
-pub(super) fn content(dockerfile: &str, folder: &Path) -> Vec<Content> {
+pub(super) fn content(dockerfile: &str, folder: &Path) -> Vec<ContextPart> {
     let mut content = vec![
-        Content::Text { path: "Dockerfile", text: dockerfile.to_owned() },
-        Content::Text { path: "shim.py", text: SHIM.to_owned() },
-        Content::Folder { path: "source", folder: folder.to_owned() },
+        ContextPart::Text { path: "Dockerfile", text: dockerfile.to_owned() },
+        ContextPart::Text { path: "shim.py", text: SHIM.to_owned() },
+        ContextPart::Folder { path: "source", folder: folder.to_owned() },
     ];
     if Path::new(MACHINE_CAS).is_file() {
-        content.push(Content::File { path: "ca.crt", file: MACHINE_CAS.into() });
+        content.push(ContextPart::File { path: "ca.crt", file: MACHINE_CAS.into() });
     }
     content
 }
@@ -146,10 +146,10 @@ const PACKAGES: &str = "ENV PIP_NO_CACHE_DIR=1 PIP_DISABLE_PIP_VERSION_CHECK=1 P
     PIP_NO_COMPILE=1 PIP_USE_PEP517=1 PIP_NO_INPUT=1\n";
 
 /// Returns the names of the images that this version makes, derived from the script that makes them.
-pub fn own() -> Bases {
+pub fn own_bases() -> BaseImages {
     let digest = hex(&Sha256::digest(BASE_SCRIPT));
     let name = |kind: &str| format!("minik8s.local/{kind}:{}", &digest[..12]);
-    Bases { runtime: name("python"), packages: name("python-pip") }
+    BaseImages { runtime: name("python"), packages: name("python-pip") }
 }
 
 /// Returns the images to build on. Makes them if no image is named and they don't exist yet.
@@ -161,11 +161,11 @@ pub async fn bases(
     named: Option<&str>,
     scratch: &Path,
     log: &(dyn for<'t> Fn(&'t str) + Send + Sync),
-) -> Result<Bases, String> {
+) -> Result<BaseImages, String> {
     if let Some(named) = named {
-        return Ok(Bases { runtime: named.to_owned(), packages: named.to_owned() });
+        return Ok(BaseImages { runtime: named.to_owned(), packages: named.to_owned() });
     }
-    let own = own();
+    let own = own_bases();
     let mut is_here = true;
     for image in [&own.runtime, &own.packages] {
         is_here &= docker.image(image).await.map_err(|error| error.to_string())?.is_some();
@@ -179,7 +179,7 @@ pub async fn bases(
 
 async fn make(
     docker: &dyn Docker,
-    own: &Bases,
+    own: &BaseImages,
     scratch: &Path,
     log: &(dyn for<'t> Fn(&'t str) + Send + Sync),
 ) -> Result<(), String> {
@@ -204,8 +204,8 @@ async fn make(
     ];
     for (reference, layer, dockerfile) in layers {
         let parts = [
-            Content::Text { path: "Dockerfile", text: dockerfile },
-            Content::File { path: layer, file: dir.path().join(layer) },
+            ContextPart::Text { path: "Dockerfile", text: dockerfile },
+            ContextPart::File { path: layer, file: dir.path().join(layer) },
         ];
         let context = tokio::task::spawn_blocking(move || tar(&parts)).await;
         let context = context.map_err(|error| error.to_string())?.map_err(failed)?;
@@ -224,7 +224,7 @@ async fn make(
 
 /// A part of the context.
 #[derive(Debug, Clone)]
-pub(super) enum Content {
+pub(super) enum ContextPart {
     /// A file with this text.
     Text { path: &'static str, text: String },
     /// A file on this node.
@@ -234,21 +234,21 @@ pub(super) enum Content {
 }
 
 /// Builds the tar of these parts.
-pub(super) fn tar(parts: &[Content]) -> io::Result<Vec<u8>> {
+pub(super) fn tar(parts: &[ContextPart]) -> io::Result<Vec<u8>> {
     let mut builder = tar::Builder::new(Vec::new());
     // Links are kept: one that leads out of the folder stays a link.
     builder.follow_symlinks(false);
     builder.mode(tar::HeaderMode::Deterministic);
     for part in parts {
         match part {
-            Content::Text { path, text } => {
+            ContextPart::Text { path, text } => {
                 let mut header = tar::Header::new_gnu();
                 header.set_size(text.len() as u64);
                 header.set_mode(0o644);
                 builder.append_data(&mut header, path, text.as_bytes())?;
             }
-            Content::File { path, file } => builder.append_path_with_name(file, path)?,
-            Content::Folder { path, folder } => builder.append_dir_all(path, folder)?,
+            ContextPart::File { path, file } => builder.append_path_with_name(file, path)?,
+            ContextPart::Folder { path, folder } => builder.append_dir_all(path, folder)?,
         }
     }
     builder.into_inner()

@@ -15,16 +15,16 @@ use schema::content_refs::{BlobKind, BlobRef};
 use schema::kinds::function::RUNTIME_VERSION;
 use schema::meta::NamespacedName;
 use schema::records::{BuildOrder, NodeImageState, RegistryCopy};
-use schema::snapshot::{Snapshot, Versioned};
+use schema::snapshot::{Snapshot, VersionedValue};
 use schema::store::events::EventRecorder;
 use schema::store::reflector::SnapshotReader;
 use sha2::{Digest as _, Sha256};
 use tokio::sync::watch;
 
 use super::super::shared::build_network;
-use super::plan::{BuildsPlan, Failure, Observed, Removal, of_bases, of_functions, plan};
-use super::python::own;
-use super::python::{BASE_SCRIPT, Bases, SHIM, dockerfile, netrc_word};
+use super::plan::{BuildsPlan, Failure, Observed, Removal, plan, select_base_images, select_function_images};
+use super::python::own_bases;
+use super::python::{BASE_SCRIPT, BaseImages, SHIM, dockerfile, netrc_word};
 use super::{BuildLimits, BuildsDeps, BuildsLoop};
 use crate::files::{Keys, PodFiles};
 use crate::worlds::blobs::BlobSource;
@@ -75,7 +75,7 @@ fn what_is_ordered_is_built_and_what_is_here_is_reported() {
     assert_eq!(plan_of(&ordered()).build.map(|(hash, _)| hash).as_deref(), Some(HASH));
     assert_eq!(plan_of(&ordered()).reported[HASH].state, NodeImageState::Building);
     let other = StoredImage { tags: vec!["busybox:1".to_owned()], ..stored() };
-    let built = Observed { images: of_functions(vec![stored(), other]), ..ordered() };
+    let built = Observed { images: select_function_images(vec![stored(), other]), ..ordered() };
     let plan = plan_of(&built);
     assert!(plan.build.is_none() && plan.reported.len() == 1, "{plan:?}");
     let state = NodeImageState::Ready { id: "sha256:1".to_owned(), size: 7 };
@@ -108,9 +108,9 @@ fn a_build_that_failed_is_tried_again_later_and_later() {
 #[test]
 fn an_image_that_nothing_needs_goes_after_a_while() {
     let with = |needed: Option<BTreeSet<String>>, since: Option<i64>| Observed {
-        images: of_functions(vec![stored()]),
+        images: select_function_images(vec![stored()]),
         needed,
-        kept: SignedDuration::from_mins(10),
+        retention: SignedDuration::from_mins(10),
         unneeded_since: since.map(|since| (HASH.to_owned(), at(since))).into_iter().collect(),
         ..Observed::default()
     };
@@ -128,12 +128,12 @@ fn nothing_is_removed_beside_a_build() {
     let other = "fedcba9876543210fedcba9876543210";
     let with = |orders| Observed {
         orders,
-        images: of_functions(vec![StoredImage {
+        images: select_function_images(vec![StoredImage {
             tags: vec![format!("minik8s.local/function:{other}")],
             ..stored()
         }]),
         needed: Some(BTreeSet::new()),
-        kept: SignedDuration::from_mins(10),
+        retention: SignedDuration::from_mins(10),
         unneeded_since: [(other.to_owned(), at(-600))].into(),
         logs: [("0".repeat(32), at(-600))].into(),
         ..Observed::default()
@@ -164,7 +164,7 @@ fn a_registry_is_asked_to_delete_one_image_at_a_time() {
         }
         StoredImage { tags, digests: vec!["r.lan:5000/team/function@sha256:2".to_owned()], ..stored() }
     };
-    let images = of_functions(vec![of('a', true), of('b', true), of('c', false)]);
+    let images = select_function_images(vec![of('a', true), of('b', true), of('c', false)]);
     let unneeded_since = images.keys().map(|hash| (hash.clone(), at(-1))).collect();
     let needed = Some(BTreeSet::new());
     let seen = Observed { images, needed, unneeded_since, ..Observed::default() };
@@ -180,7 +180,7 @@ fn a_registry_is_asked_to_delete_one_image_at_a_time() {
 #[test]
 fn what_is_built_is_pushed_before_others_learn_of_it_and_a_push_that_fails_keeps_it_from_nobody() {
     let here = |image: StoredImage, to_push: bool, failed: Option<i64>| Observed {
-        images: of_functions(vec![image]),
+        images: select_function_images(vec![image]),
         registry: Some("r.lan:5000/team".to_owned()),
         to_push: to_push.then(|| HASH.to_owned()).into_iter().collect(),
         push_failed: failed.map(|since| (HASH.to_owned(), failure(since))).into_iter().collect(),
@@ -216,7 +216,7 @@ fn an_instance_takes_an_image_from_no_other_one_and_what_it_pushed_from_the_regi
         image.tags.extend(tags.iter().map(|tag| (*tag).clone()));
         Observed {
             instance: "mk8s".to_owned(),
-            images: of_functions(vec![image]),
+            images: select_function_images(vec![image]),
             needed: Some(needed.then(|| HASH.to_owned()).into_iter().collect()),
             ..Observed::default()
         }
@@ -234,7 +234,7 @@ fn an_instance_takes_an_image_from_no_other_one_and_what_it_pushed_from_the_regi
 
 #[test]
 fn a_base_of_another_version_goes_unless_an_instance_claims_it() {
-    let current = own().packages;
+    let current = own_bases().packages;
     let claim = |instance: &str, name: &str| {
         format!("minik8s.local/instance-{instance}:{}", name.split_once('/').unwrap().1.replace(':', "-"))
     };
@@ -245,7 +245,7 @@ fn a_base_of_another_version_goes_unless_an_instance_claims_it() {
     let former = "minik8s.local/python:0123456789ab";
     let with = |images: &[StoredImage]| Observed {
         instance: "mk8s".to_owned(),
-        bases: of_bases(images),
+        bases: select_base_images(images),
         needed: Some(BTreeSet::new()),
         ..Observed::default()
     };
@@ -257,7 +257,7 @@ fn a_base_of_another_version_goes_unless_an_instance_claims_it() {
     let others = plan(&with(&[base(former, &["mk8s", "two"])]), at(0));
     assert_eq!(others.remove[0].names, [claim("mk8s", former)]);
     assert_eq!(plan(&with(&[base(former, &["two"])]), at(0)).remove, []);
-    let kept = Observed { kept: SignedDuration::from_mins(10), ..with(&[base(former, &[])]) };
+    let kept = Observed { retention: SignedDuration::from_mins(10), ..with(&[base(former, &[])]) };
     assert_eq!(plan(&kept, at(0)).remove, []);
 }
 
@@ -265,7 +265,7 @@ fn a_base_of_another_version_goes_unless_an_instance_claims_it() {
 fn the_log_of_a_build_goes_when_neither_its_image_nor_its_order_is_there() {
     let with = |written: i64| Observed {
         logs: [(HASH.to_owned(), at(written))].into(),
-        kept: SignedDuration::from_mins(10),
+        retention: SignedDuration::from_mins(10),
         needed: Some(BTreeSet::new()),
         ..Observed::default()
     };
@@ -274,12 +274,12 @@ fn the_log_of_a_build_goes_when_neither_its_image_nor_its_order_is_there() {
     assert_eq!(plan(&with(-599), at(0)).again_at, Some(at(1)));
     assert_eq!(removes(&Observed { needed: None, ..with(-600) }), 0);
     assert_eq!(removes(&Observed { orders: ordered().orders, ..with(-600) }), 0, "it may have failed");
-    assert_eq!(removes(&Observed { images: of_functions(vec![stored()]), ..with(-600) }), 0);
+    assert_eq!(removes(&Observed { images: select_function_images(vec![stored()]), ..with(-600) }), 0);
 }
 
 #[test]
 fn packages_come_from_wheels_first_then_from_the_named_index() {
-    let bases = Bases { runtime: "base:1".to_owned(), packages: "pip:1".to_owned() };
+    let bases = BaseImages { runtime: "base:1".to_owned(), packages: "pip:1".to_owned() };
     let dir = tempfile::tempdir().unwrap();
     let of = |order: &BuildOrder, folder: &Path| dockerfile(&bases, order, folder, false);
     let (plain, network) = of(&order(), dir.path());
@@ -323,18 +323,18 @@ async fn build(docker: &Arc<FakeDocker>, order: BuildOrder) -> Option<String> {
     let keys = Keys::open_or_without(&state.path().join("age.txt"));
     let files = Arc::new(PodFiles::new(state.path(), Arc::new(Gives(made.writer)), keys));
     let mut snapshot = Snapshot { synced: true, ..Snapshot::default() };
-    let version = Versioned { value: order.clone(), create_revision: 1, mod_revision: 1 };
+    let version = VersionedValue { value: order.clone(), create_revision: 1, mod_revision: 1 };
     snapshot.builds.insert(("n1".to_owned(), HASH.to_owned()), Arc::new(version));
     let catalog = watch::channel(Arc::default()).1;
     let (network, confinement) = build_network::channel();
-    confinement.stands.send_replace(Some(Arc::default()));
+    confinement.in_place.send_replace(Some(Arc::default()));
     let disk = FakeDisk::default();
     disk.set(DiskUsage { used_bytes: 0, free_bytes: 1 << 40 });
     let deps = BuildsDeps {
         node: "n1".to_owned(),
         state_dir: state.path().to_owned(),
         instance: "mk8s".to_owned(),
-        kept: SignedDuration::from_mins(10),
+        retention: SignedDuration::from_mins(10),
         limits: BuildLimits { time: Duration::from_secs(60), memory_bytes: 1 << 30, disk_bytes: 1 << 30 },
         mtu: 1500,
         network,
@@ -355,7 +355,7 @@ async fn build(docker: &Arc<FakeDocker>, order: BuildOrder) -> Option<String> {
 // Seen red with the node's own base for every build.
 #[tokio::test]
 async fn what_is_built_on_is_the_base_that_the_cluster_names_or_else_the_nodes_own() {
-    let Bases { runtime, packages } = own();
+    let BaseImages { runtime, packages } = own_bases();
     for (base, wanted) in [(Some("base:1"), ["base:1", "base:1"]), (None, [&*packages, &*runtime])] {
         let docker = Arc::new(FakeDocker::with_images(&[&runtime, &packages]));
         let order = BuildOrder { base: base.map(str::to_owned), ..order() };

@@ -6,7 +6,9 @@ use std::sync::Arc;
 
 use super::forward::Forwarder;
 use super::listen::{self, Running, Sockets};
-use super::plan::{DOMAINS_MAX, DnsPlan, HOSTS_MAX, NodeStep, Observed, Resolved, Split, split_hosts};
+use super::plan::{
+    DOMAINS_MAX, DnsPlan, HOSTS_MAX, LinkConfig, NodeStep, Observed, ResolvedState, split_hosts,
+};
 use super::resolv::PORT;
 use super::{DnsLoop, Handler, host};
 use crate::publish::publish;
@@ -24,7 +26,7 @@ pub struct Outcome {
 /// Maximum number of domains named in one line of the log.
 const NAMED_MAX: usize = 6;
 
-fn named(split: &Split) -> String {
+fn named(split: &LinkConfig) -> String {
     let first: Vec<&str> = split.domains.iter().take(NAMED_MAX).map(String::as_str).collect();
     match split.domains.len() - first.len() {
         0 => first.join(" "),
@@ -113,14 +115,15 @@ impl DnsLoop {
                     );
                 }
                 let now = match &observed.resolved {
-                    Resolved::Says(now) => now,
-                    _ => &Split::default(),
+                    ResolvedState::Configured(now) => now,
+                    _ => &LinkConfig::default(),
                 };
-                (what, host::set_split_by(host::RESOLVECTL, &link, now, &split).await)
+                (what, host::set_link_config(host::RESOLVECTL, &link, now, &split).await)
             }
-            NodeStep::Unsplit => {
-                ("systemd-resolved does not ask the cluster's server".to_owned(), host::unsplit(&link).await)
-            }
+            NodeStep::Unsplit => (
+                "systemd-resolved does not ask the cluster's server".to_owned(),
+                host::revert_link(&link).await,
+            ),
         };
         match result {
             Ok(()) => outcome.done.push(what),

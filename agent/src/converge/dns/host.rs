@@ -12,7 +12,7 @@ use std::{fs, io};
 use schema::control::DiskRecord;
 use tokio::process::Command;
 
-use super::plan::{DOMAINS_MAX, Former, Resolved, Split};
+use super::plan::{DOMAINS_MAX, LinkConfig, ResolvedState, SavedFile};
 use super::resolv::{self, Machine, RESOLVED_LIST};
 
 /// Program that reads and sets systemd-resolved.
@@ -45,7 +45,7 @@ impl MachineFiles {
 
     /// Returns the machine's name server configuration, the saved copy of the file, and the target of its symbolic
     /// link. Files that can't be read count as empty.
-    pub fn read(&self) -> (Machine, Option<Former>, Option<String>) {
+    pub fn read(&self) -> (Machine, Option<SavedFile>, Option<String>) {
         let former = self.former();
         let machine = Machine {
             text: fs::read_to_string(&self.path).unwrap_or_default(),
@@ -56,21 +56,21 @@ impl MachineFiles {
         (machine, former, link)
     }
 
-    fn former(&self) -> Option<Former> {
+    fn former(&self) -> Option<SavedFile> {
         self.kept.read().ok().flatten()
     }
 
     /// Saves the former content, then writes the file.
-    pub fn write(&self, keep: Option<&Former>, text: &str) -> io::Result<()> {
+    pub fn write(&self, keep: Option<&SavedFile>, text: &str) -> io::Result<()> {
         if let Some(former) = keep {
             self.kept.write(former)?;
         }
-        put(&self.path, text, None)
+        replace_file(&self.path, text, None)
     }
 
     /// Restores the former content.
-    pub fn restore(&self, former: &Former) -> io::Result<()> {
-        put(Path::new(&former.path), &former.text, former.link.as_deref())?;
+    pub fn restore(&self, former: &SavedFile) -> io::Result<()> {
+        replace_file(Path::new(&former.path), &former.text, former.link.as_deref())?;
         self.forget()
     }
 
@@ -95,7 +95,7 @@ impl MachineFiles {
 
 /// Replaces the file as a whole; in a container it is a mount, which can only be written to. No `DiskRecord`: every
 /// program of the machine reads this file, and it may be a link.
-fn put(path: &Path, text: &str, link: Option<&str>) -> io::Result<()> {
+fn replace_file(path: &Path, text: &str, link: Option<&str>) -> io::Result<()> {
     let temporary = path.with_extension("minik8s");
     match fs::remove_file(&temporary) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
@@ -124,11 +124,11 @@ fn replace_text(path: &Path, text: &str) -> io::Result<()> {
 /// Returns the link to which systemd-resolved ties the cluster's names: the instance's tunnel. systemd-resolved
 /// uses no link without carrier, and the bridge has none while there is no pod.
 pub fn link(instance: &str) -> String {
-    crate::packet_rules::chain::Names::of(instance).tunnel
+    crate::packet_rules::chain::Names::for_instance(instance).tunnel
 }
 
 /// Reads the configuration of a link from systemd-resolved.
-pub(super) async fn split_by(program: &str, link: &str) -> Resolved {
+pub(super) async fn link_config(program: &str, link: &str) -> ResolvedState {
     let ask = async {
         let servers = words(&run(program, &["dns", link]).await?);
         let domains = words(&run(program, &["domain", link]).await?).into_iter().collect();
@@ -139,13 +139,13 @@ pub(super) async fn split_by(program: &str, link: &str) -> Resolved {
                 switches.insert(switch);
             }
         }
-        io::Result::Ok(Split { servers, domains, switches })
+        io::Result::Ok(LinkConfig { servers, domains, switches })
     };
     match ask.await {
-        Ok(split) => Resolved::Says(split),
+        Ok(split) => ResolvedState::Configured(split),
         // resolvectl comes with systemd-resolved: if it is missing, there is nothing to wait for.
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Resolved::NotAsked,
-        Err(error) => Resolved::Silent(error.to_string()),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => ResolvedState::NotQueried,
+        Err(error) => ResolvedState::Unresponsive(error.to_string()),
     }
 }
 
@@ -157,7 +157,12 @@ fn words(text: &str) -> Vec<String> {
 
 /// Makes systemd-resolved query these servers for these domains, and for nothing else; `now` is its current
 /// configuration.
-pub(super) async fn set_split_by(program: &str, link: &str, now: &Split, split: &Split) -> io::Result<()> {
+pub(super) async fn set_link_config(
+    program: &str,
+    link: &str,
+    now: &LinkConfig,
+    split: &LinkConfig,
+) -> io::Result<()> {
     // A link with a server and nothing else is queried for everything: the server comes last.
     for switch in OFF {
         run(program, &[switch, link, "no"]).await?;
@@ -181,7 +186,7 @@ async fn set_domains(program: &str, link: &str, domains: &BTreeSet<String>) -> i
 }
 
 /// Removes the link's configuration from systemd-resolved.
-pub async fn unsplit(link: &str) -> io::Result<()> {
+pub async fn revert_link(link: &str) -> io::Result<()> {
     run(RESOLVECTL, &["revert", link]).await.map(drop)
 }
 

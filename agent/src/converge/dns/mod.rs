@@ -41,7 +41,7 @@ use crate::catalog::Catalog;
 use crate::publish::publish;
 use crate::standby::Handover;
 use crate::worlds::netlink::Netlink;
-use plan::Resolved;
+use plan::ResolvedState;
 
 pub use act::Outcome;
 
@@ -122,7 +122,7 @@ pub struct DnsLoop {
     forwarders: watch::Sender<Arc<Forwarder>>,
     running: Option<Running>,
     /// Set once this process has queried systemd-resolved for configuration to undo.
-    asked_resolved: bool,
+    has_queried_resolved: bool,
 }
 
 impl DnsLoop {
@@ -130,7 +130,7 @@ impl DnsLoop {
     pub fn new(deps: DnsDeps) -> Self {
         let files = MachineFiles::new(&deps.agent_dir, &deps.settings.resolv_conf);
         let (forwarders, _) = watch::channel(Arc::new(Forwarder::new(Vec::new())));
-        Self { deps, files, forwarders, running: None, asked_resolved: false }
+        Self { deps, files, forwarders, running: None, has_queried_resolved: false }
     }
 }
 
@@ -145,7 +145,7 @@ impl Loop for DnsLoop {
     }
 
     async fn observe(&mut self) -> Result<Observation<Observed>, LoopError> {
-        Ok(Observation::Ready(self.look().await))
+        Ok(Observation::Ready(self.read_inputs().await))
     }
 
     fn plan(observed: &Observed, _now: Timestamp) -> DnsPlan {
@@ -211,7 +211,7 @@ fn hosts(catalog: &Catalog) -> BTreeSet<String> {
 // Observes the inputs of the DNS loop: the node's range, `resolv.conf`, systemd-resolved, our server.
 
 impl DnsLoop {
-    async fn look(&mut self) -> Observed {
+    async fn read_inputs(&mut self) -> Observed {
         let subnet = self.deps.subnet.borrow_and_update().clone();
         let catalog = Arc::clone(&self.deps.catalog.borrow_and_update());
         let (hosts, cluster) = (hosts(&catalog), &catalog.settings.spec.dns);
@@ -219,22 +219,22 @@ impl DnsLoop {
         let node_dns = self.deps.settings.node_dns;
         let bound = self.running.as_ref().and_then(|running| running.address());
         // Without the flag one answer is enough: leftovers of a former agent are undone once.
-        let has_use = if node_dns { bound.is_some() } else { !self.asked_resolved };
+        let has_use = if node_dns { bound.is_some() } else { !self.has_queried_resolved };
         let former_link = former.as_ref().and_then(|former| former.link.as_deref());
-        let resolved = match has_use && resolv::asks_resolved(&machine, link.as_deref(), former_link) {
-            true => host::split_by(host::RESOLVECTL, &host::link(&self.deps.instance)).await,
-            false => Resolved::NotAsked,
+        let resolved = match has_use && resolv::uses_resolved(&machine, link.as_deref(), former_link) {
+            true => host::link_config(host::RESOLVECTL, &host::link(&self.deps.instance)).await,
+            false => ResolvedState::NotQueried,
         };
         let address = subnet.map(|subnet| dns_address(subnet.service_cidr));
         // Without our address, ownership of the configured servers is unknown.
-        self.asked_resolved |= address.is_some() && !matches!(resolved, Resolved::Silent(_));
+        self.has_queried_resolved |= address.is_some() && !matches!(resolved, ResolvedState::Unresponsive(_));
         Observed {
             instance: self.deps.instance.clone(),
             domain: self.deps.settings.domain_text(cluster),
             address,
             bound,
-            given: self.deps.settings.upstream(cluster),
-            asked: self.forwarders.borrow().upstreams().to_vec(),
+            configured_upstreams: self.deps.settings.upstream(cluster),
+            current_upstreams: self.forwarders.borrow().upstreams().to_vec(),
             machine,
             link,
             path: self.files.path(),

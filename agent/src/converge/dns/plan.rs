@@ -12,7 +12,7 @@ use crate::converge::shared::node_dns::{NodeDns, ResolvConf};
 
 /// The machine's `resolv.conf` before the agent changed it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Former {
+pub struct SavedFile {
     pub path: String,
     /// Target, if the file was a symbolic link.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -22,7 +22,7 @@ pub struct Former {
 
 /// Configuration of our link in systemd-resolved.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Split {
+pub struct LinkConfig {
     pub servers: Vec<String>,
     /// Domains; those with `~` are routing-only.
     pub domains: BTreeSet<String>,
@@ -32,13 +32,13 @@ pub struct Split {
 
 /// State of our link in systemd-resolved.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub enum Resolved {
+pub enum ResolvedState {
     /// The machine's file does not lead to systemd-resolved, or there was no query, or resolvectl is missing.
     #[default]
-    NotAsked,
-    Says(Split),
+    NotQueried,
+    Configured(LinkConfig),
     /// systemd-resolved does not answer, or doesn't know the link yet; the reason.
-    Silent(String),
+    Unresponsive(String),
 }
 
 /// Observed inputs of the loop.
@@ -52,9 +52,9 @@ pub struct Observed {
     /// Address of the running server.
     pub bound: Option<Ipv4Addr>,
     /// Upstream servers by flag or Cluster object.
-    pub given: Vec<SocketAddr>,
+    pub configured_upstreams: Vec<SocketAddr>,
     /// Upstream servers in use.
-    pub asked: Vec<SocketAddr>,
+    pub current_upstreams: Vec<SocketAddr>,
     /// The machine's name server configuration.
     pub machine: Machine,
     /// Target of the machine's file, if it is a symbolic link.
@@ -62,10 +62,10 @@ pub struct Observed {
     /// Path of the machine's file.
     pub path: String,
     /// Saved copy of the file before the agent's change.
-    pub former: Option<Former>,
+    pub former: Option<SavedFile>,
     pub node_dns: bool,
     /// Configuration of the tunnel's link in systemd-resolved.
-    pub resolved: Resolved,
+    pub resolved: ResolvedState,
     pub hosts: BTreeSet<String>,
 }
 
@@ -80,13 +80,13 @@ pub enum NodeStep {
     /// The resolver is as desired.
     Nothing,
     /// Writes this text to the file after saving `keep`; `None` if the existing copy is still valid.
-    Write { keep: Option<Former>, text: String },
+    Write { keep: Option<SavedFile>, text: String },
     /// Restores the former file.
-    Restore(Former),
+    Restore(SavedFile),
     /// Drops the saved copy: another program has written the file since.
     Forget,
     /// Makes systemd-resolved query our server for these domains.
-    Split(Split),
+    Split(LinkConfig),
     /// Stops systemd-resolved from querying our server.
     Unsplit,
     /// systemd-resolved should be set, but does not answer: nothing is changed until it does.
@@ -114,13 +114,13 @@ impl schema::control::Plan for DnsPlan {
 pub fn plan(seen: &Observed) -> DnsPlan {
     // Forwarding to our own server would loop.
     let is_other = |server: &&SocketAddr| Some(server.ip()) != seen.address.map(IpAddr::V4);
-    let mut upstreams: Vec<SocketAddr> = seen.given.iter().filter(is_other).copied().collect();
+    let mut upstreams: Vec<SocketAddr> = seen.configured_upstreams.iter().filter(is_other).copied().collect();
     if upstreams.is_empty() {
         upstreams = resolv::upstreams(&seen.machine, seen.address);
     }
     DnsPlan {
         bind: seen.address.filter(|address| seen.bound != Some(*address)),
-        upstreams: (upstreams != seen.asked).then_some(upstreams),
+        upstreams: (upstreams != seen.current_upstreams).then_some(upstreams),
         pods: for_pods(&seen.domain, seen.address, &seen.machine),
         node: node_step(seen),
     }
@@ -128,7 +128,7 @@ pub fn plan(seen: &Observed) -> DnsPlan {
 
 /// Returns the DNS configuration for pods, which can't reach a server on the machine's loopback.
 pub fn for_pods(domain: &str, server: Option<Ipv4Addr>, machine: &Machine) -> NodeDns {
-    let own = machine.own();
+    let own = machine.without_agent();
     let reachable = own.nameservers.into_iter().filter(|address| !address.is_loopback());
     NodeDns {
         server,
@@ -145,21 +145,21 @@ fn node_step(seen: &Observed) -> NodeStep {
         return if seen.node_dns { NodeStep::Nothing } else { undo(seen, written) };
     };
     match (&seen.resolved, &seen.former) {
-        (Resolved::Silent(why), _) => return NodeStep::Wait(why.clone()),
+        (ResolvedState::Unresponsive(why), _) => return NodeStep::Wait(why.clone()),
         // The file was once written instead; with systemd-resolved running it can lead there again.
-        (Resolved::Says(_), Some(former)) if written => return NodeStep::Restore(former.clone()),
-        (Resolved::Says(split), _) => {
+        (ResolvedState::Configured(_), Some(former)) if written => return NodeStep::Restore(former.clone()),
+        (ResolvedState::Configured(split), _) => {
             let wanted = split_of(server, seen);
             return if *split == wanted { NodeStep::Nothing } else { NodeStep::Split(wanted) };
         }
-        (Resolved::NotAsked, _) => {}
+        (ResolvedState::NotQueried, _) => {}
     }
-    let text = resolv::written(&seen.instance, server, &seen.machine.own());
+    let text = resolv::render(&seen.instance, server, &seen.machine.without_agent());
     if seen.machine.text == text {
         return NodeStep::Nothing;
     }
     // Written by us earlier or with another server: the saved copy is still valid.
-    let keep = (!written).then(|| Former {
+    let keep = (!written).then(|| SavedFile {
         path: seen.path.clone(),
         link: seen.link.clone(),
         text: seen.machine.text.clone(),
@@ -170,18 +170,18 @@ fn node_step(seen: &Observed) -> NodeStep {
 /// Restores the state before `--node-dns`.
 fn undo(seen: &Observed, written: bool) -> NodeStep {
     let ours = seen.address.map(|address| address.to_string());
-    let is_split = matches!(&seen.resolved, Resolved::Says(split)
+    let is_split = matches!(&seen.resolved, ResolvedState::Configured(split)
         if ours.is_some_and(|ours| split.servers.contains(&ours)));
     match (&seen.former, written) {
         (Some(former), true) => NodeStep::Restore(former.clone()),
         (Some(_), false) => NodeStep::Forget,
         // The saved copy is lost; all that remains of it is the servers listed after ours.
         (None, true) => {
-            let own = seen.machine.own();
+            let own = seen.machine.without_agent();
             let servers =
                 own.nameservers.iter().filter(|other| seen.address.map(IpAddr::V4) != Some(**other));
             let text: String = servers.map(|server| format!("nameserver {server}\n")).collect();
-            NodeStep::Restore(Former { path: seen.path.clone(), link: None, text })
+            NodeStep::Restore(SavedFile { path: seen.path.clone(), link: None, text })
         }
         (None, false) if is_split => NodeStep::Unsplit,
         (None, false) => NodeStep::Nothing,
@@ -189,10 +189,10 @@ fn undo(seen: &Observed, written: bool) -> NodeStep {
 }
 
 /// Returns our link's configuration: the zone, and every host outside it.
-fn split_of(server: Ipv4Addr, seen: &Observed) -> Split {
+fn split_of(server: Ipv4Addr, seen: &Observed) -> LinkConfig {
     let hosts = split_hosts(seen).take(HOSTS_MAX);
     let domains = [&seen.domain].into_iter().chain(hosts).map(|domain| format!("~{domain}")).collect();
-    Split { servers: vec![server.to_string()], domains, switches: BTreeSet::new() }
+    LinkConfig { servers: vec![server.to_string()], domains, switches: BTreeSet::new() }
 }
 
 /// Returns the hosts outside the zone, in order.

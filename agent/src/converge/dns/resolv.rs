@@ -29,7 +29,7 @@ pub struct Machine {
 
 impl Machine {
     /// Returns the configuration without this agent, with the real servers in place of systemd-resolved's stub.
-    pub fn own(&self) -> ResolvConf {
+    pub fn without_agent(&self) -> ResolvConf {
         let text = match &self.former {
             Some(former) if is_written(&self.text) => former,
             _ => &self.text,
@@ -50,7 +50,7 @@ const RESOLVED_STUB_LINK: &str = "systemd/resolve/stub-resolv.conf";
 /// `former_link`: the file's target as a symbolic link, now and before.
 ///
 /// Decided from the file alone: systemd-resolved may be unresponsive for a moment.
-pub fn asks_resolved(machine: &Machine, link: Option<&str>, former_link: Option<&str>) -> bool {
+pub fn uses_resolved(machine: &Machine, link: Option<&str>, former_link: Option<&str>) -> bool {
     let (text, link) = match &machine.former {
         Some(former) if is_written(&machine.text) => (former, former_link),
         _ => (&machine.text, link),
@@ -62,7 +62,7 @@ pub fn asks_resolved(machine: &Machine, link: Option<&str>, former_link: Option<
 /// Returns the upstream servers of this node's DNS: the machine's servers except ourselves, which would loop.
 pub fn upstreams(machine: &Machine, own_address: Option<Ipv4Addr>) -> Vec<SocketAddr> {
     let mut list: Vec<SocketAddr> = Vec::new();
-    for server in machine.own().nameservers {
+    for server in machine.without_agent().nameservers {
         let upstream = SocketAddr::new(server, PORT);
         if Some(server) != own_address.map(IpAddr::V4) && !list.contains(&upstream) {
             list.push(upstream);
@@ -84,7 +84,7 @@ pub fn is_written_by(text: &str, instance: &str) -> bool {
 
 /// Returns the machine's file with the cluster's server first. The former servers follow it, for times when no
 /// agent runs.
-pub fn written(instance: &str, server: Ipv4Addr, own: &ResolvConf) -> String {
+pub fn render(instance: &str, server: Ipv4Addr, own: &ResolvConf) -> String {
     let mut text =
         format!("{MARKER}{instance}; the former one comes back without --node-dns and by reset.\n");
     let others = own.nameservers.iter().filter(|other| **other != IpAddr::V4(server));
@@ -110,7 +110,7 @@ mod tests {
     #[test]
     fn the_file_says_whether_systemd_resolved_is_asked() {
         let (stub, real) = ("nameserver 127.0.0.53\n", "nameserver 192.0.2.1\n");
-        let ours = written("mk8s", VIP, &ResolvConf::parse(real));
+        let ours = render("mk8s", VIP, &ResolvConf::parse(real));
         let leads = Some("../run/systemd/resolve/stub-resolv.conf");
         let list = Some(real);
         for (what, seen, link, former_link, asks) in [
@@ -125,7 +125,7 @@ mod tests {
             ("ours, what was before is lost", machine(&ours, None, list), None, None, false),
             ("another's, what was before is of no use", machine(real, Some(stub), list), None, leads, false),
         ] {
-            assert_eq!(asks_resolved(&seen, link, former_link), asks, "{what}");
+            assert_eq!(uses_resolved(&seen, link, former_link), asks, "{what}");
         }
     }
 
@@ -153,7 +153,7 @@ mod tests {
     fn upstreams_never_lead_back_here() {
         let stub = "nameserver 127.0.0.53\noptions edns0 trust-ad\nsearch lan\n";
         let real = "nameserver 192.0.2.1\nnameserver 192.0.2.2\n";
-        let own = written("mk8s", VIP, &ResolvConf::parse(real));
+        let own = render("mk8s", VIP, &ResolvConf::parse(real));
         for (machine, wanted) in [
             (machine(real, None, None), vec!["192.0.2.1:53", "192.0.2.2:53"]),
             (machine("nameserver 192.0.2.1\nnameserver 192.0.2.1\n", None, None), vec!["192.0.2.1:53"]),
@@ -178,7 +178,7 @@ mod tests {
         let own = ResolvConf::parse(
             "nameserver 192.0.2.1\nnameserver 192.0.2.2\nnameserver 192.0.2.3\nsearch lan\n",
         );
-        let text = written("mk8s", VIP, &own);
+        let text = render("mk8s", VIP, &own);
         assert!(is_written_by(&text, "mk8s") && !is_written_by(&text, "mk8") && is_written(&text));
         assert_eq!(
             text.lines().skip(1).collect::<Vec<_>>(),

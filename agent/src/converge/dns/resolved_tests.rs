@@ -7,8 +7,8 @@ use std::path::PathBuf;
 
 use tempfile::TempDir;
 
-use super::host::{set_split_by, split_by};
-use super::plan::{HOSTS_MAX, NodeStep, Resolved, Split, plan};
+use super::host::{link_config, set_link_config};
+use super::plan::{HOSTS_MAX, LinkConfig, NodeStep, ResolvedState, plan};
 use super::tests::seen;
 
 const PRINTS: &str = r#"#!/bin/sh
@@ -31,9 +31,9 @@ fn resolvectl() -> (TempDir, String) {
     (folder, program)
 }
 
-fn split(switches: &[&'static str]) -> Split {
+fn split(switches: &[&'static str]) -> LinkConfig {
     let domains = ["~cluster.local", "~shop.example.com"].map(str::to_owned);
-    Split {
+    LinkConfig {
         servers: vec!["10.96.0.10".to_owned()],
         domains: BTreeSet::from(domains),
         switches: switches.iter().copied().collect(),
@@ -44,15 +44,15 @@ fn split(switches: &[&'static str]) -> Split {
 #[tokio::test]
 async fn what_is_printed_of_a_link_is_read() {
     let (_folder, program) = resolvectl();
-    let said = split_by(&program, "mk8s.1").await;
-    assert_eq!(said, Resolved::Says(split(&["default-route", "dnsovertls"])));
+    let said = link_config(&program, "mk8s.1").await;
+    assert_eq!(said, ResolvedState::Configured(split(&["default-route", "dnsovertls"])));
 }
 
 // Seen red with the server set first: until its domains follow, it receives every query.
 #[tokio::test]
 async fn the_server_is_set_last() {
     let (folder, program) = resolvectl();
-    set_split_by(&program, "mk8s.1", &Split::default(), &split(&[])).await.unwrap();
+    set_link_config(&program, "mk8s.1", &LinkConfig::default(), &split(&[])).await.unwrap();
     let calls = fs::read_to_string(folder.path().join("calls")).unwrap();
     let wanted = [
         "default-route mk8s.1 no",
@@ -89,11 +89,11 @@ async fn hosts_that_come_while_others_go_leave_no_moment_without_the_zone() {
     let program = path.to_string_lossy().into_owned();
     let of = |hosts: std::ops::Range<usize>| {
         let hosts = hosts.map(|number| format!("~h{number:03}.example.com"));
-        Split { domains: hosts.chain(["~cluster.local".to_owned()]).collect(), ..Split::default() }
+        LinkConfig { domains: hosts.chain(["~cluster.local".to_owned()]).collect(), ..LinkConfig::default() }
     };
-    let steps = [Split::default(), of(0..255), of(1..256), of(100..300), of(0..1)];
+    let steps = [LinkConfig::default(), of(0..255), of(1..256), of(100..300), of(0..1)];
     for pair in steps.windows(2) {
-        set_split_by(&program, "mk8s.1", &pair[0], &pair[1]).await.unwrap();
+        set_link_config(&program, "mk8s.1", &pair[0], &pair[1]).await.unwrap();
         let there = fs::read_to_string(folder.path().join("there")).unwrap();
         assert_eq!(there.lines().map(str::to_owned).collect::<BTreeSet<_>>(), pair[1].domains);
     }
@@ -105,7 +105,7 @@ async fn hosts_that_come_while_others_go_leave_no_moment_without_the_zone() {
 fn of_too_many_hosts_the_first_are_reported_and_the_zone_always() {
     let mut observed = seen(true);
     observed.hosts = (0..400).map(|number| format!("h{number:03}.example.com")).collect();
-    observed.resolved = Resolved::Says(Split::default());
+    observed.resolved = ResolvedState::Configured(LinkConfig::default());
     let NodeStep::Split(split) = plan(&observed).node else { panic!("it is set") };
     assert_eq!(split.domains.len(), HOSTS_MAX + 1);
     let names = |name: &str| split.domains.contains(name);

@@ -69,7 +69,7 @@ impl Handler {
                 let sections = Sections { answers, additionals, ..Sections::ours() };
                 reply(request, to, ResponseCode::NoError, sections).await
             }
-            Answer::Made(record) => {
+            Answer::Synthesized(record) => {
                 let sections = Sections { answers: vec![&record], ..Sections::ours() };
                 reply(request, to, ResponseCode::NoError, sections).await
             }
@@ -103,8 +103,8 @@ impl Handler {
         first: &Record,
         target: LowerName,
         (kind, client): (RecordType, IpAddr),
-    ) -> Followed {
-        let mut followed = Followed { answers: vec![first.clone()], ..Followed::default() };
+    ) -> AliasResult {
+        let mut followed = AliasResult { answers: vec![first.clone()], ..AliasResult::default() };
         let mut next = target;
         for _ in 0..ALIASES_MAX {
             match zone.answer(&next, kind) {
@@ -114,7 +114,7 @@ impl Handler {
                     continue;
                 }
                 Answer::Found { answers, .. } => followed.answers.extend(answers.into_iter().cloned()),
-                Answer::Made(record) => followed.answers.push(*record),
+                Answer::Synthesized(record) => followed.answers.push(*record),
                 Answer::NoData(soa) => followed.authorities.push(soa.clone()),
                 Answer::NoName(soa) => {
                     followed.authorities.push(soa.clone());
@@ -133,9 +133,9 @@ impl Handler {
         followed
     }
 
-    async fn follow_elsewhere(&self, query: &Query, client: IpAddr, followed: &mut Followed) {
+    async fn follow_elsewhere(&self, query: &Query, client: IpAddr, followed: &mut AliasResult) {
         let forwarder = Arc::clone(&self.forwarder.borrow());
-        match forwarder.ask(query, client).await {
+        match forwarder.resolve(query, client).await {
             Ok(message) => {
                 followed.answers.extend(message.answers.iter().cloned());
                 followed.authorities.extend(message.authorities.iter().cloned());
@@ -150,7 +150,7 @@ impl Handler {
 
     async fn forward<R: ResponseHandler>(&self, request: &Request, query: &Query, to: R) -> ResponseInfo {
         let forwarder = Arc::clone(&self.forwarder.borrow());
-        match forwarder.ask(query, request.src().ip()).await {
+        match forwarder.resolve(query, request.src().ip()).await {
             Ok(message) => {
                 let Message { answers, authorities, additionals, .. } = &*message;
                 let sections = Sections {
@@ -177,13 +177,13 @@ impl RequestHandler for Handler {
 }
 
 /// Outcome of following an alias.
-struct Followed {
+struct AliasResult {
     code: ResponseCode,
     answers: Vec<Record>,
     authorities: Vec<Record>,
 }
 
-impl Default for Followed {
+impl Default for AliasResult {
     fn default() -> Self {
         Self { code: ResponseCode::NoError, answers: Vec::new(), authorities: Vec::new() }
     }

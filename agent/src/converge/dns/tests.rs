@@ -11,19 +11,19 @@ use hickory_proto::rr::rdata::A;
 use hickory_proto::rr::{Name, RData, Record, RecordType};
 use schema::meta::NamespacedName;
 use schema::records::{ClusterSettings, RouteRecord, ServiceRecord, Subnet};
-use schema::snapshot::Versioned;
+use schema::snapshot::VersionedValue;
 use tokio::sync::watch;
 
 use super::super::shared::node_dns::ResolvConf;
 use super::forward::Forwarder;
-use super::host::{MachineFiles, split_by};
+use super::host::{MachineFiles, link_config};
 use super::listen;
-use super::plan::{Former, NodeStep, Observed, Resolved, Split, plan};
+use super::plan::{LinkConfig, NodeStep, Observed, ResolvedState, SavedFile, plan};
 use super::resolv::{self, Machine};
 use super::server::Handler;
 use super::zone::{Zone, ZoneSettings};
 use crate::catalog::Catalog;
-use crate::desired::KnownFrom;
+use crate::desired::StateOrigin;
 use crate::worlds::netlink::FakeNetlink;
 
 const VIP: Ipv4Addr = Ipv4Addr::new(10, 96, 0, 10);
@@ -35,24 +35,24 @@ pub(super) fn seen(node_dns: bool) -> Observed {
         domain: "cluster.local".into(),
         address: Some(VIP),
         bound: Some(VIP),
-        given: Vec::new(),
-        asked: vec!["192.0.2.1:53".parse().unwrap()],
+        configured_upstreams: Vec::new(),
+        current_upstreams: vec!["192.0.2.1:53".parse().unwrap()],
         machine: Machine { text: OWN.into(), ..Machine::default() },
         link: None,
         path: "/etc/resolv.conf".into(),
         former: None,
         node_dns,
-        resolved: Resolved::NotAsked,
+        resolved: ResolvedState::NotQueried,
         hosts: BTreeSet::from(["shop.example.com".to_owned(), "in.cluster.local".to_owned()]),
     }
 }
 
 fn ours() -> String {
-    resolv::written("mk8s", VIP, &ResolvConf::parse(OWN))
+    resolv::render("mk8s", VIP, &ResolvConf::parse(OWN))
 }
 
-fn former() -> Former {
-    Former { path: "/etc/resolv.conf".into(), link: None, text: OWN.into() }
+fn former() -> SavedFile {
+    SavedFile { path: "/etc/resolv.conf".into(), link: None, text: OWN.into() }
 }
 
 #[test]
@@ -65,11 +65,17 @@ fn the_server_follows_the_range_and_upstreams_follow_the_machine() {
     let moved = Machine { text: "nameserver 192.0.2.9\n".into(), ..Machine::default() };
     let upstreams = plan(&Observed { machine: moved.clone(), ..seen(false) }).upstreams.unwrap();
     assert_eq!(upstreams, ["192.0.2.9:53".parse().unwrap()]);
-    let given = vec!["192.0.2.1:53".parse().unwrap()];
-    assert_eq!(plan(&Observed { machine: moved.clone(), given, ..seen(false) }).upstreams, None);
+    let configured_upstreams = vec!["192.0.2.1:53".parse().unwrap()];
+    assert_eq!(
+        plan(&Observed { machine: moved.clone(), configured_upstreams, ..seen(false) }).upstreams,
+        None
+    );
     // Seen red without `is_other`.
-    let given = vec![SocketAddr::from((VIP, 53))];
-    assert_eq!(plan(&Observed { machine: moved, given, ..seen(false) }).upstreams, Some(upstreams));
+    let configured_upstreams = vec![SocketAddr::from((VIP, 53))];
+    assert_eq!(
+        plan(&Observed { machine: moved, configured_upstreams, ..seen(false) }).upstreams,
+        Some(upstreams)
+    );
 }
 
 #[test]
@@ -86,7 +92,7 @@ fn pods_get_no_server_that_only_the_machine_reaches() {
 fn the_machines_file_is_changed_once_and_comes_back() {
     let node = |observed: &Observed| plan(observed).node;
     let text = ours();
-    let written = |node_dns, former: Option<Former>| Observed {
+    let written = |node_dns, former: Option<SavedFile>| Observed {
         machine: Machine {
             text: text.clone(),
             former: former.as_ref().map(|f| f.text.clone()),
@@ -123,34 +129,35 @@ fn the_machines_file_is_changed_once_and_comes_back() {
 #[test]
 fn systemd_resolved_asks_for_the_zone_and_hosts_outside_of_it_only() {
     let domains = |list: &[&str]| list.iter().map(|d| (*d).to_owned()).collect::<BTreeSet<_>>();
-    let wanted = Split {
+    let wanted = LinkConfig {
         servers: vec![VIP.to_string()],
         domains: domains(&["~cluster.local", "~shop.example.com"]),
-        ..Split::default()
+        ..LinkConfig::default()
     };
-    let with =
-        |node_dns, split: Split| plan(&Observed { resolved: Resolved::Says(split), ..seen(node_dns) }).node;
-    assert_eq!(with(true, Split::default()), NodeStep::Split(wanted.clone()));
+    let with = |node_dns, split: LinkConfig| {
+        plan(&Observed { resolved: ResolvedState::Configured(split), ..seen(node_dns) }).node
+    };
+    assert_eq!(with(true, LinkConfig::default()), NodeStep::Split(wanted.clone()));
     assert_eq!(with(true, wanted.clone()), NodeStep::Nothing);
-    let fewer = Split { domains: domains(&["~cluster.local"]), ..wanted.clone() };
+    let fewer = LinkConfig { domains: domains(&["~cluster.local"]), ..wanted.clone() };
     assert_eq!(with(true, fewer), NodeStep::Split(wanted.clone()));
-    let asked_for_all = Split { switches: BTreeSet::from(["default-route"]), ..wanted.clone() };
+    let asked_for_all = LinkConfig { switches: BTreeSet::from(["default-route"]), ..wanted.clone() };
     assert_eq!(with(true, asked_for_all), NodeStep::Split(wanted.clone()));
     assert_eq!(with(false, wanted), NodeStep::Unsplit);
-    assert_eq!(with(false, Split::default()), NodeStep::Nothing);
+    assert_eq!(with(false, LinkConfig::default()), NodeStep::Nothing);
 }
 
 #[tokio::test]
 async fn a_machine_without_resolvectl_has_no_systemd_resolved_to_wait_for() {
-    assert_eq!(split_by("/nowhere/resolvectl", "mk8s0").await, Resolved::NotAsked);
-    assert!(matches!(split_by("false", "mk8s0").await, Resolved::Silent(_)));
+    assert_eq!(link_config("/nowhere/resolvectl", "mk8s0").await, ResolvedState::NotQueried);
+    assert!(matches!(link_config("false", "mk8s0").await, ResolvedState::Unresponsive(_)));
 }
 
 // Seen red with `Silent` taken for `NotAsked` (the file is written), and without the way back.
 #[test]
 fn while_systemd_resolved_says_nothing_nothing_is_changed() {
-    let silent = || Resolved::Silent("resolvectl does not answer".into());
-    let says = || Resolved::Says(Split::default());
+    let silent = || ResolvedState::Unresponsive("resolvectl does not answer".into());
+    let says = || ResolvedState::Configured(LinkConfig::default());
     let ours = || Machine { text: ours(), former: Some(OWN.into()), resolved: Some(OWN.into()) };
     let wait = || NodeStep::Wait("resolvectl does not answer".into());
     for (what, seen, wanted) in [
@@ -185,7 +192,7 @@ fn with_hosts(hosts: &[&str], revision: i64) -> Arc<Catalog> {
         let value = RouteRecord { host: (*host).to_owned(), ..RouteRecord::default() };
         (
             NamespacedName::new("default", *host),
-            Arc::new(Versioned { value, create_revision: 1, mod_revision: 1 }),
+            Arc::new(VersionedValue { value, create_revision: 1, mod_revision: 1 }),
         )
     };
     Arc::new(Catalog { routes: hosts.iter().map(route).collect(), revision, ..Catalog::default() })
@@ -236,7 +243,7 @@ fn the_former_file_comes_back_as_it_was_also_as_a_link() {
         }
         let files = MachineFiles::new(&agent_dir, &path);
         let (machine, _, link) = files.read();
-        let keep = Former { path: files.path(), link, text: machine.text };
+        let keep = SavedFile { path: files.path(), link, text: machine.text };
         files.write(Some(&keep), &ours()).unwrap();
         assert_eq!(fs::read_to_string(&path).unwrap(), ours());
         assert_eq!(fs::read_to_string(&target).unwrap(), OWN, "what the link led to stays");
@@ -284,7 +291,7 @@ async fn one_client_holds_a_quarter_of_all_connections_for_names() {
 /// A catalog with one service that has an address, and these aliases.
 fn aliases(all: &[(&str, &str)]) -> Catalog {
     let record = |name: &str, value| {
-        let versioned = Versioned { value, create_revision: 1, mod_revision: 1 };
+        let versioned = VersionedValue { value, create_revision: 1, mod_revision: 1 };
         (NamespacedName::new("default", name), Arc::new(versioned))
     };
     let address = Some("10.96.0.20".parse().unwrap());
@@ -293,7 +300,7 @@ fn aliases(all: &[(&str, &str)]) -> Catalog {
         let external_name = Some((*target).to_owned());
         record(name, ServiceRecord { external_name, ..ServiceRecord::default() })
     }));
-    Catalog { known_from: KnownFrom::Etcd, services: services.into_iter().collect(), ..Catalog::default() }
+    Catalog { known_from: StateOrigin::Etcd, services: services.into_iter().collect(), ..Catalog::default() }
 }
 
 /// Starts an upstream that answers 192.0.2.1 to every question.

@@ -5,10 +5,10 @@ use hyper::{Response, StatusCode};
 use schema::meta::NamespacedName;
 use serde_json::json;
 
-use crate::http::body::{Answer, Holding};
+use crate::http::body::{Answer, GuardedBody};
 
 /// Response to a caller.
-pub type Answered = Response<Holding<Answer, ()>>;
+pub type CallResponse = Response<GuardedBody<Answer, ()>>;
 
 /// Header with the id of the call.
 pub const ACTIVATION_ID: HeaderName = HeaderName::from_static("x-activation-id");
@@ -21,7 +21,7 @@ pub(super) const NOT_RUNNING: &str = "FunctionNotRunning";
 /// Error response that did not come from a replica.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{message}")]
-pub(super) struct Refused {
+pub(super) struct CallError {
     pub(super) status: StatusCode,
     /// Type of the error for programs, one CamelCase word.
     pub(super) kind: &'static str,
@@ -29,19 +29,19 @@ pub(super) struct Refused {
     pub(super) retry_after_seconds: Option<u32>,
 }
 
-impl Refused {
+impl CallError {
     pub(super) fn new(status: StatusCode, kind: &'static str, message: impl Into<String>) -> Self {
         Self { status, kind, message: message.into(), retry_after_seconds: None }
     }
 
     /// Creates a response that invites a retry.
-    pub(super) fn later(kind: &'static str, message: impl Into<String>) -> Self {
+    pub(super) fn retryable(kind: &'static str, message: impl Into<String>) -> Self {
         let refused = Self::new(StatusCode::SERVICE_UNAVAILABLE, kind, message);
         Self { retry_after_seconds: Some(1), ..refused }
     }
 
     /// Creates the response for a gateway full of other calls' bodies.
-    pub(super) fn no_room(status: StatusCode, bytes: u64) -> Self {
+    pub(super) fn gateway_full(status: StatusCode, bytes: u64) -> Self {
         let message = format!(
             "this node's gateway is full of other calls' bodies and answers and cannot hold another {bytes} bytes"
         );
@@ -50,7 +50,7 @@ impl Refused {
     }
 
     /// Creates the response for a namespace that has used up its calls of this minute.
-    pub(super) fn too_many(namespace: &str, most: u32, seconds: u32) -> Self {
+    pub(super) fn rate_limited(namespace: &str, most: u32, seconds: u32) -> Self {
         let message = format!("namespace {namespace} has had its {most} calls per minute through this node");
         let refused = Self::new(StatusCode::TOO_MANY_REQUESTS, "TooManyCalls", message);
         Self { retry_after_seconds: Some(seconds), ..refused }
@@ -64,7 +64,7 @@ impl Refused {
         Self { message: format!("function {id} does not run at present"), ..self }
     }
 
-    pub(super) fn answer(&self, activation: &str) -> Answered {
+    pub(super) fn answer(&self, activation: &str) -> CallResponse {
         let error = json!({"type": self.kind, "message": self.message});
         let body = json!({"activationId": activation, "error": error}).to_string();
         let mut response = json_answer(self.status, Answer::words(body), activation);
@@ -79,8 +79,8 @@ impl Refused {
 }
 
 /// Creates a JSON response.
-pub(super) fn json_answer(status: StatusCode, body: Answer, activation: &str) -> Answered {
-    let mut response = Response::new(Holding::new(body, None));
+pub(super) fn json_answer(status: StatusCode, body: Answer, activation: &str) -> CallResponse {
+    let mut response = Response::new(GuardedBody::new(body, None));
     *response.status_mut() = status;
     let headers = response.headers_mut();
     headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));

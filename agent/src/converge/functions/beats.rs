@@ -13,7 +13,7 @@ use schema::control::lock;
 use serde_json::json;
 use tokio::sync::watch;
 
-use super::answer::{Answered, Refused, json_answer};
+use super::answer::{CallError, CallResponse, json_answer};
 use crate::http::body::Answer;
 
 /// Request header from the caller: a random token of 32 hex digits.
@@ -37,14 +37,14 @@ pub(super) struct Beats {
 
 /// A call whose heartbeats are accepted, until dropped.
 #[derive(Debug)]
-pub(super) struct Expected {
+pub(super) struct HeartbeatSlot {
     beats: Beats,
     token: String,
     /// URL to which the function sends heartbeats.
     pub(super) url: HeaderValue,
 }
 
-impl Drop for Expected {
+impl Drop for HeartbeatSlot {
     fn drop(&mut self) {
         lock(&self.beats.by_token).remove(&self.token);
     }
@@ -57,12 +57,12 @@ impl Beats {
 
     /// Accepts heartbeats with this token until the returned value is dropped. `listen`: address of this gateway,
     /// `None` if it accepts no heartbeats; `own`: the node's address, if known.
-    pub(super) fn expect(
+    pub(super) fn register(
         &self,
         token: &str,
         listen: Option<SocketAddr>,
         own: Option<Ipv4Addr>,
-    ) -> Result<Expected, Refused> {
+    ) -> Result<HeartbeatSlot, CallError> {
         let address = |listen: SocketAddr| match listen.ip() {
             every if every.is_unspecified() => Some(SocketAddr::new(own?.into(), listen.port())),
             _ => Some(listen),
@@ -73,34 +73,34 @@ impl Beats {
             // gateway may accept the call.
             let message =
                 "this node cannot accept heartbeats: its agent is not running, or its address is not known";
-            return Err(Refused::later("NoHeartbeats", message));
+            return Err(CallError::retryable("NoHeartbeats", message));
         };
         let mut by_token = lock(&self.by_token);
         if by_token.contains_key(token) {
             let message = "a call with this heartbeat token is under way already";
-            return Err(Refused::later("HeartbeatTokenInUse", message));
+            return Err(CallError::retryable("HeartbeatTokenInUse", message));
         }
         if by_token.len() >= CALLS_MAX {
             let message = format!("{CALLS_MAX} calls through this node already send heartbeats");
-            return Err(Refused::later("TooManyHeartbeats", message));
+            return Err(CallError::retryable("TooManyHeartbeats", message));
         }
         by_token.insert(token.to_owned(), 0);
-        Ok(Expected { beats: self.clone(), token: token.to_owned(), url })
+        Ok(HeartbeatSlot { beats: self.clone(), token: token.to_owned(), url })
     }
 
     /// Returns the response to a heartbeat request; `None` for other requests.
-    pub(super) fn answer(&self, method: &Method, path: &str, activation: &str) -> Option<Answered> {
+    pub(super) fn answer(&self, method: &Method, path: &str, activation: &str) -> Option<CallResponse> {
         let token = path.strip_prefix(PATH)?;
         if *method != Method::POST {
             let message = "use POST to say that the call is alive";
-            let refused = Refused::new(StatusCode::METHOD_NOT_ALLOWED, "MethodNotAllowed", message);
+            let refused = CallError::new(StatusCode::METHOD_NOT_ALLOWED, "MethodNotAllowed", message);
             return Some(refused.answer(activation));
         }
         let is_known =
             lock(&self.by_token).get_mut(token).map(|beats| *beats = beats.saturating_add(1)).is_some();
         if !is_known {
             let message = "no call with this token is under way here: it has ended, or its caller has gone";
-            return Some(Refused::new(StatusCode::NOT_FOUND, "NoSuchCall", message).answer(activation));
+            return Some(CallError::new(StatusCode::NOT_FOUND, "NoSuchCall", message).answer(activation));
         }
         self.changed.send_replace(());
         Some(json_answer(StatusCode::OK, Answer::words(json!({}).to_string()), activation))
@@ -145,10 +145,10 @@ mod tests {
         let beats = Beats::new(watch::Sender::new(()));
         let post = |path: &str| beats.answer(&Method::POST, path, "a").map(|answer| answer.status().as_u16());
         let (every, own) = (Some("0.0.0.0:8081".parse().unwrap()), Some("192.0.2.7".parse().unwrap()));
-        let expect = |token: &str| beats.expect(token, every, own);
-        let refused = |refused: Refused| (refused.status.as_u16(), refused.kind);
+        let expect = |token: &str| beats.register(token, every, own);
+        let refused = |refused: CallError| (refused.status.as_u16(), refused.kind);
         for (listen, own) in [(every, None), (None, own)] {
-            let nowhere = beats.expect(OURS, listen, own).unwrap_err();
+            let nowhere = beats.register(OURS, listen, own).unwrap_err();
             assert_eq!(refused(nowhere), (503, "NoHeartbeats"), "{listen:?}");
         }
 

@@ -12,9 +12,9 @@ use schema::meta::NamespacedName;
 use schema::records::CallLimits;
 use tokio::time::{Instant, timeout_at};
 
-use super::answer::{NOT_RUNNING, Refused};
+use super::answer::{CallError, NOT_RUNNING};
 use super::beats;
-use super::call_queue::{Calls, Given, Lease, Place};
+use super::call_queue::{Admission, Calls, Lease, QueueOutcome};
 use crate::http::body::{Budget, Room};
 
 /// Response header of a replica that takes no further call now, or does not serve this function: another replica is
@@ -54,7 +54,7 @@ pub(super) struct Call<'c> {
 }
 
 /// Response of a replica.
-pub(super) struct Answered {
+pub(super) struct ReplicaAnswer {
     pub(super) status: StatusCode,
     pub(super) body: Bytes,
     pub(super) room: Room,
@@ -66,42 +66,42 @@ pub(super) struct Answered {
 }
 
 /// Reason why a replica gave no valid answer.
-enum Failed {
+enum AttemptError {
     NotBegun { address: SocketAddr, is_gone: bool },
-    Refused(Refused),
+    Refused(CallError),
 }
 
 /// A place in the queue, given up when dropped.
-struct Queued<'c> {
+struct QueueGuard<'c> {
     calls: &'c Calls,
     id: &'c NamespacedName,
 }
 
-impl Drop for Queued<'_> {
+impl Drop for QueueGuard<'_> {
     fn drop(&mut self) {
         self.calls.give_up(self.id);
     }
 }
 
 impl Call<'_> {
-    pub(super) async fn run(mut self) -> Result<Answered, Refused> {
+    pub(super) async fn run(mut self) -> Result<ReplicaAnswer, CallError> {
         let began = Instant::now();
         let wait = Duration::from_secs(self.limits.cold_start_timeout_seconds.into());
         let (mut except, mut pause) = (None, BUSY_WAIT.0);
         loop {
             if except.is_some() && began.elapsed() >= wait {
-                return Err(self.none_came());
+                return Err(self.no_replica_error());
             }
             let held = self.replica((except, pause), began + wait).await?;
             let queued = began.elapsed();
             match self.send(&held).await {
-                Ok(answered) => return Ok(Answered { queued, ..answered }),
-                Err(Failed::Refused(refused)) => return Err(refused),
-                Err(Failed::NotBegun { address, is_gone }) => {
+                Ok(answered) => return Ok(ReplicaAnswer { queued, ..answered }),
+                Err(AttemptError::Refused(refused)) => return Err(refused),
+                Err(AttemptError::NotBegun { address, is_gone }) => {
                     if is_gone {
                         self.calls.shun(self.id, address);
                     }
-                    self.calls.is_full(self.id, address, pause);
+                    self.calls.mark_full(self.id, address, pause);
                     drop(held);
                     pause = (pause * 2).min(BUSY_WAIT.1);
                     except = Some(address);
@@ -115,19 +115,19 @@ impl Call<'_> {
         &self,
         (except, pause): (Option<SocketAddr>, Duration),
         until: Instant,
-    ) -> Result<Lease, Refused> {
+    ) -> Result<Lease, CallError> {
         let wait = match self.calls.enter(self.id, self.limits, except) {
-            Place::At(lease) => return Ok(lease),
-            Place::Full => {
+            Admission::At(lease) => return Ok(lease),
+            Admission::Full => {
                 let most = self.limits.queue_length;
-                return Err(Refused::later(
+                return Err(CallError::retryable(
                     "QueueFull",
                     format!("the queue is full: {most} calls are waiting"),
                 ));
             }
-            Place::Waits(wait) => wait,
+            Admission::Waits(wait) => wait,
         };
-        let queued = Queued { calls: self.calls, id: self.id };
+        let queued = QueueGuard { calls: self.calls, id: self.id };
         // Declared after `queued` so that it is dropped first, and `queued` finds it closed.
         let mut wait = wait;
         let given = loop {
@@ -146,25 +146,27 @@ impl Call<'_> {
                 Err(_) => {
                     drop(wait);
                     drop(queued);
-                    return Err(self.none_came());
+                    return Err(self.no_replica_error());
                 }
             },
         };
         std::mem::forget(queued);
         match given {
-            Ok(Given::Replica(lease)) => Ok(lease),
-            Ok(Given::Gone) => {
+            Ok(QueueOutcome::Replica(lease)) => Ok(lease),
+            Ok(QueueOutcome::Gone) => {
                 let message = format!("there is no function {} any more", self.id);
-                Err(Refused::new(StatusCode::NOT_FOUND, "NotFound", message))
+                Err(CallError::new(StatusCode::NOT_FOUND, "NotFound", message))
             }
-            Ok(Given::Nothing(why)) => Err(Refused::new(StatusCode::INTERNAL_SERVER_ERROR, NOT_RUNNING, why)),
-            Err(_) => Err(Refused::later("NoReplica", "the gateway forgot the function")),
+            Ok(QueueOutcome::NoReplica(why)) => {
+                Err(CallError::new(StatusCode::INTERNAL_SERVER_ERROR, NOT_RUNNING, why))
+            }
+            Err(_) => Err(CallError::retryable("NoReplica", "the gateway forgot the function")),
         }
     }
 
-    fn none_came(&self) -> Refused {
+    fn no_replica_error(&self) -> CallError {
         let seconds = self.limits.cold_start_timeout_seconds;
-        Refused::later("NoReplica", format!("no replica took the call within {seconds} s"))
+        CallError::retryable("NoReplica", format!("no replica took the call within {seconds} s"))
     }
 
     fn request(&self, address: SocketAddr) -> reqwest::RequestBuilder {
@@ -188,7 +190,7 @@ impl Call<'_> {
         }
     }
 
-    async fn send(&mut self, held: &Lease) -> Result<Answered, Failed> {
+    async fn send(&mut self, held: &Lease) -> Result<ReplicaAnswer, AttemptError> {
         let address = held.address();
         let may_run = Duration::from_secs(self.limits.timeout_seconds.into());
         let request = self.request(address);
@@ -196,10 +198,10 @@ impl Call<'_> {
         let timed_out = || {
             let seconds = self.limits.timeout_seconds;
             let message = format!("the function did not answer within {seconds} s");
-            Failed::Refused(Refused::new(StatusCode::GATEWAY_TIMEOUT, "Timeout", message))
+            AttemptError::Refused(CallError::new(StatusCode::GATEWAY_TIMEOUT, "Timeout", message))
         };
         let crashed = |why: String| {
-            Failed::Refused(Refused::new(
+            AttemptError::Refused(CallError::new(
                 StatusCode::BAD_GATEWAY,
                 "ReplicaLost",
                 format!("the replica was lost: {why}"),
@@ -208,7 +210,7 @@ impl Call<'_> {
         let response = match timeout_at(until, request.send()).await {
             Err(_) => return Err(timed_out()),
             Ok(Err(error)) if error.is_connect() => {
-                return Err(Failed::NotBegun { address, is_gone: true });
+                return Err(AttemptError::NotBegun { address, is_gone: true });
             }
             Ok(Err(error)) => return Err(crashed(error_chain(&error))),
             Ok(Ok(response)) => response,
@@ -217,12 +219,12 @@ impl Call<'_> {
         // The address belongs to another function by now, which this node's table does not know yet.
         let is_gone = status == StatusCode::MISDIRECTED_REQUEST;
         if headers.contains_key(BUSY) && (is_gone || status == StatusCode::SERVICE_UNAVAILABLE) {
-            return Err(Failed::NotBegun { address, is_gone });
+            return Err(AttemptError::NotBegun { address, is_gone });
         }
         let handled = headers.get(HANDLED).and_then(|value| value.to_str().ok()?.parse().ok());
         let most =
             self.limits.response_body_bytes.saturating_add(if status.is_success() { 0 } else { ERROR_BYTES });
-        let too_large = || Failed::Refused(invalid(format!("the answer has more than {most} bytes")));
+        let too_large = || AttemptError::Refused(invalid(format!("the answer has more than {most} bytes")));
         let length = response.content_length();
         if length.is_some_and(|length| length > most) {
             return Err(too_large());
@@ -230,7 +232,7 @@ impl Call<'_> {
         // The body is not sent again. A call that waits for room must hold none.
         (self.body, self.room) = Default::default();
         let bytes = length.unwrap_or(most);
-        let no_room = || Failed::Refused(Refused::no_room(StatusCode::BAD_GATEWAY, bytes));
+        let no_room = || AttemptError::Refused(CallError::gateway_full(StatusCode::BAD_GATEWAY, bytes));
         let room = self.budget.room(bytes).await.ok_or_else(no_room)?;
         let mut pieces = response.bytes_stream();
         let mut body =
@@ -248,18 +250,18 @@ impl Call<'_> {
                 }
             }
         }
-        let (status, body) = judge(status, body.freeze()).await.map_err(Failed::Refused)?;
+        let (status, body) = validate(status, body.freeze()).await.map_err(AttemptError::Refused)?;
         let (replica, queued) = (address, Duration::ZERO);
-        Ok(Answered { status, body, room, replica, queued, handled_micros: handled })
+        Ok(ReplicaAnswer { status, body, room, replica, queued, handled_micros: handled })
     }
 }
 
-fn invalid(message: impl Into<String>) -> Refused {
-    Refused::new(StatusCode::BAD_GATEWAY, "InvalidResult", message)
+fn invalid(message: impl Into<String>) -> CallError {
+    CallError::new(StatusCode::BAD_GATEWAY, "InvalidResult", message)
 }
 
 /// Validates an answer: a result must be a JSON object; an error must describe itself.
-async fn judge(status: StatusCode, body: Bytes) -> Result<(StatusCode, Bytes), Refused> {
+async fn validate(status: StatusCode, body: Bytes) -> Result<(StatusCode, Bytes), CallError> {
     if status.is_success() {
         return match is_object(&body).await {
             true => Ok((StatusCode::OK, body)),
@@ -273,7 +275,7 @@ async fn judge(status: StatusCode, body: Bytes) -> Result<(StatusCode, Bytes), R
     }
     let said = String::from_utf8_lossy(&body[..body.len().min(1000)]).into_owned();
     let message = format!("the function answered {status}: {said}");
-    Err(Refused::new(StatusCode::INTERNAL_SERVER_ERROR, "FunctionError", message))
+    Err(CallError::new(StatusCode::INTERNAL_SERVER_ERROR, "FunctionError", message))
 }
 
 /// True if the bytes are one JSON object. Large bodies are parsed on a blocking thread.

@@ -27,21 +27,21 @@ const SHUNNED: Duration = Duration::from_secs(5);
 
 /// Outcome of asking for a replica.
 #[derive(Debug)]
-pub(super) enum Place {
+pub(super) enum Admission {
     /// A replica takes the call now.
     At(Lease),
     /// The call is queued; the receiver yields a replica or the reason for none.
-    Waits(oneshot::Receiver<Given>),
+    Waits(oneshot::Receiver<QueueOutcome>),
     /// The queue is full.
     Full,
 }
 
 /// Outcome of waiting in the queue.
 #[derive(Debug)]
-pub(super) enum Given {
+pub(super) enum QueueOutcome {
     Replica(Lease),
     /// No replica will take calls; the reason.
-    Nothing(String),
+    NoReplica(String),
     /// The function no longer exists.
     Gone,
 }
@@ -71,7 +71,7 @@ impl Drop for Lease {
 
 /// A function with its calls.
 #[derive(Debug)]
-struct Entry {
+struct FunctionState {
     /// Calls of this node at each replica, including former replicas until their calls end.
     in_flight: BTreeMap<SocketAddr, u32>,
     /// Replicas that take calls.
@@ -82,7 +82,7 @@ struct Entry {
     queue_length: usize,
     /// Number of picks, so that equal replicas take turns.
     turn: usize,
-    queue: VecDeque<oneshot::Sender<Given>>,
+    queue: VecDeque<oneshot::Sender<QueueOutcome>>,
     hopeless: Option<String>,
     is_gone: bool,
     /// Replicas full with calls of other gateways as well, and the time until which they get no calls.
@@ -96,7 +96,7 @@ struct Entry {
     failures: Failures,
 }
 
-impl Entry {
+impl FunctionState {
     fn new(now: Instant) -> Self {
         Self {
             in_flight: BTreeMap::new(),
@@ -118,11 +118,11 @@ impl Entry {
         }
     }
 
-    fn take_in(&mut self, record: &FunctionRecord) {
+    fn update(&mut self, record: &FunctionRecord) {
         self.ready = record.replicas.iter().map(|replica| replica.address.into()).collect();
         self.concurrency = record.calls.concurrency.max(1);
         self.queue_length = usize::try_from(record.calls.queue_length).unwrap_or(usize::MAX);
-        self.hopeless = hopeless(record);
+        self.hopeless = unservable_reason(record);
         self.is_gone = false;
         let ready = &self.ready;
         self.in_flight.retain(|address, calls| *calls > 0 || ready.contains(address));
@@ -179,19 +179,21 @@ impl Entry {
             }
             if self.is_gone {
                 if let Some(first) = self.queue.pop_front() {
-                    let _ = first.send(Given::Gone);
+                    let _ = first.send(QueueOutcome::Gone);
                 }
                 continue;
             }
             if let Some(why) = self.hopeless.clone() {
                 if let Some(first) = self.queue.pop_front() {
-                    let _ = first.send(Given::Nothing(why));
+                    let _ = first.send(QueueOutcome::NoReplica(why));
                 }
                 continue;
             }
             let Some(address) = self.pick(None, now) else { break };
             let Some(first) = self.queue.pop_front() else { break };
-            if let Err(Given::Replica(mut returned)) = first.send(Given::Replica(lease(address))) {
+            if let Err(QueueOutcome::Replica(mut returned)) =
+                first.send(QueueOutcome::Replica(lease(address)))
+            {
                 // The book is locked, so `Lease::drop` can't release the place.
                 returned.is_held = false;
                 self.end(address);
@@ -210,7 +212,7 @@ impl Entry {
 }
 
 /// Returns the reason why no replica will take calls: none exists, and the code can't be built or loaded.
-fn hopeless(record: &FunctionRecord) -> Option<String> {
+fn unservable_reason(record: &FunctionRecord) -> Option<String> {
     if !record.replicas.is_empty() {
         return None;
     }
@@ -225,7 +227,7 @@ fn hopeless(record: &FunctionRecord) -> Option<String> {
 #[derive(Debug)]
 struct Book {
     began: Timestamp,
-    functions: HashMap<NamespacedName, Entry>,
+    functions: HashMap<NamespacedName, FunctionState>,
 }
 
 /// Calls of all functions, shared by all callers of the node.
@@ -262,8 +264,8 @@ impl Calls {
         let mut known = std::collections::BTreeSet::new();
         for (id, record) in records {
             known.insert(id);
-            let entry = book.functions.entry(id.clone()).or_insert_with(|| Entry::new(now));
-            entry.take_in(record);
+            let entry = book.functions.entry(id.clone()).or_insert_with(|| FunctionState::new(now));
+            entry.update(record);
             entry.serve(|address| self.lease(id, address), now);
             entry.note(now);
         }
@@ -283,17 +285,17 @@ impl Calls {
         id: &NamespacedName,
         limits: &CallLimits,
         except: Option<SocketAddr>,
-    ) -> Place {
+    ) -> Admission {
         let mut book = self.book();
         let now = Instant::now();
-        let entry = book.functions.entry(id.clone()).or_insert_with(|| Entry {
+        let entry = book.functions.entry(id.clone()).or_insert_with(|| FunctionState {
             // Until the next `follow`.
             queue_length: usize::try_from(limits.queue_length).unwrap_or(usize::MAX),
-            ..Entry::new(now)
+            ..FunctionState::new(now)
         });
         let place = match entry.pick(except, now) {
-            Some(address) => Place::At(self.lease(id, address)),
-            None if except.is_none() && entry.queue.len() >= entry.queue_max() => Place::Full,
+            Some(address) => Admission::At(self.lease(id, address)),
+            None if except.is_none() && entry.queue.len() >= entry.queue_max() => Admission::Full,
             None => {
                 let (given, wait) = oneshot::channel();
                 // A call that a replica refused has already waited its turn.
@@ -305,7 +307,7 @@ impl Calls {
                 if entry.at_replicas() + entry.waiting() == 1 {
                     self.changed.send_replace(());
                 }
-                Place::Waits(wait)
+                Admission::Waits(wait)
             }
         };
         entry.note(now);
@@ -324,7 +326,7 @@ impl Calls {
     }
 
     /// Records that a replica refused a call because calls of other gateways fill it.
-    pub(super) fn is_full(&self, id: &NamespacedName, address: SocketAddr, pause: Duration) {
+    pub(super) fn mark_full(&self, id: &NamespacedName, address: SocketAddr, pause: Duration) {
         let mut book = self.book();
         if let Some(entry) = book.functions.get_mut(id) {
             entry.full_until.insert(address, Instant::now() + pause);
@@ -380,7 +382,7 @@ impl Calls {
     /// Returns the number of waiting calls, of calls at replicas, and the tally of answered calls.
     pub(super) fn state(&self, id: &NamespacedName) -> (u32, u32, Value) {
         let book = self.book();
-        let state = |entry: &Entry| (entry.waiting(), entry.at_replicas(), entry.tally.to_json());
+        let state = |entry: &FunctionState| (entry.waiting(), entry.at_replicas(), entry.tally.to_json());
         book.functions.get(id).map_or_else(|| (0, 0, Tally::default().to_json()), state)
     }
 
@@ -415,7 +417,7 @@ impl Calls {
                 functions.insert(id.to_string(), demand);
             }
         }
-        fitted(NodeDemand { since: book.began, functions, beats: self.beats.counts(), failures })
+        fit_to_limit(NodeDemand { since: book.began, functions, beats: self.beats.counts(), failures })
     }
 }
 
@@ -426,7 +428,7 @@ const ENTRY_BYTES: usize = 4;
 
 /// Trims the demand to the size of an etcd value: functions with calls take precedence, then recently idle ones,
 /// then the newest failures.
-fn fitted(demand: NodeDemand) -> NodeDemand {
+fn fit_to_limit(demand: NodeDemand) -> NodeDemand {
     fn kept<T: Serialize>(mut room: usize, entries: Vec<(String, T)>) -> (usize, BTreeMap<String, T>) {
         let fits = |(key, value): &(String, T)| {
             let bytes = serde_json::to_vec(value).map_or(room, |bytes| bytes.len());

@@ -17,7 +17,7 @@ use sha2::{Digest as _, Sha256};
 use subtle::ConstantTimeEq as _;
 use tokio::time::Instant;
 
-use super::answer::Refused;
+use super::answer::CallError;
 use crate::catalog::Catalog;
 use crate::converge::shared::control_plane::ControlPlane;
 use crate::files::{PodFiles, secrets};
@@ -31,7 +31,7 @@ pub(super) struct ClusterAddresses {
 }
 
 impl ClusterAddresses {
-    pub(super) fn of(catalog: &Catalog, own: Option<&Subnet>, control: &ControlPlane) -> Self {
+    pub(super) fn from_catalog(catalog: &Catalog, own: Option<&Subnet>, control: &ControlPlane) -> Self {
         let pods =
             own.map(|subnet| subnet.cidr).into_iter().chain(catalog.peers.values().map(|peer| peer.cidr));
         let nodes =
@@ -60,7 +60,7 @@ const RETRY: Duration = Duration::from_secs(5);
 type Hash = [u8; 32];
 
 #[derive(Clone)]
-struct Kept {
+struct CachedToken {
     of: CallToken,
     token: Result<Hash, Instant>,
 }
@@ -70,7 +70,7 @@ struct Kept {
 pub(super) struct Tokens {
     /// `None` if this process does not decrypt.
     files: Option<Arc<PodFiles>>,
-    kept: Arc<Mutex<HashMap<NamespacedName, Kept>>>,
+    kept: Arc<Mutex<HashMap<NamespacedName, CachedToken>>>,
     /// Serializes reads.
     reads: Arc<tokio::sync::Mutex<()>>,
 }
@@ -92,20 +92,23 @@ impl Tokens {
         id: &NamespacedName,
         wanted: &CallToken,
         headers: &HeaderMap,
-    ) -> Result<(), Refused> {
+    ) -> Result<(), CallError> {
         let Some(shown) = bearer(headers) else {
             let message = format!("callers of function {id} from outside send Authorization: Bearer TOKEN");
-            return Err(Refused::new(StatusCode::UNAUTHORIZED, "TokenMissing", message));
+            return Err(CallError::new(StatusCode::UNAUTHORIZED, "TokenMissing", message));
         };
         let shown: Hash = Sha256::digest(shown).into();
         let token = self.hash(id, wanted).await.map_err(|_| {
-            Refused::later("TokenUnreadable", "this node can't read the function's token; its log says why")
+            CallError::retryable(
+                "TokenUnreadable",
+                "this node can't read the function's token; its log says why",
+            )
         })?;
         if bool::from(token.ct_eq(&shown)) {
             return Ok(());
         }
         let message = format!("that is not the token of function {id}");
-        Err(Refused::new(StatusCode::UNAUTHORIZED, "TokenWrong", message))
+        Err(CallError::new(StatusCode::UNAUTHORIZED, "TokenWrong", message))
     }
 
     async fn hash(&self, id: &NamespacedName, wanted: &CallToken) -> Result<Hash, Instant> {
@@ -124,7 +127,7 @@ impl Tokens {
             }
         };
         // Each change is complete before anything can panic.
-        lock(&self.kept).insert(id.clone(), Kept { of: wanted.clone(), token });
+        lock(&self.kept).insert(id.clone(), CachedToken { of: wanted.clone(), token });
         token
     }
 
@@ -183,7 +186,7 @@ mod tests {
         };
         assert_eq!(says(&shown("Bearer sesame")).await, 503, "what can't be read opens to nobody");
         let token = Ok(Sha256::digest(b"sesame").into());
-        lock(&tokens.kept).insert(id.clone(), Kept { of: wanted.clone(), token });
+        lock(&tokens.kept).insert(id.clone(), CachedToken { of: wanted.clone(), token });
         assert_eq!(says(&shown("Bearer sesame")).await, 200);
         assert_eq!(says(&shown("bearer  sesame ")).await, 200, "the scheme's case does not count");
         for wrong in ["Bearer sesam", "Bearer sesame1", "Bearer Sesame", "Bearer ", "Basic sesame", "sesame"]

@@ -17,8 +17,8 @@ use serde_json::json;
 use tokio::sync::watch;
 use tokio::time::{Instant, timeout_at};
 
-use super::answer::{Answered, Refused, TIMINGS, json_answer};
-use super::beats::{self, Expected};
+use super::answer::{CallError, CallResponse, TIMINGS, json_answer};
+use super::beats::{self, HeartbeatSlot};
 use super::call::{self, CONNECT_MAX, Call, IDEMPOTENCY_KEY, is_object};
 use super::call_queue::Calls;
 use super::caller_policy::ClusterAddresses;
@@ -28,11 +28,11 @@ use super::window::Rates;
 use crate::catalog::Catalog;
 use crate::converge::shared::control_plane::ControlPlane;
 use crate::converge::shared::function_calls::FunctionCalls;
-use crate::desired::KnownFrom;
+use crate::desired::StateOrigin;
 use crate::files::PodFiles;
 use crate::http::body::Answer;
 use crate::http::body::{Budget, Room};
-use crate::http::plain::Begun;
+use crate::http::plain::StartedRequest;
 use crate::http::server::{Caller, Handler};
 use crate::http::{LazyClient, cluster_client};
 
@@ -64,9 +64,14 @@ pub struct Functions {
 }
 
 impl Handler for Functions {
-    type Held = ();
+    type ResponseGuard = ();
 
-    async fn handle(&self, request: Request<Incoming>, caller: Caller, _: Option<Begun<()>>) -> Answered {
+    async fn handle(
+        &self,
+        request: Request<Incoming>,
+        caller: Caller,
+        _: Option<StartedRequest<()>>,
+    ) -> CallResponse {
         let activation = activation_id();
         let answer = self.answer(request, &caller, &activation).await;
         answer.unwrap_or_else(|refused| refused.answer(&activation))
@@ -80,7 +85,7 @@ impl FunctionCalls for Functions {
         mut request: Request<Incoming>,
         id: &NamespacedName,
         caller: &Caller,
-    ) -> Answered {
+    ) -> CallResponse {
         // Workflow runs do not call through hosts, and a proxy on the node would pass as any caller.
         request.headers_mut().remove(beats::TOKEN);
         let activation = activation_id();
@@ -90,7 +95,7 @@ impl FunctionCalls for Functions {
             self.may_call(record, caller, id, request.headers()).await?;
             Ok(self.call((request, caller), (record, &catalog), id, &activation).await)
         };
-        called.await.unwrap_or_else(|refused: Refused| refused.answer(&activation))
+        called.await.unwrap_or_else(|refused: CallError| refused.answer(&activation))
     }
 }
 
@@ -133,7 +138,7 @@ impl Functions {
     }
 
     /// Creates a handler without a loop that follows changes: sleeping functions are not woken.
-    pub fn of_last_known(
+    pub fn from_last_known(
         catalog: watch::Receiver<Arc<Catalog>>,
         own: Option<&Subnet>,
         control: &ControlPlane,
@@ -142,7 +147,7 @@ impl Functions {
         let calls = Calls::new(Timestamp::now());
         calls.follow(newest.functions.iter().map(|(id, found)| (id, &found.value)));
         // The sender is dropped: the addresses stay as they are.
-        let (_, known) = watch::channel(ClusterAddresses::of(&newest, own, control));
+        let (_, known) = watch::channel(ClusterAddresses::from_catalog(&newest, own, control));
         Self { follows: false, ..Self::new(catalog, known, calls, None) }
     }
 
@@ -151,14 +156,14 @@ impl Functions {
         request: Request<Incoming>,
         caller: &Caller,
         activation: &str,
-    ) -> Result<Answered, Refused> {
+    ) -> Result<CallResponse, CallError> {
         if let Some(answer) = self.calls.beats.answer(request.method(), request.uri().path(), activation) {
             return Ok(answer);
         }
         let catalog = Arc::clone(&self.catalog.borrow());
-        let Some(id) = named(request.uri().path()) else {
+        let Some(id) = parse_path(request.uri().path()) else {
             let message = "the path is not /<namespace>/<function>";
-            return Err(Refused::new(StatusCode::NOT_FOUND, "NotFound", message));
+            return Err(CallError::new(StatusCode::NOT_FOUND, "NotFound", message));
         };
         let record = record(&catalog, &id)?;
         self.may_call(record, caller, &id, request.headers()).await?;
@@ -167,7 +172,7 @@ impl Functions {
             Method::GET => Ok(self.state(record, caller, &id, activation)),
             _ => {
                 let message = "POST calls the function, GET says how it is";
-                let refused = Refused::new(StatusCode::METHOD_NOT_ALLOWED, "MethodNotAllowed", message);
+                let refused = CallError::new(StatusCode::METHOD_NOT_ALLOWED, "MethodNotAllowed", message);
                 let mut answer = refused.answer(activation);
                 answer.headers_mut().insert(ALLOW, HeaderValue::from_static("GET, POST"));
                 Ok(answer)
@@ -191,7 +196,7 @@ impl Functions {
         caller: &Caller,
         id: &NamespacedName,
         headers: &HeaderMap,
-    ) -> Result<(), Refused> {
+    ) -> Result<(), CallError> {
         if record.calls.public || self.is_of_cluster(caller) {
             return Ok(());
         }
@@ -202,23 +207,23 @@ impl Functions {
         if !self.follows {
             // The caller may be a reconciler that became leader since then.
             let message = format!("this node's agent does not run, and {address} is not known without it");
-            return Err(Refused::later("CallerUnknown", message));
+            return Err(CallError::retryable("CallerUnknown", message));
         }
         let message = format!(
             "{address} is neither a pod nor a node of this cluster, and function {id} is not public; set `public: true` \
              in its manifest to let everyone call it, or `auth` to let those with a token"
         );
-        Err(Refused::new(StatusCode::FORBIDDEN, "Forbidden", message))
+        Err(CallError::new(StatusCode::FORBIDDEN, "Forbidden", message))
     }
 
     /// Accepts heartbeats of a call whose caller gave a token: a reconciler, or a node, on which one may run. Other
     /// callers must not fill the heartbeat report.
-    pub(super) fn expect(
+    pub(super) fn register_heartbeats(
         &self,
         token: &str,
         caller: &Caller,
         catalog: &Catalog,
-    ) -> Result<Expected, Refused> {
+    ) -> Result<HeartbeatSlot, CallError> {
         let address = address_of(caller);
         if !caller.is_node && !self.known.borrow().has_node(address) {
             // The caller may be a reconciler that became leader a moment ago.
@@ -227,9 +232,9 @@ impl Functions {
                  name it in this agent's --reconciler",
                 beats::TOKEN
             );
-            return Err(Refused::later("CallerUnknown", message));
+            return Err(CallError::retryable("CallerUnknown", message));
         }
-        self.calls.beats.expect(token, self.listen, catalog.own_address)
+        self.calls.beats.register(token, self.listen, catalog.own_address)
     }
 
     async fn call(
@@ -238,10 +243,10 @@ impl Functions {
         (record, catalog): (&FunctionRecord, &Catalog),
         id: &NamespacedName,
         activation: &str,
-    ) -> Answered {
+    ) -> CallResponse {
         let began = Instant::now();
         let wants_timings = request.headers().contains_key(WANTS_TIMINGS);
-        let called = self.make((request, caller), (record, catalog), id, activation).await;
+        let called = self.perform((request, caller), (record, catalog), id, activation).await;
         let called = called.map_err(|refused| match self.is_stranger(record, caller) {
             true => refused.without_details(id),
             false => refused,
@@ -270,26 +275,26 @@ impl Functions {
         answer
     }
 
-    async fn make(
+    async fn perform(
         &self,
         (request, caller): (Request<Incoming>, &Caller),
         (record, catalog): (&FunctionRecord, &Catalog),
         id: &NamespacedName,
         activation: &str,
-    ) -> Result<(call::Answered, Phases), Refused> {
+    ) -> Result<(call::ReplicaAnswer, Phases), CallError> {
         if let Some(most) = catalog.settings.spec.functions.calls_per_minute {
             let counted = self.rates.count(&id.namespace, most, Instant::now());
-            counted.map_err(|seconds| Refused::too_many(&id.namespace, most, seconds))?;
+            counted.map_err(|seconds| CallError::rate_limited(&id.namespace, most, seconds))?;
         }
         if record.replicas.is_empty() && !self.follows {
             let message = "it sleeps, and is woken once this node's agent runs again";
-            return Err(Refused::later("NoReplica", message));
+            return Err(CallError::retryable("NoReplica", message));
         }
         let key = request.headers().get(IDEMPOTENCY_KEY).cloned();
         let token = beats::token(request.headers()).map(str::to_owned);
         let (body, room) = read(request, record.calls.request_body_bytes, &self.budget).await?;
         // Only now: a caller that sends its body slowly must not take the place of others' heartbeats.
-        let beats = token.map(|token| self.expect(&token, caller, catalog)).transpose()?;
+        let beats = token.map(|token| self.register_heartbeats(&token, caller, catalog)).transpose()?;
         let heartbeat = beats.as_ref().map(|expected| expected.url.clone());
         let (calls, client, budget) = (&self.calls, &self.client, &self.budget);
         let call =
@@ -310,7 +315,7 @@ impl Functions {
         caller: &Caller,
         id: &NamespacedName,
         activation: &str,
-    ) -> Answered {
+    ) -> CallResponse {
         let details = (!self.is_stranger(record, caller)).then_some(record);
         let (waiting, in_flight, since_began) = self.calls.state(id);
         let state = match (&record.replicas[..], record.wanted) {
@@ -336,15 +341,15 @@ impl Functions {
     }
 }
 
-fn record<'c>(catalog: &'c Catalog, id: &NamespacedName) -> Result<&'c FunctionRecord, Refused> {
+fn record<'c>(catalog: &'c Catalog, id: &NamespacedName) -> Result<&'c FunctionRecord, CallError> {
     match catalog.functions.get(id) {
         Some(found) => Ok(&found.value),
-        None if catalog.known_from == KnownFrom::Unknown => {
-            Err(Refused::later("NotKnownYet", "this node does not know any functions yet"))
+        None if catalog.known_from == StateOrigin::Unknown => {
+            Err(CallError::retryable("NotKnownYet", "this node does not know any functions yet"))
         }
         None => {
             let message = format!("there is no function {id}");
-            Err(Refused::new(StatusCode::NOT_FOUND, "NotFound", message))
+            Err(CallError::new(StatusCode::NOT_FOUND, "NotFound", message))
         }
     }
 }
@@ -357,7 +362,7 @@ fn address_of(caller: &Caller) -> IpAddr {
 }
 
 /// Parses `/<ns>/<name>`.
-fn named(path: &str) -> Option<NamespacedName> {
+fn parse_path(path: &str) -> Option<NamespacedName> {
     let (namespace, name) = path.strip_prefix('/')?.split_once('/')?;
     let name = name.strip_suffix('/').unwrap_or(name);
     let is_name = |text: &str| !text.is_empty() && !text.contains('/');
@@ -365,10 +370,10 @@ fn named(path: &str) -> Option<NamespacedName> {
 }
 
 /// Reads the body, which must be a JSON object, and reserves its room; an empty body counts as `{}`.
-async fn read(request: Request<Incoming>, most: u64, budget: &Budget) -> Result<(Bytes, Room), Refused> {
+async fn read(request: Request<Incoming>, most: u64, budget: &Budget) -> Result<(Bytes, Room), CallError> {
     let too_large = || {
         let message = format!("the body has more than {most} bytes");
-        Refused::new(StatusCode::PAYLOAD_TOO_LARGE, "BodyTooLarge", message)
+        CallError::new(StatusCode::PAYLOAD_TOO_LARGE, "BodyTooLarge", message)
     };
     let length =
         request.headers().get(CONTENT_LENGTH).and_then(|value| value.to_str().ok()?.parse::<u64>().ok());
@@ -376,7 +381,7 @@ async fn read(request: Request<Incoming>, most: u64, budget: &Budget) -> Result<
         return Err(too_large());
     }
     let bytes = length.unwrap_or(most);
-    let no_room = || Refused::no_room(StatusCode::SERVICE_UNAVAILABLE, bytes);
+    let no_room = || CallError::gateway_full(StatusCode::SERVICE_UNAVAILABLE, bytes);
     let room = budget.room(bytes).await.ok_or_else(no_room)?;
     let mut body = pin!(request.into_body());
     let mut read = BytesMut::new();
@@ -385,10 +390,10 @@ async fn read(request: Request<Incoming>, most: u64, budget: &Budget) -> Result<
         let frame = timeout_at(until, std::future::poll_fn(|cx| body.as_mut().poll_frame(cx))).await;
         let late = |_| {
             let message = format!("the body did not come within {} s", BODY_MAX.as_secs());
-            Refused::new(StatusCode::REQUEST_TIMEOUT, "BodyLate", message)
+            CallError::new(StatusCode::REQUEST_TIMEOUT, "BodyLate", message)
         };
         let Some(frame) = frame.map_err(late)? else { break };
-        let broken = |_| Refused::new(StatusCode::BAD_REQUEST, "BodyBroken", "the body ended early");
+        let broken = |_| CallError::new(StatusCode::BAD_REQUEST, "BodyBroken", "the body ended early");
         if let Ok(data) = frame.map_err(broken)?.into_data() {
             if (read.len() + data.len()) as u64 > most {
                 return Err(too_large());
@@ -402,6 +407,6 @@ async fn read(request: Request<Incoming>, most: u64, budget: &Budget) -> Result<
     let body = read.freeze();
     match is_object(&body).await {
         true => Ok((body, room)),
-        false => Err(Refused::new(StatusCode::BAD_REQUEST, "NotAnObject", "the body is not a JSON object")),
+        false => Err(CallError::new(StatusCode::BAD_REQUEST, "NotAnObject", "the body is not a JSON object")),
     }
 }

@@ -112,7 +112,7 @@ async fn serve(functions: Functions, listeners: mpsc::Receiver<TcpListener>, shu
 }
 
 /// Serves callers without a loop, at the socket inherited from an agent that ended.
-pub async fn serve_held(
+pub async fn serve_inherited(
     functions: Functions,
     handover: Handover,
     at: SocketAddr,
@@ -142,7 +142,7 @@ impl Loop for FunctionsLoop {
     }
 
     async fn observe(&mut self) -> Result<Observation<Observed>, LoopError> {
-        Ok(Observation::Ready(self.look()))
+        Ok(Observation::Ready(self.read_inputs()))
     }
 
     fn plan(observed: &Observed, _now: Timestamp) -> FunctionsPlan {
@@ -218,7 +218,7 @@ impl FunctionsLoop {
 // Observes the catalog, the cluster's addresses and the current listener.
 
 impl FunctionsLoop {
-    fn look(&mut self) -> Observed {
+    fn read_inputs(&mut self) -> Observed {
         Observed {
             wanted: self.listen,
             listens: self.listens,

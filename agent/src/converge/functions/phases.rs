@@ -105,7 +105,7 @@ pub(super) struct Failures(Vec<CallFailure>);
 impl Failures {
     /// Adds a failure of this type and message.
     pub(super) fn add(&mut self, (kind, message): (&str, &str), now: Timestamp) {
-        let (kind, message) = (start_of(kind, FAILURE_BYTES.0), start_of(message, FAILURE_BYTES.1));
+        let (kind, message) = (truncated(kind, FAILURE_BYTES.0), truncated(message, FAILURE_BYTES.1));
         let is_alike = |one: &CallFailure| (one.kind.as_str(), one.message.as_str()) == (kind, message);
         let before = self.0.iter().position(is_alike).map(|at| self.0.remove(at));
         let count = before.map_or(0, |before| before.count) + 1;
@@ -129,7 +129,7 @@ pub(super) fn error_in(body: &[u8]) -> (String, String) {
     (part("type", "Error"), part("message", ""))
 }
 
-fn start_of(text: &str, most: usize) -> &str {
+fn truncated(text: &str, most: usize) -> &str {
     let end = (0..=most.min(text.len())).rev().find(|at| text.is_char_boundary(*at));
     &text[..end.unwrap_or_default()]
 }

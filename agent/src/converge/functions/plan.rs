@@ -39,7 +39,8 @@ impl Plan for FunctionsPlan {
 }
 
 pub(super) fn plan(observed: &Observed) -> FunctionsPlan {
-    let known = ClusterAddresses::of(&observed.catalog, observed.subnet.as_ref(), &observed.control);
+    let known =
+        ClusterAddresses::from_catalog(&observed.catalog, observed.subnet.as_ref(), &observed.control);
     let is_same = |former: &Arc<Catalog>| former.functions.ptr_eq(&observed.catalog.functions);
     FunctionsPlan {
         listen: (observed.listens != Some(observed.wanted)).then_some(observed.wanted),

@@ -16,13 +16,13 @@ pub const SHUNNED: Duration = Duration::from_secs(5);
 /// State of each endpoint.
 #[derive(Debug, Default)]
 struct Book {
-    endpoints: HashMap<SocketAddr, Entry>,
+    endpoints: HashMap<SocketAddr, EndpointLoad>,
     /// Number of picks.
     turn: u64,
 }
 
 #[derive(Debug, Default, Clone, Copy)]
-struct Entry {
+struct EndpointLoad {
     in_flight: u32,
     /// [`Book::turn`] at the last pick.
     picked: u64,

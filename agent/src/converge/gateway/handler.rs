@@ -9,12 +9,12 @@ use hyper::{Method, Request, StatusCode};
 use tokio::sync::watch;
 
 use super::balance::InFlight;
-use super::proxy::{Answered, Proxy, Refusal, Target};
+use super::proxy::{Proxy, ProxyResponse, Refusal, Target};
 use super::route::{NotFound, Route, Table};
-use super::shares::{Leads, Turns};
+use super::shares::{Destination, Turns};
 use crate::converge::shared::function_calls::FunctionCalls;
-use crate::http::body::Holding;
-use crate::http::plain::{Begun, PlainTarget};
+use crate::http::body::GuardedBody;
+use crate::http::plain::{PlainTarget, StartedRequest};
 use crate::http::server::{Caller, Handler};
 
 /// Routes by host and path.
@@ -30,7 +30,7 @@ pub(super) struct Router {
 }
 
 impl Handler for Router {
-    type Held = InFlight;
+    type ResponseGuard = InFlight;
 
     fn plain_target(&self, host: &str, path: &str, caller: &Caller) -> Option<PlainTarget<InFlight>> {
         let table = self.table.borrow();
@@ -42,8 +42,8 @@ impl Handler for Router {
         &self,
         request: Request<Incoming>,
         caller: Caller,
-        begun: Option<Begun<InFlight>>,
-    ) -> Answered {
+        begun: Option<StartedRequest<InFlight>>,
+    ) -> ProxyResponse {
         let table = Arc::clone(&self.table.borrow());
         let (method, uri) = (request.method().clone(), request.uri().clone());
         let answer = self.answer(&table, request, &caller, begun).await;
@@ -60,8 +60,8 @@ impl Router {
         table: &Table,
         request: Request<Incoming>,
         caller: &Caller,
-        begun: Option<Begun<InFlight>>,
-    ) -> Result<Answered, Refusal> {
+        begun: Option<StartedRequest<InFlight>>,
+    ) -> Result<ProxyResponse, Refusal> {
         if request.method() == Method::CONNECT {
             let why = "the gateway makes no connections for clients";
             return Err(Refusal::new(StatusCode::METHOD_NOT_ALLOWED, why));
@@ -78,12 +78,14 @@ impl Router {
         let route = table.find(named, path).map_err(|what| not_found(what, named, path))?;
         let leads = route.shares.pick(request.headers(), &self.turns);
         let endpoints = match leads.ok_or_else(|| not_found(NotFound::Path, named, path))? {
-            Leads::To(endpoints) => endpoints,
-            Leads::Function(id) => {
+            Destination::Endpoints(endpoints) => endpoints,
+            Destination::Function(id) => {
                 let answer = self.functions.call_through_host(request, id, caller).await;
-                return Ok(answer.map(|body| Holding::new(body.into_body(), None)));
+                return Ok(answer.map(|body| GuardedBody::new(body.into_body(), None)));
             }
-            Leads::Nowhere(why) => return Err(Refusal::new(StatusCode::SERVICE_UNAVAILABLE, why.clone())),
+            Destination::Unavailable(why) => {
+                return Err(Refusal::new(StatusCode::SERVICE_UNAVAILABLE, why.clone()));
+            }
         };
         let rewritten = Route::rewritten(route, path);
         let target = Target { endpoints, path: rewritten.as_deref(), host: &host };

@@ -102,7 +102,7 @@ impl Loop for GatewayLoop {
 
     async fn observe(&mut self) -> Result<Observation<Observed>, LoopError> {
         let why = "this node has no range of services yet; the nodes controller assigns one";
-        Ok(self.look().map_or_else(|| Observation::NotReady(why.to_owned()), Observation::Ready))
+        Ok(self.read_inputs().map_or_else(|| Observation::NotReady(why.to_owned()), Observation::Ready))
     }
 
     fn plan(observed: &Observed, _now: Timestamp) -> GatewayPlan {
@@ -190,7 +190,7 @@ fn cannot_listen(at: SocketAddr, error: &io::Error) -> String {
 
 impl GatewayLoop {
     /// Returns `None` before the node has a range.
-    fn look(&mut self) -> Option<Observed> {
+    fn read_inputs(&mut self) -> Option<Observed> {
         let service_cidr = self.subnet.borrow_and_update().as_ref()?.service_cidr;
         Some(Observed {
             node: self.node.clone(),

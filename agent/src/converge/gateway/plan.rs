@@ -53,8 +53,9 @@ pub(super) fn plan(observed: &Observed) -> GatewayPlan {
         };
         Listen { at, why }
     });
-    let current = observed.routed.as_ref().is_some_and(|routed| route::same(routed, &observed.catalog));
-    let table = (!current).then(|| Arc::new(Table::of(&observed.catalog, &observed.node)));
+    let current =
+        observed.routed.as_ref().is_some_and(|routed| route::yields_same_table(routed, &observed.catalog));
+    let table = (!current).then(|| Arc::new(Table::from_catalog(&observed.catalog, &observed.node)));
     GatewayPlan { listen, table }
 }
 

@@ -22,10 +22,10 @@ use tokio_util::task::TaskTracker;
 
 use super::balance::{Balancer, InFlight};
 use super::headers;
-use crate::http::body::{Answer, Holding};
+use crate::http::body::{Answer, GuardedBody};
 use crate::http::client::Options;
-use crate::http::client::{Driven, Pool, SendError};
-use crate::http::plain::{Begun, PlainPool, PlainTarget};
+use crate::http::client::{DrivenBody, Pool, SendError};
+use crate::http::plain::{PlainPool, PlainTarget, StartedRequest};
 use crate::http::server;
 use crate::http::server::Caller;
 use crate::http::server::Limits;
@@ -36,7 +36,7 @@ use crate::http::upload::{Progress, Upload, WaitsFor};
 const SMALL_BODY: u64 = 16 * 1024;
 
 /// Response of the handler.
-pub type Answered = Response<Holding<Answer, InFlight>>;
+pub type ProxyResponse = Response<GuardedBody<Answer, InFlight>>;
 
 /// Destination of a request.
 #[derive(Debug, Clone, Copy)]
@@ -62,9 +62,9 @@ impl Refusal {
     }
 
     /// Converts the refusal to an HTTP response.
-    pub fn answer(&self) -> Answered {
+    pub fn answer(&self) -> ProxyResponse {
         let words = Answer::words(format!("{}: {}\n", self.status, self.why));
-        let mut response = Response::new(Holding::new(words, None));
+        let mut response = Response::new(GuardedBody::new(words, None));
         *response.status_mut() = self.status;
         // The message may contain text from the client: no browser must render it as a page.
         let plain = HeaderValue::from_static("text/plain; charset=utf-8");
@@ -75,18 +75,18 @@ impl Refusal {
 }
 
 /// Reason why an attempt failed.
-enum Failed {
+enum AttemptError {
     Connection(SendError),
-    Rested(WaitsFor),
+    Stalled(WaitsFor),
 }
 
-impl Failed {
+impl AttemptError {
     /// True if the endpoint, or the route to it, seems to be gone.
     fn is_unreachable(&self) -> bool {
         match self {
-            Failed::Connection(SendError::Connect(_)) => true,
-            Failed::Connection(SendError::Exchange(error)) => is_gone(error),
-            Failed::Rested(_) => false,
+            AttemptError::Connection(SendError::Connect(_)) => true,
+            AttemptError::Connection(SendError::Exchange(error)) => is_gone(error),
+            AttemptError::Stalled(_) => false,
         }
     }
 }
@@ -195,8 +195,8 @@ impl Proxy {
         mut request: Request<Incoming>,
         caller: &Caller,
         target: Target<'_>,
-        mut begun: Option<Begun<InFlight>>,
-    ) -> Result<Answered, Refusal> {
+        mut begun: Option<StartedRequest<InFlight>>,
+    ) -> Result<ProxyResponse, Refusal> {
         let upgrade = headers::upgrade(request.headers()).map(|_| hyper::upgrade::on(&mut request));
         let (head, body) = request.into_parts();
         let who = headers::Client { address: &caller.address_header, is_node: caller.is_node };
@@ -229,7 +229,7 @@ impl Proxy {
             let failed = match self.answer(sent, &progress).await {
                 Ok(response) => {
                     let is_sending = !progress.has_ended();
-                    return self.pass_back(response, is_sending, (upgrade, place), caller);
+                    return self.respond(response, is_sending, (upgrade, place), caller);
                 }
                 Err(failed) => failed,
             };
@@ -238,7 +238,7 @@ impl Proxy {
             }
             let unread = progress.take_back();
             match (unread, except) {
-                (Some(body), None) if may_go_to_another(&failed, &head.method, target, address) => {
+                (Some(body), None) if can_retry_elsewhere(&failed, &head.method, target, address) => {
                     (upload, except) = (body, Some(address));
                 }
                 _ => return Err(refusal(&failed, address)),
@@ -249,15 +249,15 @@ impl Proxy {
     /// Waits for the head of the response as long as data flows.
     async fn answer(
         &self,
-        mut sent: Pin<&mut impl Future<Output = Result<Response<Driven>, SendError>>>,
+        mut sent: Pin<&mut impl Future<Output = Result<Response<DrivenBody>, SendError>>>,
         progress: &Progress,
-    ) -> Result<Response<Driven>, Failed> {
+    ) -> Result<Response<DrivenBody>, AttemptError> {
         loop {
             let (since, _) = progress.resting();
             match timeout_at(since + self.limits.answer, &mut sent).await {
-                Ok(answered) => return answered.map_err(Failed::Connection),
+                Ok(answered) => return answered.map_err(AttemptError::Connection),
                 Err(_) if progress.resting().0 > since => {}
-                Err(_) => return Err(Failed::Rested(progress.resting().1)),
+                Err(_) => return Err(AttemptError::Stalled(progress.resting().1)),
             }
         }
     }
@@ -266,13 +266,13 @@ impl Proxy {
         &self.pools[caller.core % self.pools.len()]
     }
 
-    fn pass_back(
+    fn respond(
         &self,
-        mut response: Response<Driven>,
+        mut response: Response<DrivenBody>,
         is_sending: bool,
         (upgrade, place): (Option<OnUpgrade>, InFlight),
         caller: &Caller,
-    ) -> Result<Answered, Refusal> {
+    ) -> Result<ProxyResponse, Refusal> {
         let switches = response.status() == StatusCode::SWITCHING_PROTOCOLS;
         headers::to_client(response.headers_mut(), switches);
         *response.version_mut() = Version::HTTP_11;
@@ -283,7 +283,7 @@ impl Proxy {
                 let cut = self.cut.clone();
                 self.tunnels.spawn(async move { cut.run_until_cancelled(driver).await });
             }
-            return Ok(response.map(|body| Holding::new(Answer::Endpoint(body), Some(place))));
+            return Ok(response.map(|body| GuardedBody::new(Answer::Endpoint(body), Some(place))));
         }
         let Some(client) = upgrade else {
             let why = format!("{} switches protocols without a request to", place.address());
@@ -304,14 +304,19 @@ impl Proxy {
             }
             drop(held);
         });
-        Ok(response.map(|body| Holding::new(Answer::Endpoint(body), None)))
+        Ok(response.map(|body| GuardedBody::new(Answer::Endpoint(body), None)))
     }
 }
 
 /// True if the request may be sent to another endpoint. Without a connection nothing was sent; otherwise only an
 /// idempotent method may be repeated, as the endpoint may have executed it before the connection broke.
-fn may_go_to_another(failed: &Failed, method: &Method, target: Target<'_>, tried: SocketAddr) -> bool {
-    let Failed::Connection(error) = failed else { return false };
+fn can_retry_elsewhere(
+    failed: &AttemptError,
+    method: &Method,
+    target: Target<'_>,
+    tried: SocketAddr,
+) -> bool {
+    let AttemptError::Connection(error) = failed else { return false };
     // An endpoint that merely closed a kept-alive connection can be tried again.
     let can_be_reached = !failed.is_unreachable() || target.endpoints.iter().any(|other| *other != tried);
     can_be_reached && (matches!(error, SendError::Connect(_)) || method.is_idempotent())
@@ -358,21 +363,21 @@ fn request_to(path: &PathAndQuery, method: &Method, headers: HeaderMap, body: Up
     request
 }
 
-fn refusal(failed: &Failed, address: SocketAddr) -> Refusal {
+fn refusal(failed: &AttemptError, address: SocketAddr) -> Refusal {
     match failed {
-        Failed::Connection(error @ SendError::Connect(_)) => {
+        AttemptError::Connection(error @ SendError::Connect(_)) => {
             let why = format!("cannot connect to {address}: {}", error_chain(error));
             Refusal::new(StatusCode::BAD_GATEWAY, why)
         }
-        Failed::Connection(error) => {
+        AttemptError::Connection(error) => {
             let why = format!("{address} did not answer: {}", error_chain(error));
             Refusal::new(StatusCode::BAD_GATEWAY, why)
         }
-        Failed::Rested(WaitsFor::Endpoint) => {
+        AttemptError::Stalled(WaitsFor::Endpoint) => {
             let why = format!("{address} did not answer in time");
             Refusal::new(StatusCode::GATEWAY_TIMEOUT, why)
         }
-        Failed::Rested(WaitsFor::Client) => {
+        AttemptError::Stalled(WaitsFor::Client) => {
             Refusal::new(StatusCode::REQUEST_TIMEOUT, "the rest of the body did not come in time")
         }
     }

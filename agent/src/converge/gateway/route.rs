@@ -11,9 +11,9 @@ use schema::kinds::pod::Protocol;
 use schema::meta::NamespacedName;
 use schema::records::{BackendRecord, BackendTarget, Endpoint, PathRecord, ServicePortRecord, ServiceRecord};
 
-use super::shares::{Backend, Leads, Shares};
+use super::shares::{Backend, Destination, Shares};
 use crate::catalog::Catalog;
-use crate::desired::KnownFrom;
+use crate::desired::StateOrigin;
 
 /// Routing table of hosts and paths.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -43,7 +43,7 @@ pub enum NotFound {
 
 impl Table {
     /// Builds the table of a catalog for the gateway of `node`.
-    pub fn of(catalog: &Catalog, node: &str) -> Self {
+    pub fn from_catalog(catalog: &Catalog, node: &str) -> Self {
         let mut hosts: BTreeMap<String, Vec<Route>> = BTreeMap::new();
         for (id, record) in &catalog.routes {
             let routes = hosts.entry(name(&record.value.host).into_owned()).or_default();
@@ -58,7 +58,7 @@ impl Table {
         for routes in hosts.values_mut() {
             routes.sort_by(|a, b| (b.prefix.len(), &a.prefix).cmp(&(a.prefix.len(), &b.prefix)));
         }
-        Self { known: catalog.known_from != KnownFrom::Unknown, hosts }
+        Self { known: catalog.known_from != StateOrigin::Unknown, hosts }
     }
 
     /// Finds the longest path of `host` that is equal to `path` or a parent of it.
@@ -74,8 +74,8 @@ impl Table {
     pub fn endpoints(&self) -> BTreeSet<SocketAddr> {
         let routes = self.hosts.values().flatten();
         let endpoints = routes.flat_map(|route| route.shares.leads()).filter_map(|leads| match leads {
-            Leads::To(endpoints) => Some(endpoints.iter().copied()),
-            Leads::Function(_) | Leads::Nowhere(_) => None,
+            Destination::Endpoints(endpoints) => Some(endpoints.iter().copied()),
+            Destination::Function(_) | Destination::Unavailable(_) => None,
         });
         endpoints.flatten().collect()
     }
@@ -132,9 +132,9 @@ fn route(catalog: &Catalog, node: &str, id: &NamespacedName, path: &PathRecord) 
     Route { prefix, rewrite: path.rewrite.clone(), shares }
 }
 
-fn leads(catalog: &Catalog, node: &str, id: &NamespacedName, backend: &BackendRecord) -> Leads {
+fn leads(catalog: &Catalog, node: &str, id: &NamespacedName, backend: &BackendRecord) -> Destination {
     if let Some(why) = &backend.broken {
-        return Leads::Nowhere(why.clone());
+        return Destination::Unavailable(why.clone());
     }
     match &backend.to {
         BackendTarget::Service { service, port } => {
@@ -142,24 +142,24 @@ fn leads(catalog: &Catalog, node: &str, id: &NamespacedName, backend: &BackendRe
             leads_to_service(catalog, node, &service, *port)
         }
         BackendTarget::Function { function } => {
-            Leads::Function(NamespacedName::new(id.namespace.as_str(), function.as_str()))
+            Destination::Function(NamespacedName::new(id.namespace.as_str(), function.as_str()))
         }
     }
 }
 
-fn leads_to_service(catalog: &Catalog, node: &str, service: &NamespacedName, port: u16) -> Leads {
+fn leads_to_service(catalog: &Catalog, node: &str, service: &NamespacedName, port: u16) -> Destination {
     let said = format!("service {service}");
     let Some(record) = catalog.services.get(service).map(|versioned| &versioned.value) else {
-        return Leads::Nowhere(format!("this node does not know {said}"));
+        return Destination::Unavailable(format!("this node does not know {said}"));
     };
     let wanted =
         |(_, found): &(usize, &ServicePortRecord)| found.port == port && found.protocol == Protocol::Tcp;
     let Some((index, _)) = record.ports.iter().enumerate().find(wanted) else {
-        return Leads::Nowhere(format!("{said} has no TCP port {port}"));
+        return Destination::Unavailable(format!("{said} has no TCP port {port}"));
     };
     let mut local = record.endpoints.iter().filter(|e| !record.internal_local || is_on(e, node)).peekable();
     if local.peek().is_none() {
-        return Leads::Nowhere(none_ready(&said, record));
+        return Destination::Unavailable(none_ready(&said, record));
     }
     let endpoints: BTreeSet<SocketAddr> = local
         .filter_map(|endpoint| match endpoint.ports.get(index) {
@@ -168,8 +168,8 @@ fn leads_to_service(catalog: &Catalog, node: &str, service: &NamespacedName, por
         })
         .collect();
     match endpoints.is_empty() {
-        true => Leads::Nowhere(format!("no endpoint of {said} has its port {port}")),
-        false => Leads::To(endpoints.into_iter().collect()),
+        true => Destination::Unavailable(format!("no endpoint of {said} has its port {port}")),
+        false => Destination::Endpoints(endpoints.into_iter().collect()),
     }
 }
 
@@ -188,6 +188,6 @@ fn none_ready(said: &str, record: &ServiceRecord) -> String {
 }
 
 /// True if two catalogs yield the same table: none of its inputs has changed.
-pub fn same(a: &Catalog, b: &Catalog) -> bool {
+pub fn yields_same_table(a: &Catalog, b: &Catalog) -> bool {
     a.known_from == b.known_from && a.services.ptr_eq(&b.services) && a.routes.ptr_eq(&b.routes)
 }

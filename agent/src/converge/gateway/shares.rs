@@ -13,7 +13,7 @@ use std::sync::{Arc, Mutex};
 use hyper::HeaderMap;
 use hyper::header::COOKIE;
 use schema::control::lock;
-use schema::kinds::dns::Sticky;
+use schema::kinds::dns::StickyKey;
 use schema::meta::NamespacedName;
 use sha2::{Digest as _, Sha256};
 
@@ -22,11 +22,11 @@ const GOLDEN: u64 = 0x9E37_79B9_7F4A_7C15;
 
 /// Destination of a backend.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Leads {
+pub enum Destination {
     /// Endpoints to choose from, sorted and never empty.
-    To(Arc<[SocketAddr]>),
+    Endpoints(Arc<[SocketAddr]>),
     Function(NamespacedName),
-    Nowhere(String),
+    Unavailable(String),
 }
 
 /// Backends of a path.
@@ -34,7 +34,7 @@ pub enum Leads {
 pub struct Shares {
     /// Groups with headers first, in the order of the manifest.
     groups: Vec<Group>,
-    sticky: Option<Sticky>,
+    sticky: Option<StickyKey>,
 }
 
 /// Backends with the same headers.
@@ -52,7 +52,7 @@ struct Group {
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Member {
     weight: u32,
-    leads: Leads,
+    leads: Destination,
 }
 
 /// A backend before grouping.
@@ -60,13 +60,13 @@ struct Member {
 pub struct Backend {
     pub weight: u32,
     pub headers: BTreeMap<String, String>,
-    pub leads: Leads,
+    pub leads: Destination,
 }
 
 impl Shares {
     /// Creates the shares of the path that `key` names. A backend that leads nowhere leaves its share to the others
     /// with the same headers.
-    pub fn new(key: &str, backends: Vec<Backend>, sticky: Option<Sticky>) -> Self {
+    pub fn new(key: &str, backends: Vec<Backend>, sticky: Option<StickyKey>) -> Self {
         let mut groups: Vec<Group> = Vec::new();
         for backend in backends {
             let member = Member { weight: backend.weight, leads: backend.leads };
@@ -81,7 +81,8 @@ impl Shares {
             }
         }
         for group in &mut groups {
-            let serves = |member: &Member| member.weight > 0 && !matches!(member.leads, Leads::Nowhere(_));
+            let serves =
+                |member: &Member| member.weight > 0 && !matches!(member.leads, Destination::Unavailable(_));
             if group.members.iter().any(serves) {
                 group.members.retain(serves);
             }
@@ -92,7 +93,7 @@ impl Shares {
     }
 
     /// Returns the destination of a request with these headers; `None` if no backend takes it.
-    pub fn pick(&self, headers: &HeaderMap, turns: &Turns) -> Option<&Leads> {
+    pub fn pick(&self, headers: &HeaderMap, turns: &Turns) -> Option<&Destination> {
         let has = |(name, value): (&String, &String)| {
             headers.get_all(name.as_str()).iter().any(|sent| sent.as_bytes() == value.as_bytes())
         };
@@ -100,7 +101,7 @@ impl Shares {
         if let [only] = &group.members[..] {
             return Some(&only.leads);
         }
-        let kept = self.sticky.as_ref().and_then(|sticky| value(sticky, headers));
+        let kept = self.sticky.as_ref().and_then(|sticky| sticky_value(sticky, headers));
         let point = kept.map_or_else(|| turns.next(&group.key), point_of);
         group.at(point)
     }
@@ -109,7 +110,7 @@ impl Shares {
     pub fn sole_endpoints(&self) -> Option<&Arc<[SocketAddr]>> {
         match &self.groups[..] {
             [group] if group.headers.is_empty() => match &group.members[..] {
-                [Member { leads: Leads::To(endpoints), .. }] => Some(endpoints),
+                [Member { leads: Destination::Endpoints(endpoints), .. }] => Some(endpoints),
                 _ => None,
             },
             _ => None,
@@ -117,7 +118,7 @@ impl Shares {
     }
 
     /// Returns all possible destinations.
-    pub fn leads(&self) -> impl Iterator<Item = &Leads> {
+    pub fn leads(&self) -> impl Iterator<Item = &Destination> {
         self.groups.iter().flat_map(|group| group.members.iter().map(|member| &member.leads))
     }
 
@@ -130,7 +131,7 @@ impl Shares {
 
 impl Group {
     /// Returns the member whose share contains the point, of the range from 0 to 2^64.
-    fn at(&self, point: u64) -> Option<&Leads> {
+    fn at(&self, point: u64) -> Option<&Destination> {
         let place = (u128::from(point) * u128::from(self.total)) >> 64;
         let mut end = 0;
         let found = self.members.iter().find(|member| {
@@ -142,7 +143,7 @@ impl Group {
 }
 
 /// Returns the request's sticky value, if any.
-fn value<'h>(sticky: &Sticky, headers: &'h HeaderMap) -> Option<&'h [u8]> {
+fn sticky_value<'h>(sticky: &StickyKey, headers: &'h HeaderMap) -> Option<&'h [u8]> {
     if let Some(name) = &sticky.header {
         return headers.get(name.as_str()).map(|value| value.as_bytes());
     }

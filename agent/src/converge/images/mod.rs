@@ -18,7 +18,7 @@ use schema::meta::NamespacedName;
 use schema::records::EventType;
 use schema::store::events::{EventDraft, EventRecorder};
 
-use super::shared::image_store::{BegunPulls, ImageBook};
+use super::shared::image_store::{ImageBook, PendingPulls};
 use crate::worlds::docker::{Docker, DockerError};
 use crate::worlds::host::Disk;
 use plan::{ImagesPlan, Observed, Removal};
@@ -48,7 +48,7 @@ impl ImagesLoop {
 
     fn record_event(&self, kind: EventType, reason: &str, message: String) {
         let node = NamespacedName::new("", &self.deps.node);
-        self.deps.events.record(EventDraft::of(kind, Kind::Node, &node, reason, message));
+        self.deps.events.record(EventDraft::about(kind, Kind::Node, &node, reason, message));
     }
 }
 
@@ -56,26 +56,26 @@ impl ImagesLoop {
 impl Loop for ImagesLoop {
     type Observed = Observed;
     type Plan = ImagesPlan;
-    type Outcome = Outcome;
+    type Outcome = ImagesOutcome;
 
     fn name(&self) -> &'static str {
         "images"
     }
 
     async fn observe(&mut self) -> Result<Observation<Observed>, LoopError> {
-        self.look().await.map(Observation::Ready)
+        self.gather().await.map(Observation::Ready)
     }
 
     fn plan(observed: &Observed, now: Timestamp) -> ImagesPlan {
         plan::plan(observed, now)
     }
 
-    async fn act(&mut self, observed: &Observed, plan: ImagesPlan) -> Outcome {
+    async fn act(&mut self, observed: &Observed, plan: ImagesPlan) -> ImagesOutcome {
         tracing::debug!(why = %plan.why, remove = plan.remove.len(), keep = ?plan.keep, "images");
-        self.carry_out(plan, &observed.cut_off, Timestamp::now()).await
+        self.carry_out(plan, &observed.interrupted, Timestamp::now()).await
     }
 
-    async fn report(&mut self, observed: Observed, outcome: Outcome) -> Result<Next, LoopError> {
+    async fn report(&mut self, observed: Observed, outcome: ImagesOutcome) -> Result<Next, LoopError> {
         let percent = observed.disk.percent();
         if !outcome.removed.is_empty() {
             let names: Vec<&str> = outcome.removed.iter().map(|(name, _)| name.as_str()).collect();
@@ -88,7 +88,7 @@ impl Loop for ImagesLoop {
             tracing::info!("{message}");
             self.record_event(EventType::Normal, "FreedImages", message);
         }
-        if outcome.too_little || !outcome.failures.is_empty() {
+        if outcome.is_insufficient || !outcome.failures.is_empty() {
             let why = match outcome.failures.first() {
                 Some(failure) => failure.clone(),
                 None => "every other image that Minik8s pulled is in use; remove images of others or files, or give Docker more room".to_owned(),
@@ -108,18 +108,18 @@ impl Loop for ImagesLoop {
 
 /// Outcome of a plan.
 #[derive(Debug, Default)]
-pub struct Outcome {
+pub struct ImagesOutcome {
     /// Names of the removed images, and the bytes that they took.
     pub removed: Vec<(String, u64)>,
     pub failures: Vec<String>,
     /// True if the rest of the images is in use: a problem of the disk, not of Docker.
-    pub too_little: bool,
+    pub is_insufficient: bool,
 }
 
 impl ImagesLoop {
-    async fn carry_out(&self, mut plan: ImagesPlan, cut_off: &BegunPulls, now: Timestamp) -> Outcome {
-        self.deps.book.note_cut_off(&plan.brought, cut_off).await;
-        let mut outcome = Outcome { too_little: plan.too_little, ..Outcome::default() };
+    async fn carry_out(&self, mut plan: ImagesPlan, cut_off: &PendingPulls, now: Timestamp) -> ImagesOutcome {
+        self.deps.book.resolve_interrupted(&plan.brought, cut_off).await;
+        let mut outcome = ImagesOutcome { is_insufficient: plan.is_insufficient, ..ImagesOutcome::default() };
         for removal in &plan.remove {
             match self.remove(removal).await {
                 Ok(()) => {
@@ -132,7 +132,7 @@ impl ImagesLoop {
                 }
             }
         }
-        self.deps.book.note_seen(&plan.used, &plan.gone, now).await;
+        self.deps.book.note_usage(&plan.used, &plan.gone, now).await;
         outcome
     }
 
@@ -147,7 +147,7 @@ impl ImagesLoop {
 // Observes Docker's disk, its images and the containers that use them.
 
 impl ImagesLoop {
-    async fn look(&mut self) -> Result<Observed, LoopError> {
+    async fn gather(&mut self) -> Result<Observed, LoopError> {
         let root = match &self.data_root {
             Some(root) => root.clone(),
             None => {
@@ -162,7 +162,7 @@ impl ImagesLoop {
         })?;
         let list = |e| LoopError::new("cannot list the images", e);
         // Before the images: those of these pulls are then in the listing.
-        let cut_off = self.deps.book.cut_off();
+        let cut_off = self.deps.book.interrupted_pulls();
         let images = self.deps.docker.images().await.map_err(list)?;
         // After the images: a container created in between counts.
         let in_use = self.deps.docker.images_in_use().await.map_err(list)?;
@@ -173,7 +173,7 @@ impl ImagesLoop {
             in_use,
             wanted: self.deps.book.wanted(),
             pulled: self.deps.book.images(),
-            cut_off,
+            interrupted: cut_off,
         })
     }
 }

@@ -6,7 +6,7 @@ use std::fmt;
 
 use jiff::{SignedDuration, Timestamp};
 
-use crate::converge::shared::image_store::{BegunPulls, PulledImages};
+use crate::converge::shared::image_store::{PendingPulls, PulledImages};
 use crate::worlds::docker::StoredImage;
 use crate::worlds::docker::reference::ImageName;
 use crate::worlds::host::DiskUsage;
@@ -35,7 +35,7 @@ pub struct Observed {
     pub wanted: Option<BTreeSet<String>>,
     pub pulled: PulledImages,
     /// Interrupted pulls, such as by an agent that ended.
-    pub cut_off: BegunPulls,
+    pub interrupted: PendingPulls,
 }
 
 /// An image to remove.
@@ -50,7 +50,7 @@ pub struct Removal {
 
 /// Reason why an image pulled by Minik8s stays.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Keep {
+pub enum KeepReason {
     InUse,
     Wanted,
     Young,
@@ -90,13 +90,13 @@ pub struct ImagesPlan {
     pub why: CollectReason,
     pub remove: Vec<Removal>,
     /// Images pulled by Minik8s that stay, with the reason; only when the disk is full.
-    pub keep: Vec<(String, Keep)>,
+    pub keep: Vec<(String, KeepReason)>,
     pub used: BTreeSet<String>,
     pub gone: BTreeSet<String>,
     /// Content id and reference of images that came with interrupted pulls: they are ours.
     pub brought: Vec<(String, String)>,
     /// True if everything in `remove` frees less than it should.
-    pub too_little: bool,
+    pub is_insufficient: bool,
 }
 
 impl schema::control::Plan for ImagesPlan {
@@ -115,8 +115,8 @@ pub fn plan(observed: &Observed, now: Timestamp) -> ImagesPlan {
         keep: Vec::new(),
         used: ours.clone().filter(|id| observed.in_use.contains(*id)).cloned().collect(),
         gone: ours.filter(|id| !here.contains(id.as_str())).cloned().collect(),
-        brought: brought(observed),
-        too_little: false,
+        brought: recovered(observed),
+        is_insufficient: false,
     };
     let (CollectReason::Full(to_free), Some(wanted)) = (&plan.why, &observed.wanted) else { return plan };
     let wanted: BTreeSet<ImageName> = wanted.iter().map(|reference| ImageName::parse(reference)).collect();
@@ -132,20 +132,20 @@ pub fn plan(observed: &Observed, now: Timestamp) -> ImagesPlan {
     let mut freed: u64 = 0;
     for (_, image) in candidates {
         if freed >= *to_free {
-            plan.keep.push((image.id.clone(), Keep::NotNeeded));
+            plan.keep.push((image.id.clone(), KeepReason::NotNeeded));
             continue;
         }
         freed = freed.saturating_add(image.size_bytes);
         let references = if image.tags.is_empty() { vec![image.id.clone()] } else { image.tags.clone() };
         plan.remove.push(Removal { id: image.id.clone(), references, size_bytes: image.size_bytes });
     }
-    plan.too_little = freed < *to_free;
+    plan.is_insufficient = freed < *to_free;
     plan
 }
 
 /// Returns images with a name that was being pulled, which were not on the node before under any name.
-fn brought(observed: &Observed) -> Vec<(String, String)> {
-    let found = observed.cut_off.iter().flat_map(|(reference, there)| {
+fn recovered(observed: &Observed) -> Vec<(String, String)> {
+    let found = observed.interrupted.iter().flat_map(|(reference, there)| {
         let wanted = ImageName::parse(reference);
         let of_name = move |image: &&StoredImage| {
             image.tags.iter().chain(&image.digests).any(|name| ImageName::parse(name) == wanted)
@@ -177,21 +177,21 @@ fn keep(
     image: &StoredImage,
     wanted: &BTreeSet<ImageName>,
     now: Timestamp,
-) -> Option<Keep> {
+) -> Option<KeepReason> {
     let pulled = observed.pulled.get(&image.id)?;
     let names = || image.tags.iter().chain(&image.digests).map(|name| ImageName::parse(name));
     let pulled_as: BTreeSet<ImageName> = pulled.references.iter().map(|r| ImageName::parse(r)).collect();
     let is_pause = |tag: &String| tag.rsplit_once(':').is_some_and(|(name, _)| name == IMAGE_REPOSITORY);
     if image.tags.iter().any(is_pause) {
-        Some(Keep::Pause)
+        Some(KeepReason::Pause)
     } else if observed.in_use.contains(&image.id) {
-        Some(Keep::InUse)
+        Some(KeepReason::InUse)
     } else if names().any(|name| wanted.contains(&name)) {
-        Some(Keep::Wanted)
+        Some(KeepReason::Wanted)
     } else if image.tags.iter().any(|tag| !pulled_as.contains(&ImageName::parse(tag))) {
-        Some(Keep::NamedByOthers)
+        Some(KeepReason::NamedByOthers)
     } else if now.duration_since(pulled.last_used) < AGE_MIN {
-        Some(Keep::Young)
+        Some(KeepReason::Young)
     } else {
         None
     }

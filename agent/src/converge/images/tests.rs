@@ -4,8 +4,8 @@ use std::collections::BTreeSet;
 
 use jiff::SignedDuration;
 
-use super::super::shared::image_store::{BegunPulls, PulledImage};
-use super::plan::{CollectReason, Keep, plan};
+use super::super::shared::image_store::{PendingPulls, PulledImage};
+use super::plan::{CollectReason, KeepReason, plan};
 use super::*;
 use crate::worlds::docker::{FakeDocker, ImageFacts, StoredImage};
 use crate::worlds::host::{DiskUsage, FakeDisk};
@@ -44,7 +44,7 @@ fn full() -> Observed {
             ("c".to_owned(), pulled("reg.example/c:1", 3)),
         ]
         .into(),
-        cut_off: BegunPulls::new(),
+        interrupted: PendingPulls::new(),
     }
 }
 
@@ -52,7 +52,7 @@ fn removed(observed: &Observed) -> Vec<String> {
     plan(observed, at(10)).remove.into_iter().map(|r| r.references.join("+")).collect()
 }
 
-fn kept(observed: &Observed, id: &str) -> Option<Keep> {
+fn kept(observed: &Observed, id: &str) -> Option<KeepReason> {
     plan(observed, at(10)).keep.into_iter().find(|(kept, _)| kept == id).map(|(_, why)| why)
 }
 
@@ -62,8 +62,8 @@ fn the_longest_unused_go_first_and_no_more_than_needed() {
     let observed = full();
     assert_eq!(plan(&observed, at(10)).why, CollectReason::Full(100));
     assert_eq!(removed(&observed), ["reg.example/a:1", "reg.example/b:1"]);
-    assert_eq!(kept(&observed, "c"), Some(Keep::NotNeeded));
-    assert!(!plan(&observed, at(10)).too_little);
+    assert_eq!(kept(&observed, "c"), Some(KeepReason::NotNeeded));
+    assert!(!plan(&observed, at(10)).is_insufficient);
 }
 
 // Red when the images of `observed.images` are removed without a check of `observed.pulled`.
@@ -72,7 +72,7 @@ fn an_operators_image_is_never_touched_however_full_the_disk() {
     let mut observed = full();
     observed.thresholds = Thresholds { high_percent: 1, low_percent: 0 };
     assert_eq!(removed(&observed).len(), 3);
-    assert!(plan(&observed, at(10)).too_little, "and it says that it did not help");
+    assert!(plan(&observed, at(10)).is_insufficient, "and it says that it did not help");
     observed.pulled.clear();
     assert_eq!(removed(&observed), [""; 0]);
 }
@@ -86,22 +86,22 @@ fn what_is_used_wanted_young_or_named_by_others_stays() {
     };
     let mut observed = everything();
     observed.in_use.insert("a".into());
-    assert_eq!(kept(&observed, "a"), Some(Keep::InUse));
+    assert_eq!(kept(&observed, "a"), Some(KeepReason::InUse));
     assert_eq!(plan(&observed, at(10)).used, BTreeSet::from(["a".to_owned()]));
     for reference in ["reg.example/a:1", "reg.example/a@sha256:a", "reg.example/a:9@sha256:a"] {
         let mut observed = everything();
         observed.wanted = Some(BTreeSet::from([reference.to_owned()]));
-        assert_eq!(kept(&observed, "a"), Some(Keep::Wanted), "{reference}");
+        assert_eq!(kept(&observed, "a"), Some(KeepReason::Wanted), "{reference}");
     }
     let mut observed = everything();
     observed.pulled.insert("a".into(), pulled("reg.example/a:1", 9));
-    assert_eq!(kept(&observed, "a"), Some(Keep::Young));
+    assert_eq!(kept(&observed, "a"), Some(KeepReason::Young));
     let mut observed = everything();
     observed.images[2].tags.push("operators/own:1".into());
-    assert_eq!(kept(&observed, "a"), Some(Keep::NamedByOthers));
+    assert_eq!(kept(&observed, "a"), Some(KeepReason::NamedByOthers));
     let mut observed = everything();
     observed.images[2].tags = vec![crate::worlds::pause::image_reference()];
-    assert_eq!(kept(&observed, "a"), Some(Keep::Pause));
+    assert_eq!(kept(&observed, "a"), Some(KeepReason::Pause));
 }
 
 #[test]
@@ -132,7 +132,7 @@ fn nothing_goes_when_off_when_there_is_room_and_while_nobody_knows_what_is_wante
 fn what_a_pull_brought_that_was_cut_off_is_ours_unless_it_was_there_before() {
     let mut observed = full();
     let there = |ids: &[&str]| ids.iter().map(|id| (*id).to_owned()).collect::<BTreeSet<_>>();
-    observed.cut_off = [
+    observed.interrupted = [
         // Docker's own name for docker.io/library/busybox:1.
         ("docker.io/library/busybox:1".to_owned(), there(&["a"])),
         ("reg.example/b:1".to_owned(), there(&["b"])),

@@ -114,11 +114,11 @@ impl NetworkLoop {
         let index = observed.model.builds.as_ref().map(|builds| builds.index.clone());
         self.deps
             .builds
-            .stands
+            .in_place
             .send_if_modified(|stands| stands.take_if(|of| Some(&**of) != index.as_ref()).is_some());
         if plan.rules.is_empty() || self.change_rules(observed, plan, outcome).await {
             publish(&self.deps.sandboxed, Arc::new(functions.clone()));
-            publish(&self.deps.builds.stands, index.map(Arc::new));
+            publish(&self.deps.builds.in_place, index.map(Arc::new));
         }
     }
 

@@ -41,7 +41,7 @@ impl Loop for NetworkLoop {
         let Some(pods) = self.deps.pods.borrow_and_update().clone() else {
             return Ok(Observation::NotReady("the pods of this node have not been listed yet".to_owned()));
         };
-        self.look(&subnet, &pods).await.map(Observation::Ready)
+        self.read_inputs(&subnet, &pods).await.map(Observation::Ready)
     }
 
     fn plan(observed: &Observed, _now: Timestamp) -> NetworkPlan {

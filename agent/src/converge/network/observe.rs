@@ -6,22 +6,22 @@ use std::net::SocketAddrV4;
 use schema::control::{LoopError, error_chain};
 use schema::records::{Subnet, dns_address, gateway_address};
 
-use super::plan::{Observed, first_of_each};
+use super::plan::{Observed, assign_host_ports};
 use super::render::{BuildRules, Model, gateway_of};
 use super::state::NetworkLoop;
-use super::tunnel::{self, TunnelSeen};
+use super::tunnel::{self, TunnelState};
 use crate::converge::shared::pod_table::PodNet;
-use crate::desired::KnownFrom;
+use crate::desired::StateOrigin;
 use crate::worlds::netlink::{Bridge, NetlinkError, Tunnel};
 
 impl NetworkLoop {
-    pub(super) async fn look(
+    pub(super) async fn read_inputs(
         &mut self,
         subnet: &Subnet,
         pods: &BTreeMap<String, PodNet>,
     ) -> Result<Observed, LoopError> {
         // A tunnel that can't be inspected is no reason to neglect bridge and rules.
-        let (tunnel, tunnel_failure) = match self.look_at_tunnel(subnet).await {
+        let (tunnel, tunnel_failure) = match self.read_tunnel(subnet).await {
             Ok(tunnel) => (tunnel, None),
             Err(error) => (None, Some(error_chain(&error))),
         };
@@ -43,7 +43,7 @@ impl NetworkLoop {
     }
 
     /// Inspects the tunnel; `None` if the node has no address to send from.
-    async fn look_at_tunnel(&mut self, subnet: &Subnet) -> Result<Option<TunnelSeen>, LoopError> {
+    async fn read_tunnel(&mut self, subnet: &Subnet) -> Result<Option<TunnelState>, LoopError> {
         let failed = |error| LoopError::new("cannot look at the tunnel", error);
         let Some(local) = self.deps.address.v4().filter(|address| !address.is_loopback()) else {
             return Ok(None);
@@ -60,16 +60,16 @@ impl NetworkLoop {
         let is_whole = self.deps.tunnels.tunnel_is_whole(&tunnel).await.map_err(failed)?;
         let entries = self.deps.tunnels.tunnel_entries(&tunnel.name).await.map_err(failed)?;
         let catalog = self.deps.catalog.borrow_and_update().clone();
-        let peers = (catalog.known_from != KnownFrom::Unknown).then(|| catalog.peers.clone());
+        let peers = (catalog.known_from != StateOrigin::Unknown).then(|| catalog.peers.clone());
         let is_always_wanted = self.settings.tunnel_without_peers;
         let is_alone = peers.as_ref().is_none_or(BTreeMap::is_empty);
-        let is_untried = is_whole && !is_alone && self.is_untried(&tunnel.name).await.map_err(failed)?;
-        Ok(Some(TunnelSeen {
+        let is_untried = is_whole && !is_alone && self.needs_trial(&tunnel.name).await.map_err(failed)?;
+        Ok(Some(TunnelState {
             tunnel,
             is_there,
             is_whole,
             is_always_wanted,
-            is_untried,
+            needs_trial: is_untried,
             entries,
             own: subnet.cidr,
             peers,
@@ -77,7 +77,7 @@ impl NetworkLoop {
     }
 
     /// True if the tunnel still needs a trial; false if the kernel already computes checksums.
-    async fn is_untried(&mut self, tunnel: &str) -> Result<bool, NetlinkError> {
+    async fn needs_trial(&mut self, tunnel: &str) -> Result<bool, NetlinkError> {
         if self.checksum_trials > 0 && !self.deps.tunnels.offload_is_on(tunnel).await? {
             self.checksum_trials = 0;
         }
@@ -108,7 +108,7 @@ impl NetworkLoop {
         &mut self,
         subnet: &Subnet,
         pods: &BTreeMap<String, PodNet>,
-        tunnel: Option<&TunnelSeen>,
+        tunnel: Option<&TunnelState>,
     ) -> Result<Model, LoopError> {
         let random_fully = self.deps.iptables.has_random_fully().await;
         let random_fully =
@@ -127,7 +127,7 @@ impl NetworkLoop {
             cluster_cidr: subnet.cluster_cidr,
             random_fully,
             bridged_frames,
-            host_ports: first_of_each(wanted),
+            host_ports: assign_host_ports(wanted),
             dns: dns_address(subnet.service_cidr),
             gateway: gateway_address(subnet.service_cidr),
             functions: pods.values().filter(|pod| pod.is_function).map(|pod| pod.address).collect(),

@@ -9,11 +9,11 @@ use schema::kinds::pod::Protocol;
 use schema::records::Vtep;
 
 use super::render::{HostPort, HostPortTarget, Model, rules};
-use super::tunnel::{self, TunnelSeen, TunnelStep};
+use super::tunnel::{self, TunnelState, TunnelStep};
 use crate::packet_rules::jumps::{RuleReason, jump_changes};
 use crate::packet_rules::restore::RuleChange;
 use crate::packet_rules::saved::KnownSpellings;
-use crate::packet_rules::saved::{SavedRules, Words, after, words};
+use crate::packet_rules::saved::{SavedRules, Words, flag_value, words};
 use crate::worlds::iptables::StaleUdp;
 use crate::worlds::netlink::Bridge;
 
@@ -24,7 +24,7 @@ pub struct Observed {
     pub bridge: Bridge,
     pub bridge_is_whole: bool,
     /// Tunnel to the other nodes; `None` while the node has no address.
-    pub tunnel: Option<TunnelSeen>,
+    pub tunnel: Option<TunnelState>,
     pub tunnel_failure: Option<String>,
     pub saved: Arc<SavedRules>,
     /// Rules that this iptables prints differently from how they were written: by chain, the written and the
@@ -57,7 +57,7 @@ pub fn plan(observed: &Observed) -> NetworkPlan {
         bridge: (!observed.bridge_is_whole).then(|| observed.bridge.clone()),
         tunnel: observed.tunnel.as_ref().map(tunnel::plan).unwrap_or_default(),
         tunnel_failure: observed.tunnel_failure.clone(),
-        vtep: observed.tunnel.as_ref().map(TunnelSeen::vtep),
+        vtep: observed.tunnel.as_ref().map(TunnelState::vtep),
         stale_udp: stale_udp(observed),
         ..NetworkPlan::default()
     };
@@ -113,16 +113,19 @@ fn stale_udp(observed: &Observed) -> BTreeSet<StaleUdp> {
 
 fn udp_targets(chain: Option<&Vec<Words>>) -> BTreeMap<u16, SocketAddrV4> {
     let target = |rule: &Words| {
-        if after(rule, "-p") != Some("udp") {
+        if flag_value(rule, "-p") != Some("udp") {
             return None;
         }
-        Some((after(rule, "--dport")?.parse().ok()?, after(rule, "--to-destination")?.parse().ok()?))
+        Some((
+            flag_value(rule, "--dport")?.parse().ok()?,
+            flag_value(rule, "--to-destination")?.parse().ok()?,
+        ))
     };
     chain.into_iter().flatten().filter_map(target).collect()
 }
 
 /// Returns the target of each port. A port that two pods want stays with the first of them.
-pub fn first_of_each<'a>(
+pub fn assign_host_ports<'a>(
     wanted: impl Iterator<Item = (HostPort, Ipv4Addr, u16, &'a str)>,
 ) -> BTreeMap<HostPort, HostPortTarget> {
     let mut targets = BTreeMap::new();

@@ -9,7 +9,7 @@ use schema::kinds::function::PORT;
 use schema::kinds::pod::Protocol;
 
 use crate::packet_rules::chain::Names;
-use crate::packet_rules::chain::{ChainRef, word_of};
+use crate::packet_rules::chain::{ChainRef, protocol_name};
 
 /// Target of a port of the node.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -78,13 +78,13 @@ pub fn rules(model: &Model) -> BTreeMap<ChainRef, Vec<String>> {
 }
 
 /// Renders a jump to the sandbox chain for the packets of each function's pod.
-fn to_sandbox(model: &Model) -> impl Iterator<Item = String> {
+fn sandbox_jumps(model: &Model) -> impl Iterator<Item = String> {
     let (bridge, sandbox) = (&model.names.bridge, &model.names.sandbox.chain);
     model.functions.iter().map(move |pod| format!("-s {pod}/32 -i {bridge} -j {sandbox}"))
 }
 
 /// Matches packets to this address and port.
-fn to(at: &SocketAddrV4) -> String {
+fn matches_to(at: &SocketAddrV4) -> String {
     format!("-d {}/32 -p tcp -m tcp --dport {}", at.ip(), at.port())
 }
 
@@ -93,12 +93,12 @@ fn to(at: &SocketAddrV4) -> String {
 /// addresses are rewritten, so that they match the original ports of nodes and services.
 fn build_rules(model: &Model, builds: &BuildRules) -> Vec<String> {
     let mut rules = vec![format!("-d {METADATA} -j DROP")];
-    rules.extend(model.guarded.iter().map(|at| format!("{} -j DROP", to(at))));
+    rules.extend(model.guarded.iter().map(|at| format!("{} -j DROP", matches_to(at))));
     for protocol in ["udp", "tcp"] {
         let dns = format!("-p {protocol} -m {protocol} --dport 53");
         rules.push(format!("{dns} -m addrtype --dst-type LOCAL -j RETURN"));
     }
-    rules.extend(builds.index.iter().map(|at| format!("{} -j RETURN", to(at))));
+    rules.extend(builds.index.iter().map(|at| format!("{} -j RETURN", matches_to(at))));
     rules.extend(builds.nodes.iter().map(|node| format!("-d {node}/32 -j DROP")));
     rules.extend([model.cluster_cidr.trunc(), builds.services].map(|range| format!("-d {range} -j DROP")));
     rules.push("-m addrtype --dst-type LOCAL -j DROP".to_owned());
@@ -110,7 +110,7 @@ fn build_rules(model: &Model, builds: &BuildRules) -> Vec<String> {
 /// appear a moment after the pod.
 fn sandbox_rules(model: &Model) -> Vec<String> {
     let mut rules = vec![format!("-d {METADATA} -j DROP")];
-    rules.extend(model.guarded.iter().map(|at| format!("{} -j DROP", to(at))));
+    rules.extend(model.guarded.iter().map(|at| format!("{} -j DROP", matches_to(at))));
     let ports: BTreeSet<u16> = model.guarded.iter().map(SocketAddrV4::port).collect();
     let here = |port| format!("-p tcp -m tcp --dport {port} -m addrtype --dst-type LOCAL -j DROP");
     rules.extend(ports.into_iter().map(here));
@@ -124,7 +124,7 @@ fn forward_rules(model: &Model) -> Vec<String> {
     let Names { bridge, tunnel, .. } = &model.names;
     let port = format!("-p tcp -m tcp --dport {PORT}");
     let guard = |pod: &Ipv4Addr| format!("-d {pod}/32 ! -i {tunnel} -o {bridge} {port} -j DROP");
-    let mut rules: Vec<String> = to_sandbox(model).collect();
+    let mut rules: Vec<String> = sandbox_jumps(model).collect();
     rules.push(format!("-i {bridge} -j ACCEPT"));
     rules.extend(model.functions.iter().map(guard));
     rules.push(format!("-o {bridge} -j ACCEPT"));
@@ -140,7 +140,7 @@ fn input_rules(model: &Model) -> Vec<String> {
     let (bridge, port) = (&model.names.bridge, model.tunnel_port);
     let loopback = "-m conntrack ! --ctstate RELATED,ESTABLISHED -j DROP";
     let mut rules = vec![format!("-d 127.0.0.0/8 -i {bridge} {loopback}")];
-    rules.extend(to_sandbox(model));
+    rules.extend(sandbox_jumps(model));
     let (dns, gateway) = (model.dns, model.gateway);
     for protocol in ["udp", "tcp"] {
         for link in [bridge.as_str(), "lo"] {
@@ -163,7 +163,7 @@ fn input_rules(model: &Model) -> Vec<String> {
 
 fn hostport_rules(ports: &BTreeMap<HostPort, HostPortTarget>) -> Vec<String> {
     let rule = |((protocol, port), to): (&HostPort, &HostPortTarget)| {
-        let protocol = word_of(*protocol);
+        let protocol = protocol_name(*protocol);
         format!(
             "-p {protocol} -m {protocol} --dport {port} -m comment --comment \"{}\" -j DNAT --to-destination {}",
             to.pod, to.target

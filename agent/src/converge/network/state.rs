@@ -53,7 +53,7 @@ impl Default for Vxlan {
 impl NetworkSettings {
     /// Returns the settings of an instance.
     pub fn new(instance: &str, pod_mtu: u32) -> Self {
-        let (names, vxlan) = (Names::of(instance), Vxlan::default());
+        let (names, vxlan) = (Names::for_instance(instance), Vxlan::default());
         Self { names, pod_mtu, vxlan, api_port: DEFAULT_API_PORT, tunnel_without_peers: false }
     }
 }

@@ -16,7 +16,7 @@ const ASKED_MAX: usize = 8;
 
 /// Desired and observed state of the tunnel.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct TunnelSeen {
+pub struct TunnelState {
     /// Desired state.
     pub tunnel: Tunnel,
     /// Set if the link exists, complete or not.
@@ -24,14 +24,14 @@ pub struct TunnelSeen {
     pub is_whole: bool,
     /// Set if systemd-resolved's names depend on the tunnel, so that it exists even without other nodes.
     pub is_always_wanted: bool,
-    pub is_untried: bool,
+    pub needs_trial: bool,
     pub entries: BTreeSet<TunnelEntry>,
     pub own: Ipv4Net,
     /// Other nodes; `None` if not known yet, in which case existing entries stay.
     pub peers: Option<BTreeMap<String, Peer>>,
 }
 
-impl TunnelSeen {
+impl TunnelState {
     /// True if the tunnel should exist. Without other nodes it has no use, and another instance may use its number
     /// and port. While the other nodes are unknown, an existing link stays.
     fn is_wanted(&self) -> bool {
@@ -75,7 +75,7 @@ impl fmt::Display for TunnelStep {
 }
 
 /// Plans the steps. Entries of a recreated link are set in the same run.
-pub fn plan(seen: &TunnelSeen) -> Vec<TunnelStep> {
+pub fn plan(seen: &TunnelState) -> Vec<TunnelStep> {
     let mut steps = Vec::new();
     if !seen.is_wanted() {
         steps.extend(seen.is_there.then(|| TunnelStep::Unlink(seen.tunnel.name.clone())));
@@ -113,7 +113,7 @@ pub fn plan(seen: &TunnelSeen) -> Vec<TunnelStep> {
         steps.push(TunnelStep::Drop(*entry));
     }
     steps.extend(set);
-    let asked = if seen.is_untried && seen.is_whole { whom_to_ask(seen) } else { BTreeMap::new() };
+    let asked = if seen.needs_trial && seen.is_whole { trial_targets(seen) } else { BTreeMap::new() };
     if !asked.is_empty() {
         steps.push(TunnelStep::TryChecksums(asked));
     }
@@ -121,7 +121,7 @@ pub fn plan(seen: &TunnelSeen) -> Vec<TunnelStep> {
 }
 
 /// Returns the nodes for a checksum trial: those to which the tunnel has a route.
-fn whom_to_ask(seen: &TunnelSeen) -> BTreeMap<SocketAddr, String> {
+fn trial_targets(seen: &TunnelState) -> BTreeMap<SocketAddr, String> {
     let there = seen.peers.iter().flatten().filter(|(_, peer)| peer.absent_since.is_none());
     let route = |peer: &Peer| TunnelEntry::Route(peer.cidr.trunc(), peer.cidr.network());
     let reachable = there.filter(|(_, peer)| seen.entries.contains(&route(peer)));

@@ -6,12 +6,12 @@ use schema::keys::Key;
 use schema::records::{Heartbeat, NodeRecord};
 use schema::store::{Guard, LeaseId, Op, StoreError, TxnOutcome};
 
-use super::plan::{Beat, NodePlan};
+use super::plan::{HeartbeatAction, NodePlan};
 use super::{HEARTBEAT_TTL, NodeLoop};
 
 /// Outcome of a plan.
 #[derive(Debug)]
-pub struct Outcome {
+pub struct NodeOutcome {
     pub registered: bool,
     /// Reason why the heartbeat is on a new lease, if it is.
     pub beat_anew: Option<String>,
@@ -21,9 +21,13 @@ pub struct Outcome {
 }
 
 impl NodeLoop {
-    pub(super) async fn carry_out(&mut self, plan: NodePlan) -> Outcome {
-        let mut outcome =
-            Outcome { registered: false, beat_anew: None, rival: plan.rival_since.is_some(), failure: None };
+    pub(super) async fn carry_out(&mut self, plan: NodePlan) -> NodeOutcome {
+        let mut outcome = NodeOutcome {
+            registered: false,
+            beat_anew: None,
+            rival: plan.rival_since.is_some(),
+            failure: None,
+        };
         if let Some((record, guard)) = plan.record {
             match self.write_record(&record, guard).await {
                 Ok(()) => outcome.registered = true,
@@ -31,9 +35,9 @@ impl NodeLoop {
             }
         }
         let beat = match plan.beat {
-            Beat::KeepAlive(lease) => self.keep_alive(lease).await,
-            Beat::Anew(why) => {
-                let result = self.beat_anew().await;
+            HeartbeatAction::KeepAlive(lease) => self.keep_alive(lease).await,
+            HeartbeatAction::NewLease(why) => {
+                let result = self.new_lease_reason().await;
                 outcome.beat_anew = result.is_ok().then_some(why);
                 result
             }
@@ -61,12 +65,12 @@ impl NodeLoop {
     async fn keep_alive(&mut self, lease: LeaseId) -> Result<(), StoreError> {
         match self.deps.store.lease_keep_alive(lease).await {
             // etcd was away for longer than the lease, or is another one: the key is gone with the lease.
-            Err(StoreError::LeaseLost(_)) => self.beat_anew().await,
+            Err(StoreError::LeaseLost(_)) => self.new_lease_reason().await,
             other => other,
         }
     }
 
-    async fn beat_anew(&mut self) -> Result<(), StoreError> {
+    async fn new_lease_reason(&mut self) -> Result<(), StoreError> {
         let lease = self.deps.store.lease_grant(HEARTBEAT_TTL).await?;
         let value = encode(&Heartbeat { since: self.deps.since })
             .map_err(|error| StoreError::Request { act: "the heartbeat", message: error.to_string() })?;

@@ -21,7 +21,7 @@ pub mod plan;
 #[cfg(test)]
 mod tests;
 
-pub use act::Outcome;
+pub use act::NodeOutcome;
 
 use self::plan::{NodePlan, Observed};
 use crate::node_address::NodeAddress;
@@ -73,25 +73,25 @@ impl NodeLoop {
 impl Loop for NodeLoop {
     type Observed = Observed;
     type Plan = NodePlan;
-    type Outcome = Outcome;
+    type Outcome = NodeOutcome;
 
     fn name(&self) -> &'static str {
         "node"
     }
 
     async fn observe(&mut self) -> Result<Observation<Observed>, LoopError> {
-        self.look().await
+        self.gather().await
     }
 
     fn plan(observed: &Observed, now: Timestamp) -> NodePlan {
         plan::plan(observed, now)
     }
 
-    async fn act(&mut self, _observed: &Observed, plan: NodePlan) -> Outcome {
+    async fn act(&mut self, _observed: &Observed, plan: NodePlan) -> NodeOutcome {
         self.carry_out(plan).await
     }
 
-    async fn report(&mut self, observed: Observed, outcome: Outcome) -> Result<Next, LoopError> {
+    async fn report(&mut self, observed: Observed, outcome: NodeOutcome) -> Result<Next, LoopError> {
         if outcome.registered {
             tracing::info!(node = %self.deps.node, addresses = ?observed.facts.addresses, "registered this node");
         }

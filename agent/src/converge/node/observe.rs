@@ -6,7 +6,7 @@ use schema::codec::decode;
 use schema::control::{LoopError, Observation};
 use schema::keys::Key;
 use schema::records::{Heartbeat, NodeRecord};
-use schema::snapshot::Versioned;
+use schema::snapshot::VersionedValue;
 use schema::store::KeyValue;
 use tokio::time::Instant;
 
@@ -30,7 +30,7 @@ impl NodeLoop {
         !*self.deps.reported.borrow() && since.elapsed() < REPORTED_MAX
     }
 
-    pub(super) async fn look(&mut self) -> Result<Observation<Observed>, LoopError> {
+    pub(super) async fn gather(&mut self) -> Result<Observation<Observed>, LoopError> {
         let read = |error| LoopError::new("cannot read this node's record", error);
         let record =
             self.deps.store.get(&Key::Node(self.deps.node.clone()).to_string()).await.map_err(read)?;
@@ -68,11 +68,13 @@ impl NodeLoop {
     }
 }
 
-fn versioned(pair: &KeyValue) -> Result<Versioned<NodeRecord>, (String, i64)> {
+fn versioned(pair: &KeyValue) -> Result<VersionedValue<NodeRecord>, (String, i64)> {
     match decode(&pair.value) {
-        Ok(value) => {
-            Ok(Versioned { value, create_revision: pair.create_revision, mod_revision: pair.mod_revision })
-        }
+        Ok(value) => Ok(VersionedValue {
+            value,
+            create_revision: pair.create_revision,
+            mod_revision: pair.mod_revision,
+        }),
         Err(error) => Err((error.to_string(), pair.mod_revision)),
     }
 }

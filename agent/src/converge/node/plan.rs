@@ -9,7 +9,7 @@ use ipnet::Ipv4Net;
 use jiff::Timestamp;
 use schema::keys::Key;
 use schema::records::{Heartbeat, NodeRecord, Vtep};
-use schema::snapshot::Versioned;
+use schema::snapshot::VersionedValue;
 use schema::store::{Guard, LeaseId};
 
 use crate::worlds::host::MachineFacts;
@@ -29,7 +29,7 @@ pub struct Observed {
     pub pod_cidr: Option<Ipv4Net>,
     pub vtep: Option<Vtep>,
     /// The record in etcd; the error's text and the revision if it can't be read.
-    pub record: Option<Result<Versioned<NodeRecord>, (String, i64)>>,
+    pub record: Option<Result<VersionedValue<NodeRecord>, (String, i64)>>,
     pub heartbeat: Option<Heartbeat>,
     pub lease: Option<LeaseId>,
     pub since: Timestamp,
@@ -37,9 +37,9 @@ pub struct Observed {
 
 /// Action for the heartbeat.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Beat {
+pub enum HeartbeatAction {
     KeepAlive(LeaseId),
-    Anew(String),
+    NewLease(String),
 }
 
 /// Plan of the node loop.
@@ -47,7 +47,7 @@ pub enum Beat {
 pub struct NodePlan {
     /// The record to write, with its condition; `None` if it is up to date.
     pub record: Option<(NodeRecord, Guard)>,
-    pub beat: Beat,
+    pub beat: HeartbeatAction,
     /// Time since when another process sends heartbeats under this node's name.
     pub rival_since: Option<Timestamp>,
 }
@@ -65,10 +65,12 @@ pub fn plan(observed: &Observed, now: Timestamp) -> NodePlan {
     NodePlan {
         record: plan_record(observed, now),
         beat: match (observed.lease, &observed.heartbeat) {
-            (None, _) => Beat::Anew("this agent holds no lease".to_owned()),
-            (Some(_), None) => Beat::Anew("the heartbeat is gone".to_owned()),
-            (Some(_), Some(_)) if rival.is_some() => Beat::Anew("another agent uses this name".to_owned()),
-            (Some(lease), Some(_)) => Beat::KeepAlive(lease),
+            (None, _) => HeartbeatAction::NewLease("this agent holds no lease".to_owned()),
+            (Some(_), None) => HeartbeatAction::NewLease("the heartbeat is gone".to_owned()),
+            (Some(_), Some(_)) if rival.is_some() => {
+                HeartbeatAction::NewLease("another agent uses this name".to_owned())
+            }
+            (Some(lease), Some(_)) => HeartbeatAction::KeepAlive(lease),
         },
         // Before the first lease it is this node's former agent, whose lease expires.
         rival_since: rival.filter(|_| observed.lease.is_some()).map(|beat| beat.since),

@@ -143,7 +143,7 @@ async fn what_did_not_change_is_not_written() {
     for _ in 0..5 {
         tokio::time::sleep(HEARTBEAT_INTERVAL).await;
         let plan = run(&mut node, FIRST).await.unwrap();
-        assert!(plan.record.is_none() && matches!(plan.beat, Beat::KeepAlive(_)), "{plan:?}");
+        assert!(plan.record.is_none() && matches!(plan.beat, HeartbeatAction::KeepAlive(_)), "{plan:?}");
     }
     assert_eq!(rig.store.revision(), before);
     assert!(rig.heartbeat().await.is_some(), "kept alive over 25 s");
@@ -242,4 +242,4 @@ async fn a_record_that_cannot_be_read_is_replaced() {
     assert_eq!(rig.record().await.name, "n1");
 }
 
-use super::plan::Beat;
+use super::plan::HeartbeatAction;

@@ -7,13 +7,13 @@ use std::sync::Arc;
 use schema::records::EventType;
 use tokio_util::sync::CancellationToken;
 
-use super::facts::{Busy, Observed, Uid};
+use super::facts::{Observed, RunningTask, Uid};
 use super::sandbox::name_files::NameFiles;
-use super::steps::{Decision, DecisionReason, PodsPlan, Task};
+use super::steps::{Decision, DecisionReason, PodTask, PodsPlan};
 use super::supervisor::Supervisor;
 use super::supervisor::{Retry, TaskReport};
 use super::worker::{PodFailure, PodId, Worker};
-use crate::desired::Desired;
+use crate::desired::DesiredState;
 
 /// Failures of pods that can't be created because their name files could not be written.
 pub type Unwritten = BTreeMap<Uid, PodFailure>;
@@ -22,7 +22,7 @@ pub type Unwritten = BTreeMap<Uid, PodFailure>;
 /// would spread the starts of many pods, and with them the writes of their statuses.
 pub async fn write_name_files(plan: &mut PodsPlan) -> Unwritten {
     let name_files = |(uid, decision): (&Uid, &mut Decision)| match &mut decision.task {
-        Some(Task::Up(up)) => Some((uid.clone(), up.name_files.take()?)),
+        Some(PodTask::Up(up)) => Some((uid.clone(), up.name_files.take()?)),
         _ => None,
     };
     let wanted: Vec<(Uid, NameFiles)> = plan.pods.iter_mut().filter_map(name_files).collect();
@@ -111,16 +111,16 @@ fn spawn(
     worker: Worker,
     supervisor: &mut Supervisor,
     id: PodId,
-    (task, unwritten): (Task, Option<PodFailure>),
+    (task, unwritten): (PodTask, Option<PodFailure>),
 ) {
     let (down, address, ports) = match &task {
-        Task::Up(up) => (&up.down, up.address.map(|a| a.addr()), up.ports.clone()),
-        Task::Down(down) => (down, None, Vec::new()),
+        PodTask::Up(up) => (&up.down, up.address.map(|a| a.addr()), up.ports.clone()),
+        PodTask::Down(down) => (down, None, Vec::new()),
     };
     let (stops, cancel) =
         (down.stop.iter().map(|target| target.id.clone()).collect(), CancellationToken::new());
-    let up = matches!(task, Task::Up(_));
-    let busy = Busy { pod: id.pod.clone(), up, address, ports, stops, cancel: cancel.clone() };
+    let up = matches!(task, PodTask::Up(_));
+    let busy = RunningTask { pod: id.pod.clone(), up, address, ports, stops, cancel: cancel.clone() };
     // Blocking calls keep it too: they continue after the task is canceled.
     let in_flight = Arc::new(supervisor.begin_task(id.uid.clone(), busy));
     supervisor.spawn(async move {
@@ -128,8 +128,8 @@ fn spawn(
         let work = async {
             let done = match (unwritten, task) {
                 (Some(failure), _) => Err(failure),
-                (None, Task::Up(up)) => worker.up(&id, *up, &in_flight).await,
-                (None, Task::Down(down)) => worker.down(&id, &down, &in_flight).await,
+                (None, PodTask::Up(up)) => worker.up(&id, *up, &in_flight).await,
+                (None, PodTask::Down(down)) => worker.down(&id, &down, &in_flight).await,
             };
             let slot = (id.uid.clone(), String::new());
             match done {
@@ -155,7 +155,7 @@ fn kills(worker: &Worker, supervisor: &mut Supervisor, id: &PodId, decision: &mu
     }
 }
 
-fn pulls(worker: &Worker, supervisor: &mut Supervisor, id: &PodId, wanted: (&Decision, &Desired)) {
+fn pulls(worker: &Worker, supervisor: &mut Supervisor, id: &PodId, wanted: (&Decision, &DesiredState)) {
     let (decision, desired) = wanted;
     // Only wanted pods get pulls.
     let Some(binding) = desired.pods.get(&id.pod) else { return };

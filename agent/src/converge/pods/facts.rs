@@ -13,7 +13,7 @@ use schema::records::Binding;
 
 use super::probe::machine::{Action, ProbeHealth, ProbeKind};
 use crate::converge::shared::node_dns::NodeDns;
-use crate::desired::Desired;
+use crate::desired::DesiredState;
 use crate::names;
 use crate::worlds::docker::{ContainerDetails, EngineState, ListedContainer, LogLimits};
 use crate::worlds::netlink::{HostEnd, Listener, Port};
@@ -24,10 +24,10 @@ use crate::worlds::netlink::{HostEnd, Listener, Port};
 pub type Uid = String;
 
 /// A container of a pod: uid and container name; an empty name stands for the pod as a whole.
-pub type Slot = (Uid, String);
+pub type ContainerKey = (Uid, String);
 
 /// Final statuses by pod uid.
-pub type Finished = BTreeMap<Uid, Arc<PodStatus>>;
+pub type FinalStatuses = BTreeMap<Uid, Arc<PodStatus>>;
 
 /// Last reported statuses by pod.
 pub type LastReported = BTreeMap<NamespacedName, Arc<PodStatus>>;
@@ -110,7 +110,7 @@ pub enum State {
         started_at: Timestamp,
     },
     /// Ended, or could not be started.
-    Exited(Exited),
+    Exited(ExitStatus),
     Removing,
     /// Removal failed and is not being retried at the moment.
     Dead,
@@ -118,26 +118,26 @@ pub enum State {
 
 /// Exit status of a container.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Exited {
+pub struct ExitStatus {
     pub code: i64,
     pub oom_killed: bool,
     /// Docker's error if it could not be started; else empty.
     pub error: String,
     /// Last lines of its output, joined into one, if it failed on its own.
-    pub wrote: String,
+    pub last_output: String,
     /// Time of the start; `None` if it never started.
     pub started_at: Option<Timestamp>,
     pub finished_at: Timestamp,
 }
 
-impl Exited {
+impl ExitStatus {
     /// Builds the exit status from Docker's details.
-    pub fn of(details: &ContainerDetails, finished_at: Timestamp) -> Self {
+    pub fn from_details(details: &ContainerDetails, finished_at: Timestamp) -> Self {
         Self {
             code: details.exit_code,
             oom_killed: details.oom_killed,
             error: details.error.clone(),
-            wrote: String::new(),
+            last_output: String::new(),
             started_at: details.started_at,
             finished_at,
         }
@@ -192,7 +192,8 @@ impl Container {
 }
 
 fn state(row: &ListedContainer, details: &ContainerDetails) -> State {
-    let exited = || State::Exited(Exited::of(details, details.finished_at.unwrap_or(row.created_at)));
+    let exited =
+        || State::Exited(ExitStatus::from_details(details, details.finished_at.unwrap_or(row.created_at)));
     match row.state {
         EngineState::Removing => State::Removing,
         EngineState::Dead => State::Dead,
@@ -205,7 +206,7 @@ fn state(row: &ListedContainer, details: &ContainerDetails) -> State {
 }
 
 /// Exit statuses of containers by Docker id.
-pub type Ends = BTreeMap<String, Exited>;
+pub type ExitStatuses = BTreeMap<String, ExitStatus>;
 
 // Facts about the node that its pods depend on.
 
@@ -247,13 +248,13 @@ impl Default for ContainerLimits {
 #[derive(Debug, Clone)]
 pub struct Observed {
     pub node: NodeFacts,
-    pub desired: Desired,
+    pub desired: DesiredState,
     pub pods: BTreeMap<Uid, PodFacts>,
     /// Host ends of pod links; `None` if the kernel could not be queried.
     pub links: Option<BTreeMap<String, HostEnd>>,
     /// Node ports with a listener, and its process; read only when a pod is about to get host ports.
     pub listeners: BTreeMap<Port, Listener>,
-    pub finished: Finished,
+    pub finished: FinalStatuses,
     pub draining: BTreeMap<Uid, Drain>,
     pub last_reported: LastReported,
     pub folders: BTreeSet<Uid>,
@@ -305,29 +306,29 @@ impl Placement<'_> {
 /// Tasks in progress and recent failures.
 #[derive(Debug, Clone, Default)]
 pub struct Work {
-    pub busy: BTreeMap<Uid, Busy>,
-    pub pulling: BTreeMap<Slot, Pulling>,
+    pub busy: BTreeMap<Uid, RunningTask>,
+    pub pulling: BTreeMap<ContainerKey, PullInProgress>,
     /// Containers whose image was pulled, with the attempt that it was pulled for.
-    pub pulled: BTreeMap<Slot, u32>,
+    pub pulled: BTreeMap<ContainerKey, u32>,
     /// Containers whose image was found missing at their start.
-    pub missing: BTreeSet<Slot>,
+    pub missing: BTreeSet<ContainerKey>,
     /// Docker ids of containers being stopped because they failed a probe.
     pub killing: BTreeSet<String>,
-    pub trouble: BTreeMap<Slot, Trouble>,
+    pub recent_failures: BTreeMap<ContainerKey, RecentFailure>,
     /// Pods whose link this agent created or found complete at both ends; no attempt since has failed.
     pub linked: BTreeSet<Uid>,
     /// Containers that failed a probe and could not be stopped yet, by Docker id.
-    pub unkilled: BTreeMap<String, Trouble>,
+    pub stop_failures: BTreeMap<String, RecentFailure>,
     /// Dead containers that could not be removed yet, by Docker id.
-    pub unremoved: BTreeMap<String, Trouble>,
+    pub removal_failures: BTreeMap<String, RecentFailure>,
     /// Exit statuses of containers whose pods are being removed, by pod and Docker id.
-    pub ends: BTreeMap<Uid, Ends>,
+    pub exit_statuses: BTreeMap<Uid, ExitStatuses>,
     pub last_address: Option<Ipv4Addr>,
 }
 
 /// A pull that a container waits for.
 #[derive(Debug, Clone, Default)]
-pub struct Pulling {
+pub struct PullInProgress {
     /// Human-readable progress; empty at first.
     pub progress: String,
     /// Ends the wait; the pull ends with its last waiter.
@@ -336,7 +337,7 @@ pub struct Pulling {
 
 /// A task in progress.
 #[derive(Debug, Clone)]
-pub struct Busy {
+pub struct RunningTask {
     pub pod: NamespacedName,
     /// True if the task brings the pod up (and may be canceled), false if it takes the pod down.
     pub up: bool,
@@ -354,19 +355,21 @@ impl Work {
     }
 
     /// True if the image was pulled for this very start of the container.
-    pub fn is_pulled(&self, slot: &Slot, attempt: u32) -> bool {
+    pub fn is_pulled(&self, slot: &ContainerKey, attempt: u32) -> bool {
         self.pulled.get(slot) == Some(&attempt)
     }
 
     /// Returns the reason why a pod could not be removed so far. Failures to create it do not count.
-    pub fn removal_trouble(&self, uid: &str) -> Option<&Trouble> {
-        self.trouble.get(&(uid.to_owned(), String::new())).filter(|trouble| trouble.is_of_removal())
+    pub fn removal_failure(&self, uid: &str) -> Option<&RecentFailure> {
+        self.recent_failures
+            .get(&(uid.to_owned(), String::new()))
+            .filter(|trouble| trouble.is_removal_failure())
     }
 }
 
 /// A failure that is retried.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Trouble {
+pub struct RecentFailure {
     /// Reason as Kubernetes names it.
     pub reason: String,
     pub message: String,
@@ -376,9 +379,9 @@ pub struct Trouble {
     pub retry_at: Timestamp,
 }
 
-impl Trouble {
+impl RecentFailure {
     /// True if a removal failed.
-    pub fn is_of_removal(&self) -> bool {
+    pub fn is_removal_failure(&self) -> bool {
         self.reason == PodStatus::TERMINATING
     }
 }
@@ -399,12 +402,12 @@ pub const DRAIN_CHECK: SignedDuration = SignedDuration::from_millis(100);
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Drain {
     pub since: Timestamp,
-    pub by: DrainedBy,
+    pub reason: DrainReason,
 }
 
 /// Reason why a pod may still receive connections.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum DrainedBy {
+pub enum DrainReason {
     Services,
     /// The rules of these nodes are older, or their age is unknown.
     Nodes(Vec<String>),
@@ -415,9 +418,9 @@ pub enum DrainedBy {
 impl Drain {
     /// Returns the time at which the wait ends at the latest.
     pub fn until(&self) -> Timestamp {
-        let longest = match &self.by {
-            DrainedBy::Services | DrainedBy::Nodes(_) => DRAIN_MAX,
-            DrainedBy::Calls(longest) => *longest,
+        let longest = match &self.reason {
+            DrainReason::Services | DrainReason::Nodes(_) => DRAIN_MAX,
+            DrainReason::Calls(longest) => *longest,
         };
         self.since.checked_add(longest).unwrap_or(Timestamp::MAX)
     }

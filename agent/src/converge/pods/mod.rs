@@ -26,7 +26,7 @@ use super::shared::image_store::ImageBook;
 use super::shared::node_dns::NodeDns;
 use super::shared::pod_table::{PodNet, PodTable, SandboxedPods};
 use crate::catalog::Catalog;
-use crate::desired::{Desired, DesiredStore, DiskError, ETCD_GRACE, KnownFrom};
+use crate::desired::{DesiredState, DesiredStore, DiskError, ETCD_GRACE, StateOrigin};
 use crate::files::PodFiles;
 use crate::node_address::NodeAddress;
 use crate::publish::publish;
@@ -62,10 +62,10 @@ pub use worker::PauseArchive;
 
 use self::facts::{PodFacts, Uid};
 use self::image::pulls::Pulls;
-use self::observe::Looker;
-use self::probe::perform::Asker;
+use self::observe::ContainerObserver;
+use self::probe::perform::ActionRunner;
 use self::probe::runner::ProbeRunner;
-use self::status::statuses::{LAST_WORDS, LastWords, last_reported};
+use self::status::statuses::{FINAL_REPORT_MAX, FinalReports, last_reported};
 use self::supervisor::Supervisor;
 use self::worker::Worker;
 use probe::health_store::HealthBook;
@@ -128,7 +128,7 @@ pub struct PodsLoop {
     /// Snapshot that the current run was planned on.
     planned_on: Snapshot,
     nudge: Nudge,
-    looker: Looker,
+    observer: ContainerObserver,
     netlink: Arc<dyn Netlink>,
     address: NodeAddress,
     dns: watch::Receiver<NodeDns>,
@@ -142,7 +142,7 @@ pub struct PodsLoop {
     statuses: watch::Sender<Statuses>,
     images: Arc<ImageBook>,
     finished: FinishedBook,
-    last_words: LastWords,
+    last_words: FinalReports,
     drains: DrainBook,
     started: Instant,
     _guard: DropGuard,
@@ -174,7 +174,7 @@ impl PodsLoop {
         let drains = DrainBook::new(&deps.node, deps.catalog, deps.programmed, worlds);
         let (statuses, newest) = watch::channel(Statuses::default());
         let writer = status::statuses::status_writer(deps.node, deps.store, deps.snapshot.clone());
-        let asker = Asker { docker: Arc::clone(&deps.docker), prober: deps.prober };
+        let asker = ActionRunner { docker: Arc::clone(&deps.docker), prober: deps.prober };
         let book = HealthBook::open(&node.state_dir, deps.nudge.clone());
         let (probes, wanted) = watch::channel(Arc::default());
         let runner = ProbeRunner::new(asker.clone(), book.clone(), deps.events.clone());
@@ -185,7 +185,7 @@ impl PodsLoop {
         ];
         let supervisor = Supervisor::new(deps.nudge.clone());
         let worker = Worker {
-            asker,
+            actions: asker,
             docker: Arc::clone(&deps.docker),
             netlink: Arc::clone(&deps.netlink),
             node: Arc::clone(&node),
@@ -205,7 +205,7 @@ impl PodsLoop {
             snapshot: deps.snapshot,
             planned_on: Snapshot::default(),
             nudge: deps.nudge,
-            looker: Looker::new(deps.docker, deps.instance),
+            observer: ContainerObserver::new(deps.docker, deps.instance),
             netlink: deps.netlink,
             address: deps.address,
             dns: deps.dns,
@@ -218,7 +218,7 @@ impl PodsLoop {
             statuses,
             images: deps.images,
             finished: FinishedBook::default(),
-            last_words: LastWords::default(),
+            last_words: FinalReports::default(),
             drains,
             started: Instant::now(),
             _guard: shutdown.drop_guard(),
@@ -228,7 +228,7 @@ impl PodsLoop {
 
     /// Adds the loop's wake-up sources to its row: etcd, the moment from which it does without etcd, its containers.
     pub fn wake(&self, row: Row) -> Row {
-        self.looker.wake(row.wake_on(self.snapshot.clone()).wake_by(observe::at_grace))
+        self.observer.wake(row.wake_on(self.snapshot.clone()).wake_by(observe::at_grace))
     }
 
     /// Returns the newest statuses, as they are, or will be, in etcd.
@@ -237,8 +237,8 @@ impl PodsLoop {
     }
 
     /// Saves how pods ended before anything of them is removed: without the file nothing is removed.
-    async fn keep_ends(&mut self, plan: &mut PodsPlan) {
-        for (uid, status) in std::mem::take(&mut plan.ends) {
+    async fn save_final_statuses(&mut self, plan: &mut PodsPlan) {
+        for (uid, status) in std::mem::take(&mut plan.final_statuses) {
             let Err(error) = self.finished.keep(&self.node, status).await else { continue };
             let Some(decision) = plan.pods.get_mut(&uid) else { continue };
             tracing::error!(pod = %decision.pod, %error, "how the pod ended is not saved, so it stays as it is");
@@ -302,12 +302,13 @@ impl Loop for PodsLoop {
         let snapshot = self.snapshot.current();
         let desired = self.desired().read(&snapshot);
         self.planned_on.clone_from(&snapshot);
-        let (links, folders, pods) = futures::join!(netlink.list_pod_links(), folders, self.looker.look());
+        let (links, folders, pods) =
+            futures::join!(netlink.list_pod_links(), folders, self.observer.observe());
         let mut pods = pods?;
         // After the listing: the exits of containers missing from it are known by now.
-        work.ends.clone_from(&self.supervisor.take_reports().ends);
+        work.exit_statuses.clone_from(&self.supervisor.take_reports().exit_statuses);
         let (snapshot, kept) = (self.snapshot.current(), self.book.kept());
-        let finished = self.finished.look(&self.node, &desired, &snapshot).await;
+        let finished = self.finished.update(&self.node, &desired, &snapshot).await;
         observe::fill_health(&mut pods, &kept, |pod| {
             let status = snapshot.pod_status.get(&(self.node.node.clone(), pod.clone()))?;
             Some(status.value.container_statuses.clone())
@@ -316,7 +317,7 @@ impl Loop for PodsLoop {
         if let Err(error) = &links {
             tracing::warn!(%error, "could not list the pods' links");
         }
-        let listeners = match sandbox::allocate::about_to_be_given(&desired, &pods) {
+        let listeners = match sandbox::allocate::ports_to_allocate(&desired, &pods) {
             None => BTreeMap::new(),
             Some(named) => self.netlink.listeners(&named).await.unwrap_or_else(|error| {
                 // A port too many is better than no pod at all.
@@ -327,7 +328,7 @@ impl Loop for PodsLoop {
         let mut dns = self.dns.borrow().clone();
         // A node's first range arrives here before the name server learns of it.
         dns.server = dns.server.or(desired.subnet.as_ref().map(|subnet| dns_address(subnet.service_cidr)));
-        let draining = self.drains.look(&pods, &desired, &snapshot, Timestamp::now()).await;
+        let draining = self.drains.draining(&pods, &desired, &snapshot, Timestamp::now()).await;
         Ok(Observation::Ready(Observed {
             listeners,
             draining,
@@ -353,14 +354,14 @@ impl Loop for PodsLoop {
         }
         self.images.set_wanted(wanted_images(&observed.desired));
         publish(&self.probes, Arc::new(std::mem::take(&mut plan.probes)));
-        self.keep_ends(&mut plan).await;
+        self.save_final_statuses(&mut plan).await;
         let there = observed.pods.values().flat_map(PodFacts::all).map(|c| c.id.as_str()).collect();
         self.book.keep_only(&there);
         self.supervisor.forget_containers_but(&there);
         self.starting = report::starting(observed, &plan);
         let unwritten = act::write_name_files(&mut plan).await;
         act::begin(&self.worker, &mut self.supervisor, &mut plan, observed, unwritten);
-        if observed.desired.known_from != KnownFrom::Unknown {
+        if observed.desired.known_from != StateOrigin::Unknown {
             self.supervisor.forget_all_but(|uid| {
                 observed.pods.contains_key(uid)
                     || observed.work.busy.contains_key(uid)
@@ -380,7 +381,7 @@ impl Loop for PodsLoop {
         let mut statuses = report::fold(&observed, &plan, &self.statuses.borrow(), now);
         let snapshot = self.snapshot.current();
         self.last_words.keep(&mut statuses, &self.statuses.borrow(), &snapshot, &self.node.node);
-        let last_words = report::has_last_words(&statuses, &observed).then_some(LAST_WORDS);
+        let last_words = report::has_final_reports(&statuses, &observed).then_some(FINAL_REPORT_MAX);
         publish(&self.statuses, statuses);
         // No decision: the current report is withdrawn then, and nothing else wakes the loop for that.
         Ok(last_words.map_or(Next::Interval, Next::After))
@@ -388,7 +389,7 @@ impl Loop for PodsLoop {
 }
 
 /// Returns the images of all wanted pods; `None` if the wanted pods are not known.
-fn wanted_images(desired: &Desired) -> Option<BTreeSet<String>> {
+fn wanted_images(desired: &DesiredState) -> Option<BTreeSet<String>> {
     if !desired.is_settled() || !desired.unreadable.is_empty() {
         return None;
     }

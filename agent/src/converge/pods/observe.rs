@@ -14,7 +14,7 @@ use schema::meta::NamespacedName;
 use tokio::time::{Instant, sleep};
 
 use super::facts::{Container, PodFacts, State, Uid};
-use super::probe::health_store::{FailingOf, HealthOf};
+use super::probe::health_store::{FailuresById, HealthById};
 use super::probe::machine::ProbeHealth;
 use crate::desired::ETCD_GRACE;
 use crate::names;
@@ -45,25 +45,25 @@ const CHARS_MAX: usize = 500;
 const LINES_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// Lists containers, and remembers everything that can't change without an event.
-pub struct Looker {
+pub struct ContainerObserver {
     docker: Arc<dyn Docker>,
     instance: String,
     stale: Stale,
     known: BTreeMap<String, (EngineState, ContainerDetails)>,
     /// Last output of containers that failed.
-    wrote: BTreeMap<String, String>,
+    last_outputs: BTreeMap<String, String>,
     /// Containers that could not be inspected: number of consecutive failures, and time of the next attempt.
     failing: BTreeMap<String, (u32, Instant)>,
     digests: BTreeMap<(String, String), String>,
     next_listing: Option<Instant>,
 }
 
-impl Looker {
+impl ContainerObserver {
     /// Creates an observer with nothing remembered.
     pub fn new(docker: Arc<dyn Docker>, instance: String) -> Self {
-        let (stale, known, wrote) = (Stale::default(), BTreeMap::new(), BTreeMap::new());
+        let (stale, known, last_outputs) = (Stale::default(), BTreeMap::new(), BTreeMap::new());
         let (failing, digests) = (BTreeMap::new(), BTreeMap::new());
-        Self { docker, instance, stale, known, wrote, failing, digests, next_listing: None }
+        Self { docker, instance, stale, known, last_outputs, failing, digests, next_listing: None }
     }
 
     /// Adds the wake-up source to a row: events of these containers, which are inspected again afterwards.
@@ -73,7 +73,7 @@ impl Looker {
     }
 
     /// Returns all containers of the instance, by pod uid.
-    pub async fn look(&mut self) -> Result<BTreeMap<Uid, PodFacts>, LoopError> {
+    pub async fn observe(&mut self) -> Result<BTreeMap<Uid, PodFacts>, LoopError> {
         if let Some(at) = self.next_listing.take() {
             tokio::time::sleep_until(at).await;
         }
@@ -118,7 +118,7 @@ impl Looker {
         let here: BTreeSet<&str> = rows.iter().map(|row| row.id.as_str()).collect();
         self.known.retain(|id, _| here.contains(id.as_str()));
         self.failing.retain(|id, _| here.contains(id.as_str()));
-        self.wrote.retain(|id, _| here.contains(id.as_str()));
+        self.last_outputs.retain(|id, _| here.contains(id.as_str()));
         let now = Instant::now();
         let unknown = rows.iter().filter(|row| {
             let waits = self.failing.get(&row.id).is_some_and(|(_, again)| *again > now);
@@ -142,9 +142,9 @@ impl Looker {
             .await;
         for (id, state, details, wrote) in answers {
             if wrote.is_empty() {
-                self.wrote.remove(&id);
+                self.last_outputs.remove(&id);
             } else {
-                self.wrote.insert(id.clone(), wrote);
+                self.last_outputs.insert(id.clone(), wrote);
             }
             let failures = self.failing.remove(&id).map_or(0, |(failures, _)| failures);
             match details {
@@ -175,12 +175,13 @@ impl Looker {
         for row in rows {
             let details = self.known.get(&row.id).map(|(_, details)| details);
             let (uid, pod, mut container) =
-                Container::read(&caught_up(row, details), details.unwrap_or(&nothing));
+                Container::read(&with_known_exit(row, details), details.unwrap_or(&nothing));
             if let Some(name) = self.digests.get(&(row.image_id.clone(), row.image.clone())) {
                 container.image_id.clone_from(name);
             }
-            if let (State::Exited(end), Some(wrote)) = (&mut container.state, self.wrote.get(&row.id)) {
-                end.wrote.clone_from(wrote);
+            if let (State::Exited(end), Some(wrote)) = (&mut container.state, self.last_outputs.get(&row.id))
+            {
+                end.last_output.clone_from(wrote);
             }
             // Its outcome, and whether it ever started, is unknown: it must not pass for a success.
             if details.is_none() && !container.is_running() && container.state != State::Dead {
@@ -234,7 +235,10 @@ async fn last_lines(docker: &dyn Docker, id: &str) -> String {
 
 /// Returns the row, with an end that the details know first: Docker reports an end before its listing shows it
 /// (seen with 20.10), and the next run may be long after.
-fn caught_up<'a>(row: &'a ListedContainer, details: Option<&ContainerDetails>) -> Cow<'a, ListedContainer> {
+fn with_known_exit<'a>(
+    row: &'a ListedContainer,
+    details: Option<&ContainerDetails>,
+) -> Cow<'a, ListedContainer> {
     let ended = details.is_some_and(|details| {
         details.pid == 0 && details.finished_at.is_some() && details.finished_at >= details.started_at
     });
@@ -250,14 +254,14 @@ fn caught_up<'a>(row: &'a ListedContainer, details: Option<&ContainerDetails>) -
 /// those `reported` for its pod, the status in etcd.
 pub fn fill_health(
     pods: &mut BTreeMap<Uid, PodFacts>,
-    kept: &HealthOf,
+    kept: &HealthById,
     reported: impl Fn(&NamespacedName) -> Option<Vec<ContainerStatus>>,
 ) {
     for facts in pods.values_mut() {
         let mut reported = facts.pod.as_ref().map(|pod| || reported(pod).unwrap_or_default());
         let mut statuses: Option<Vec<ContainerStatus>> = None;
         for container in facts.containers.values_mut().flatten() {
-            container.health = kept.get(&container.id).and_then(|known| known.of(container.started_at));
+            container.health = kept.get(&container.id).and_then(|known| known.for_run(container.started_at));
             if container.health.is_none()
                 && container.is_running()
                 && let Some(reported) = &mut reported
@@ -282,7 +286,7 @@ pub fn fill_health(
 }
 
 /// Sets the last message of the failing probe for each running container.
-pub fn fill_failing(pods: &mut BTreeMap<Uid, PodFacts>, failing: &FailingOf) {
+pub fn fill_failing(pods: &mut BTreeMap<Uid, PodFacts>, failing: &FailuresById) {
     for container in pods.values_mut().flat_map(|facts| facts.containers.values_mut()).flatten() {
         container.failing = failing.get(&container.id).filter(|_| container.is_running()).cloned();
     }

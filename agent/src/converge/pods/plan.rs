@@ -14,16 +14,17 @@ use schema::records::Binding;
 use super::container::needs::{self, Needs};
 use super::facts::{Container, Observed, Placement, PodFacts, State};
 use super::facts::{DRAIN_CHECK, Drain};
-use super::sandbox::allocate::Pool;
+use super::sandbox::allocate::AllocationPool;
 use super::sandbox::name_files::NameFiles;
-use super::status::statuses::is_end;
-use super::status::statuses::last;
+use super::status::statuses::is_final;
+use super::status::statuses::last_report_on;
 use super::status::wanted;
 use super::steps::{
-    ContainerStep, Decision, DecisionReason, Down, LinkStep, PauseStep, PodsPlan, Target, Task, Up,
+    BringUp, ContainerStep, Decision, DecisionReason, LinkStep, PauseStep, PodTask, PodsPlan, TakeDown,
+    Target,
 };
 use super::{probe, sandbox, volume};
-use crate::desired::KnownFrom;
+use crate::desired::StateOrigin;
 use crate::names;
 use crate::worlds::netlink::host_link_name;
 
@@ -43,7 +44,7 @@ fn named_files(observed: &Observed) -> BTreeSet<String> {
 /// Plans the whole node.
 pub fn plan(observed: &Observed, now: Timestamp) -> PodsPlan {
     let mut plan = PodsPlan::default();
-    if observed.desired.known_from == KnownFrom::Unknown {
+    if observed.desired.known_from == StateOrigin::Unknown {
         for (uid, facts) in &observed.pods {
             plan.pods
                 .insert(uid.clone(), Decision::idle(reference(uid, facts), DecisionReason::DesiredUnknown));
@@ -57,15 +58,16 @@ pub fn plan(observed: &Observed, now: Timestamp) -> PodsPlan {
     let wanted: BTreeMap<&str, &Binding> =
         observed.desired.pods.values().map(|binding| (binding.pod.uid.as_str(), binding)).collect();
     plan_unwanted(observed, &wanted, now, &mut plan);
-    let mut pool = Pool::of(observed);
+    let mut pool = AllocationPool::from_observed(observed);
     for (uid, binding) in &wanted {
         let mut decision = plan_wanted(observed, binding, &mut pool, now);
         // Regardless of any task in progress: neither waits for it.
         if let Some(facts) = observed.pods.get(*uid) {
             plan.probes.extend(probe::render::targets(&observed.node, binding, facts));
             needs::kills(&observed.work, &binding.pod.spec, facts, now, &mut decision);
-            plan.ends
-                .extend(end(observed, binding, facts, &decision, now).map(|end| ((*uid).to_owned(), end)));
+            plan.final_statuses.extend(
+                final_status(observed, binding, facts, &decision, now).map(|end| ((*uid).to_owned(), end)),
+            );
         }
         plan.pods.insert((*uid).to_owned(), decision);
     }
@@ -79,7 +81,7 @@ pub fn plan(observed: &Observed, now: Timestamp) -> PodsPlan {
 }
 
 /// Returns the final status of a pod that ended for good, unless it is saved already.
-fn end(
+fn final_status(
     observed: &Observed,
     binding: &Binding,
     facts: &PodFacts,
@@ -91,9 +93,9 @@ fn end(
         return None;
     }
     let seen = wanted::WantedPod { node: &observed.node, binding, facts, decision };
-    let former = last(&observed.last_reported, &decision.pod, uid);
+    let former = last_report_on(&observed.last_reported, &decision.pod, uid);
     // Some of its containers may have to be stopped before it has ended.
-    Some(wanted::wanted(seen, former, now)).filter(is_end)
+    Some(wanted::wanted_status(seen, former, now)).filter(is_final)
 }
 
 /// Returns the pod of these containers, or a display name for containers without one.
@@ -111,7 +113,7 @@ fn plan_unwanted(
     let work = &observed.work;
     for (uid, busy) in work.busy.iter().filter(|(uid, _)| !wanted.contains_key(uid.as_str())) {
         let mut decision = Decision::idle(busy.pod.clone(), DecisionReason::InFlight);
-        decision.cancel = busy.up && kept(observed, &busy.pod).is_none();
+        decision.cancel = busy.up && reason_to_stay(observed, &busy.pod).is_none();
         plan.pods.insert(uid.clone(), decision);
     }
     for (uid, facts) in &observed.pods {
@@ -119,7 +121,7 @@ fn plan_unwanted(
             continue;
         }
         let pod = reference(uid, facts);
-        let decision = match kept(observed, &pod) {
+        let decision = match reason_to_stay(observed, &pod) {
             Some(why) => Decision::idle(pod, why),
             None => match observed.draining.get(uid).filter(|drain| drain.until() > now) {
                 Some(drain) => draining(pod, drain, now),
@@ -134,7 +136,7 @@ fn plan_unwanted(
     }
     for uid in &observed.folders {
         if !wanted.contains_key(uid.as_str()) && !plan.pods.contains_key(uid) {
-            let folder = Down { folder: true, ..Down::default() };
+            let folder = TakeDown { folder: true, ..TakeDown::default() };
             let decision = take_down(observed, uid, NamespacedName::new("", uid), folder, now);
             plan.pods.insert(uid.clone(), decision);
         }
@@ -143,7 +145,7 @@ fn plan_unwanted(
 
 /// Returns the reason why a pod that is not among the wanted ones stays anyway. A pod of its name with another uid
 /// replaces it.
-fn kept(observed: &Observed, pod: &NamespacedName) -> Option<DecisionReason> {
+fn reason_to_stay(observed: &Observed, pod: &NamespacedName) -> Option<DecisionReason> {
     let desired = &observed.desired;
     if desired.unreadable.contains_key(pod) {
         Some(DecisionReason::Unreadable)
@@ -161,19 +163,25 @@ fn draining(pod: NamespacedName, drain: &Drain, now: Timestamp) -> Decision {
 }
 
 /// Takes an unwanted pod down, unless that failed a moment ago.
-fn take_down(observed: &Observed, uid: &str, pod: NamespacedName, down: Down, now: Timestamp) -> Decision {
+fn take_down(
+    observed: &Observed,
+    uid: &str,
+    pod: NamespacedName,
+    down: TakeDown,
+    now: Timestamp,
+) -> Decision {
     let mut decision = Decision::idle(pod, DecisionReason::NotDesired);
-    match observed.work.removal_trouble(uid).filter(|trouble| trouble.retry_at > now) {
+    match observed.work.removal_failure(uid).filter(|trouble| trouble.retry_at > now) {
         Some(trouble) => decision.next_at = Some(trouble.retry_at),
-        None => decision.task = Some(Task::Down(down)),
+        None => decision.task = Some(PodTask::Down(down)),
     }
     decision
 }
 
 /// Returns everything of a pod, in the order of its removal.
-fn down(observed: &Observed, uid: &str, facts: &PodFacts) -> Down {
+fn down(observed: &Observed, uid: &str, facts: &PodFacts) -> TakeDown {
     let grace = facts.all().map(|c| c.grace).max().unwrap_or_default();
-    Down {
+    TakeDown {
         stop: facts.containers.values().flatten().filter(|c| c.is_running()).map(Target::from).collect(),
         grace: Duration::from_secs(u64::from(grace)),
         remove: facts.all().map(Target::from).collect(),
@@ -185,12 +193,17 @@ fn down(observed: &Observed, uid: &str, facts: &PodFacts) -> Down {
     }
 }
 
-fn plan_wanted(observed: &Observed, binding: &Binding, pool: &mut Pool, now: Timestamp) -> Decision {
+fn plan_wanted(
+    observed: &Observed,
+    binding: &Binding,
+    pool: &mut AllocationPool,
+    now: Timestamp,
+) -> Decision {
     let pod = binding.pod.reference();
     let uid = &binding.pod.uid;
     let nothing = PodFacts::default();
     let facts = observed.pods.get(uid).unwrap_or(&nothing);
-    let trouble = observed.work.trouble.get(&(uid.clone(), String::new()));
+    let trouble = observed.work.recent_failures.get(&(uid.clone(), String::new()));
     if observed.work.busy.contains_key(uid) {
         let decision = Decision::idle(pod, DecisionReason::InFlight);
         let Some(trouble) = trouble else { return in_flight(observed, binding, facts, decision, now) };
@@ -204,18 +217,18 @@ fn plan_wanted(observed: &Observed, binding: &Binding, pool: &mut Pool, now: Tim
     if let Some(trouble) = trouble.filter(|trouble| trouble.retry_at > now) {
         let idle = Decision::idle(pod, DecisionReason::Waits);
         let mut decision = all_wait(idle, binding, facts, &trouble.reason, &trouble.message);
-        decision.stuck = trouble.is_of_removal().then(|| trouble.message.clone());
+        decision.stuck = trouble.is_removal_failure().then(|| trouble.message.clone());
         decision.next_at = Some(trouble.retry_at);
         return decision;
     }
     let needs = needs::needs(&observed.work, facts, &binding.pod.spec, now);
     if observed.finished.contains_key(uid) {
         // Regardless of any containers left.
-        return wind_up(Look { observed, binding, facts, needs: &needs, now });
+        return plan_finished(PodInput { observed, binding, facts, needs: &needs, now });
     }
     match facts.live_pause() {
-        Some(pause) => keep_up(Look { observed, binding, facts, needs: &needs, now }, pause),
-        None => build(Look { observed, binding, facts, needs: &needs, now }, pool),
+        Some(pause) => plan_with_namespaces(PodInput { observed, binding, facts, needs: &needs, now }, pause),
+        None => plan_without_namespaces(PodInput { observed, binding, facts, needs: &needs, now }, pool),
     }
 }
 
@@ -238,7 +251,7 @@ fn in_flight(
 
 /// A wanted pod with the input for its decision.
 #[derive(Clone, Copy)]
-struct Look<'a> {
+struct PodInput<'a> {
     observed: &'a Observed,
     binding: &'a Binding,
     facts: &'a PodFacts,
@@ -247,11 +260,11 @@ struct Look<'a> {
 }
 
 /// Plans a pod that has its namespaces: creates and starts everything that is missing in them.
-fn keep_up(look: Look<'_>, pause: &Container) -> Decision {
-    let Look { observed, binding, facts, needs, now } = look;
+fn plan_with_namespaces(look: PodInput<'_>, pause: &Container) -> Decision {
+    let PodInput { observed, binding, facts, needs, now } = look;
     let pod = &binding.pod;
     if needs.finished {
-        return wind_up(look);
+        return plan_finished(look);
     }
     let at = Placement { node: &observed.node, binding, address: pause.address, ports: &pause.ports };
     let mut decision = Decision::idle(pod.reference(), needs.why());
@@ -261,7 +274,7 @@ fn keep_up(look: Look<'_>, pause: &Container) -> Decision {
         _ => PauseStep::Start(pause.id.clone()),
     };
     let fresh = matches!(pause_step, PauseStep::Start(_)) || !needs.ever_started;
-    let link = (link_is_off(observed, &pod.uid) || (fresh && !steps.is_empty()))
+    let link = (link_needs_repair(observed, &pod.uid) || (fresh && !steps.is_empty()))
         .then(|| link_step(observed, binding, pause.address))
         .flatten();
     let starts_pause = matches!(pause_step, PauseStep::Start(_));
@@ -269,15 +282,15 @@ fn keep_up(look: Look<'_>, pause: &Container) -> Decision {
         if link.is_none() && !starts_pause {
             return decision;
         }
-        decision.why = if starts_pause { DecisionReason::Containers } else { DecisionReason::LinkOff };
+        decision.why = if starts_pause { DecisionReason::Containers } else { DecisionReason::LinkIncomplete };
     }
-    let down = Down {
+    let down = TakeDown {
         remove: needs.remove_first.iter().map(|c| Target::from(*c)).collect(),
         stop: needs.stop_first.iter().map(|c| Target::from(*c)).collect(),
         grace: grace(binding),
-        ..Down::default()
+        ..TakeDown::default()
     };
-    decision.task = Some(Task::Up(Box::new(Up {
+    decision.task = Some(PodTask::Up(Box::new(BringUp {
         down: with_dead_pauses(down, facts, Some(pause)),
         pause: pause_step,
         address: pause.address,
@@ -293,23 +306,23 @@ fn keep_up(look: Look<'_>, pause: &Container) -> Decision {
 }
 
 /// Plans a pod without namespaces: everything of it that still runs is stopped, and it is built again.
-fn build(look: Look<'_>, pool: &mut Pool) -> Decision {
-    let Look { observed, binding, facts, needs, now } = look;
+fn plan_without_namespaces(look: PodInput<'_>, pool: &mut AllocationPool) -> Decision {
+    let PodInput { observed, binding, facts, needs, now } = look;
     let pod = &binding.pod;
     if needs.finished {
-        return wind_up(look);
+        return plan_finished(look);
     }
     let mut decision = Decision::idle(
         pod.reference(),
         if facts.all().next().is_none() { DecisionReason::New } else { DecisionReason::PauseGone },
     );
-    let down = Down {
+    let down = TakeDown {
         stop: facts.containers.values().flatten().filter(|c| c.is_running()).map(Target::from).collect(),
         remove: needs.remove_first.iter().map(|c| Target::from(*c)).collect(),
         grace: grace(binding),
-        ..Down::default()
+        ..TakeDown::default()
     };
-    if let Some(until) = rebuilt_at(facts, now).filter(|until| *until > now) {
+    if let Some(until) = rebuild_allowed_at(facts, now).filter(|until| *until > now) {
         decision.why = DecisionReason::PauseEndedEarly;
         decision.next_at = Some(until);
         let message = decision.why.to_string();
@@ -332,7 +345,7 @@ fn build(look: Look<'_>, pool: &mut Pool) -> Decision {
     let listens = pod.spec.host_network && !down.stop.is_empty();
     let of = (&decision.pod, &*pod.spec);
     // If somebody removed the pause container, only its last report is left.
-    let reported = last(&observed.last_reported, &decision.pod, &binding.pod.uid);
+    let reported = last_report_on(&observed.last_reported, &decision.pod, &binding.pod.uid);
     let reported = reported.map_or(&[][..], |status| &status.host_ports);
     let ports = match pool.ports(of, former.map_or(reported, |p| &p.ports), listens) {
         Ok(ports) => ports,
@@ -347,7 +360,7 @@ fn build(look: Look<'_>, pool: &mut Pool) -> Decision {
     };
     let at = Placement { node: &observed.node, binding, address, ports: &ports };
     let steps = needs::steps(&observed.work, at, needs, now, &mut decision);
-    decision.task = Some(Task::Up(Box::new(Up {
+    decision.task = Some(PodTask::Up(Box::new(BringUp {
         down: with_dead_pauses(down, facts, None),
         pause: PauseStep::Create(Box::new(sandbox::render::pause(at))),
         address,
@@ -363,12 +376,12 @@ fn build(look: Look<'_>, pool: &mut Pool) -> Decision {
 }
 
 fn name_files(at: Placement<'_>, steps: &[ContainerStep]) -> Option<NameFiles> {
-    if steps.is_empty() { None } else { NameFiles::of(at) }
+    if steps.is_empty() { None } else { NameFiles::for_placement(at) }
 }
 
 /// Returns the time from which a pod whose pause container ended may be built again: one that ends as soon as it
 /// starts must not be recreated in a loop.
-fn rebuilt_at(facts: &PodFacts, now: Timestamp) -> Option<Timestamp> {
+fn rebuild_allowed_at(facts: &PodFacts, now: Timestamp) -> Option<Timestamp> {
     let State::Exited(end) = &facts.pauses.last()?.state else { return None };
     // A start in the future means that the clock was set back: it says nothing.
     let started_at = end.started_at.filter(|at| *at <= now)?;
@@ -378,10 +391,10 @@ fn rebuilt_at(facts: &PodFacts, now: Timestamp) -> Option<Timestamp> {
 /// Plans a pod whose containers all ended for good: the pause container goes with its link, so that address and
 /// host ports are free, as Kubernetes stops such a sandbox. Decrypted secrets and volumes in memory go too. The
 /// ended containers stay for their logs.
-fn wind_up(look: Look<'_>) -> Decision {
-    let Look { observed, binding, facts, needs, now } = look;
+fn plan_finished(look: PodInput<'_>) -> Decision {
+    let PodInput { observed, binding, facts, needs, now } = look;
     let pauses = facts.pauses.iter().filter(|p| p.state != State::Removing);
-    let down = Down {
+    let down = TakeDown {
         // Containers that joined an older pause container end with it; the policy restarts none.
         stop: facts.containers.values().flatten().filter(|c| c.is_running()).map(Target::from).collect(),
         remove: needs.remove_first.iter().copied().chain(pauses).map(Target::from).collect(),
@@ -392,7 +405,7 @@ fn wind_up(look: Look<'_>) -> Decision {
         obsolete: needs.obsolete.iter().map(|c| Target::from(*c)).collect(),
     };
     let is_empty = down.stop.is_empty() && down.remove.is_empty() && down.obsolete.is_empty();
-    let task = (!is_empty).then_some(Task::Down(down));
+    let task = (!is_empty).then_some(PodTask::Down(down));
     Decision {
         task,
         next_at: needs.retry_at(now),
@@ -405,7 +418,7 @@ fn grace(binding: &Binding) -> Duration {
 }
 
 /// Removes dead pause containers first: their name is needed.
-fn with_dead_pauses(mut down: Down, facts: &PodFacts, live: Option<&Container>) -> Down {
+fn with_dead_pauses(mut down: TakeDown, facts: &PodFacts, live: Option<&Container>) -> TakeDown {
     let dead = facts.pauses.iter().filter(|p| live.is_none_or(|live| live.id != p.id));
     down.remove.extend(dead.map(Target::from));
     down
@@ -415,7 +428,7 @@ fn allocate(
     observed: &Observed,
     binding: &Binding,
     former: Option<&Container>,
-    pool: &mut Pool,
+    pool: &mut AllocationPool,
 ) -> Result<Option<Ipv4Net>, DecisionReason> {
     if binding.pod.spec.host_network {
         return Ok(None);
@@ -439,7 +452,7 @@ fn link_step(observed: &Observed, binding: &Binding, address: Option<Ipv4Net>) -
 
 /// True if the link of a running pod is missing, its host end is not as it should be, or this agent has not checked
 /// its inner end yet.
-fn link_is_off(observed: &Observed, uid: &str) -> bool {
+fn link_needs_repair(observed: &Observed, uid: &str) -> bool {
     let Some(links) = &observed.links else { return false };
     let bridge = names::bridge_name(&observed.node.instance);
     let end = links.get(&host_link_name(&observed.node.instance, uid));

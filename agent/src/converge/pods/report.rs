@@ -9,16 +9,16 @@ use schema::meta::NamespacedName;
 use tokio::sync::watch;
 
 use super::facts::{Observed, PodFacts, Uid};
-use super::status::statuses::is_end;
-use super::status::statuses::{Statuses, last};
-use super::status::terminating::{Termination, terminating};
+use super::status::statuses::is_final;
+use super::status::statuses::{Statuses, last_report_on};
+use super::status::terminating::{Termination, terminating_status};
 use super::status::wanted;
-use super::steps::{DecisionReason, PodsPlan, Task};
+use super::steps::{DecisionReason, PodTask, PodsPlan};
 use crate::converge::shared::pod_table::{PodNet, PodTable};
-use crate::desired::KnownFrom;
+use crate::desired::StateOrigin;
 
 /// True if some status is the final report on a pod of which nothing is left: its key is removed next.
-pub fn has_last_words(statuses: &Statuses, observed: &Observed) -> bool {
+pub fn has_final_reports(statuses: &Statuses, observed: &Observed) -> bool {
     let is_gone = |uid: &str| !observed.pods.contains_key(uid) && !observed.work.busy.contains_key(uid);
     statuses.pods.values().any(|status| status.is_terminating() && is_gone(&status.uid))
 }
@@ -27,22 +27,22 @@ pub fn has_last_words(statuses: &Statuses, observed: &Observed) -> bool {
 pub fn fold(observed: &Observed, plan: &PodsPlan, own: &Statuses, now: Timestamp) -> Statuses {
     let node = &observed.node;
     let nothing = PodFacts::default();
-    let last = |pod: &NamespacedName, uid: &str| last(&observed.last_reported, pod, uid);
-    let complete = observed.desired.known_from == KnownFrom::Etcd;
-    let mut statuses = Statuses { complete, looked: true, ..Statuses::default() };
+    let last = |pod: &NamespacedName, uid: &str| last_report_on(&observed.last_reported, pod, uid);
+    let complete = observed.desired.known_from == StateOrigin::Etcd;
+    let mut statuses = Statuses { complete, is_listed: true, ..Statuses::default() };
     for (uid, facts) in &observed.pods {
         let Some(pod) = &facts.pod else { continue };
         let stays =
             |why: &DecisionReason| matches!(why, DecisionReason::Unreadable | DecisionReason::Unsettled);
         let stays = plan.pods.get(uid).is_none_or(|d| stays(&d.why));
-        if observed.desired.known_from == KnownFrom::Unknown || stays {
+        if observed.desired.known_from == StateOrigin::Unknown || stays {
             // Nothing is known about the pod, so nothing new is reported.
             if let Some(status) = last(pod, uid) {
                 statuses.pods.insert(pod.clone(), Arc::new(status.clone()));
             }
             continue;
         }
-        let status = terminating(Termination::of(observed, uid, facts), last(pod, uid), now);
+        let status = terminating_status(Termination::new(observed, uid, facts), last(pod, uid), now);
         statuses.pods.insert(pod.clone(), Arc::new(status));
     }
     // Containers are gone, folder or link not yet.
@@ -50,19 +50,19 @@ pub fn fold(observed: &Observed, plan: &PodsPlan, own: &Statuses, now: Timestamp
         if !observed.pods.contains_key(uid)
             && let Some(former) = last(&busy.pod, uid)
         {
-            let status = terminating(Termination::of(observed, uid, &nothing), Some(former), now);
+            let status = terminating_status(Termination::new(observed, uid, &nothing), Some(former), now);
             statuses.pods.insert(busy.pod.clone(), Arc::new(status));
         }
     }
     // Gone before its end was reported: that becomes its final report, once.
     let desired = &observed.desired;
-    let is_known = desired.known_from != KnownFrom::Unknown && desired.is_settled();
-    for (pod, former) in own.pods.iter().filter(|(_, former)| is_known && !is_end(former)) {
+    let is_known = desired.known_from != StateOrigin::Unknown && desired.is_settled();
+    for (pod, former) in own.pods.iter().filter(|(_, former)| is_known && !is_final(former)) {
         let is_wanted = desired.pods.contains_key(pod) || desired.unreadable.contains_key(pod);
         if is_wanted || statuses.pods.contains_key(pod) {
             continue;
         }
-        let status = terminating(Termination::of(observed, &former.uid, &nothing), Some(former), now);
+        let status = terminating_status(Termination::new(observed, &former.uid, &nothing), Some(former), now);
         statuses.pods.insert(pod.clone(), Arc::new(status));
     }
     for (pod, binding) in &observed.desired.pods {
@@ -75,13 +75,13 @@ pub fn fold(observed: &Observed, plan: &PodsPlan, own: &Statuses, now: Timestamp
         }
         let facts = observed.pods.get(uid).unwrap_or(&nothing);
         let seen = wanted::WantedPod { node, binding, facts, decision };
-        let mut status = wanted::wanted(seen, last(pod, uid), now);
+        let mut status = wanted::wanted_status(seen, last(pod, uid), now);
         if decision.why == DecisionReason::FormerPod {
             let former = observed
                 .pods
                 .iter()
                 .filter(|(other, facts)| *other != uid && facts.pod.as_ref() == Some(pod));
-            if let Some(trouble) = former.filter_map(|(uid, _)| observed.work.removal_trouble(uid)).next() {
+            if let Some(trouble) = former.filter_map(|(uid, _)| observed.work.removal_failure(uid)).next() {
                 status.message = format!("{}, which can't be removed: {}", status.message, trouble.message);
             }
         }
@@ -97,8 +97,8 @@ pub fn starting(observed: &Observed, plan: &PodsPlan) -> BTreeMap<Uid, PodNet> {
     let starting = functions.filter_map(|pod| {
         let uid = &pod.uid;
         let planned = match plan.pods.get(uid).and_then(|decision| decision.task.as_ref()) {
-            Some(Task::Up(up)) => up.address.map(|address| address.addr()),
-            Some(Task::Down(_)) | None => None,
+            Some(PodTask::Up(up)) => up.address.map(|address| address.addr()),
+            Some(PodTask::Down(_)) | None => None,
         };
         let busy = observed.work.busy.get(uid).filter(|busy| busy.up).and_then(|busy| busy.address);
         let (pod, address) = (pod.reference(), planned.or(busy)?);

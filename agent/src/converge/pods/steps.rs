@@ -12,8 +12,8 @@ use schema::kinds::pod::{HostPortStatus, PodStatus, Protocol, PullPolicy, Waitin
 use schema::meta::NamespacedName;
 use schema::records::PodInstance;
 
-use super::container::rendered::Rendered;
-use super::facts::{Container, Slot, Uid};
+use super::container::rendered::RenderedContainer;
+use super::facts::{Container, ContainerKey, Uid};
 use super::probe::machine::{Action, Targets};
 use super::sandbox::name_files::NameFiles;
 use super::volume::spec::VolumePrep;
@@ -25,13 +25,13 @@ use crate::worlds::netlink::Port;
 pub struct PodsPlan {
     pub pods: BTreeMap<Uid, Decision>,
     /// Final statuses of pods that ended for good and are not saved yet: on disk before their task begins.
-    pub ends: BTreeMap<Uid, PodStatus>,
+    pub final_statuses: BTreeMap<Uid, PodStatus>,
     /// Containers of the whole node to probe from now on.
     pub probes: Targets,
     pub remove_links: Vec<String>,
     pub last_address: Option<Ipv4Addr>,
     /// Pulls for containers that are no longer wanted.
-    pub cancel_pulls: Vec<Slot>,
+    pub cancel_pulls: Vec<ContainerKey>,
     /// Set if unused content must be removed: the digests to keep, because pods name them.
     pub sweep: Option<BTreeSet<String>>,
 }
@@ -41,14 +41,14 @@ impl schema::control::Plan for PodsPlan {
         self.remove_links.is_empty()
             && self.cancel_pulls.is_empty()
             && self.sweep.is_none()
-            && self.ends.is_empty()
+            && self.final_statuses.is_empty()
             && self
                 .pods
                 .values()
                 .all(|d| d.task.is_none() && d.pulls.is_empty() && d.kills.is_empty() && !d.cancel)
     }
 
-    fn again_at(&self) -> Option<Timestamp> {
+    fn replan_at(&self) -> Option<Timestamp> {
         self.pods.values().filter_map(|decision| decision.next_at).min()
     }
 }
@@ -58,7 +58,7 @@ impl schema::control::Plan for PodsPlan {
 pub struct Decision {
     pub pod: NamespacedName,
     pub why: DecisionReason,
-    pub task: Option<Task>,
+    pub task: Option<PodTask>,
     /// Containers that failed a probe, each stopped separately: none holds up the task.
     pub kills: Vec<Kill>,
     pub pulls: Vec<Pull>,
@@ -95,7 +95,7 @@ pub enum DecisionReason {
     PauseGone,
     PauseEndedEarly,
     /// The link is missing, incomplete, or not checked yet by this agent.
-    LinkOff,
+    LinkIncomplete,
     Unhealthy,
     Waits,
     Finished,
@@ -123,7 +123,7 @@ impl fmt::Display for DecisionReason {
             DecisionReason::PauseEndedEarly => f.write_str(
                 "its pause container ended within seconds of its start and is made again in a moment; see docker logs and the node's memory if it stays so",
             ),
-            DecisionReason::LinkOff => f.write_str("its link is checked and repaired"),
+            DecisionReason::LinkIncomplete => f.write_str("its link is checked and repaired"),
             DecisionReason::Unhealthy => f.write_str("containers that failed a probe are being stopped"),
             DecisionReason::Waits => f.write_str("containers wait"),
             DecisionReason::Finished => f.write_str("all containers have ended"),
@@ -145,16 +145,16 @@ impl fmt::Display for DecisionReason {
 
 /// Work on one pod; one task at a time per pod.
 #[derive(Debug, Clone)]
-pub enum Task {
-    Up(Box<Up>),
-    Down(Down),
+pub enum PodTask {
+    Up(Box<BringUp>),
+    Down(TakeDown),
 }
 
 /// Creates and starts everything that is missing: first `down`, then the pause container and volumes, the link, the
 /// containers, and last the removal of `obsolete`.
 #[derive(Debug, Clone)]
-pub struct Up {
-    pub down: Down,
+pub struct BringUp {
+    pub down: TakeDown,
     pub pause: PauseStep,
     /// Pod address; `None` on the host's network.
     pub address: Option<Ipv4Net>,
@@ -201,7 +201,7 @@ pub struct ContainerStep {
 /// Create and start, or only start.
 #[derive(Debug, Clone)]
 pub enum ContainerAct {
-    Create(Box<Rendered>),
+    Create(Box<RenderedContainer>),
     Start(String),
 }
 
@@ -227,7 +227,7 @@ pub struct Kill {
 /// Takes containers down: stops all of `stop` concurrently, then removes all of `remove`, then the rest, `obsolete`
 /// last.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Down {
+pub struct TakeDown {
     pub stop: Vec<Target>,
     pub grace: Duration,
     /// Containers to remove, pause containers last.
@@ -269,13 +269,13 @@ impl From<&Container> for Target {
 // The error for a host port that can't be allocated.
 
 /// Range of ports allocated for `hostPort: 0`; below Linux's own ephemeral range (from 32768).
-pub const PORTS: std::ops::RangeInclusive<u16> = 20_000..=32_000;
+pub const DYNAMIC_PORTS: std::ops::RangeInclusive<u16> = 20_000..=32_000;
 
 /// A host port that can't be allocated.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PortTaken {
     pub port: Port,
-    pub by: Holder,
+    pub holder: Holder,
 }
 
 /// Holder of a host port.
@@ -284,7 +284,7 @@ pub enum Holder {
     Pod(String),
     /// A process of the node itself, with its name if that was found.
     Process(Option<String>),
-    All,
+    AllInUse,
 }
 
 impl fmt::Display for PortTaken {
@@ -294,9 +294,14 @@ impl fmt::Display for PortTaken {
             Protocol::Tcp => "TCP",
             Protocol::Udp => "UDP",
         };
-        let process = match &self.by {
-            Holder::All => {
-                return write!(f, "no {protocol} port from {} to {} is free", PORTS.start(), PORTS.end());
+        let process = match &self.holder {
+            Holder::AllInUse => {
+                return write!(
+                    f,
+                    "no {protocol} port from {} to {} is free",
+                    DYNAMIC_PORTS.start(),
+                    DYNAMIC_PORTS.end()
+                );
             }
             Holder::Pod(pod) => {
                 return write!(f, "host port {port}/{protocol} is used by pod {pod} on this node");

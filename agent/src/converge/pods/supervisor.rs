@@ -10,13 +10,13 @@ use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
-use super::facts::{Busy, Exited, Pulling, Slot, Trouble, Uid, Work};
+use super::facts::{ContainerKey, ExitStatus, PullInProgress, RecentFailure, RunningTask, Uid, Work};
 
 /// Owns the tasks; dropping it aborts them.
 pub struct Supervisor {
     work: Work,
     /// Docker ids of containers whose preStop hook is done.
-    hooked: BTreeSet<String>,
+    hooks_done: BTreeSet<String>,
     /// Stops in progress after failed probes, by Docker id; true once the preStop hook is done.
     kills: BTreeMap<String, watch::Receiver<bool>>,
     /// At most one task per pod, pull and stop in progress, plus removals of links and unused files.
@@ -30,7 +30,7 @@ impl Supervisor {
     pub fn new(nudge: Nudge) -> Self {
         let (reporter, reports) = Reporter::new(nudge);
         let (work, tasks) = (Work::default(), JoinSet::new());
-        Self { work, hooked: BTreeSet::new(), kills: BTreeMap::new(), tasks, reports, reporter }
+        Self { work, hooks_done: BTreeSet::new(), kills: BTreeMap::new(), tasks, reports, reporter }
     }
 
     /// Returns a reporter for a task.
@@ -41,34 +41,34 @@ impl Supervisor {
     /// Applies the reports that tasks have sent so far.
     pub fn take_reports(&mut self) -> &Work {
         while let Ok(report) = self.reports.try_recv() {
-            self.take(report);
+            self.apply(report);
         }
         while self.tasks.try_join_next().is_some() {}
         &self.work
     }
 
     /// Registers the task of a pod, with the containers that it stops.
-    pub fn begin_task(&mut self, uid: Uid, busy: Busy) -> InFlight {
-        let hooked = busy.stops.iter().filter(|id| self.hooked.contains(*id)).cloned().collect();
+    pub fn begin_task(&mut self, uid: Uid, busy: RunningTask) -> WorkGuard {
+        let hooked = busy.stops.iter().filter(|id| self.hooks_done.contains(*id)).cloned().collect();
         let kill = |id: &String| Some((id.clone(), self.kills.get(id)?.clone()));
         let kills = busy.stops.iter().filter_map(kill).collect();
         self.work.busy.insert(uid.clone(), busy);
-        InFlight::new(self.reporter(), WorkId::Task(uid), hooked, kills)
+        WorkGuard::new(self.reporter(), WorkId::Task(uid), hooked, kills)
     }
 
     /// Registers a pull.
-    pub fn begin_pull(&mut self, slot: Slot, cancel: CancellationToken) -> InFlight {
-        self.work.pulling.insert(slot.clone(), Pulling { progress: String::new(), cancel });
-        InFlight::new(self.reporter(), WorkId::Pull(slot), BTreeSet::new(), BTreeMap::new())
+    pub fn begin_pull(&mut self, slot: ContainerKey, cancel: CancellationToken) -> WorkGuard {
+        self.work.pulling.insert(slot.clone(), PullInProgress { progress: String::new(), cancel });
+        WorkGuard::new(self.reporter(), WorkId::Pull(slot), BTreeSet::new(), BTreeMap::new())
     }
 
     /// Registers the stop of a container that failed a probe; `None` if it is being stopped already.
-    pub fn begin_kill(&mut self, id: &str) -> Option<InFlight> {
+    pub fn begin_kill(&mut self, id: &str) -> Option<WorkGuard> {
         if self.work.is_stopping(id) {
             return None;
         }
-        let hooked = self.hooked.get(id).cloned().into_iter().collect();
-        let kill = InFlight::new(self.reporter(), WorkId::Kill(id.to_owned()), hooked, BTreeMap::new());
+        let hooked = self.hooks_done.get(id).cloned().into_iter().collect();
+        let kill = WorkGuard::new(self.reporter(), WorkId::Kill(id.to_owned()), hooked, BTreeMap::new());
         self.work.killing.insert(id.to_owned());
         self.kills.insert(id.to_owned(), kill.hook_done());
         Some(kill)
@@ -86,22 +86,22 @@ impl Supervisor {
 
     /// Forgets all containers except those in `keep`.
     pub fn forget_containers_but(&mut self, keep: &BTreeSet<&str>) {
-        self.work.unkilled.retain(|id, _| keep.contains(id.as_str()));
-        self.work.unremoved.retain(|id, _| keep.contains(id.as_str()));
-        self.hooked.retain(|id| keep.contains(id.as_str()));
+        self.work.stop_failures.retain(|id, _| keep.contains(id.as_str()));
+        self.work.removal_failures.retain(|id, _| keep.contains(id.as_str()));
+        self.hooks_done.retain(|id| keep.contains(id.as_str()));
     }
 
     /// Forgets all pods except those for which `keep` returns true.
     pub fn forget_all_but(&mut self, keep: impl Fn(&str) -> bool) {
         let work = &mut self.work;
-        work.trouble.retain(|(uid, _), _| keep(uid));
+        work.recent_failures.retain(|(uid, _), _| keep(uid));
         work.pulled.retain(|(uid, _), _| keep(uid));
         work.missing.retain(|(uid, _)| keep(uid));
         work.linked.retain(|uid| keep(uid));
-        work.ends.retain(|uid, _| keep(uid));
+        work.exit_statuses.retain(|uid, _| keep(uid));
     }
 
-    fn take(&mut self, report: TaskReport) {
+    fn apply(&mut self, report: TaskReport) {
         let work = &mut self.work;
         match report {
             TaskReport::Link(uid, true) => drop(work.linked.insert(uid)),
@@ -111,10 +111,10 @@ impl Supervisor {
                     pulling.progress = progress;
                 }
             }
-            TaskReport::Hooked(id) => drop(self.hooked.insert(id)),
-            TaskReport::Kill(id, failed) => note(&mut work.unkilled, id, failed, Retry::Kill),
-            TaskReport::Removal(id, failed) => note(&mut work.unremoved, id, failed, Retry::Soon),
-            TaskReport::End(uid, id, end) => drop(work.ends.entry(uid).or_default().insert(id, end)),
+            TaskReport::HookDone(id) => drop(self.hooks_done.insert(id)),
+            TaskReport::Kill(id, failed) => note(&mut work.stop_failures, id, failed, Retry::Kill),
+            TaskReport::Removal(id, failed) => note(&mut work.removal_failures, id, failed, Retry::Soon),
+            TaskReport::End(uid, id, end) => drop(work.exit_statuses.entry(uid).or_default().insert(id, end)),
             TaskReport::Missing(slot, attempt) => {
                 // Pulled for this very start: with `imagePullPolicy: Always` it must be pulled again.
                 if work.pulled.get(&slot) == Some(&attempt) {
@@ -127,15 +127,15 @@ impl Supervisor {
                 work.pulled.insert(slot, attempt);
             }
             TaskReport::Clear(slot) => {
-                work.trouble.remove(&slot);
+                work.recent_failures.remove(&slot);
                 work.missing.remove(&slot);
             }
             TaskReport::Failed(slot, reason, message, retry) => {
-                fail(&mut work.trouble, slot, reason, message, retry);
+                fail(&mut work.recent_failures, slot, reason, message, retry);
             }
-            TaskReport::Ended(WorkId::Task(uid)) => drop(work.busy.remove(&uid)),
-            TaskReport::Ended(WorkId::Pull(slot)) => drop(work.pulling.remove(&slot)),
-            TaskReport::Ended(WorkId::Kill(id)) => {
+            TaskReport::WorkEnded(WorkId::Task(uid)) => drop(work.busy.remove(&uid)),
+            TaskReport::WorkEnded(WorkId::Pull(slot)) => drop(work.pulling.remove(&slot)),
+            TaskReport::WorkEnded(WorkId::Kill(id)) => {
                 work.killing.remove(&id);
                 self.kills.remove(&id);
             }
@@ -143,11 +143,17 @@ impl Supervisor {
     }
 }
 
-fn fail<K: Ord>(list: &mut BTreeMap<K, Trouble>, key: K, reason: String, message: String, retry: Retry) {
+fn fail<K: Ord>(
+    list: &mut BTreeMap<K, RecentFailure>,
+    key: K,
+    reason: String,
+    message: String,
+    retry: Retry,
+) {
     let now = Timestamp::now();
-    let mut trouble = Trouble { reason, message, failures: 1, at: now, retry_at: now };
+    let mut trouble = RecentFailure { reason, message, failures: 1, at: now, retry_at: now };
     // Failures to create and failures to remove are counted separately.
-    let in_a_row = |former: &&Trouble| former.is_of_removal() == trouble.is_of_removal();
+    let in_a_row = |former: &&RecentFailure| former.is_removal_failure() == trouble.is_removal_failure();
     if let Some(former) = list.get(&key).filter(in_a_row) {
         trouble.failures = former.failures.saturating_add(1);
     }
@@ -156,7 +162,7 @@ fn fail<K: Ord>(list: &mut BTreeMap<K, Trouble>, key: K, reason: String, message
 }
 
 /// Records the outcome of stopping or removing a container.
-fn note(list: &mut BTreeMap<String, Trouble>, id: String, failed: Option<String>, retry: Retry) {
+fn note(list: &mut BTreeMap<String, RecentFailure>, id: String, failed: Option<String>, retry: Retry) {
     match failed {
         Some(message) => fail(list, id, "FailedKillPod".to_owned(), message, retry),
         None => drop(list.remove(&id)),
@@ -194,28 +200,28 @@ impl Retry {
 pub enum TaskReport {
     /// The link of a pod is complete at both ends (true), or may not be and must be checked.
     Link(Uid, bool),
-    Progress(Slot, String),
-    Hooked(String),
+    Progress(ContainerKey, String),
+    HookDone(String),
     /// A container that failed a probe was stopped (no message), or could not be and is retried later.
     Kill(String, Option<String>),
     /// A dead container was removed (no message), or could not be and is retried later.
     Removal(String, Option<String>),
     /// Exit status of a container whose pod is being removed: the container is gone before the next observation.
-    End(Uid, String, Exited),
+    End(Uid, String, ExitStatus),
     /// The image was missing at the start of this number.
-    Missing(Slot, u32),
+    Missing(ContainerKey, u32),
     /// The image is present for the start of this number. Earlier failures count until the start succeeds.
-    Pulled(Slot, u32),
-    Clear(Slot),
-    Failed(Slot, String, String, Retry),
-    Ended(WorkId),
+    Pulled(ContainerKey, u32),
+    Clear(ContainerKey),
+    Failed(ContainerKey, String, String, Retry),
+    WorkEnded(WorkId),
 }
 
 /// Work in progress.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum WorkId {
     Task(Uid),
-    Pull(Slot),
+    Pull(ContainerKey),
     /// The stop of a container that failed a probe.
     Kill(String),
 }
@@ -239,7 +245,7 @@ impl Reporter {
 
     /// Sends a report. The loop is woken at the end of the task, or immediately for the progress of a pull.
     pub fn send(&self, report: TaskReport) {
-        let wakes = matches!(report, TaskReport::Progress(..) | TaskReport::Ended(_));
+        let wakes = matches!(report, TaskReport::Progress(..) | TaskReport::WorkEnded(_));
         // Without a receiver the loop is gone, and this task ends in a moment.
         let _ = self.sender.send(report);
         if wakes {
@@ -250,7 +256,7 @@ impl Reporter {
 
 /// Work in progress, held by its task. Dropping it, even on cancellation or a panic, ends it and wakes the loop.
 #[derive(Debug)]
-pub struct InFlight {
+pub struct WorkGuard {
     reporter: Reporter,
     id: WorkId,
     /// Containers to stop whose preStop hook is done already.
@@ -262,7 +268,7 @@ pub struct InFlight {
     hook_done: watch::Sender<bool>,
 }
 
-impl InFlight {
+impl WorkGuard {
     /// Begins the work; the supervisor passes on its knowledge of the containers to stop.
     pub(super) fn new(
         reporter: Reporter,
@@ -289,15 +295,15 @@ impl InFlight {
     }
 
     /// Reports that the preStop hook of this container is done.
-    pub fn note_hooked(&self, id: &str) {
+    pub fn report_hook_done(&self, id: &str) {
         self.hook_done.send_replace(true);
-        self.reporter.send(TaskReport::Hooked(id.to_owned()));
+        self.reporter.send(TaskReport::HookDone(id.to_owned()));
     }
 }
 
-impl Drop for InFlight {
+impl Drop for WorkGuard {
     fn drop(&mut self) {
-        self.reporter.send(TaskReport::Ended(self.id.clone()));
+        self.reporter.send(TaskReport::WorkEnded(self.id.clone()));
     }
 }
 
@@ -311,8 +317,8 @@ mod tests {
         Supervisor::new(Nudge::new().0)
     }
 
-    fn busy(stops: &[&str]) -> Busy {
-        Busy {
+    fn busy(stops: &[&str]) -> RunningTask {
+        RunningTask {
             pod: NamespacedName::new("default", "web"),
             up: false,
             address: None,
@@ -330,14 +336,14 @@ mod tests {
         assert!(supervisor.begin_kill("c").is_none());
         for seconds in [5, 10, 20, 40, 60, 60] {
             reporter.send(TaskReport::Kill("c".into(), Some("no exit event".into())));
-            let trouble = supervisor.take_reports().unkilled["c"].clone();
+            let trouble = supervisor.take_reports().stop_failures["c"].clone();
             assert_eq!(trouble.retry_at.duration_since(trouble.at).as_secs(), seconds);
         }
         // A task that must stop the container too waits, and learns that the hook is done.
         let task = supervisor.begin_task("uid".into(), busy(&["c", "d"]));
         let waiting = tokio::time::timeout(std::time::Duration::from_secs(60), task.wait_for_kill("c"));
         assert!(waiting.await.is_err(), "the kill is under way");
-        kill.note_hooked("c");
+        kill.report_hook_done("c");
         drop(kill);
         assert!(task.wait_for_kill("c").await && !task.wait_for_kill("d").await);
         supervisor.take_reports();
@@ -346,16 +352,16 @@ mod tests {
         assert!(supervisor.take_reports().busy.is_empty());
         supervisor.forget_containers_but(&["c"].into());
         let again = supervisor.begin_kill("c").expect("no other kill");
-        assert!(again.wait_for_kill("c").await && supervisor.work.unkilled.contains_key("c"));
+        assert!(again.wait_for_kill("c").await && supervisor.work.stop_failures.contains_key("c"));
         supervisor.forget_containers_but(&BTreeSet::new());
-        assert!(supervisor.hooked.is_empty() && supervisor.work.unkilled.is_empty());
+        assert!(supervisor.hooks_done.is_empty() && supervisor.work.stop_failures.is_empty());
     }
 
     // Seen red with a count that carries over.
     #[test]
     fn a_removal_that_fails_is_tried_again_soon_however_often_the_creation_failed() {
         let mut supervisor = supervisor();
-        let slot: Slot = ("uid".into(), String::new());
+        let slot: ContainerKey = ("uid".into(), String::new());
         for (reason, failures) in [
             ("ContainerCreating", 1),
             ("CreateContainerConfigError", 2),
@@ -364,7 +370,7 @@ mod tests {
         ] {
             let failed = TaskReport::Failed(slot.clone(), reason.into(), "so".into(), Retry::Soon);
             supervisor.reporter().send(failed);
-            assert_eq!(supervisor.take_reports().trouble[&slot].failures, failures, "{reason}");
+            assert_eq!(supervisor.take_reports().recent_failures[&slot].failures, failures, "{reason}");
         }
     }
 
@@ -372,7 +378,7 @@ mod tests {
     fn an_image_that_is_fetched_and_still_missing_is_fetched_again_ever_later() {
         let mut supervisor = supervisor();
         let reporter = supervisor.reporter();
-        let slot: Slot = ("uid".into(), "web".into());
+        let slot: ContainerKey = ("uid".into(), "web".into());
         let is_pulled =
             |supervisor: &mut Supervisor, attempt| supervisor.take_reports().is_pulled(&slot, attempt);
         assert!(!is_pulled(&mut supervisor, 0), "its pull has not ended yet");
@@ -384,12 +390,12 @@ mod tests {
             let (reason, message) = ("ErrImagePull".to_owned(), "of another name".to_owned());
             reporter.send(TaskReport::Failed(slot.clone(), reason, message, Retry::Image));
             let work = supervisor.take_reports();
-            assert_eq!(work.trouble[&slot].failures, failures);
+            assert_eq!(work.recent_failures[&slot].failures, failures);
             assert!(work.pulled.is_empty(), "with imagePullPolicy Always it is fetched again");
         }
         reporter.send(TaskReport::Pulled(slot.clone(), 0));
         assert!(!is_pulled(&mut supervisor, 1), "a later start may find it removed");
         reporter.send(TaskReport::Clear(slot.clone()));
-        assert!(supervisor.take_reports().trouble.is_empty());
+        assert!(supervisor.take_reports().recent_failures.is_empty());
     }
 }

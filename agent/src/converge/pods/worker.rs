@@ -14,11 +14,11 @@ use schema::store::events::{EventDraft, EventRecorder};
 use tokio::sync::{Semaphore, watch};
 use tokio::time::timeout;
 
-use super::facts::{NodeFacts, Slot, Uid};
+use super::facts::{ContainerKey, NodeFacts, Uid};
 use super::image::pulls::Pulls;
-use super::probe::perform::Asker;
-use super::steps::{Down, LinkStep, PauseStep, Target, Up};
-use super::supervisor::{InFlight, Reporter, Retry, TaskReport};
+use super::probe::perform::ActionRunner;
+use super::steps::{BringUp, LinkStep, PauseStep, TakeDown, Target};
+use super::supervisor::{Reporter, Retry, TaskReport, WorkGuard};
 use super::volume::folders;
 use super::volume::spec::VolumeError;
 use crate::converge::shared::pod_table::SandboxedPods;
@@ -35,7 +35,7 @@ pub type PauseArchive = Arc<dyn Fn() -> Vec<u8> + Send + Sync>;
 #[derive(Clone)]
 pub struct Worker {
     pub docker: Arc<dyn Docker>,
-    pub asker: Asker,
+    pub actions: ActionRunner,
     pub netlink: Arc<dyn Netlink>,
     pub node: Arc<NodeFacts>,
     /// Function pods that may start.
@@ -76,17 +76,17 @@ pub struct PodId {
 
 impl PodId {
     /// Returns the slot of one of its containers.
-    pub fn slot(&self, container: &str) -> Slot {
+    pub fn slot(&self, container: &str) -> ContainerKey {
         (self.uid.clone(), container.to_owned())
     }
 }
 
 impl Worker {
     pub fn record_event(&self, id: &PodId, kind: EventType, reason: &str, message: String) {
-        self.events.record(EventDraft::of(kind, Kind::Pod, &id.pod, reason, message));
+        self.events.record(EventDraft::about(kind, Kind::Pod, &id.pod, reason, message));
     }
 
-    pub(crate) fn trouble(&self, id: &PodId, container: &str, reason: &str, message: &str) {
+    pub(crate) fn report_container_failure(&self, id: &PodId, container: &str, reason: &str, message: &str) {
         tracing::warn!(pod = %id.pod, container, reason, message, "a container was not started");
         self.record_event(id, EventType::Warning, "Failed", format!("{container}: {message}"));
         let failed =
@@ -100,7 +100,7 @@ impl Worker {
 
 impl Worker {
     /// Creates and starts everything that is missing.
-    pub async fn up(&self, id: &PodId, mut up: Up, busy: &Arc<InFlight>) -> Result<(), PodFailure> {
+    pub async fn up(&self, id: &PodId, mut up: BringUp, busy: &Arc<WorkGuard>) -> Result<(), PodFailure> {
         // Before anything is stopped: a failure to fetch or read must not take down running containers. And without
         // a slot: a slow reconciler or file system must not hold up pods that don't need it.
         self.fetch_files(id, &up).await?;
@@ -131,7 +131,7 @@ impl Worker {
         join_all(each).await;
     }
 
-    async fn make(&self, id: &PodId, up: &Up) -> Result<(), PodFailure> {
+    async fn make(&self, id: &PodId, up: &BringUp) -> Result<(), PodFailure> {
         let pause = match &up.pause {
             PauseStep::Create(new) => self.create_pause(new).await?,
             PauseStep::Start(pause) | PauseStep::Runs(pause) => pause.clone(),
@@ -144,7 +144,7 @@ impl Worker {
     }
 
     /// Takes containers down; anything already gone is fine.
-    pub async fn down(&self, id: &PodId, down: &Down, busy: &Arc<InFlight>) -> Result<(), PodFailure> {
+    pub async fn down(&self, id: &PodId, down: &TakeDown, busy: &Arc<WorkGuard>) -> Result<(), PodFailure> {
         join_all(down.stop.iter().map(|target| async move {
             self.stop(id, target, down.grace, busy).await;
             if down.folder {
@@ -175,7 +175,7 @@ impl Worker {
     async fn on_folder(
         &self,
         id: &PodId,
-        busy: &Arc<InFlight>,
+        busy: &Arc<WorkGuard>,
         work: fn(&Path, &str) -> Result<(), VolumeError>,
     ) -> Result<(), PodFailure> {
         let (node, uid, busy) = (Arc::clone(&self.node), id.uid.clone(), Arc::clone(busy));
@@ -225,7 +225,7 @@ impl Worker {
         }
     }
 
-    pub(crate) async fn network(&self, up: &Up, pause: &str) -> Result<(), PodFailure> {
+    pub(crate) async fn network(&self, up: &BringUp, pause: &str) -> Result<(), PodFailure> {
         let failed = |e: DockerError| PodFailure::new("ContainerCreating", "FailedCreatePodSandBox", e);
         if !matches!(up.pause, PauseStep::Runs(_)) {
             self.docker.start(pause).await.map_err(failed)?;
@@ -244,11 +244,11 @@ impl Worker {
         let ensured = self.netlink.ensure_pod_link(&link).await;
         ensured.map_err(|e| PodFailure::new("ContainerCreating", "FailedCreatePodSandBox", e))?;
         self.reporter.send(TaskReport::Link(up.pod.uid.clone(), true));
-        self.rules_stand(up, address.addr()).await
+        self.wait_for_rules(up, address.addr()).await
     }
 
     /// Waits for the packet rules that keep a function's pod away from the cluster's control plane.
-    async fn rules_stand(&self, up: &Up, address: Ipv4Addr) -> Result<(), PodFailure> {
+    async fn wait_for_rules(&self, up: &BringUp, address: Ipv4Addr) -> Result<(), PodFailure> {
         if up.pod.owner.kind != Kind::Function {
             return Ok(());
         }

@@ -7,7 +7,7 @@ use schema::meta::NamespacedName;
 use tokio::time::Instant;
 
 use super::plan::{Observed, ServicesPlan, stale_flows};
-use super::present::{Fingerprint, Present, fingerprint};
+use super::present::{ExistingRules, Fingerprint, fingerprint};
 use super::refused;
 use super::render::UdpServing;
 use super::state::ServicesLoop;
@@ -48,7 +48,7 @@ impl ServicesLoop {
         if !plan.rules.is_empty() && !self.change_rules(observed, &plan, &mut outcome).await {
             return outcome;
         }
-        let healed = self.rendered.refused.stood();
+        let healed = self.rendered.refused.confirm_programmed();
         outcome
             .done
             .extend(healed.iter().map(|id| format!("{id} was tried again, and iptables takes it now")));
@@ -102,7 +102,7 @@ impl ServicesLoop {
         let only_we = only_we_wrote(before, loud_steps(&input), now);
         // The new state follows from the former one if only this agent wrote. Otherwise it is read again.
         let generation = now.filter(|_| only_we && before == self.rules.generation());
-        let mut present = Present::clone(&observed.present);
+        let mut present = ExistingRules::clone(&observed.present);
         let mut doubts = Doubts::new();
         for change in changes {
             self.note(observed, change, &mut present, &mut doubts);
@@ -124,7 +124,7 @@ impl ServicesLoop {
         &mut self,
         observed: &Observed,
         change: RuleChange,
-        present: &mut Present,
+        present: &mut ExistingRules,
         doubts: &mut Doubts<Fingerprint>,
     ) {
         match change {

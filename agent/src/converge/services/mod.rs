@@ -25,7 +25,7 @@ use schema::records::{EventType, RulesStatus};
 use schema::store::events::EventDraft;
 
 use self::plan::{Observed, ServicesPlan};
-use crate::desired::KnownFrom;
+use crate::desired::StateOrigin;
 use crate::publish::publish;
 use act::Refusal;
 use refused::RETRY;
@@ -49,10 +49,10 @@ impl Loop for ServicesLoop {
             return Ok(Observation::NotReady(why.to_owned()));
         };
         let catalog = Arc::clone(&self.deps.catalog.borrow_and_update());
-        if catalog.known_from == KnownFrom::Unknown {
+        if catalog.known_from == StateOrigin::Unknown {
             return Ok(Observation::NotReady("the services have not been listed yet".to_owned()));
         }
-        self.look(&subnet, &catalog).await.map(Observation::Ready)
+        self.read_inputs(&subnet, &catalog).await.map(Observation::Ready)
     }
 
     fn plan(observed: &Observed, _now: Timestamp) -> ServicesPlan {
@@ -112,7 +112,7 @@ impl ServicesLoop {
             "services: {id} is left out until it changes, and tried again each {seconds} s: {why}"
         );
         let message = format!("node {node} could not program it; retrying every {seconds} s: {why}");
-        let draft = EventDraft::of(EventType::Warning, Kind::Service, id, "RulesRefused", message);
+        let draft = EventDraft::about(EventType::Warning, Kind::Service, id, "RulesRefused", message);
         self.deps.events.record(draft);
     }
 }

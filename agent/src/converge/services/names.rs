@@ -8,7 +8,7 @@ use schema::meta::NamespacedName;
 use sha2::{Digest as _, Sha256};
 
 use crate::packet_rules::chain::Names;
-use crate::packet_rules::chain::{ChainRef, Jump, Table, word_of};
+use crate::packet_rules::chain::{ChainRef, Jump, Table, protocol_name};
 
 /// Characters after `-SVC-`: 80 bits, which never collide between two services.
 const SUFFIX: usize = 16;
@@ -37,7 +37,7 @@ pub struct ServiceNames {
 
 /// Purpose of a service's chain.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Role {
+pub enum ChainRole {
     /// Chain for every endpoint.
     All,
     /// Endpoints of this node.
@@ -48,10 +48,10 @@ pub enum Role {
 
 impl ServiceNames {
     /// Returns the names of `instance`.
-    pub fn of(instance: &str) -> Self {
+    pub fn for_instance(instance: &str) -> Self {
         let prefix = instance.to_ascii_uppercase();
         let chain = |table, name: &str| ChainRef::new(table, format!("{prefix}-{name}"));
-        let network = Names::of(instance);
+        let network = Names::for_instance(instance);
         Self {
             services: chain(Table::Nat, "SERVICES"),
             node_ports: chain(Table::Nat, "NODEPORTS"),
@@ -65,25 +65,31 @@ impl ServiceNames {
     }
 
     /// Returns the chain of one port of a service.
-    pub fn of_port(&self, role: Role, service: &NamespacedName, port: u16, protocol: Protocol) -> String {
+    pub fn port_chain(
+        &self,
+        role: ChainRole,
+        service: &NamespacedName,
+        port: u16,
+        protocol: Protocol,
+    ) -> String {
         let word = match role {
-            Role::All => "SVC",
-            Role::Local => "SVL",
-            Role::External => "EXT",
+            ChainRole::All => "SVC",
+            ChainRole::Local => "SVL",
+            ChainRole::External => "EXT",
         };
-        let hash = suffix(&format!("{service}:{port}/{}", word_of(protocol)));
+        let hash = suffix(&format!("{service}:{port}/{}", protocol_name(protocol)));
         format!("{}-{word}-{hash}", self.prefix)
     }
 
     /// Returns the chain of one endpoint of one port of a service.
-    pub fn of_endpoint(
+    pub fn endpoint_chain(
         &self,
         service: &NamespacedName,
         port: u16,
         protocol: Protocol,
         endpoint: SocketAddrV4,
     ) -> String {
-        let hash = suffix(&format!("{service}:{port}/{}/{endpoint}", word_of(protocol)));
+        let hash = suffix(&format!("{service}:{port}/{}/{endpoint}", protocol_name(protocol)));
         format!("{}-SEP-{hash}", self.prefix)
     }
 
@@ -149,12 +155,12 @@ mod tests {
 
     #[test]
     fn the_longest_instance_has_names_that_the_kernel_takes() {
-        let names = ServiceNames::of("abcdef");
+        let names = ServiceNames::for_instance("abcdef");
         let service = NamespacedName::new("default", "web");
         let endpoint = "10.0.0.1:80".parse().unwrap();
         let mut all: Vec<String> = names.fixed().iter().map(|chain| chain.chain.clone()).collect();
-        all.push(names.of_port(Role::Local, &service, 80, Protocol::Tcp));
-        all.push(names.of_endpoint(&service, 80, Protocol::Udp, endpoint));
+        all.push(names.port_chain(ChainRole::Local, &service, 80, Protocol::Tcp));
+        all.push(names.endpoint_chain(&service, 80, Protocol::Udp, endpoint));
         for name in all {
             assert!(name.len() <= 28 && name.starts_with("ABCDEF-"), "{name}");
         }
@@ -162,7 +168,7 @@ mod tests {
 
     #[test]
     fn only_chains_of_this_instance_are_ours() {
-        let names = ServiceNames::of("mk8s");
+        let names = ServiceNames::for_instance("mk8s");
         let ours = |table, name: &str| names.is_ours(&ChainRef::new(table, name));
         assert!(ours(Table::Nat, "MK8S-SVC-ABCDEFGHIJKLMN27") && ours(Table::Filter, "MK8S-SERVICES"));
         for (table, name) in [

@@ -8,14 +8,14 @@ use schema::meta::NamespacedName;
 use schema::records::Subnet;
 use tokio::time::Instant;
 
-use super::plan::{Observed, Wanted};
-use super::render::{Place, service_rules};
-use super::state::{Rendered, ServicesLoop};
+use super::plan::{DesiredRules, Observed};
+use super::render::{RenderContext, service_rules};
+use super::state::{RenderCache, ServicesLoop};
 use crate::catalog::Catalog;
-use crate::desired::KnownFrom;
+use crate::desired::StateOrigin;
 
 impl ServicesLoop {
-    pub(super) async fn look(
+    pub(super) async fn read_inputs(
         &mut self,
         subnet: &Subnet,
         catalog: &Arc<Catalog>,
@@ -23,7 +23,7 @@ impl ServicesLoop {
         let random_fully = self.deps.iptables.has_random_fully().await;
         let random_fully =
             random_fully.map_err(|e| LoopError::new("cannot ask iptables for its version", e))?;
-        let place = Place {
+        let place = RenderContext {
             names: self.names.clone(),
             node: self.deps.node.clone(),
             cluster_cidr: subnet.cluster_cidr,
@@ -39,12 +39,12 @@ impl ServicesLoop {
             spellings: self.spellings.known(),
             node: self.deps.address.v4(),
             udp_settled: self.udp_settled.clone(),
-            revision: (catalog.known_from == KnownFrom::Etcd).then_some(catalog.revision),
+            revision: (catalog.known_from == StateOrigin::Etcd).then_some(catalog.revision),
         })
     }
 }
 
-impl Rendered {
+impl RenderCache {
     /// Leaves a service out from the next run on. True if the reason is new.
     pub(super) fn refuse(&mut self, id: &NamespacedName, why: &str, now: Instant) -> bool {
         let Some((record, _)) = self.services.get(id) else { return false };
@@ -61,7 +61,7 @@ impl Rendered {
     }
 
     /// Updates the rules for the catalog's services, without the refused ones. True if anything changed.
-    fn render(&mut self, place: Place, catalog: &Arc<Catalog>, now: Instant) -> bool {
+    fn render(&mut self, place: RenderContext, catalog: &Arc<Catalog>, now: Instant) -> bool {
         let same_place = self.place.as_ref() == Some(&place);
         let seen = self.catalog.as_ref().filter(|_| same_place && !self.refused.is_due(now));
         if seen.is_some_and(|seen| seen.services.ptr_eq(&catalog.services)) {
@@ -85,7 +85,7 @@ impl Rendered {
         self.refused.try_again(now);
         let rules = services.iter().filter(|(id, _)| !self.refused.leaves_out(id));
         let rules = rules.map(|(id, (_, rules))| (id.clone(), Arc::clone(rules)));
-        self.wanted = Arc::new(Wanted::new(&place, rules.collect()));
+        self.wanted = Arc::new(DesiredRules::new(&place, rules.collect()));
         self.services = services;
         self.catalog = Some(Arc::clone(catalog));
         self.place = Some(place);

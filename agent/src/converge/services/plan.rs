@@ -10,27 +10,27 @@ use std::sync::Arc;
 use schema::meta::NamespacedName;
 
 use super::names::ServiceNames;
-use super::present::{Fingerprint, Present};
-use super::render::{ChainRules, Place, ServiceRules, UdpFront, UdpServing, fixed_rules};
+use super::present::{ExistingRules, Fingerprint};
+use super::render::{ChainRules, RenderContext, ServiceRules, UdpFront, UdpServing, fixed_rules};
 use crate::packet_rules::chain::{ChainRef, Table};
 use crate::packet_rules::jumps::{RuleReason, jump_changes};
 use crate::packet_rules::restore::RuleChange;
 use crate::packet_rules::saved::KnownSpellings;
-use crate::packet_rules::saved::after;
+use crate::packet_rules::saved::flag_value;
 use crate::worlds::iptables::UdpFlow;
 
 /// Desired rules.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Wanted {
+pub struct DesiredRules {
     /// Chains that exist even without any service.
     pub fixed: BTreeMap<ChainRef, ChainRules>,
     pub services: BTreeMap<NamespacedName, Arc<ServiceRules>>,
     pub udp: Arc<UdpServing>,
 }
 
-impl Wanted {
+impl DesiredRules {
     /// Creates the desired rules of these services.
-    pub fn new(place: &Place, services: BTreeMap<NamespacedName, Arc<ServiceRules>>) -> Self {
+    pub fn new(place: &RenderContext, services: BTreeMap<NamespacedName, Arc<ServiceRules>>) -> Self {
         let fixed = fixed_rules(place, &services.values().map(|rules| &**rules));
         let mut udp = UdpServing::new();
         for (front, serving) in services.values().flat_map(|rules| &rules.udp) {
@@ -47,7 +47,7 @@ impl Wanted {
 
 /// Inputs of the last check of UDP connections.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct UdpSettled {
+pub struct UdpCheck {
     pub serving: Arc<UdpServing>,
     pub node: Option<Ipv4Addr>,
 }
@@ -56,21 +56,21 @@ pub struct UdpSettled {
 #[derive(Debug, Clone)]
 pub struct Observed {
     pub names: ServiceNames,
-    pub wanted: Arc<Wanted>,
-    pub present: Arc<Present>,
+    pub wanted: Arc<DesiredRules>,
+    pub present: Arc<ExistingRules>,
     /// Chains that this iptables prints differently from how they were written: the written and the printed form.
     pub spellings: Arc<KnownSpellings<Fingerprint>>,
     pub node: Option<Ipv4Addr>,
     /// Inputs of the last check of UDP connections; `None` since the start of the agent.
-    pub udp_settled: Option<UdpSettled>,
+    pub udp_settled: Option<UdpCheck>,
     /// Revision of the catalog behind these inputs; `None` if it is not from etcd.
     pub revision: Option<i64>,
 }
 
 impl Observed {
     /// Returns the inputs of this run's check of UDP connections.
-    pub fn udp(&self) -> UdpSettled {
-        UdpSettled { serving: Arc::clone(&self.wanted.udp), node: self.node }
+    pub fn udp(&self) -> UdpCheck {
+        UdpCheck { serving: Arc::clone(&self.wanted.udp), node: self.node }
     }
 }
 
@@ -110,7 +110,7 @@ pub fn plan(observed: &Observed) -> ServicesPlan {
 fn unreached(observed: &Observed, changes: &[(RuleChange, RuleReason)]) -> BTreeSet<ChainRef> {
     let Observed { present, names, .. } = observed;
     let leads = |table: Table, rule: &[String]| {
-        let target = after(rule, "-j").or_else(|| after(rule, "-g"));
+        let target = flag_value(rule, "-j").or_else(|| flag_value(rule, "-g"));
         target.is_some_and(|to| names.is_ours(&ChainRef::new(table, to)))
     };
     let is_reached = |table: Table| {
@@ -174,8 +174,7 @@ fn plan_removals(
 fn plan_udp(observed: &Observed) -> Option<UdpServing> {
     let wanted = &observed.wanted.udp;
     let settled = observed.udp_settled.as_ref();
-    let serves_so =
-        |settled: &UdpSettled| Arc::ptr_eq(&settled.serving, wanted) || settled.serving == *wanted;
+    let serves_so = |settled: &UdpCheck| Arc::ptr_eq(&settled.serving, wanted) || settled.serving == *wanted;
     if settled.is_some_and(|settled| settled.node == observed.node && serves_so(settled)) {
         return None;
     }

@@ -8,7 +8,7 @@ use std::hash::{DefaultHasher, Hasher as _};
 use super::names::ServiceNames;
 use crate::packet_rules::chain::ChainRef;
 use crate::packet_rules::saved::ChainText;
-use crate::packet_rules::saved::{SavedLine, SavedRules, after, each_word, saved_lines, words};
+use crate::packet_rules::saved::{SavedLine, SavedRules, each_word, flag_value, saved_lines, words};
 
 /// Fingerprint of a chain's rules in order, word by word, regardless of quoting.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -25,12 +25,12 @@ impl ChainText for Fingerprint {
 
 /// Builds a fingerprint rule by rule.
 #[derive(Default)]
-struct Prints {
+struct FingerprintBuilder {
     rules: usize,
     hasher: DefaultHasher,
 }
 
-impl Prints {
+impl FingerprintBuilder {
     fn rule(&mut self, rule: &str) {
         self.rules += 1;
         each_word(rule, |word| {
@@ -48,14 +48,14 @@ impl Prints {
 
 /// Returns the fingerprint of these rules, each without `-A CHAIN`.
 pub fn fingerprint<'a>(rules: impl Iterator<Item = &'a str>) -> Fingerprint {
-    let mut prints = Prints::default();
+    let mut prints = FingerprintBuilder::default();
     rules.for_each(|rule| prints.rule(rule));
     prints.finish()
 }
 
 /// Existing rules.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Present {
+pub struct ExistingRules {
     pub chains: BTreeMap<ChainRef, Fingerprint>,
     /// Kernel chains that contain our jumps, with all their rules.
     pub bases: SavedRules,
@@ -64,10 +64,10 @@ pub struct Present {
 }
 
 /// Parses the output of `iptables-save`.
-pub fn present(text: &str, names: &ServiceNames) -> Present {
+pub fn present(text: &str, names: &ServiceNames) -> ExistingRules {
     let bases: BTreeSet<ChainRef> = names.jumps().into_iter().map(|jump| jump.base).collect();
-    let mut present = Present::default();
-    let mut ours: BTreeMap<ChainRef, Prints> = BTreeMap::new();
+    let mut present = ExistingRules::default();
+    let mut ours: BTreeMap<ChainRef, FingerprintBuilder> = BTreeMap::new();
     for line in saved_lines(text) {
         match line {
             SavedLine::Chain(chain) if names.is_ours(&chain) => drop(ours.entry(chain).or_default()),
@@ -81,7 +81,7 @@ pub fn present(text: &str, names: &ServiceNames) -> Present {
                     continue;
                 }
                 let rule = words(rule);
-                let target = after(&rule, "-j").or_else(|| after(&rule, "-g"));
+                let target = flag_value(&rule, "-j").or_else(|| flag_value(&rule, "-g"));
                 let to = target.map(|to| ChainRef::new(chain.table, to)).filter(|to| names.is_ours(to));
                 present.held.extend(to);
                 if let Some(rules) = present.bases.get_mut(&chain) {

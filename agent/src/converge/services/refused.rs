@@ -10,11 +10,11 @@ use std::time::Duration;
 use schema::codec::VALUE_MAX_BYTES;
 use schema::meta::NamespacedName;
 use schema::records::ServiceRecord;
-use schema::snapshot::Versioned;
+use schema::snapshot::VersionedValue;
 use schema::violation::shortened;
 use tokio::time::Instant;
 
-use super::plan::Wanted;
+use super::plan::DesiredRules;
 use super::render::ServiceRules;
 use crate::packet_rules::chain::{ChainRef, Table};
 use crate::worlds::iptables::IptablesError;
@@ -36,8 +36,8 @@ const NAMED_BYTES_MAX: usize = VALUE_MAX_BYTES - 12 * 1024;
 
 /// A service that iptables refused.
 #[derive(Debug, Clone)]
-pub struct Refused {
-    pub record: Arc<Versioned<ServiceRecord>>,
+pub struct RefusedService {
+    pub record: Arc<VersionedValue<ServiceRecord>>,
     pub why: String,
     /// Time of the refusal; `None` during a retry.
     since: Option<Instant>,
@@ -45,7 +45,7 @@ pub struct Refused {
 
 /// Refused services by name.
 #[derive(Debug, Default)]
-pub struct Refusals(BTreeMap<NamespacedName, Refused>);
+pub struct Refusals(BTreeMap<NamespacedName, RefusedService>);
 
 impl Refusals {
     /// True if the service is left out.
@@ -57,11 +57,11 @@ impl Refusals {
     pub fn refuse(
         &mut self,
         id: &NamespacedName,
-        record: Arc<Versioned<ServiceRecord>>,
+        record: Arc<VersionedValue<ServiceRecord>>,
         why: &str,
         now: Instant,
     ) -> bool {
-        let refused = Refused { record, why: why.to_owned(), since: Some(now) };
+        let refused = RefusedService { record, why: why.to_owned(), since: Some(now) };
         self.0.insert(id.clone(), refused).is_none_or(|former| former.why != why)
     }
 
@@ -83,7 +83,7 @@ impl Refusals {
     }
 
     /// Records that everything not left out was programmed; returns the services that were retried.
-    pub fn stood(&mut self) -> Vec<NamespacedName> {
+    pub fn confirm_programmed(&mut self) -> Vec<NamespacedName> {
         let healed = self.0.iter().filter(|(_, refused)| refused.since.is_none());
         let healed = healed.map(|(id, _)| id.clone()).collect();
         self.0.retain(|_, refused| refused.since.is_some());
@@ -127,7 +127,7 @@ impl Refusals {
     }
 }
 
-impl Refused {
+impl RefusedService {
     fn is_due(&self, now: Instant) -> bool {
         self.since.is_some_and(|since| now.duration_since(since) >= RETRY)
     }
@@ -145,21 +145,21 @@ fn json_bytes(text: &str) -> usize {
 
 /// Returns the services whose rules were rejected in an input of `iptables-restore`, with the error message and the
 /// rule, in wording that stays the same when the rule moves to another line.
-pub fn owners(error: &IptablesError, input: &str, wanted: &Wanted) -> BTreeMap<NamespacedName, String> {
+pub fn owners(error: &IptablesError, input: &str, wanted: &DesiredRules) -> BTreeMap<NamespacedName, String> {
     let IptablesError::Refused { program, message, lines } = error else { return BTreeMap::new() };
     let text: Vec<&str> = input.lines().collect();
     let mut owners = BTreeMap::new();
     for line in lines {
         let rule = line.checked_sub(1).and_then(|at| text.get(at));
         let Some((id, rule)) = rule.and_then(|rule| Some((owner(rule, wanted)?, rule))) else { continue };
-        let said = said_of(message, *line, lines);
+        let said = message_for_line(message, *line, lines);
         owners.entry(id.clone()).or_insert_with(|| format!("{program} failed: {said}; the rule is {rule}"));
     }
     owners
 }
 
 /// Returns the service that owns this rule; `None` if it is not a rule of a single service.
-fn owner<'a>(rule: &str, wanted: &'a Wanted) -> Option<&'a NamespacedName> {
+fn owner<'a>(rule: &str, wanted: &'a DesiredRules) -> Option<&'a NamespacedName> {
     let (chain, words) = rule.strip_prefix("-A ")?.split_once(' ')?;
     let chain = ChainRef::new(Table::Nat, chain);
     let is_of = |rules: &ServiceRules| {
@@ -170,7 +170,7 @@ fn owner<'a>(rule: &str, wanted: &'a Wanted) -> Option<&'a NamespacedName> {
 }
 
 /// Returns the parts of a message that are not about other lines, without the line's number.
-fn said_of(message: &str, line: usize, lines: &[usize]) -> String {
+fn message_for_line(message: &str, line: usize, lines: &[usize]) -> String {
     let others: BTreeSet<String> =
         lines.iter().filter(|other| **other != line).map(|other| format!("line {other}:")).collect();
     let numbered =

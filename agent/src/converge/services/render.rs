@@ -11,9 +11,9 @@ use schema::kinds::pod::Protocol;
 use schema::meta::NamespacedName;
 use schema::records::{ServicePortRecord, ServiceRecord};
 
-use super::names::{Role, ServiceNames};
+use super::names::{ChainRole, ServiceNames};
 use super::present::{Fingerprint, fingerprint};
-use crate::packet_rules::chain::{ChainRef, Table, word_of};
+use crate::packet_rules::chain::{ChainRef, Table, protocol_name};
 
 /// Bit of a packet's mark that requests masquerading. It is kube-proxy's and means the same to everyone who uses
 /// it: whichever instance masquerades first does what the other would.
@@ -21,7 +21,7 @@ const MARK: &str = "0x4000";
 
 /// Node-specific inputs of the rules.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Place {
+pub struct RenderContext {
     pub names: ServiceNames,
     pub node: String,
     pub cluster_cidr: Ipv4Net,
@@ -69,7 +69,7 @@ pub struct ServiceRules {
 
 /// Renders the chains that exist even without any service, and that collect the rules of services.
 pub fn fixed_rules<'a>(
-    place: &Place,
+    place: &RenderContext,
     services: &(impl Iterator<Item = &'a ServiceRules> + Clone),
 ) -> BTreeMap<ChainRef, ChainRules> {
     let names = &place.names;
@@ -100,7 +100,7 @@ pub fn fixed_rules<'a>(
     all.into_iter().map(|(chain, rules)| (chain.clone(), ChainRules::new(rules))).collect()
 }
 
-fn forward_rules(place: &Place) -> Vec<String> {
+fn forward_rules(place: &RenderContext) -> Vec<String> {
     vec![
         format!("-m conntrack --ctstate NEW -j {}", place.names.refusals.chain),
         // The kernel does not translate back packets that it considers part of no connection: the client would get
@@ -114,7 +114,7 @@ fn forward_rules(place: &Place) -> Vec<String> {
 }
 
 /// Renders the rules of one service. A headless service has none.
-pub fn service_rules(place: &Place, id: &NamespacedName, record: &ServiceRecord) -> ServiceRules {
+pub fn service_rules(place: &RenderContext, id: &NamespacedName, record: &ServiceRecord) -> ServiceRules {
     let mut rules = ServiceRules::default();
     for at in 0..record.ports.len() {
         if let Some(port) = PortRenderer::new(place, id, record, at) {
@@ -130,7 +130,7 @@ fn nat(chain: String) -> ChainRef {
 
 /// Renderer of one port of one service.
 struct PortRenderer<'a> {
-    place: &'a Place,
+    place: &'a RenderContext,
     id: &'a NamespacedName,
     record: &'a ServiceRecord,
     cluster_ip: Ipv4Addr,
@@ -142,7 +142,12 @@ struct PortRenderer<'a> {
 
 impl<'a> PortRenderer<'a> {
     /// Creates the renderer of port number `at` of the record; `None` for a headless service.
-    fn new(place: &'a Place, id: &'a NamespacedName, record: &'a ServiceRecord, at: usize) -> Option<Self> {
+    fn new(
+        place: &'a RenderContext,
+        id: &'a NamespacedName,
+        record: &'a ServiceRecord,
+        at: usize,
+    ) -> Option<Self> {
         let (cluster_ip, port) = (record.cluster_ip?, record.ports.get(at)?);
         let address = |endpoint: &schema::records::Endpoint| {
             // Port 0: this endpoint has no port of that name.
@@ -152,7 +157,7 @@ impl<'a> PortRenderer<'a> {
         let of_node = |endpoint: &&schema::records::Endpoint| endpoint.node.as_ref() == Some(&place.node);
         let all = record.endpoints.iter().filter_map(address).collect();
         let local = record.endpoints.iter().filter(of_node).filter_map(address).collect();
-        let protocol = word_of(port.protocol);
+        let protocol = protocol_name(port.protocol);
         Some(Self { place, id, record, cluster_ip, port, protocol, all, local })
     }
 
@@ -178,14 +183,15 @@ impl<'a> PortRenderer<'a> {
         if self.record.internal_local && self.local.is_empty() {
             rules.refusals.push(self.refusal(&to, "no local endpoints", "DROP"));
         } else {
-            let chain = self.chain(if self.record.internal_local { Role::Local } else { Role::All });
+            let chain =
+                self.chain(if self.record.internal_local { ChainRole::Local } else { ChainRole::All });
             rules.services.push(self.entry(&to, " cluster IP", &chain));
         }
     }
 
     /// Renders the entries for clients from outside.
     fn external(&self, rules: &mut ServiceRules) {
-        let chain = self.chain(Role::External);
+        let chain = self.chain(ChainRole::External);
         let no_local = self.record.external_local && self.local.is_empty();
         for address in &self.record.external_ips {
             rules.services.push(self.entry(&self.to(*address), " external IP", &chain));
@@ -203,7 +209,7 @@ impl<'a> PortRenderer<'a> {
     }
 
     fn external_rules(&self) -> Vec<String> {
-        let (mark, all) = (&self.place.names.mark.chain, self.chain(Role::All));
+        let (mark, all) = (&self.place.names.mark.chain, self.chain(ChainRole::All));
         let comment = self.comment("");
         if !self.record.external_local {
             return vec![format!("{comment} -j {mark}"), format!("{comment} -j {all}")];
@@ -217,7 +223,7 @@ impl<'a> PortRenderer<'a> {
         ];
         if !self.local.is_empty() {
             // Without a mark: the endpoint is on this node and gets the client's own address.
-            rules.push(format!("{comment} -j {}", self.chain(Role::Local)));
+            rules.push(format!("{comment} -j {}", self.chain(ChainRole::Local)));
         }
         rules
     }
@@ -229,11 +235,11 @@ impl<'a> PortRenderer<'a> {
         let local_used = record.internal_local || (record.external_local && self.is_external());
         if all_used {
             let chosen = self.choice(&self.all, !record.internal_local);
-            rules.chains.insert(nat(self.chain(Role::All)), ChainRules::new(chosen));
+            rules.chains.insert(nat(self.chain(ChainRole::All)), ChainRules::new(chosen));
         }
         if local_used && !self.local.is_empty() {
             let chosen = self.choice(&self.local, record.internal_local);
-            rules.chains.insert(nat(self.chain(Role::Local)), ChainRules::new(chosen));
+            rules.chains.insert(nat(self.chain(ChainRole::Local)), ChainRules::new(chosen));
         }
         for endpoint in if all_used { &self.all } else { &self.local } {
             let chain = self.endpoint_chain(*endpoint);
@@ -347,12 +353,12 @@ impl<'a> PortRenderer<'a> {
         format!("-m comment --comment \"{}:{}{more}\"", self.id, self.port.port)
     }
 
-    fn chain(&self, role: Role) -> String {
-        self.place.names.of_port(role, self.id, self.port.port, self.port.protocol)
+    fn chain(&self, role: ChainRole) -> String {
+        self.place.names.port_chain(role, self.id, self.port.port, self.port.protocol)
     }
 
     fn endpoint_chain(&self, endpoint: SocketAddrV4) -> String {
-        self.place.names.of_endpoint(self.id, self.port.port, self.port.protocol, endpoint)
+        self.place.names.endpoint_chain(self.id, self.port.port, self.port.protocol, endpoint)
     }
 }
 

@@ -6,15 +6,15 @@ use std::sync::Arc;
 use jiff::Timestamp;
 use schema::meta::NamespacedName;
 use schema::records::{RulesStatus, ServiceRecord, Subnet};
-use schema::snapshot::Versioned;
+use schema::snapshot::VersionedValue;
 use schema::store::events::EventRecorder;
 use tokio::sync::watch;
 
 use super::names::ServiceNames;
-use super::plan::{UdpSettled, Wanted};
-use super::present::{Fingerprint, Present, present};
+use super::plan::{DesiredRules, UdpCheck};
+use super::present::{ExistingRules, Fingerprint, present};
 use super::refused::Refusals;
-use super::render::{Place, ServiceRules};
+use super::render::{RenderContext, ServiceRules};
 use crate::catalog::Catalog;
 use crate::node_address::NodeAddress;
 use crate::packet_rules::reader::RulesReader;
@@ -40,11 +40,11 @@ pub struct ServicesDeps {
 pub struct ServicesLoop {
     pub(super) deps: ServicesDeps,
     pub(super) names: ServiceNames,
-    pub(super) rendered: Rendered,
+    pub(super) rendered: RenderCache,
     /// Reader of our chains and the kernel's.
-    pub(super) rules: RulesReader<Present>,
+    pub(super) rules: RulesReader<ExistingRules>,
     pub(super) spellings: Spellings<Fingerprint>,
-    pub(super) udp_settled: Option<UdpSettled>,
+    pub(super) udp_settled: Option<UdpCheck>,
     /// Time at which the rules reached the reported revision.
     pub(super) programmed_at: Option<Timestamp>,
     pub(super) was_refused: bool,
@@ -52,25 +52,25 @@ pub struct ServicesLoop {
 
 /// Cached rules of the last catalog: unchanged services are not rendered again.
 #[derive(Default)]
-pub(super) struct Rendered {
-    pub(super) place: Option<Place>,
+pub(super) struct RenderCache {
+    pub(super) place: Option<RenderContext>,
     pub(super) catalog: Option<Arc<Catalog>>,
-    pub(super) services: BTreeMap<NamespacedName, (Arc<Versioned<ServiceRecord>>, Arc<ServiceRules>)>,
-    pub(super) wanted: Arc<Wanted>,
+    pub(super) services: BTreeMap<NamespacedName, (Arc<VersionedValue<ServiceRecord>>, Arc<ServiceRules>)>,
+    pub(super) wanted: Arc<DesiredRules>,
     pub(super) refused: Refusals,
 }
 
 impl ServicesLoop {
     /// Creates a loop that has not observed anything yet.
     pub fn new(deps: ServicesDeps) -> Self {
-        let names = ServiceNames::of(&deps.instance);
+        let names = ServiceNames::for_instance(&deps.instance);
         let ours = names.clone();
         let rules = RulesReader::new(Arc::clone(&deps.iptables), move |text| present(text, &ours));
         Self {
             names,
             rules,
             deps,
-            rendered: Rendered::default(),
+            rendered: RenderCache::default(),
             spellings: Spellings::default(),
             udp_settled: None,
             programmed_at: None,

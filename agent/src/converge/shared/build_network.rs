@@ -23,14 +23,14 @@ pub type ReachableIndex = Option<Arc<BTreeSet<SocketAddrV4>>>;
 pub struct BuildConfinement {
     pub wanted: watch::Receiver<ReachableIndex>,
     /// Index whose rules are in place.
-    pub stands: watch::Sender<ReachableIndex>,
+    pub in_place: watch::Sender<ReachableIndex>,
 }
 
 /// The builds loop's end of the contract.
 #[derive(Debug)]
 pub struct BuildRequests {
     pub wanted: watch::Sender<ReachableIndex>,
-    pub stands: watch::Receiver<ReachableIndex>,
+    pub in_place: watch::Receiver<ReachableIndex>,
 }
 
 impl BuildRequests {
@@ -40,7 +40,7 @@ impl BuildRequests {
     /// The rules were not written in time: no build may begin.
     pub async fn until_confined(&self, index: BTreeSet<SocketAddrV4>) -> Result<(), String> {
         let index = Arc::new(index);
-        let mut stands = self.stands.clone();
+        let mut stands = self.in_place.clone();
         publish(&self.wanted, Some(Arc::clone(&index)));
         match timeout(RULES_MAX, stands.wait_for(|stands| stands.as_ref() == Some(&index))).await {
             Ok(Ok(_)) => Ok(()),
@@ -57,7 +57,7 @@ impl BuildRequests {
 pub fn channel() -> (BuildRequests, BuildConfinement) {
     let (wants, wanted) = watch::channel(None);
     let (stands, stand) = watch::channel(None);
-    (BuildRequests { wanted: wants, stands: stand }, BuildConfinement { wanted, stands })
+    (BuildRequests { wanted: wants, in_place: stand }, BuildConfinement { wanted, in_place: stands })
 }
 
 #[cfg(test)]
@@ -72,9 +72,9 @@ mod tests {
         let why = requests.until_confined(index(1)).await.unwrap_err();
         assert!(why.contains("were not written within 60s"), "{why}");
         assert_eq!(*confinement.wanted.borrow(), Some(Arc::new(index(1))));
-        confinement.stands.send_replace(Some(Arc::new(index(2))));
+        confinement.in_place.send_replace(Some(Arc::new(index(2))));
         assert!(requests.until_confined(index(1)).await.is_err(), "the rules of another index");
-        confinement.stands.send_replace(Some(Arc::new(index(1))));
+        confinement.in_place.send_replace(Some(Arc::new(index(1))));
         assert_eq!(requests.until_confined(index(1)).await, Ok(()));
     }
 }

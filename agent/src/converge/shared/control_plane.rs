@@ -16,7 +16,7 @@ use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 
 /// Interval between lookups.
-pub const INTERVAL: Duration = election::LOOKED_UP_EVERY;
+pub const INTERVAL: Duration = election::LOOKUP_INTERVAL;
 /// Maximum wait for one answer.
 const ANSWER_MAX: Duration = Duration::from_secs(2);
 
@@ -30,7 +30,7 @@ pub struct ControlPlane {
 
 impl ControlPlane {
     /// Derives the addresses from these URLs alone: those with an address instead of a name.
-    pub fn of_urls(etcd: &[String], reconcilers: &[String]) -> Self {
+    pub fn from_urls(etcd: &[String], reconcilers: &[String]) -> Self {
         let literal = |urls: &[String]| urls.iter().filter_map(|url| address(url)).collect();
         Self { etcd: literal(etcd), reconcilers: literal(reconcilers) }
     }
@@ -61,7 +61,7 @@ pub fn publish(
         Box::pin(async move {
             let ((etcd, reconcilers), store, known, shutdown) = &*shared;
             // Cancel-safe: an aborted lookup is repeated.
-            let looked = shutdown.run_until_cancelled(look(etcd, reconcilers, store, known)).await;
+            let looked = shutdown.run_until_cancelled(look_up(etcd, reconcilers, store, known)).await;
             if let Some(next) = looked.filter(|next| *known.borrow() != *next) {
                 known.send_replace(next);
             }
@@ -69,7 +69,7 @@ pub fn publish(
     }
 }
 
-async fn look(
+async fn look_up(
     etcd: &[String],
     reconcilers: &[String],
     store: &SharedStore,
@@ -80,11 +80,11 @@ async fn look(
         Ok(Ok(leader)) => Some(leader.and_then(|leader| leader.api)),
         Ok(Err(_)) | Err(_) => None,
     };
-    let etcd = resolved(etcd).await.unwrap_or(former.etcd);
-    let given = resolved(reconcilers).await;
+    let etcd = resolve(etcd).await.unwrap_or(former.etcd);
+    let given = resolve(reconcilers).await;
     let reconcilers = match (given, leader) {
         (Some(mut given), Some(leader)) => {
-            given.extend(resolved(leader.as_slice()).await.unwrap_or_default());
+            given.extend(resolve(leader.as_slice()).await.unwrap_or_default());
             given
         }
         _ => former.reconcilers,
@@ -93,7 +93,7 @@ async fn look(
 }
 
 /// Resolves the hosts of the URLs; `None` if some name has no address now.
-async fn resolved(urls: &[String]) -> Option<BTreeSet<SocketAddrV4>> {
+async fn resolve(urls: &[String]) -> Option<BTreeSet<SocketAddrV4>> {
     let mut found = BTreeSet::new();
     for (host, port) in urls.iter().filter_map(|url| host(url)) {
         let all = timeout(ANSWER_MAX, tokio::net::lookup_host((host, port))).await.ok()?.ok()?;
@@ -113,17 +113,17 @@ mod tests {
     #[test]
     fn addresses_are_known_at_once_and_names_later() {
         let urls = ["http://10.0.0.1:2379".to_owned(), "http://etcd.lan:2379".to_owned()];
-        let known = ControlPlane::of_urls(&urls, &["http://10.0.0.2".to_owned()]);
+        let known = ControlPlane::from_urls(&urls, &["http://10.0.0.2".to_owned()]);
         assert_eq!(known.etcd, BTreeSet::from(["10.0.0.1:2379".parse().unwrap()]));
         assert_eq!(known.reconcilers, BTreeSet::from(["10.0.0.2:80".parse().unwrap()]));
     }
 
     #[tokio::test]
     async fn a_name_without_an_address_leaves_what_was_known() {
-        let former = ControlPlane::of_urls(&["http://10.0.0.1:1".to_owned()], &[]);
+        let former = ControlPlane::from_urls(&["http://10.0.0.1:1".to_owned()], &[]);
         let known = watch::Sender::new(former.clone());
         let store: SharedStore = Arc::new(MemoryStore::new());
-        let next = look(&["http://no.such.invalid:1".to_owned()], &[], &store, &known).await;
+        let next = look_up(&["http://no.such.invalid:1".to_owned()], &[], &store, &known).await;
         assert_eq!(next.etcd, former.etcd);
     }
 }

@@ -7,7 +7,7 @@ use hyper::body::Incoming;
 use hyper::{Request, Response};
 use schema::meta::NamespacedName;
 
-use crate::http::body::{Answer, Holding};
+use crate::http::body::{Answer, GuardedBody};
 use crate::http::server::Caller;
 
 /// Answers requests that a host routes to a function.
@@ -19,5 +19,5 @@ pub trait FunctionCalls: Debug + Send + Sync {
         request: Request<Incoming>,
         id: &NamespacedName,
         caller: &Caller,
-    ) -> Response<Holding<Answer, ()>>;
+    ) -> Response<GuardedBody<Answer, ()>>;
 }

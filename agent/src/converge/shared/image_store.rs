@@ -27,12 +27,12 @@ pub struct PulledImage {
 pub type PulledImages = BTreeMap<String, PulledImage>;
 
 /// References that are or were being pulled, with the content ids that were on the node before.
-pub type BegunPulls = BTreeMap<String, BTreeSet<String>>;
+pub type PendingPulls = BTreeMap<String, BTreeSet<String>>;
 
 #[derive(Debug, Default)]
 struct State {
     images: PulledImages,
-    begun: BegunPulls,
+    begun: PendingPulls,
     /// Number of pulls in progress, by reference.
     running: BTreeMap<String, u32>,
     wanted: Option<BTreeSet<String>>,
@@ -81,8 +81,8 @@ impl ImageBook {
     }
 
     /// Records that a pull is about to begin, with these images on the node.
-    pub async fn begin_pull(self: &Arc<Self>, reference: &str, there: BTreeSet<String>) -> BegunPull {
-        let begun = BegunPull { book: Arc::clone(self), reference: reference.to_owned() };
+    pub async fn begin_pull(self: &Arc<Self>, reference: &str, there: BTreeSet<String>) -> PendingPull {
+        let begun = PendingPull { book: Arc::clone(self), reference: reference.to_owned() };
         {
             let mut state = self.lock();
             // The first of concurrent pulls, or the one before an interruption, found the original images.
@@ -94,14 +94,14 @@ impl ImageBook {
     }
 
     /// Returns interrupted pulls, whose images are unknown.
-    pub fn cut_off(&self) -> BegunPulls {
+    pub fn interrupted_pulls(&self) -> PendingPulls {
         let state = self.lock();
         let cut_off = state.begun.iter().filter(|(reference, _)| !state.running.contains_key(*reference));
         cut_off.map(|(reference, there)| (reference.clone(), there.clone())).collect()
     }
 
     /// Records the images that came with these interrupted pulls.
-    pub async fn note_cut_off(self: &Arc<Self>, brought: &[(String, String)], pulls: &BegunPulls) {
+    pub async fn resolve_interrupted(self: &Arc<Self>, brought: &[(String, String)], pulls: &PendingPulls) {
         if pulls.is_empty() {
             return;
         }
@@ -142,7 +142,7 @@ impl ImageBook {
     }
 
     /// Records images found in use now, and forgets those that are gone from the node.
-    pub async fn note_seen(
+    pub async fn note_usage(
         self: &Arc<Self>,
         used: &BTreeSet<String>,
         gone: &BTreeSet<String>,
@@ -197,12 +197,12 @@ fn worth_writing(now: &PulledImages, written: &PulledImages) -> bool {
 
 /// A pull in progress. Dropped without [`BegunPull::end`], it was interrupted.
 #[derive(Debug)]
-pub struct BegunPull {
+pub struct PendingPull {
     book: Arc<ImageBook>,
     reference: String,
 }
 
-impl BegunPull {
+impl PendingPull {
     /// Ends the pull: its image is recorded, or there is none.
     pub async fn end(self) {
         let book = Arc::clone(&self.book);
@@ -217,7 +217,7 @@ impl BegunPull {
     }
 }
 
-impl Drop for BegunPull {
+impl Drop for PendingPull {
     fn drop(&mut self) {
         let mut state = self.book.lock();
         if let Some(running) = state.running.get_mut(&self.reference) {
@@ -238,7 +238,7 @@ mod tests {
         book.note_pulled("sha256:1".into(), "app:1".into()).await;
         book.note_pulled("sha256:1".into(), "app:2".into()).await;
         book.note_pulled("sha256:2".into(), "app:3".into()).await;
-        book.note_seen(&BTreeSet::new(), &BTreeSet::from(["sha256:2".into()]), Timestamp::now()).await;
+        book.note_usage(&BTreeSet::new(), &BTreeSet::from(["sha256:2".into()]), Timestamp::now()).await;
         let again = ImageBook::open(dir.path()).images();
         assert_eq!(again.keys().collect::<Vec<_>>(), ["sha256:1"]);
         assert_eq!(again["sha256:1"].references, BTreeSet::from(["app:1".to_owned(), "app:2".into()]));

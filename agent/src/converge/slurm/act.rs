@@ -13,11 +13,11 @@ use schema::records::JobDependencyState;
 use sha2::{Digest as _, Sha256};
 use tokio::sync::Semaphore;
 
-use super::answers::{Sections, is_refused, looked, slurm_id};
+use super::answers::{Sections, find_attempt, is_refused, slurm_id};
 use super::commands;
-use super::commands::{EXIT_NO_FOLDER, EXIT_SLURM, Place};
+use super::commands::{EXIT_NO_FOLDER, EXIT_SLURM, RemoteJob};
 use super::job_store::JobBook;
-use super::machine::{Event, JobRecord, Step};
+use super::machine::{JobRecord, JobStep, StepResult};
 use super::parse::Facts;
 use super::plan::Finding;
 use crate::files::PodFiles;
@@ -43,48 +43,48 @@ pub(super) struct Worker {
     /// Host of the pool that answered last, by login.
     pub(super) answering: Arc<Mutex<BTreeMap<SlurmLogin, usize>>>,
     /// Pool observations, by login and folder.
-    pub(super) pools: Arc<Mutex<BTreeMap<(SlurmLogin, String), SeenPool>>>,
+    pub(super) pools: Arc<Mutex<BTreeMap<(SlurmLogin, String), PoolState>>>,
     /// Limits uploads and downloads, whose content is in memory.
     pub(super) transfers: Arc<Semaphore>,
 }
 
 /// Use of earlier observations of a pool.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Trust {
-    WhatWasSeen,
-    Nothing,
+pub(super) enum PoolCacheUse {
+    Cached,
+    Fresh,
 }
 
 /// Observation of a pool.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct SeenPool {
+pub(super) struct PoolState {
     pub(super) at: Timestamp,
     /// Set if all hosts of the pool answered and share the folder.
     pub(super) is_whole: bool,
 }
 
 /// Failure of a step.
-pub(super) struct Failed {
+pub(super) struct StepError {
     pub(super) why: String,
     pub(super) unreachable: bool,
 }
 
-impl From<String> for Failed {
+impl From<String> for StepError {
     fn from(why: String) -> Self {
         Self { why, unreachable: false }
     }
 }
 
-impl From<SshError> for Failed {
+impl From<SshError> for StepError {
     fn from(error: SshError) -> Self {
         let unreachable = matches!(error, SshError::Unreachable(_));
         Self { why: error.to_string(), unreachable }
     }
 }
 
-impl Failed {
+impl StepError {
     /// Creates the failure of a command with this output and exit code.
-    pub(super) fn of(what: &str, output: &RemoteOutput) -> Self {
+    pub(super) fn from_output(what: &str, output: &RemoteOutput) -> Self {
         let said = output.stderr.trim();
         let by = if output.code == EXIT_SLURM { "Slurm does not answer" } else { what };
         let said = if said.is_empty() { format!("exit code {}", output.code) } else { shortened(said) };
@@ -106,16 +106,18 @@ impl Worker {
     }
 
     /// Performs one step of a job.
-    pub(super) async fn perform(&self, record: &JobRecord, step: Step) -> Event {
+    pub(super) async fn perform(&self, record: &JobRecord, step: JobStep) -> StepResult {
         let done = match step {
-            Step::Look => self.look(record, &record.slurm_names(), record.reached).await.map(Event::Looked),
-            Step::Upload => self.upload(record).await,
-            Step::Submit => self.submit(record).await,
-            Step::Fetch => self.fetch(record).await,
-            Step::Clean => self.clean(record).await,
-            Step::Delete => self.delete(record).await,
+            JobStep::Look => {
+                self.look(record, &record.slurm_names(), record.reached).await.map(StepResult::Found)
+            }
+            JobStep::Upload => self.upload(record).await,
+            JobStep::Submit => self.submit(record).await,
+            JobStep::Fetch => self.fetch(record).await,
+            JobStep::Clean => self.clean(record).await,
+            JobStep::Delete => self.delete(record).await,
         };
-        done.unwrap_or_else(|Failed { why, unreachable }| Event::Failed { why, unreachable })
+        done.unwrap_or_else(|StepError { why, unreachable }| StepResult::Failed { why, unreachable })
     }
 
     /// Runs a command on the login host, or on the next one of its pool if one can't be reached: there the command
@@ -126,7 +128,7 @@ impl Worker {
         text: String,
         stdin: Bytes,
         (timeout, stdout_max): (Duration, u64),
-    ) -> Result<RemoteOutput, Failed> {
+    ) -> Result<RemoteOutput, StepError> {
         let mut host = self.host(record).await?;
         let login = &record.order.spec.login;
         let hosts: Vec<String> = host.login.hosts().cloned().collect();
@@ -150,17 +152,17 @@ impl Worker {
         Err(SshError::Unreachable(why.join("; ")).into())
     }
 
-    pub(super) async fn ask(
+    pub(super) async fn query(
         &self,
         record: &JobRecord,
         text: String,
         timeout: Duration,
-    ) -> Result<RemoteOutput, Failed> {
+    ) -> Result<RemoteOutput, StepError> {
         self.run(record, text, Bytes::new(), (timeout, ANSWER_MAX_BYTES)).await
     }
 
     /// Returns the login host with its credential, decrypted on each call and never stored.
-    pub(super) async fn host(&self, record: &JobRecord) -> Result<LoginHost, Failed> {
+    pub(super) async fn host(&self, record: &JobRecord) -> Result<LoginHost, StepError> {
         let login = &record.order.spec.login;
         let missing = |what: &str| {
             format!(
@@ -191,30 +193,32 @@ impl Worker {
         record: &JobRecord,
         names: &[String],
         with_accounts: bool,
-    ) -> Result<Option<(u32, Facts)>, Failed> {
+    ) -> Result<Option<(u32, Facts)>, StepError> {
         let day = record.order.created_at.checked_sub(24.hours()).unwrap_or(record.order.created_at);
         let since = with_accounts.then(|| day.strftime("%Y-%m-%d").to_string());
         let text = commands::look(&record.order.spec, names, since.as_deref());
-        let output = self.ask(record, text, ASK_MAX).await?;
+        let output = self.query(record, text, ASK_MAX).await?;
         if output.code != 0 {
-            return Err(Failed::of("cannot look for the job", &output));
+            return Err(StepError::from_output("cannot look for the job", &output));
         }
-        Ok(looked(names, &String::from_utf8_lossy(&output.stdout)))
+        Ok(find_attempt(names, &String::from_utf8_lossy(&output.stdout)))
     }
 
     /// Submits the job unless Slurm has it already: the answer to a former submission may have been lost.
-    async fn submit(&self, record: &JobRecord) -> Result<Event, Failed> {
+    async fn submit(&self, record: &JobRecord) -> Result<StepResult, StepError> {
         let name = record.slurm_name();
         if !record.is_fresh
             && let Some(found) = self.look(record, std::slice::from_ref(&name), true).await?
         {
-            return Ok(Event::Looked(Some(found)));
+            return Ok(StepResult::Found(Some(found)));
         }
         let after = match record.order.dependency {
             JobDependencyState::None => None,
             JobDependencyState::Submitted(number) => Some(number),
             // The dependency changed after the upload: this job must not start yet.
-            JobDependencyState::Waiting(_) | JobDependencyState::Never(_) => return Ok(Event::Looked(None)),
+            JobDependencyState::Waiting(_) | JobDependencyState::Never(_) => {
+                return Ok(StepResult::Found(None));
+            }
         };
         let job = record.id.to_string();
         let script = Bytes::from(script(&record.order.spec, Submission { name: &name, job: &job, after }));
@@ -224,39 +228,39 @@ impl Worker {
         let said = String::from_utf8_lossy(&output.stdout);
         if output.code == 0 {
             let id = said.lines().find_map(|line| slurm_id(line.strip_prefix("id ")?));
-            return Ok(id.map_or(Event::Busy, Event::Submitted));
+            return Ok(id.map_or(StepResult::Busy, StepResult::Submitted));
         }
         if output.code == EXIT_NO_FOLDER {
-            if self.check_pool(record, Trust::Nothing).await? {
-                return Ok(Event::FolderGone);
+            if self.check_pool(record, PoolCacheUse::Fresh).await? {
+                return Ok(StepResult::FolderGone);
             }
             let why = "the job's folder is not on this login host, and not all hosts of loginPool answer";
-            return Err(Failed::from(why.to_owned()));
+            return Err(StepError::from(why.to_owned()));
         }
         if is_refused(&output.stderr) {
             // Best effort: a leftover lock would only delay a removal briefly.
-            let _ = self.ask(record, commands::unlock(&place), ASK_MAX).await;
-            return Ok(Event::Refused(shortened(output.stderr.trim())));
+            let _ = self.query(record, commands::unlock(&place), ASK_MAX).await;
+            return Ok(StepResult::Refused(shortened(output.stderr.trim())));
         }
-        Err(Failed::of("sbatch failed", &output))
+        Err(StepError::from_output("sbatch failed", &output))
     }
 
-    async fn clean(&self, record: &JobRecord) -> Result<Event, Failed> {
+    async fn clean(&self, record: &JobRecord) -> Result<StepResult, StepError> {
         let text = commands::clean(&record.order.spec, &record.slurm_names());
-        let output = self.ask(record, text, ASK_MAX).await?;
+        let output = self.query(record, text, ASK_MAX).await?;
         match output.code {
-            0 => Ok(Event::Cleaned),
-            _ => Err(Failed::of("cannot remove the job's files", &output)),
+            0 => Ok(StepResult::Cleaned),
+            _ => Err(StepError::from_output("cannot remove the job's files", &output)),
         }
     }
 
-    async fn delete(&self, record: &JobRecord) -> Result<Event, Failed> {
+    async fn delete(&self, record: &JobRecord) -> Result<StepResult, StepError> {
         let text = commands::delete(&record.order.spec, &record.slurm_names());
-        let output = self.ask(record, text, ASK_MAX).await?;
+        let output = self.query(record, text, ASK_MAX).await?;
         match String::from_utf8_lossy(&output.stdout).trim() {
-            "gone" if output.code == 0 => Ok(Event::Deleted),
-            "alive" if output.code == 0 => Ok(Event::Busy),
-            _ => Err(Failed::of("cannot cancel the job and remove its folder", &output)),
+            "gone" if output.code == 0 => Ok(StepResult::Deleted),
+            "alive" if output.code == 0 => Ok(StepResult::Busy),
+            _ => Err(StepError::from_output("cannot cancel the job and remove its folder", &output)),
         }
     }
 
@@ -265,16 +269,16 @@ impl Worker {
         let jobs: Vec<(String, u32)> =
             records.iter().map(|record| (record.slurm_name(), record.task_count())).collect();
         let (mut events, mut rest) = (Vec::new(), (records, jobs.as_slice()));
-        for count in commands::questions(&jobs) {
+        for count in commands::batch_sizes(&jobs) {
             let (asked, others) = (rest.0.split_at(count), rest.1.split_at(count));
-            events.extend(self.poll_at_once(asked.0, others.0).await);
+            events.extend(self.poll_batch(asked.0, others.0).await);
             rest = (asked.1, others.1);
         }
         events
     }
 
     /// Polls one batch of jobs; a failed query is no information about any of them.
-    async fn poll_at_once(&self, records: &[JobRecord], jobs: &[(String, u32)]) -> Vec<Finding> {
+    async fn poll_batch(&self, records: &[JobRecord], jobs: &[(String, u32)]) -> Vec<Finding> {
         let Some(first) = records.first() else { return Vec::new() };
         let names: Vec<String> = jobs.iter().map(|(name, _)| name.clone()).collect();
         let ids: Vec<u64> = records.iter().map(|record| record.facts.id).collect();
@@ -283,10 +287,10 @@ impl Worker {
         let asked = self.run(first, commands::poll(&names, &ids), Bytes::new(), (ASK_MAX, max)).await;
         let answered = asked.and_then(|output| match output.stdout.len() as u64 {
             // With a truncated answer the rest would look unknown to Slurm.
-            size if size >= max => Err(Failed::from(format!("Slurm's answer has more than {max} bytes"))),
+            size if size >= max => Err(StepError::from(format!("Slurm's answer has more than {max} bytes"))),
             _ => Ok(output),
         });
-        let sections = answered.map(|output| Sections::of(&String::from_utf8_lossy(&output.stdout)));
+        let sections = answered.map(|output| Sections::parse(&String::from_utf8_lossy(&output.stdout)));
         let with = |record: &JobRecord, event| Finding {
             id: record.id.clone(),
             uid: record.order.uid.clone(),
@@ -299,15 +303,15 @@ impl Worker {
                 return polled.flatten().collect();
             }
             Ok(_) => ("Slurm does not answer".to_owned(), false),
-            Err(Failed { why, unreachable }) => (why, unreachable),
+            Err(StepError { why, unreachable }) => (why, unreachable),
         };
-        let failed = |record| with(record, Event::Failed { why: why.clone(), unreachable });
+        let failed = |record| with(record, StepResult::Failed { why: why.clone(), unreachable });
         records.iter().map(failed).collect()
     }
 }
 
-pub(super) fn place<'a>(record: &'a JobRecord, name: &'a str) -> Place<'a> {
-    Place { spec: &record.order.spec, name }
+pub(super) fn place<'a>(record: &'a JobRecord, name: &'a str) -> RemoteJob<'a> {
+    RemoteJob { spec: &record.order.spec, name }
 }
 
 pub(super) fn shortened(text: &str) -> String {
@@ -324,14 +328,18 @@ const AGAIN: SignedDuration = SignedDuration::from_mins(1);
 impl Worker {
     /// Creates a marker through one host and looks for it from the others. True if all of them answered; an error
     /// if one can't find it.
-    pub(super) async fn check_pool(&self, record: &JobRecord, trust: Trust) -> Result<bool, Failed> {
+    pub(super) async fn check_pool(
+        &self,
+        record: &JobRecord,
+        trust: PoolCacheUse,
+    ) -> Result<bool, StepError> {
         let spec = &record.order.spec;
         if spec.login.login_pool.is_empty() {
             return Ok(true);
         }
         let (login, now) = (&spec.login, Timestamp::now());
         let pool = (login.clone(), spec.work_dir.clone().unwrap_or_default());
-        let seen = lock(&self.pools).get(&pool).copied().filter(|_| trust == Trust::WhatWasSeen);
+        let seen = lock(&self.pools).get(&pool).copied().filter(|_| trust == PoolCacheUse::Cached);
         if let Some(seen) = seen.filter(|seen| seen.is_whole || now.duration_since(seen.at) < AGAIN) {
             return Ok(seen.is_whole);
         }
@@ -351,7 +359,7 @@ impl Worker {
                 (Err(error), _) => return Err(error.into()),
                 (Ok(output), None) if output.code == 0 => writer = Some(name),
                 (Ok(output), None) => {
-                    return Err(Failed::of("cannot write to the folder of the jobs", &output));
+                    return Err(StepError::from_output("cannot write to the folder of the jobs", &output));
                 }
                 (Ok(output), Some(_)) if output.code == 0 => {}
                 (Ok(_), Some(_)) => blind.push(name.as_str()),
@@ -360,11 +368,11 @@ impl Worker {
         let Some(writer) = writer else { return Ok(false) };
         let _ = self.at(&host, writer, commands::remove_marker(spec, &marker)).await;
         if blind.is_empty() {
-            lock(&self.pools).insert(pool, SeenPool { at: now, is_whole });
+            lock(&self.pools).insert(pool, PoolState { at: now, is_whole });
             return Ok(is_whole);
         }
         let folder = commands::folder(spec, "");
-        Err(Failed::from(format!(
+        Err(StepError::from(format!(
             "the hosts of loginPool do not share the folder {folder}: what {writer} writes there is not seen from {}; name a \
              shared one in workDir, or take hosts off loginPool",
             blind.join(", ")

@@ -7,7 +7,7 @@ use schema::kinds::job::JobPhase;
 use schema::records::ResultKind;
 
 use super::commands::LIST_MAX_BYTES;
-use super::machine::{Event, JobRecord};
+use super::machine::{JobRecord, StepResult};
 use super::parse::{Facts, Row, facts, sacct, squeue};
 
 /// Longest time for which sacct may lag behind a change.
@@ -59,7 +59,7 @@ pub(super) struct Sections {
 
 impl Sections {
     /// Parses `== squeue`, lines, `== 0`, `== sacct`, lines, `== 0`.
-    pub(super) fn of(answer: &str) -> Self {
+    pub(super) fn parse(answer: &str) -> Self {
         let mut parts: BTreeMap<&str, String> = BTreeMap::new();
         let (mut section, mut found) = ("", Self::default());
         for line in answer.lines() {
@@ -82,7 +82,7 @@ impl Sections {
     }
 
     /// Returns the poll event of a job; `None` if the answers change nothing.
-    pub(super) fn polled(&self, record: &JobRecord, now: Timestamp) -> Option<Event> {
+    pub(super) fn polled(&self, record: &JobRecord, now: Timestamp) -> Option<StepResult> {
         let found = facts(&record.slurm_name(), &self.squeue, &self.sacct, &record.facts);
         // Without squeue, only a job's end counts in accounting; and only both together can say that a job is
         // unknown.
@@ -90,13 +90,13 @@ impl Sections {
             Some(found) => self.squeue_ok || found.ended.is_some(),
             None => self.squeue_ok && self.has_answered_all(record, now),
         };
-        counts.then_some(Event::Polled(found))
+        counts.then_some(StepResult::Polled(found))
     }
 }
 
 /// Finds the newest of these attempts that Slurm or the login host knows.
-pub(super) fn looked(names: &[String], answer: &str) -> Option<(u32, Facts)> {
-    let sections = Sections::of(answer);
+pub(super) fn find_attempt(names: &[String], answer: &str) -> Option<(u32, Facts)> {
+    let sections = Sections::parse(answer);
     names.iter().rev().find_map(|name| {
         let attempt = name.rsplit('.').next().and_then(|attempt| attempt.parse().ok()).unwrap_or(1);
         if let Some(facts) = facts(name, &sections.squeue, &sections.sacct, &Facts::default()) {

@@ -55,7 +55,7 @@ pub const LIST_MAX_BYTES: usize = 256 * 1024;
 
 /// A job on its login host.
 #[derive(Debug, Clone)]
-pub struct Place<'a> {
+pub struct RemoteJob<'a> {
     pub spec: &'a JobSpec,
     /// Name in Slurm and of the folder.
     pub name: &'a str,
@@ -111,7 +111,7 @@ pub fn answer_bytes(name: &str, tasks: u32) -> u64 {
 
 /// Returns how many jobs go into each query: all into one, unless their names or the answer would be too long.
 /// `jobs` holds names and task counts.
-pub fn questions(jobs: &[(String, u32)]) -> Vec<usize> {
+pub fn batch_sizes(jobs: &[(String, u32)]) -> Vec<usize> {
     let mut questions = Vec::new();
     let (mut count, mut asked, mut answered) = (0, 0, 0);
     for (name, tasks) in jobs {
@@ -166,7 +166,7 @@ pub fn poll(names: &[String], ids: &[u64]) -> String {
 }
 
 /// Unpacks the archive on stdin, completely or not at all.
-pub fn upload(place: &Place<'_>, digest: &str) -> String {
+pub fn upload(place: &RemoteJob<'_>, digest: &str) -> String {
     let (dir, name, digest) = (work_dir(place.spec), quoted(place.name), quoted(digest));
     let part = quoted(&format!(".{}.part", place.name));
     format!(
@@ -184,7 +184,7 @@ pub fn upload(place: &Place<'_>, digest: &str) -> String {
 
 /// Submits the script on stdin in the job's folder, once: the result of a former submission counts, and one under
 /// way is waited for. Prints `id NUMBER` or `busy`.
-pub fn submit(place: &Place<'_>, digest: &str) -> String {
+pub fn submit(place: &RemoteJob<'_>, digest: &str) -> String {
     let (dir, name, digest) = (work_dir(place.spec), quoted(place.name), quoted(digest));
     let lock = lock();
     format!(
@@ -209,7 +209,7 @@ pub fn submit(place: &Place<'_>, digest: &str) -> String {
 }
 
 /// Releases the lock of a submission that Slurm refused.
-pub fn unlock(place: &Place<'_>) -> String {
+pub fn unlock(place: &RemoteJob<'_>) -> String {
     let (dir, name) = (work_dir(place.spec), quoted(place.name));
     format!("rm -rf {dir}/{name}/.minik8s/lock\n")
 }
@@ -272,7 +272,7 @@ pub fn remove_marker(spec: &JobSpec, marker: &str) -> String {
 /// Lists the files to fetch: `KIND SIZE PATH`, each terminated by NUL, with the kinds `o`, `e` and `f`. The list
 /// ends with `more COUNT`, the number of entries without room, including one that is cut off. Exits with
 /// [`EXIT_NO_FOLDER`] if only the job's own folder is missing.
-pub fn list(place: &Place<'_>, slurm_id: u64) -> String {
+pub fn list(place: &RemoteJob<'_>, slurm_id: u64) -> String {
     let spec = place.spec;
     let (dir, name) = (work_dir(spec), quoted(place.name));
     let mut text = format!("cd {dir} || exit 65\ncd {name} || exit {EXIT_NO_FOLDER}\n{{\n");
@@ -297,7 +297,12 @@ pub fn list(place: &Place<'_>, slurm_id: u64) -> String {
 
 /// Prints a job's output so far: with several files, each after its name. At most `max` bytes of each, from a byte
 /// on or at its end.
-pub fn written(place: &Place<'_>, slurm_id: u64, stderr: bool, (from, max): (Option<u64>, u64)) -> String {
+pub fn written(
+    place: &RemoteJob<'_>,
+    slurm_id: u64,
+    stderr: bool,
+    (from, max): (Option<u64>, u64),
+) -> String {
     let spec = place.spec;
     let (dir, name) = (work_dir(spec), quoted(place.name));
     let file = if stderr { spec.error_file.as_ref() } else { spec.output_file.as_ref() };
@@ -313,7 +318,7 @@ pub fn written(place: &Place<'_>, slurm_id: u64, stderr: bool, (from, max): (Opt
 }
 
 /// Prints the beginning of a file of the job.
-pub fn read(place: &Place<'_>, path: &str, max: u64) -> String {
+pub fn read(place: &RemoteJob<'_>, path: &str, max: u64) -> String {
     let (dir, name) = (work_dir(place.spec), quoted(place.name));
     format!("cd {dir}/{name} && head -c {max} -- {}\n", quoted(&format!("./{path}")))
 }
@@ -338,11 +343,11 @@ mod tests {
     #[test]
     fn a_question_has_as_many_jobs_as_its_names_and_its_answer_allow() {
         let jobs = |count: usize, bytes: usize, tasks: u32| vec![("n".repeat(bytes), tasks); count];
-        assert_eq!(questions(&jobs(200, 140, 1)), [200]);
-        assert!(questions(&[]).is_empty());
+        assert_eq!(batch_sizes(&jobs(200, 140, 1)), [200]);
+        assert!(batch_sizes(&[]).is_empty());
         for (jobs, at_least) in [(jobs(3000, 140, 1), 4), (jobs(40, 60, 1001), 7), (jobs(2, 60, 100_000), 2)]
         {
-            let questions = questions(&jobs);
+            let questions = batch_sizes(&jobs);
             assert_eq!(questions.iter().sum::<usize>(), jobs.len());
             assert!(questions.len() >= at_least, "{questions:?}");
             let (name, tasks) = &jobs[0];

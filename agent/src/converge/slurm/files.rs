@@ -6,7 +6,7 @@ use schema::meta::NamespacedName;
 use schema::records::{ResultFile, ResultKind};
 
 use super::act::Worker;
-use super::machine::State;
+use super::machine::JobState;
 
 /// Maximum bytes of a running job's output per request.
 const WRITTEN_MAX_BYTES: u64 = 1 << 20;
@@ -54,7 +54,7 @@ impl JobFiles {
             return Err("the tasks of an array write files of their own, which can't be followed".to_owned());
         }
         match record.state {
-            State::Ended(_) => {
+            JobState::Ended(_) => {
                 let kind = if stderr { ResultKind::Stderr } else { ResultKind::Stdout };
                 let files: Vec<&ResultFile> =
                     record.results.iter().filter(|file| file.kind == kind).collect();
@@ -62,7 +62,7 @@ impl JobFiles {
                 let pieces = files.into_iter().map(|file| worker.kept(id, file, several, from.unwrap_or(0)));
                 Ok(pieces.collect::<Result<Vec<_>, _>>()?.into_iter().flatten().collect())
             }
-            State::Submitted | State::Fetching | State::Lost => {
+            JobState::Submitted | JobState::Fetching | JobState::Lost => {
                 let written = worker.written(&record, stderr, (from, WRITTEN_MAX_BYTES)).await?;
                 Ok(vec![Piece::Bytes(written)])
             }

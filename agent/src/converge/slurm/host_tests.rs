@@ -10,8 +10,8 @@ use schema::kinds::job::{DependencyType, FailureClass, JobDependency};
 use schema::records::{JobDependencyState, JobOrder};
 
 use super::commands::{self, LIST_MAX_BYTES};
-use super::machine::{JobRecord, State, Step};
-use super::parse::{Ended, Facts};
+use super::machine::{JobRecord, JobState, JobStep};
+use super::parse::{EndKind, Facts};
 use super::tests::{Site, at};
 use crate::worlds::ssh::SshError;
 
@@ -21,7 +21,7 @@ async fn uploaded(site: &Site) -> (JobRecord, PathBuf) {
     for _ in 0..2 {
         site.step(&mut record, at(1), &[]).await;
     }
-    assert_eq!(record.state, State::Submitting, "{record:?}");
+    assert_eq!(record.state, JobState::Submitting, "{record:?}");
     let folder = site.home().join("minik8s-jobs").join(record.slurm_name());
     (record, folder)
 }
@@ -63,7 +63,7 @@ async fn a_submission_waits_for_the_one_that_is_under_way() {
         let (mut record, folder) = uploaded(&site).await;
         lock(&folder, host, pid, age);
         site.step(&mut record, at(2), &[]).await;
-        assert_eq!(record.state == State::Submitted, goes_on, "{host} {age}: {record:?}");
+        assert_eq!(record.state == JobState::Submitted, goes_on, "{host} {age}: {record:?}");
         assert_eq!(site.submitted(), usize::from(goes_on));
     }
 }
@@ -76,7 +76,7 @@ async fn a_lock_whose_holder_submitted_before_it_died_leads_to_its_job() {
     lock(&folder, &this_host(), dead(), 60);
     fs::write(folder.join(".minik8s/id.part"), "17\n").unwrap();
     site.step(&mut record, at(2), &[]).await;
-    assert_eq!((record.state.clone(), record.facts.id, site.submitted()), (State::Submitted, 17, 0));
+    assert_eq!((record.state.clone(), record.facts.id, site.submitted()), (JobState::Submitted, 17, 0));
     // Not even printed: Slurm is queried again once the lock is taken over.
     let site = Site::new();
     let (mut record, folder) = uploaded(&site).await;
@@ -84,7 +84,7 @@ async fn a_lock_whose_holder_submitted_before_it_died_leads_to_its_job() {
     let asked = r#"case "$*" in *%F*) echo 23;; *) cat "$HOME/jobs";; esac"#;
     site.host.program("squeue", asked);
     site.step(&mut record, at(2), &[]).await;
-    assert_eq!((record.state.clone(), record.facts.id, site.submitted()), (State::Submitted, 23, 0));
+    assert_eq!((record.state.clone(), record.facts.id, site.submitted()), (JobState::Submitted, 23, 0));
     assert_eq!(fs::read_to_string(folder.join(".minik8s/id")).unwrap(), "23\n");
 }
 
@@ -93,17 +93,17 @@ async fn a_removal_waits_for_a_submission_before_it_asks_slurm() {
     let site = Site::new();
     let (mut record, folder) = uploaded(&site).await;
     lock(&folder, &this_host(), std::process::id(), 0);
-    record.state = State::Deleting;
+    record.state = JobState::Deleting;
     site.host.program("scancel", r#"echo "$*" >> "$HOME/cancelled""#);
-    assert_eq!(site.step(&mut record, at(2), &[]).await, Step::Delete);
-    assert_eq!(record.state, State::Deleting, "{record:?}");
+    assert_eq!(site.step(&mut record, at(2), &[]).await, JobStep::Delete);
+    assert_eq!(record.state, JobState::Deleting, "{record:?}");
     assert!(!site.home().join("cancelled").exists(), "Slurm was asked while sbatch may be under way");
     assert!(!folder.exists(), "another submission could begin");
     // The submission has ended, with a job.
     let gone = site.home().join(format!("minik8s-jobs/.{}.gone", record.slurm_name()));
     fs::write(gone.join(".minik8s/id"), "1\n").unwrap();
     site.step(&mut record, at(9), &[]).await;
-    assert!(record.state == State::Gone && !gone.exists(), "{record:?}");
+    assert!(record.state == JobState::Gone && !gone.exists(), "{record:?}");
     assert!(site.home().join("cancelled").exists());
 }
 
@@ -117,10 +117,10 @@ async fn a_result_that_cannot_be_read_keeps_the_job_from_nothing() {
     }
     let head = r#"case "$*" in *bad*) echo denied >&2; exit 1;; esac; exec /usr/bin/head "$@""#;
     site.host.program("head", head);
-    record.facts = Facts { id: 1, ended: Some(Ended::Completed), ..Facts::default() };
-    record.state = State::Fetching;
+    record.facts = Facts { id: 1, ended: Some(EndKind::Completed), ..Facts::default() };
+    record.state = JobState::Fetching;
     site.step(&mut record, at(3), &[]).await;
-    assert!(matches!(record.state, State::Ended(_)), "{record:?}");
+    assert!(matches!(record.state, JobState::Ended(_)), "{record:?}");
     let unreadable: Vec<_> =
         record.results.iter().map(|it| (it.path.as_str(), it.unreadable.as_str())).collect();
     assert_eq!(unreadable.len(), 3);
@@ -133,12 +133,12 @@ async fn a_result_that_cannot_be_read_keeps_the_job_from_nothing() {
     fs::write(folder.join(".minik8s/id"), "1\n").unwrap();
     record.order.spec.ttl_seconds_after_finished = Some(0);
     record.ended_at = Some(at(3));
-    assert_eq!(site.step(&mut record, at(4), &[]).await, Step::Clean);
+    assert_eq!(site.step(&mut record, at(4), &[]).await, JobStep::Clean);
     assert!(record.is_cleaned && !folder.join("out").exists() && folder.join(".minik8s/id").exists());
     let mut other = site.record();
     fs::write(site.home().join("jobs"), "").unwrap();
     site.step(&mut other, at(5), &[]).await;
-    assert_eq!((other.state.clone(), other.facts.id), (State::Submitted, 1), "{other:?}");
+    assert_eq!((other.state.clone(), other.facts.id), (JobState::Submitted, 1), "{other:?}");
 }
 
 #[tokio::test]
@@ -146,19 +146,19 @@ async fn a_work_folder_that_is_away_keeps_a_job_that_has_ended_and_a_removed_job
     let site = Site::new();
     let (mut record, folder) = uploaded(&site).await;
     fs::write(folder.join("slurm-1.out"), "x").unwrap();
-    record.facts = Facts { id: 1, ended: Some(Ended::Completed), ..Facts::default() };
-    record.state = State::Fetching;
+    record.facts = Facts { id: 1, ended: Some(EndKind::Completed), ..Facts::default() };
+    record.state = JobState::Fetching;
     let (work, away) = (site.home().join("minik8s-jobs"), site.home().join("away"));
     fs::rename(&work, &away).unwrap();
     site.step(&mut record, at(3), &[]).await;
-    assert_eq!(record.state, State::Fetching, "{record:?}");
+    assert_eq!(record.state, JobState::Fetching, "{record:?}");
     fs::rename(&away, &work).unwrap();
     let mut other = record.clone();
     site.step(&mut record, at(300), &[]).await;
-    assert!(matches!(record.state, State::Ended(_)) && record.results.len() == 1, "{record:?}");
+    assert!(matches!(record.state, JobState::Ended(_)) && record.results.len() == 1, "{record:?}");
     fs::remove_dir_all(&folder).unwrap();
     site.step(&mut other, at(300), &[]).await;
-    assert!(matches!(other.state, State::Ended(_)) && other.results.is_empty(), "{other:?}");
+    assert!(matches!(other.state, JobState::Ended(_)) && other.results.is_empty(), "{other:?}");
 }
 
 // An accounting query that fails does not prove that the job is missing: its number may have gone with its folder.
@@ -169,8 +169,8 @@ async fn a_job_is_not_submitted_again_while_the_accounts_do_not_answer() {
     record.reached = true;
     let down = "echo 'sacct: error: Problem talking to the database: Connection refused' >&2; exit 1";
     site.host.program("sacct", down);
-    assert_eq!(site.step(&mut record, at(1), &[]).await, Step::Look);
-    assert_eq!((record.state.clone(), record.step(at(2))), (State::Looking, None), "{record:?}");
+    assert_eq!(site.step(&mut record, at(1), &[]).await, JobStep::Look);
+    assert_eq!((record.state.clone(), record.step(at(2))), (JobState::Looking, None), "{record:?}");
     let why = &record.trouble.as_ref().unwrap().why;
     assert!(
         why.contains("Slurm does not answer") && why.contains("Problem talking to the database"),
@@ -189,7 +189,7 @@ async fn the_next_host_of_a_pool_is_used_while_the_first_is_down() {
     record.order.spec.login.login_pool = vec!["login2".into()];
     let down = || Some(SshError::Unreachable("no route".into()));
     site.step(&mut record, at(1), &[down()]).await;
-    assert_eq!(record.state, State::Uploading, "{record:?}");
+    assert_eq!(record.state, JobState::Uploading, "{record:?}");
     site.step(&mut record, at(1), &[]).await;
     assert_eq!(
         *site.host.asked.lock().unwrap(),
@@ -200,7 +200,7 @@ async fn the_next_host_of_a_pool_is_used_while_the_first_is_down() {
     // An interrupted submission is looked up on whichever host answers.
     site.step(&mut record, at(1), &[Some(SshError::BrokenOff("cut".into()))]).await;
     site.step(&mut record, at(100), &[down()]).await;
-    assert_eq!((record.state.clone(), site.submitted()), (State::Submitted, 1), "{record:?}");
+    assert_eq!((record.state.clone(), site.submitted()), (JobState::Submitted, 1), "{record:?}");
     let mut other = site.record();
     other.order.spec.login.login_pool = vec!["login2".into()];
     site.step(&mut other, at(1), &[down(), down()]).await;
@@ -218,10 +218,10 @@ async fn hosts_of_a_pool_that_share_no_folder_get_no_job() {
     let mut record = site.record();
     record.order.spec.login.login_pool = vec!["login2".into()];
     site.step(&mut record, at(1), &[]).await;
-    assert_eq!(site.step(&mut record, at(1), &[]).await, Step::Upload);
+    assert_eq!(site.step(&mut record, at(1), &[]).await, JobStep::Upload);
     let why = record.report().status.reason;
     assert!(why.contains("do not share") && why.contains("login2") && why.contains("workDir"), "{why}");
-    assert!(record.state == State::Uploading && site.submitted() == 0, "{record:?}");
+    assert!(record.state == JobState::Uploading && site.submitted() == 0, "{record:?}");
     let left = |folder: PathBuf| fs::read_dir(folder).map_or(0, Iterator::count);
     assert_eq!(
         (left(site.home().join("minik8s-jobs")), left(own.join("minik8s-jobs"))),
@@ -234,7 +234,7 @@ async fn hosts_of_a_pool_that_share_no_folder_get_no_job() {
     for second in [100, 101] {
         site.step(&mut record, at(second), &[]).await;
     }
-    assert_eq!((record.state.clone(), site.submitted()), (State::Submitted, 1), "{record:?}");
+    assert_eq!((record.state.clone(), site.submitted()), (JobState::Submitted, 1), "{record:?}");
     // The other host was down at first, and is the only one up when the job is submitted.
     let mut late = site.record();
     late.order.uid = "fedcba9876543210".into();
@@ -242,9 +242,9 @@ async fn hosts_of_a_pool_that_share_no_folder_get_no_job() {
     let down = || Some(SshError::Unreachable("no route".into()));
     site.step(&mut late, at(1), &[]).await;
     site.step(&mut late, at(1), &[None, down(), None, None, None]).await;
-    assert_eq!(late.state, State::Submitting, "{late:?}");
+    assert_eq!(late.state, JobState::Submitting, "{late:?}");
     site.step(&mut late, at(1), &[down()]).await;
-    assert!(late.state == State::Submitting && late.trouble.is_some(), "{late:?}");
+    assert!(late.state == JobState::Submitting && late.trouble.is_some(), "{late:?}");
     assert_eq!(site.submitted(), 1);
 }
 
@@ -259,8 +259,8 @@ async fn a_folder_that_was_removed_before_the_submission_is_uploaded_again() {
         steps.push(step);
         site.step(&mut record, at(2), &[]).await;
     }
-    assert_eq!(steps, [Step::Submit, Step::Look, Step::Upload, Step::Submit], "{record:?}");
-    assert_eq!((record.state.clone(), site.submitted()), (State::Submitted, 1));
+    assert_eq!(steps, [JobStep::Submit, JobStep::Look, JobStep::Upload, JobStep::Submit], "{record:?}");
+    assert_eq!((record.state.clone(), site.submitted()), (JobState::Submitted, 1));
     // A submission may be under way of which the login host keeps no trace.
     let site = Site::new();
     let (mut record, folder) = uploaded(&site).await;
@@ -268,8 +268,8 @@ async fn a_folder_that_was_removed_before_the_submission_is_uploaded_again() {
     site.step(&mut record, at(2), &[]).await;
     fs::remove_dir_all(&folder).unwrap();
     site.step(&mut record, at(60), &[]).await;
-    assert_eq!((record.state.clone(), record.step(at(299))), (State::Looking, None), "{record:?}");
-    assert_eq!(record.step(at(300)), Some(Step::Look));
+    assert_eq!((record.state.clone(), record.step(at(299))), (JobState::Looking, None), "{record:?}");
+    assert_eq!(record.step(at(300)), Some(JobStep::Look));
 }
 
 // Seen red with a failure that is forgotten while its lock is awaited: the waits stay at two seconds.
@@ -313,8 +313,8 @@ async fn results_that_have_no_room_are_named_and_stay_where_they_are() {
     for number in 0..155 {
         fs::write(folder.join(format!("out/{number:03}")), "x").unwrap();
     }
-    record.facts = Facts { id: 1, ended: Some(Ended::Completed), ..Facts::default() };
-    record.state = State::Fetching;
+    record.facts = Facts { id: 1, ended: Some(EndKind::Completed), ..Facts::default() };
+    record.state = JobState::Fetching;
     site.step(&mut record, at(3), &[]).await;
     let report = record.report();
     assert_eq!((report.results.len(), report.unfetched.count, report.unfetched.paths.len()), (150, 5, 5));
@@ -386,7 +386,7 @@ async fn a_dependency_that_ends_and_is_forgotten_before_the_submission_holds_not
     site.step(&mut record, at(60), &[]).await;
     assert_eq!(
         (record.state.clone(), record.facts.id, site.submitted()),
-        (State::Submitted, 9, 1),
+        (JobState::Submitted, 9, 1),
         "{record:?}"
     );
 }

@@ -26,12 +26,12 @@ impl JobBook {
         Self { folder: agent_dir.join("jobs") }
     }
 
-    fn of(&self, id: &NamespacedName) -> PathBuf {
+    fn job_dir(&self, id: &NamespacedName) -> PathBuf {
         self.folder.join(&id.namespace).join(&id.name)
     }
 
     fn record(&self, id: &NamespacedName) -> DiskRecord {
-        DiskRecord::new(self.of(id).join("record.json"))
+        DiskRecord::new(self.job_dir(id).join("record.json"))
     }
 
     /// Reads all records. An unreadable record is left out with a warning: the job is not submitted again, because
@@ -61,7 +61,7 @@ impl JobBook {
     /// Stores a fetched file; returns its digest.
     pub fn keep(&self, id: &NamespacedName, bytes: &[u8]) -> io::Result<String> {
         let digest = hex(&Sha256::digest(bytes));
-        let file = DiskRecord::new(self.of(id).join("results").join(&digest)).fsync(Fsync::Content);
+        let file = DiskRecord::new(self.job_dir(id).join("results").join(&digest)).fsync(Fsync::Content);
         if !file.exists() {
             file.write_bytes(bytes)?;
         }
@@ -70,14 +70,14 @@ impl JobBook {
 
     /// Returns the path of a stored file.
     pub fn result(&self, id: &NamespacedName, digest: &str) -> Option<PathBuf> {
-        let file = self.of(id).join("results").join(digest);
+        let file = self.job_dir(id).join("results").join(digest);
         (is_digest(digest) && file.is_file()).then_some(file)
     }
 
     /// Removes results that the record does not name.
     pub fn sweep(&self, record: &JobRecord) {
         let named: BTreeSet<&str> = record.results.iter().map(|result| result.digest.as_str()).collect();
-        let folder = self.of(&record.id).join("results");
+        let folder = self.job_dir(&record.id).join("results");
         for name in names(&folder).into_iter().filter(|name| !named.contains(name.as_str())) {
             let _ = fs::remove_file(folder.join(name));
         }
@@ -85,7 +85,7 @@ impl JobBook {
 
     /// Removes all data of a job.
     pub fn forget(&self, id: &NamespacedName) -> io::Result<()> {
-        match fs::remove_dir_all(self.of(id)) {
+        match fs::remove_dir_all(self.job_dir(id)) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
             _ => {
                 let _ = fs::remove_dir(self.folder.join(&id.namespace));

@@ -11,7 +11,7 @@ use schema::records::{JobDependencyState, JobOrder, JobReport, ResultFile, Unfet
 use serde::{Deserialize, Serialize};
 
 use super::commands::{SUBMISSION_MAX_SECONDS, folder};
-use super::parse::{Ended, Facts, failure_class};
+use super::parse::{EndKind, Facts, failure_class};
 
 /// First and longest wait between two tries of a failed step.
 const RETRY: (SignedDuration, SignedDuration) =
@@ -26,7 +26,7 @@ pub struct JobRecord {
     pub id: NamespacedName,
     /// Order that the job was started with.
     pub order: JobOrder,
-    pub state: State,
+    pub state: JobState,
     pub since: Timestamp,
     /// Number of the attempt, written to disk before each submission.
     pub attempt: u32,
@@ -58,7 +58,7 @@ pub struct JobRecord {
 /// State of a job.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub enum State {
+pub enum JobState {
     /// Another node, or this one before it lost its disk, may have submitted the job.
     Looking,
     /// The job's dependency is not in Slurm yet.
@@ -100,7 +100,7 @@ pub struct Trouble {
 
 /// Next step of a job.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Step {
+pub enum JobStep {
     Look,
     Upload,
     Submit,
@@ -111,9 +111,9 @@ pub enum Step {
 
 /// Result of a step.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Event {
+pub enum StepResult {
     /// Number and facts of the job's newest attempt; `None` if there is none.
-    Looked(Option<(u32, Facts)>),
+    Found(Option<(u32, Facts)>),
     Uploaded,
     /// Slurm accepted the job under this number.
     Submitted(u64),
@@ -146,7 +146,7 @@ impl JobRecord {
         Self {
             id,
             order,
-            state: State::Looking,
+            state: JobState::Looking,
             since: now,
             attempt: 1,
             reached,
@@ -168,7 +168,7 @@ impl JobRecord {
         match order.former.iter().find(|former| !removed.contains(&former.uid)) {
             Some(former) => {
                 let removal = former.removal(now);
-                Self { state: State::Deleting, removed, ..Self::new(id, removal, now) }
+                Self { state: JobState::Deleting, removed, ..Self::new(id, removal, now) }
             }
             None => Self::new(id, order.clone(), now),
         }
@@ -191,36 +191,40 @@ impl JobRecord {
     }
 
     /// Returns the next step, unless the job has to wait.
-    pub fn step(&self, now: Timestamp) -> Option<Step> {
+    pub fn step(&self, now: Timestamp) -> Option<JobStep> {
         if self.trouble.as_ref().is_some_and(|trouble| trouble.retry_at > now) {
             return None;
         }
         match self.state {
-            State::Looking => Some(Step::Look),
-            State::Uploading => Some(Step::Upload),
-            State::Submitting => Some(Step::Submit),
-            State::Fetching => Some(Step::Fetch),
-            State::Deleting => Some(Step::Delete),
-            State::Ended(_) if self.clean_at().is_some_and(|at| at <= now) => Some(Step::Clean),
-            State::Waiting | State::Submitted | State::Lost | State::Ended(_) | State::Gone => None,
+            JobState::Looking => Some(JobStep::Look),
+            JobState::Uploading => Some(JobStep::Upload),
+            JobState::Submitting => Some(JobStep::Submit),
+            JobState::Fetching => Some(JobStep::Fetch),
+            JobState::Deleting => Some(JobStep::Delete),
+            JobState::Ended(_) if self.clean_at().is_some_and(|at| at <= now) => Some(JobStep::Clean),
+            JobState::Waiting
+            | JobState::Submitted
+            | JobState::Lost
+            | JobState::Ended(_)
+            | JobState::Gone => None,
         }
     }
 
     /// Returns the time at which to remove the job's files from the login host, if they are still there.
     pub fn clean_at(&self) -> Option<Timestamp> {
         let ttl = self.order.spec.ttl_seconds_after_finished.filter(|_| !self.is_cleaned)?;
-        matches!(self.state, State::Ended(_)).then_some(())?;
+        matches!(self.state, JobState::Ended(_)).then_some(())?;
         self.ended_at?.checked_add(SignedDuration::from_secs(i64::from(ttl))).ok()
     }
 
     /// True if the job is polled in Slurm.
     pub fn is_polled(&self) -> bool {
-        matches!(self.state, State::Submitted | State::Lost)
+        matches!(self.state, JobState::Submitted | JobState::Lost)
     }
 
-    fn enter(&mut self, state: State, now: Timestamp) {
+    fn enter(&mut self, state: JobState, now: Timestamp) {
         if self.state != state {
-            self.is_fresh = state == State::Submitting;
+            self.is_fresh = state == JobState::Submitting;
             (self.state, self.since) = (state, now);
         }
         self.trouble = None;
@@ -238,17 +242,17 @@ impl JobRecord {
             self.order.spec.login = order.spec.login.clone();
             self.order.files.extend(order.files.clone());
         }
-        if (!is_same || order.deleting) && !matches!(self.state, State::Deleting | State::Gone) {
+        if (!is_same || order.deleting) && !matches!(self.state, JobState::Deleting | JobState::Gone) {
             // If no login host ever answered, there is nothing to remove, and a wrong login must not block the
             // removal.
-            self.enter(if self.reached { State::Deleting } else { State::Gone }, now);
+            self.enter(if self.reached { JobState::Deleting } else { JobState::Gone }, now);
         }
-        if !is_same && self.state == State::Gone {
+        if !is_same && self.state == JobState::Gone {
             let mut removed = std::mem::take(&mut self.removed);
             removed.push(self.order.uid.clone());
             *self = Self::first(self.id.clone(), order, removed, now);
         }
-        if self.state == State::Waiting {
+        if self.state == JobState::Waiting {
             self.begin(now);
         }
     }
@@ -256,8 +260,10 @@ impl JobRecord {
     /// Starts the attempt, once Slurm has the job's dependency.
     fn begin(&mut self, now: Timestamp) {
         match &self.order.dependency {
-            JobDependencyState::None | JobDependencyState::Submitted(_) => self.enter(State::Uploading, now),
-            JobDependencyState::Waiting(_) => self.enter(State::Waiting, now),
+            JobDependencyState::None | JobDependencyState::Submitted(_) => {
+                self.enter(JobState::Uploading, now)
+            }
+            JobDependencyState::Waiting(_) => self.enter(JobState::Waiting, now),
             JobDependencyState::Never(why) => {
                 let class = Some(FailureClass::Dependency);
                 let ended = FinalState { phase: JobPhase::Failed, class, why: why.clone() };
@@ -268,31 +274,31 @@ impl JobRecord {
 
     fn end(&mut self, ended: FinalState, now: Timestamp) {
         self.ended_at.get_or_insert(now);
-        self.enter(State::Ended(ended), now);
+        self.enter(JobState::Ended(ended), now);
     }
 
     /// Applies the result of a step.
-    pub fn apply(&mut self, event: Event, now: Timestamp) {
+    pub fn apply(&mut self, event: StepResult, now: Timestamp) {
         match (event, &self.state) {
-            (Event::Failed { why, unreachable }, _) => self.fail(why, unreachable, now),
-            (Event::Looked(found), State::Looking | State::Submitting) => {
+            (StepResult::Failed { why, unreachable }, _) => self.fail(why, unreachable, now),
+            (StepResult::Found(found), JobState::Looking | JobState::Submitting) => {
                 self.reached = true;
                 match found {
                     Some((attempt, facts)) => {
                         self.attempt = attempt;
-                        self.enter(State::Submitted, now);
+                        self.enter(JobState::Submitted, now);
                         self.polled(facts, now);
                     }
                     None => self.begin(now),
                 }
             }
-            (Event::Uploaded, State::Uploading) => self.enter(State::Submitting, now),
-            (Event::Submitted(number), State::Submitting) => {
-                self.enter(State::Submitted, now);
+            (StepResult::Uploaded, JobState::Uploading) => self.enter(JobState::Submitting, now),
+            (StepResult::Submitted(number), JobState::Submitting) => {
+                self.enter(JobState::Submitted, now);
                 self.facts = Facts { id: number, phase: JobPhase::Queued, ..Facts::default() };
                 self.changed_at = now;
             }
-            (Event::Busy, State::Submitting) => {
+            (StepResult::Busy, JobState::Submitting) => {
                 // A failed submission is waited for too; its next failure still adds to the count.
                 let failed =
                     self.trouble.take().filter(|trouble| trouble.failures > 0 && !trouble.unreachable);
@@ -301,16 +307,16 @@ impl JobRecord {
                     *trouble = Trouble { retry_at: trouble.retry_at, ..failed };
                 }
             }
-            (Event::Busy, State::Deleting) => {
+            (StepResult::Busy, JobState::Deleting) => {
                 self.wait_for(BUSY, "waiting until Slurm has cancelled it".to_owned(), now);
             }
-            (Event::Refused(why), State::Submitting) => {
+            (StepResult::Refused(why), JobState::Submitting) => {
                 let class = Some(FailureClass::Submission);
                 self.end(FinalState { phase: JobPhase::Failed, class, why }, now);
             }
-            (Event::FolderGone, State::Submitting) => {
+            (StepResult::FolderGone, JobState::Submitting) => {
                 let was_tried = !self.is_fresh;
-                self.enter(State::Looking, now);
+                self.enter(JobState::Looking, now);
                 if was_tried {
                     // Nothing shows whether a submission is under way: give it the time to end.
                     let wait = SignedDuration::from_secs(SUBMISSION_MAX_SECONDS.into());
@@ -318,26 +324,26 @@ impl JobRecord {
                     self.wait_for(wait, why.to_owned(), now);
                 }
             }
-            (Event::Polled(found), State::Submitted | State::Lost) => match found {
+            (StepResult::Polled(found), JobState::Submitted | JobState::Lost) => match found {
                 Some(facts) => {
-                    self.enter(State::Submitted, now);
+                    self.enter(JobState::Submitted, now);
                     self.polled(facts, now);
                 }
                 // Without word from Slurm the job has neither failed nor ended.
-                None => self.enter(State::Lost, now),
+                None => self.enter(JobState::Lost, now),
             },
-            (Event::Fetched(results, unfetched), State::Fetching) => {
+            (StepResult::Fetched(results, unfetched), JobState::Fetching) => {
                 (self.results, self.unfetched) = (results, unfetched);
-                let ended = self.facts.ended.unwrap_or(Ended::Completed);
+                let ended = self.facts.ended.unwrap_or(EndKind::Completed);
                 let class = failure_class(ended, self.facts.exit);
                 let phase = self.facts.phase;
-                self.enter(State::Ended(FinalState { phase, class, why: String::new() }), now);
+                self.enter(JobState::Ended(FinalState { phase, class, why: String::new() }), now);
             }
-            (Event::Cleaned, State::Ended(_)) => {
+            (StepResult::Cleaned, JobState::Ended(_)) => {
                 self.is_cleaned = true;
                 self.trouble = None;
             }
-            (Event::Deleted, State::Deleting) => self.enter(State::Gone, now),
+            (StepResult::Deleted, JobState::Deleting) => self.enter(JobState::Gone, now),
             // A superseded step, for example by a removal.
             _ => {}
         }
@@ -383,27 +389,27 @@ impl JobRecord {
             self.facts.elapsed_seconds = None;
         }
         let Some(ended) = self.facts.ended else { return };
-        if ended == Ended::NodeFailure && self.attempt <= self.order.spec.node_failure_retries {
+        if ended == EndKind::NodeFailure && self.attempt <= self.order.spec.node_failure_retries {
             self.attempt += 1;
             (self.started_at, self.facts) = (None, Facts::default());
-            return self.enter(State::Uploading, now);
+            return self.enter(JobState::Uploading, now);
         }
         self.ended_at = Some(self.started_at.map_or(now, |began| began.checked_add(ran).unwrap_or(now)));
-        self.enter(State::Fetching, now);
+        self.enter(JobState::Fetching, now);
     }
 
     /// Returns the job's report.
     pub fn report(&self) -> JobReport {
         let facts = &self.facts;
         let (phase, class) = match &self.state {
-            State::Looking | State::Waiting => (JobPhase::Pending, None),
-            State::Uploading => (JobPhase::Uploading, None),
-            State::Submitting => (JobPhase::Submitting, None),
-            State::Submitted => (facts.phase, None),
-            State::Lost => (JobPhase::Unknown, None),
-            State::Fetching => (JobPhase::Fetching, None),
-            State::Ended(ended) => (ended.phase, ended.class),
-            State::Deleting | State::Gone => (JobPhase::Deleting, None),
+            JobState::Looking | JobState::Waiting => (JobPhase::Pending, None),
+            JobState::Uploading => (JobPhase::Uploading, None),
+            JobState::Submitting => (JobPhase::Submitting, None),
+            JobState::Submitted => (facts.phase, None),
+            JobState::Lost => (JobPhase::Unknown, None),
+            JobState::Fetching => (JobPhase::Fetching, None),
+            JobState::Ended(ended) => (ended.phase, ended.class),
+            JobState::Deleting | JobState::Gone => (JobPhase::Deleting, None),
         };
         let login = &self.order.spec.login;
         let (user, host) = (login.username.as_deref().unwrap_or("?"), login.host.as_deref().unwrap_or("?"));
@@ -438,13 +444,13 @@ impl JobRecord {
             unfetched: self.unfetched.clone(),
             folder: folder(&self.order.spec, &self.slurm_name()),
             created_at: Some(self.order.created_at),
-            is_gone: self.state == State::Gone,
+            is_gone: self.state == JobState::Gone,
         }
     }
 
     /// Returns the obstacle to the job's progress. An ended job only waits for its folder to be removed.
     fn hindrance(&self) -> Option<&Trouble> {
-        self.trouble.as_ref().filter(|_| !matches!(self.state, State::Ended(_)))
+        self.trouble.as_ref().filter(|_| !matches!(self.state, JobState::Ended(_)))
     }
 
     fn reason(&self) -> String {
@@ -452,23 +458,23 @@ impl JobRecord {
             return trouble.why.clone();
         }
         match &self.state {
-            State::Lost => format!("Slurm no longer knows job {}", self.facts.id),
-            State::Waiting => match &self.order.dependency {
+            JobState::Lost => format!("Slurm no longer knows job {}", self.facts.id),
+            JobState::Waiting => match &self.order.dependency {
                 JobDependencyState::Waiting(why) => why.clone(),
                 _ => String::new(),
             },
-            State::Ended(ended) if !ended.why.is_empty() => ended.why.clone(),
-            State::Ended(FinalState { phase: JobPhase::Cancelled, .. }) => self
+            JobState::Ended(ended) if !ended.why.is_empty() => ended.why.clone(),
+            JobState::Ended(FinalState { phase: JobPhase::Cancelled, .. }) => self
                 .facts
                 .state
                 .split_once(" by ")
                 .map(|(_, user)| format!("by user {user}"))
                 .unwrap_or_default(),
-            State::Ended(FinalState { class: Some(FailureClass::Signal), .. }) => {
+            JobState::Ended(FinalState { class: Some(FailureClass::Signal), .. }) => {
                 let signal = self.facts.exit.map_or(0, |(_, signal)| signal);
                 format!("signal {signal}")
             }
-            State::Ended(FinalState { class: Some(FailureClass::ExitCode), .. }) => {
+            JobState::Ended(FinalState { class: Some(FailureClass::ExitCode), .. }) => {
                 let code = self.facts.exit.map_or(0, |(code, _)| code);
                 format!("exit code {code}")
             }

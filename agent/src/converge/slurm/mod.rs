@@ -33,15 +33,15 @@ use schema::records::JobReport;
 use schema::store::StoreError;
 use schema::store::events::EventRecorder;
 use schema::store::reflector::SnapshotReader;
-use schema::store::status_writer::{Report, Stored};
+use schema::store::status_writer::{Report, StoredValues};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 
 use crate::files::PodFiles;
 use crate::worlds::ssh::Ssh;
 use act::Worker;
-use machine::{Event, JobRecord};
-use plan::{Change, Finding, Observed, Reported, Slot, SlurmPlan};
+use machine::{JobRecord, StepResult};
+use plan::{Finding, Observed, RecordChange, ReportsByJob, SlurmPlan, TaskSlot};
 
 pub use files::{JobFiles, Piece};
 pub use job_store::JobBook;
@@ -61,8 +61,8 @@ pub struct SlurmDeps {
 }
 
 /// Result of a task.
-struct Done {
-    slot: Slot,
+struct TaskResult {
+    slot: TaskSlot,
     findings: Vec<Finding>,
 }
 
@@ -72,18 +72,18 @@ pub struct SlurmLoop {
     worker: Worker,
     book: JobBook,
     records: BTreeMap<NamespacedName, JobRecord>,
-    busy: BTreeSet<Slot>,
+    busy: BTreeSet<TaskSlot>,
     polled_at: BTreeMap<SlurmLogin, Timestamp>,
     unordered_since: BTreeMap<NamespacedName, Timestamp>,
-    found: Arc<Mutex<Vec<Done>>>,
+    found: Arc<Mutex<Vec<TaskResult>>>,
     /// Tasks, aborted with the loop.
     tasks: JoinSet<()>,
-    reports: watch::Sender<Option<Reported>>,
+    reports: watch::Sender<Option<ReportsByJob>>,
 }
 
 impl SlurmLoop {
     /// Creates a loop that continues from the state on disk and sends its reports to `reports`.
-    pub fn new(deps: SlurmDeps, agent_dir: &Path, reports: watch::Sender<Option<Reported>>) -> Self {
+    pub fn new(deps: SlurmDeps, agent_dir: &Path, reports: watch::Sender<Option<ReportsByJob>>) -> Self {
         let book = JobBook::new(agent_dir);
         let worker = Worker::new(Arc::clone(&deps.ssh), Arc::clone(&deps.files), book.clone());
         let records = book.read();
@@ -109,7 +109,7 @@ impl SlurmLoop {
     }
 
     /// Starts a task; its findings are processed in the next observation.
-    fn begin<F>(&mut self, slot: Slot, task: F)
+    fn begin<F>(&mut self, slot: TaskSlot, task: F)
     where
         F: Future<Output = Vec<Finding>> + Send + 'static,
     {
@@ -117,13 +117,13 @@ impl SlurmLoop {
         let (found, nudge) = (Arc::clone(&self.found), self.deps.nudge.clone());
         self.tasks.spawn(async move {
             let findings = task.await;
-            lock(&found).push(Done { slot, findings });
+            lock(&found).push(TaskResult { slot, findings });
             nudge.nudge();
         });
     }
 
     /// Writes a record before it takes effect: only an attempt that is on disk may be submitted.
-    fn keep(&mut self, Change { record, events }: Change) -> bool {
+    fn commit(&mut self, RecordChange { record, events }: RecordChange) -> bool {
         let id = record.id.clone();
         if let Err(error) = self.book.write(&record) {
             let (why, now) = (format!("cannot write to the node's disk: {error}"), Timestamp::now());
@@ -133,7 +133,7 @@ impl SlurmLoop {
             }
             tracing::warn!(job = %id, %why);
             if let Some(before) = self.records.get_mut(&id) {
-                before.apply(Event::Failed { why, unreachable: false }, now);
+                before.apply(StepResult::Failed { why, unreachable: false }, now);
             }
             return false;
         }
@@ -173,7 +173,7 @@ impl Loop for SlurmLoop {
                 std::panic::resume_unwind(error.into_panic());
             }
         }
-        Ok(Observation::Ready(self.look(Timestamp::now())))
+        Ok(Observation::Ready(self.read_inputs(Timestamp::now())))
     }
 
     fn plan(observed: &Observed, now: Timestamp) -> SlurmPlan {
@@ -183,7 +183,7 @@ impl Loop for SlurmLoop {
     async fn act(&mut self, _: &Observed, mut plan: SlurmPlan) -> Next {
         let mut next = Next::Interval;
         for (id, change) in plan.changes {
-            if !self.keep(change) {
+            if !self.commit(change) {
                 next = Next::After(UNWRITTEN_RETRY);
                 plan.steps.retain(|(of, _)| *of != id);
                 plan.polls.retain(|_, ids| {
@@ -208,7 +208,7 @@ impl Loop for SlurmLoop {
         for (id, step) in plan.steps {
             let Some(record) = self.records.get(&id).cloned() else { continue };
             let (worker, uid) = (self.worker.clone(), record.order.uid.clone());
-            self.begin(Slot::Job(id.clone()), async move {
+            self.begin(TaskSlot::Job(id.clone()), async move {
                 let event = worker.perform(&record, step).await;
                 vec![Finding { id, uid, event }]
             });
@@ -216,7 +216,7 @@ impl Loop for SlurmLoop {
         for (login, ids) in plan.polls {
             let records: Vec<JobRecord> = ids.iter().filter_map(|id| self.records.get(id).cloned()).collect();
             let worker = self.worker.clone();
-            self.begin(Slot::Poll(Box::new(login)), async move { worker.poll(&records).await });
+            self.begin(TaskSlot::Poll(Box::new(login)), async move { worker.poll(&records).await });
         }
         next
     }
@@ -236,17 +236,17 @@ pub struct JobReports {
 impl Report for JobReports {
     type Id = NamespacedName;
     type Value = JobReport;
-    type Newest = Option<Reported>;
+    type Newest = Option<ReportsByJob>;
 
     fn key(&self, id: &NamespacedName) -> Key {
         Key::JobReport(self.node.clone(), id.clone())
     }
 
-    fn values(newest: &Option<Reported>) -> Reported {
+    fn values(newest: &Option<ReportsByJob>) -> ReportsByJob {
         newest.clone().unwrap_or_default()
     }
 
-    fn is_complete(newest: &Option<Reported>) -> bool {
+    fn is_complete(newest: &Option<ReportsByJob>) -> bool {
         newest.is_some()
     }
 
@@ -254,23 +254,23 @@ impl Report for JobReports {
         old.map(|old| old.status.phase) != new.map(|new| new.status.phase)
     }
 
-    async fn stored(&self, _: bool) -> Result<Option<Stored<NamespacedName, JobReport>>, StoreError> {
+    async fn stored(&self, _: bool) -> Result<Option<StoredValues<NamespacedName, JobReport>>, StoreError> {
         let snapshot = self.snapshot.current();
-        Ok(Stored::of_node(&snapshot, &snapshot.job_reports, &self.node))
+        Ok(StoredValues::from_snapshot(&snapshot, &snapshot.job_reports, &self.node))
     }
 }
 
 // Observes the orders and the results of steps.
 
 impl SlurmLoop {
-    fn look(&mut self, now: Timestamp) -> Observed {
+    fn read_inputs(&mut self, now: Timestamp) -> Observed {
         let snapshot = self.deps.snapshot.current();
         let own = snapshot.jobs.iter().filter(|((node, _), _)| *node == self.deps.node);
         let orders: BTreeMap<_, _> = own.map(|((_, id), order)| (id.clone(), order.value.clone())).collect();
         let mut findings = Vec::new();
         for done in std::mem::take(&mut *lock(&self.found)) {
             self.busy.remove(&done.slot);
-            if let Slot::Poll(login) = done.slot {
+            if let TaskSlot::Poll(login) = done.slot {
                 self.polled_at.insert(*login, now);
             }
             findings.extend(done.findings);

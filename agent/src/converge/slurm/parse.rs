@@ -36,18 +36,18 @@ pub struct Row {
 
 /// Interpretation of a Slurm state.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Meaning {
+pub enum StateClass {
     Queued,
     Running,
     Suspended,
-    Ended(Ended),
+    Ended(EndKind),
     /// A state not known to this parser.
     Unknown,
 }
 
 /// Kind of a job's end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, serde::Serialize, serde::Deserialize)]
-pub enum Ended {
+pub enum EndKind {
     Completed,
     Cancelled,
     /// Ended with an exit code or by a signal.
@@ -59,28 +59,28 @@ pub enum Ended {
 }
 
 /// Interprets a state as squeue and sacct write it, long or short.
-pub fn meaning(state: &str) -> Meaning {
+pub fn meaning(state: &str) -> StateClass {
     // `CANCELLED by 1000`, or `CANCELLED+` if the column is too narrow.
     let word = state.split_whitespace().next().unwrap_or_default().trim_end_matches('+');
     match word {
         "PENDING" | "PD" | "CONFIGURING" | "CF" | "REQUEUED" | "RQ" | "REQUEUE_FED" | "RF"
         | "REQUEUE_HOLD" | "RH" | "SPECIAL_EXIT" | "SE" | "RESV_DEL_HOLD" | "RD" | "POWER_UP_NODE" => {
-            Meaning::Queued
+            StateClass::Queued
         }
         // A completing job is not done: its nodes still clean up.
         "RUNNING" | "R" | "COMPLETING" | "CG" | "RESIZING" | "RS" | "SIGNALING" | "SI" | "STAGE_OUT"
-        | "SO" | "EXPEDITING" | "UPDATE_DB" => Meaning::Running,
-        "SUSPENDED" | "S" | "STOPPED" | "ST" => Meaning::Suspended,
-        "COMPLETED" | "CD" => Meaning::Ended(Ended::Completed),
-        "CANCELLED" | "CA" => Meaning::Ended(Ended::Cancelled),
-        "FAILED" | "F" => Meaning::Ended(Ended::Failed),
-        "TIMEOUT" | "TO" => Meaning::Ended(Ended::Timeout),
-        "DEADLINE" | "DL" => Meaning::Ended(Ended::Deadline),
-        "OUT_OF_MEMORY" | "OUT_OF_ME" | "OOM" => Meaning::Ended(Ended::OutOfMemory),
+        | "SO" | "EXPEDITING" | "UPDATE_DB" => StateClass::Running,
+        "SUSPENDED" | "S" | "STOPPED" | "ST" => StateClass::Suspended,
+        "COMPLETED" | "CD" => StateClass::Ended(EndKind::Completed),
+        "CANCELLED" | "CA" => StateClass::Ended(EndKind::Cancelled),
+        "FAILED" | "F" => StateClass::Ended(EndKind::Failed),
+        "TIMEOUT" | "TO" => StateClass::Ended(EndKind::Timeout),
+        "DEADLINE" | "DL" => StateClass::Ended(EndKind::Deadline),
+        "OUT_OF_MEMORY" | "OUT_OF_ME" | "OOM" => StateClass::Ended(EndKind::OutOfMemory),
         "NODE_FAIL" | "NF" | "BOOT_FAIL" | "BF" | "PREEMPTED" | "PR" | "LAUNCH_FAILED" | "RECONFIG_FAIL" => {
-            Meaning::Ended(Ended::NodeFailure)
+            StateClass::Ended(EndKind::NodeFailure)
         }
-        _ => Meaning::Unknown,
+        _ => StateClass::Unknown,
     }
 }
 
@@ -97,12 +97,12 @@ pub fn squeue(text: &str) -> Vec<Row> {
             task,
             name: name.to_owned(),
             state: state.to_owned(),
-            reason: said(reason),
+            reason: non_placeholder(reason),
             exit: exit_of_squeue(exit),
             derived: None,
             submitted: submitted.to_owned(),
             elapsed_seconds: time_used(used),
-            nodes: said(nodes),
+            nodes: non_placeholder(nodes),
         })
     };
     text.lines().filter_map(row).collect()
@@ -121,12 +121,12 @@ pub fn sacct(text: &str) -> Vec<Row> {
             task,
             name: name.to_owned(),
             state: state.to_owned(),
-            reason: said(reason),
+            reason: non_placeholder(reason),
             exit: exit_pair(exit),
             derived: Some(derived.to_owned()).filter(|derived| !matches!(derived.as_str(), "" | "0:0")),
             submitted: submitted.to_owned(),
             elapsed_seconds: elapsed.parse().ok(),
-            nodes: said(nodes),
+            nodes: non_placeholder(nodes),
         })
     };
     text.lines().filter_map(row).collect()
@@ -142,7 +142,7 @@ fn job_id(text: &str) -> Option<(u64, Option<String>)> {
 }
 
 /// Maps Slurm's placeholders for "no value" to an empty string.
-fn said(text: &str) -> String {
+fn non_placeholder(text: &str) -> String {
     if matches!(text, "None" | "None assigned" | "N/A" | "(null)" | "Unknown") {
         String::new()
     } else {
@@ -187,7 +187,7 @@ pub struct Facts {
     pub tasks: BTreeMap<String, u32>,
     pub phase: JobPhase,
     /// Kind of the end, once the whole job has ended.
-    pub ended: Option<Ended>,
+    pub ended: Option<EndKind>,
     /// Ended tasks by index, remembered because Slurm without accounting forgets them before the last one ends.
     #[serde(default)]
     pub ended_tasks: BTreeMap<u32, EndedTask>,
@@ -212,7 +212,7 @@ pub fn facts(name: &str, squeue: &[Row], sacct: &[Row], before: &Facts) -> Optio
     for row in squeue.iter().filter(of_name).filter(|row| row.id == id) {
         rows.insert(row.task.clone(), row.clone());
     }
-    let is_over = |row: &Row| matches!(meaning(&row.state), Meaning::Ended(_));
+    let is_over = |row: &Row| matches!(meaning(&row.state), StateClass::Ended(_));
     for row in sacct.iter().filter(of_name).filter(|row| row.id == id) {
         match rows.get_mut(&row.task) {
             Some(known) if is_over(known) && is_over(row) => {
@@ -247,11 +247,11 @@ pub fn facts(name: &str, squeue: &[Row], sacct: &[Row], before: &Facts) -> Optio
     let ended_tasks = ended_tasks.collect();
     let decisive = all.iter().max_by_key(|row| weight(&row.state))?;
     let (phase, ended) = match meaning(&decisive.state) {
-        Meaning::Queued => (JobPhase::Queued, None),
-        Meaning::Running => (JobPhase::Running, None),
-        Meaning::Suspended => (JobPhase::Suspended, None),
-        Meaning::Unknown => (JobPhase::Unknown, None),
-        Meaning::Ended(ended) => (phase_of(ended), Some(ended)),
+        StateClass::Queued => (JobPhase::Queued, None),
+        StateClass::Running => (JobPhase::Running, None),
+        StateClass::Suspended => (JobPhase::Suspended, None),
+        StateClass::Unknown => (JobPhase::Unknown, None),
+        StateClass::Ended(ended) => (phase_of(ended), Some(ended)),
     };
     Some(Facts {
         id,
@@ -270,34 +270,34 @@ pub fn facts(name: &str, squeue: &[Row], sacct: &[Row], before: &Facts) -> Optio
 }
 
 /// Rank of the row that represents an array: unknown states first, then live tasks, then the worst end.
-fn weight(state: &str) -> (u8, Option<Ended>) {
+fn weight(state: &str) -> (u8, Option<EndKind>) {
     match meaning(state) {
-        Meaning::Unknown => (4, None),
-        Meaning::Running => (3, None),
-        Meaning::Suspended => (2, None),
-        Meaning::Queued => (1, None),
-        Meaning::Ended(ended) => (0, Some(ended)),
+        StateClass::Unknown => (4, None),
+        StateClass::Running => (3, None),
+        StateClass::Suspended => (2, None),
+        StateClass::Queued => (1, None),
+        StateClass::Ended(ended) => (0, Some(ended)),
     }
 }
 
-fn phase_of(ended: Ended) -> JobPhase {
+fn phase_of(ended: EndKind) -> JobPhase {
     match ended {
-        Ended::Completed => JobPhase::Succeeded,
-        Ended::Cancelled => JobPhase::Cancelled,
+        EndKind::Completed => JobPhase::Succeeded,
+        EndKind::Cancelled => JobPhase::Cancelled,
         _ => JobPhase::Failed,
     }
 }
 
 /// Returns the class of a job's failure; `None` if it did not fail.
-pub fn failure_class(ended: Ended, exit: Option<(u32, u32)>) -> Option<FailureClass> {
+pub fn failure_class(ended: EndKind, exit: Option<(u32, u32)>) -> Option<FailureClass> {
     match ended {
-        Ended::Completed | Ended::Cancelled => None,
-        Ended::Failed if exit.is_some_and(|(_, signal)| signal > 0) => Some(FailureClass::Signal),
-        Ended::Failed => Some(FailureClass::ExitCode),
-        Ended::Timeout => Some(FailureClass::Timeout),
-        Ended::Deadline => Some(FailureClass::Deadline),
-        Ended::OutOfMemory => Some(FailureClass::OutOfMemory),
-        Ended::NodeFailure => Some(FailureClass::NodeFailure),
+        EndKind::Completed | EndKind::Cancelled => None,
+        EndKind::Failed if exit.is_some_and(|(_, signal)| signal > 0) => Some(FailureClass::Signal),
+        EndKind::Failed => Some(FailureClass::ExitCode),
+        EndKind::Timeout => Some(FailureClass::Timeout),
+        EndKind::Deadline => Some(FailureClass::Deadline),
+        EndKind::OutOfMemory => Some(FailureClass::OutOfMemory),
+        EndKind::NodeFailure => Some(FailureClass::NodeFailure),
     }
 }
 
@@ -331,7 +331,7 @@ mod tests {
         {
             let facts = facts(name, &queue, &accounts, &Facts::default()).unwrap();
             assert_eq!((facts.id, facts.exit, facts.phase), (1, Some((3, 0)), JobPhase::Failed));
-            assert_eq!((facts.ended, facts.elapsed_seconds), (Some(Ended::Failed), Some(1)));
+            assert_eq!((facts.ended, facts.elapsed_seconds), (Some(EndKind::Failed), Some(1)));
             assert_eq!((facts.nodes.as_str(), facts.tasks.len()), ("vm", 0));
         }
         let other = facts("default.x.abcdef12.2", &squeue(SQUEUE), &sacct(SACCT), &Facts::default());
@@ -343,8 +343,8 @@ mod tests {
         // As Slurm 22.05 printed it: 125 is not a signal of the kernel.
         let row = "2|2|n|OUT_OF_MEMORY|OutOfMemory|253|2026-11-23T20:03:56|0:01|vm|\n";
         let facts = facts("n", &squeue(row), &[], &Facts::default()).unwrap();
-        assert_eq!((facts.ended, facts.exit), (Some(Ended::OutOfMemory), Some((0, 125))));
-        assert_eq!(failure_class(Ended::OutOfMemory, facts.exit), Some(FailureClass::OutOfMemory));
+        assert_eq!((facts.ended, facts.exit), (Some(EndKind::OutOfMemory), Some((0, 125))));
+        assert_eq!(failure_class(EndKind::OutOfMemory, facts.exit), Some(FailureClass::OutOfMemory));
     }
 
     #[test]
@@ -364,7 +364,7 @@ mod tests {
         assert_eq!(tasks, [("COMPLETED", 1), ("PENDING", 8), ("RUNNING", 1)]);
         // squeue has forgotten the first task, sacct has not.
         let over = of(&[row("1", "COMPLETED")], &[row("0", "TIMEOUT"), row("1", "COMPLETED")]);
-        assert_eq!((over.phase, over.ended), (JobPhase::Failed, Some(Ended::Timeout)));
+        assert_eq!((over.phase, over.ended), (JobPhase::Failed, Some(EndKind::Timeout)));
         let cancelled = of(&[row("0", "CANCELLED by 1000"), row("1", "COMPLETED")], &[]);
         assert_eq!(cancelled.phase, JobPhase::Cancelled);
     }
@@ -391,7 +391,7 @@ mod tests {
             assert_eq!((seen.phase, seen.tasks["FAILED"]), (JobPhase::Running, 1));
         }
         let over = facts("n", &[row("3", "COMPLETED", Some((0, 0)))], &[], &seen).unwrap();
-        assert_eq!((over.ended, over.exit), (Some(Ended::Failed), Some((3, 0))));
+        assert_eq!((over.ended, over.exit), (Some(EndKind::Failed), Some((3, 0))));
         assert_eq!((over.tasks["FAILED"], over.tasks["COMPLETED"]), (1, 3));
         // Another job has the number by now.
         assert_eq!(
@@ -417,8 +417,8 @@ mod tests {
 
     #[test]
     fn every_state_and_flag_has_a_meaning_and_a_new_word_is_unknown() {
-        use Meaning::{Queued, Running, Suspended};
-        let ended = Meaning::Ended;
+        use StateClass::{Queued, Running, Suspended};
+        let ended = StateClass::Ended;
         for (words, expected) in [
             (
                 "PENDING PD CONFIGURING CF REQUEUED RQ REQUEUE_FED RF REQUEUE_HOLD RH SPECIAL_EXIT SE RESV_DEL_HOLD RD",
@@ -426,27 +426,27 @@ mod tests {
             ),
             ("RUNNING R COMPLETING CG RESIZING RS SIGNALING SI STAGE_OUT SO EXPEDITING", Running),
             ("SUSPENDED S STOPPED ST", Suspended),
-            ("COMPLETED CD", ended(Ended::Completed)),
-            ("CANCELLED CA CANCELLED+", ended(Ended::Cancelled)),
-            ("FAILED F", ended(Ended::Failed)),
-            ("TIMEOUT TO", ended(Ended::Timeout)),
-            ("DEADLINE DL", ended(Ended::Deadline)),
-            ("OUT_OF_MEMORY OOM OUT_OF_ME+", ended(Ended::OutOfMemory)),
-            ("NODE_FAIL NF BOOT_FAIL BF PREEMPTED PR", ended(Ended::NodeFailure)),
-            ("REVOKED RV SOMETHING_NEW", Meaning::Unknown),
+            ("COMPLETED CD", ended(EndKind::Completed)),
+            ("CANCELLED CA CANCELLED+", ended(EndKind::Cancelled)),
+            ("FAILED F", ended(EndKind::Failed)),
+            ("TIMEOUT TO", ended(EndKind::Timeout)),
+            ("DEADLINE DL", ended(EndKind::Deadline)),
+            ("OUT_OF_MEMORY OOM OUT_OF_ME+", ended(EndKind::OutOfMemory)),
+            ("NODE_FAIL NF BOOT_FAIL BF PREEMPTED PR", ended(EndKind::NodeFailure)),
+            ("REVOKED RV SOMETHING_NEW", StateClass::Unknown),
         ] {
             for word in words.split(' ') {
                 assert_eq!(meaning(word), expected, "{word}");
             }
         }
-        assert_eq!(meaning("CANCELLED by 1000"), ended(Ended::Cancelled));
-        assert_eq!(meaning(""), Meaning::Unknown);
+        assert_eq!(meaning("CANCELLED by 1000"), ended(EndKind::Cancelled));
+        assert_eq!(meaning(""), StateClass::Unknown);
     }
 
     #[test]
     fn signals_are_distinguished_from_exit_codes() {
-        assert_eq!(failure_class(Ended::Failed, Some((0, 9))), Some(FailureClass::Signal));
-        assert_eq!(failure_class(Ended::Failed, Some((3, 0))), Some(FailureClass::ExitCode));
+        assert_eq!(failure_class(EndKind::Failed, Some((0, 9))), Some(FailureClass::Signal));
+        assert_eq!(failure_class(EndKind::Failed, Some((3, 0))), Some(FailureClass::ExitCode));
         assert_eq!(exit_of_squeue("9"), Some((0, 9)));
         assert_eq!(exit_of_squeue("3:0"), Some((3, 0)));
         assert_eq!(time_used("1-02:03:04"), Some(86_400 + 7384));

@@ -11,7 +11,7 @@ use schema::meta::NamespacedName;
 use schema::records::{EventType, JobOrder, JobReport};
 use schema::store::events::EventDraft;
 
-use super::machine::{Event, JobRecord, State, Step};
+use super::machine::{JobRecord, JobState, JobStep, StepResult};
 
 /// Shortest and longest interval between two polls of a login host; the shortest applies right after a change.
 const POLL: (SignedDuration, SignedDuration) = (SignedDuration::from_secs(2), SignedDuration::from_secs(30));
@@ -22,11 +22,11 @@ const STEPS_MAX: usize = 60;
 const UNORDERED_MAX: SignedDuration = SignedDuration::from_secs(30);
 
 /// Reports by job.
-pub type Reported = BTreeMap<NamespacedName, Arc<JobReport>>;
+pub type ReportsByJob = BTreeMap<NamespacedName, Arc<JobReport>>;
 
 /// A task under way.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Slot {
+pub enum TaskSlot {
     Job(NamespacedName),
     /// Poll of a login host.
     Poll(Box<SlurmLogin>),
@@ -38,7 +38,7 @@ pub struct Finding {
     pub id: NamespacedName,
     /// UID of the order that the step began with.
     pub uid: String,
-    pub event: Event,
+    pub event: StepResult,
 }
 
 /// Observed inputs of the loop.
@@ -53,14 +53,14 @@ pub struct Observed {
     pub unordered_since: BTreeMap<NamespacedName, Timestamp>,
     /// Set if etcd holds all orders of this node: a job without an order belongs to another node, or is over.
     pub is_whole: bool,
-    pub busy: BTreeSet<Slot>,
+    pub busy: BTreeSet<TaskSlot>,
     /// Time of the last poll of each login host.
     pub polled_at: BTreeMap<SlurmLogin, Timestamp>,
 }
 
 /// A record to write, and the events to emit for the change.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Change {
+pub struct RecordChange {
     pub record: JobRecord,
     pub events: Vec<EventDraft>,
 }
@@ -68,13 +68,13 @@ pub struct Change {
 /// Changes to make: first those of records, on which the rest depends.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct SlurmPlan {
-    pub changes: BTreeMap<NamespacedName, Change>,
-    pub steps: Vec<(NamespacedName, Step)>,
+    pub changes: BTreeMap<NamespacedName, RecordChange>,
+    pub steps: Vec<(NamespacedName, JobStep)>,
     /// Jobs to poll, by login.
     pub polls: BTreeMap<SlurmLogin, Vec<NamespacedName>>,
     /// Records that are no longer this node's.
     pub forget: Vec<NamespacedName>,
-    pub reported: Reported,
+    pub reported: ReportsByJob,
     pub again_at: Option<Timestamp>,
 }
 
@@ -83,7 +83,7 @@ impl Plan for SlurmPlan {
         self.changes.is_empty() && self.steps.is_empty() && self.polls.is_empty() && self.forget.is_empty()
     }
 
-    fn again_at(&self) -> Option<Timestamp> {
+    fn replan_at(&self) -> Option<Timestamp> {
         self.again_at
     }
 }
@@ -96,11 +96,11 @@ pub(super) fn plan(observed: &Observed, now: Timestamp) -> SlurmPlan {
     let mut polled: BTreeMap<&SlurmLogin, Vec<&JobRecord>> = BTreeMap::new();
     let mut under_way = under_way(observed);
     for (id, record) in records {
-        let is_busy = observed.busy.contains(&Slot::Job(id.clone()));
+        let is_busy = observed.busy.contains(&TaskSlot::Job(id.clone()));
         if !observed.orders.contains_key(id) && observed.is_whole {
             let since = observed.unordered_since.get(id).copied().unwrap_or(now);
             let until = since.checked_add(UNORDERED_MAX).unwrap_or(now);
-            if record.state == State::Gone || until <= now {
+            if record.state == JobState::Gone || until <= now {
                 if !is_busy {
                     plan.forget.push(id.clone());
                 }
@@ -125,7 +125,7 @@ pub(super) fn plan(observed: &Observed, now: Timestamp) -> SlurmPlan {
             }
             Some(_) => {}
             None => {
-                let waits = record.trouble.as_ref().filter(|_| !matches!(record.state, State::Submitted));
+                let waits = record.trouble.as_ref().filter(|_| !matches!(record.state, JobState::Submitted));
                 let retry_at = waits.map(|trouble| trouble.retry_at).filter(|at| *at > now);
                 let waits = retry_at.or_else(|| record.clean_at());
                 plan.again_at = plan.again_at.into_iter().chain(waits).min();
@@ -135,7 +135,7 @@ pub(super) fn plan(observed: &Observed, now: Timestamp) -> SlurmPlan {
     for (login, records) in polled {
         let last = observed.polled_at.get(login).copied().unwrap_or(Timestamp::MIN);
         let due = records.iter().map(|record| next_poll(record, last)).min().unwrap_or(now);
-        if due > now || observed.busy.contains(&Slot::Poll(Box::new(login.clone()))) {
+        if due > now || observed.busy.contains(&TaskSlot::Poll(Box::new(login.clone()))) {
             plan.again_at = plan.again_at.into_iter().chain([due]).filter(|at| *at > now).min();
         } else {
             // One query covers all jobs, including those that are not due yet.
@@ -146,17 +146,18 @@ pub(super) fn plan(observed: &Observed, now: Timestamp) -> SlurmPlan {
 }
 
 /// Returns the records that change because of findings and orders.
-fn changes(observed: &Observed, now: Timestamp) -> BTreeMap<NamespacedName, Change> {
+fn changes(observed: &Observed, now: Timestamp) -> BTreeMap<NamespacedName, RecordChange> {
     let mut changes = BTreeMap::new();
     let mut change = |id: &NamespacedName, change: &dyn Fn(&mut JobRecord)| {
-        let known = changes.get(id).map(|change: &Change| &change.record).or(observed.records.get(id));
+        let known = changes.get(id).map(|change: &RecordChange| &change.record).or(observed.records.get(id));
         let Some(before) = known else { return };
         let mut record = before.clone();
         change(&mut record);
         if record != *before {
             let event = event(before, &record);
             let of_job = changes.entry(id.clone());
-            let of_job = of_job.or_insert_with(|| Change { record: record.clone(), events: Vec::new() });
+            let of_job =
+                of_job.or_insert_with(|| RecordChange { record: record.clone(), events: Vec::new() });
             of_job.record = record;
             of_job.events.extend(event);
         }
@@ -169,13 +170,13 @@ fn changes(observed: &Observed, now: Timestamp) -> BTreeMap<NamespacedName, Chan
         });
     }
     // While a step is under way, the record keeps the order that the step began with.
-    for id in observed.records.keys().filter(|id| !observed.busy.contains(&Slot::Job((*id).clone()))) {
+    for id in observed.records.keys().filter(|id| !observed.busy.contains(&TaskSlot::Job((*id).clone()))) {
         change(id, &|record| record.follow(observed.orders.get(id), now));
     }
     for (id, order) in observed.orders.iter().filter(|(id, _)| !observed.records.contains_key(id)) {
         let mut record = JobRecord::first(id.clone(), order, Vec::new(), now);
         record.follow(Some(order), now);
-        changes.insert(id.clone(), Change { record, events: Vec::new() });
+        changes.insert(id.clone(), RecordChange { record, events: Vec::new() });
     }
     changes
 }
@@ -185,15 +186,15 @@ fn event(before: &JobRecord, now: &JobRecord) -> Option<EventDraft> {
     let (old, new) = (before.report().status, now.report().status);
     let number = new.slurm_id.unwrap_or_default();
     let (kind, reason, message) = match (&before.state, &now.state) {
-        (State::Submitting, State::Submitted) => {
+        (JobState::Submitting, JobState::Submitted) => {
             let name = now.slurm_name();
             (EventType::Normal, "Submitted", format!("submitted as Slurm job {number}, named {name}"))
         }
-        (before, State::Ended(_)) if *before != now.state => match new.phase {
+        (before, JobState::Ended(_)) if *before != now.state => match new.phase {
             JobPhase::Succeeded => (EventType::Normal, "Succeeded", format!("Slurm job {number} completed")),
             phase => (EventType::Warning, "Failed", format!("{phase:?}: {}", new.reason)),
         },
-        (_, State::Lost) if before.state != State::Lost => {
+        (_, JobState::Lost) if before.state != JobState::Lost => {
             (EventType::Warning, "Unknown", format!("Slurm no longer knows job {number}"))
         }
         _ if old.phase != new.phase && new.phase == JobPhase::Running => {
@@ -205,14 +206,14 @@ fn event(before: &JobRecord, now: &JobRecord) -> Option<EventDraft> {
             (!is_known).then(|| (EventType::Warning, "Delayed", trouble.why.clone()))?
         }
     };
-    Some(EventDraft::of(kind, Kind::Job, &now.id, reason, message))
+    Some(EventDraft::about(kind, Kind::Job, &now.id, reason, message))
 }
 
 /// Counts the steps under way, by login; `None` for jobs without a record.
 fn under_way(observed: &Observed) -> BTreeMap<Option<&SlurmLogin>, usize> {
     let mut steps = BTreeMap::new();
     for slot in &observed.busy {
-        let Slot::Job(id) = slot else { continue };
+        let TaskSlot::Job(id) = slot else { continue };
         let login = observed.records.get(id).map(|record| &record.order.spec.login);
         *steps.entry(login).or_default() += 1;
     }

@@ -22,9 +22,9 @@ use tokio::sync::watch;
 
 use super::act::Worker;
 use super::job_store::JobBook;
-use super::machine::{Event, JobRecord, State, Step};
-use super::parse::{Ended, Facts};
-use super::plan::{Finding, Observed, Slot, plan};
+use super::machine::{JobRecord, JobState, JobStep, StepResult};
+use super::parse::{EndKind, Facts};
+use super::plan::{Finding, Observed, TaskSlot, plan};
 use super::{SlurmDeps, SlurmLoop, UNWRITTEN_RETRY};
 use crate::files::{Keys, PodFiles};
 use crate::worlds::blobs::BlobSource;
@@ -142,7 +142,7 @@ impl Site {
         record: &mut JobRecord,
         now: Timestamp,
         faults: &[Option<SshError>],
-    ) -> Step {
+    ) -> JobStep {
         *self.host.faults.lock().unwrap() = faults.iter().rev().cloned().collect();
         let step = record.step(now).unwrap();
         let event = self.worker.perform(record, step).await;
@@ -160,8 +160,8 @@ async fn a_job_is_uploaded_submitted_followed_fetched_and_removed() {
         steps.push(step);
         site.step(&mut record, at(1), &[]).await;
     }
-    assert_eq!(steps, [Step::Look, Step::Upload, Step::Submit], "{record:?}");
-    assert_eq!((record.state.clone(), record.facts.id), (State::Submitted, 1));
+    assert_eq!(steps, [JobStep::Look, JobStep::Upload, JobStep::Submit], "{record:?}");
+    assert_eq!((record.state.clone(), record.facts.id), (JobState::Submitted, 1));
     let folder = site.home().join("minik8s-jobs/default.sum.01234567.1");
     fs::write(folder.join("slurm-1.out"), "hello\n").unwrap();
     fs::create_dir(folder.join("out")).unwrap();
@@ -172,7 +172,7 @@ async fn a_job_is_uploaded_submitted_followed_fetched_and_removed() {
         assert_eq!(uid, record.order.uid);
         record.apply(event, at(9));
     }
-    assert_eq!(site.step(&mut record, at(9), &[]).await, Step::Fetch);
+    assert_eq!(site.step(&mut record, at(9), &[]).await, JobStep::Fetch);
     let report = record.report();
     assert_eq!((report.status.phase, report.status.class), (JobPhase::Failed, Some(FailureClass::ExitCode)));
     assert_eq!(report.status.exit_code.as_deref(), Some("3:0"));
@@ -181,7 +181,7 @@ async fn a_job_is_uploaded_submitted_followed_fetched_and_removed() {
     let kept = site.worker.book.result(&id(), &report.results[0].digest).unwrap();
     assert_eq!(fs::read_to_string(kept).unwrap(), "hello\n");
     record.follow(Some(&JobOrder { deleting: true, ..record.order.clone() }), at(10));
-    assert_eq!(site.step(&mut record, at(10), &[]).await, Step::Delete);
+    assert_eq!(site.step(&mut record, at(10), &[]).await, JobStep::Delete);
     assert!(record.report().is_gone && !folder.exists(), "{record:?}");
 }
 
@@ -194,7 +194,7 @@ async fn a_submission_whose_answer_is_lost_is_found_and_not_made_again() {
         let mut record = site.record();
         site.step(&mut record, at(1), &[]).await;
         site.step(&mut record, at(1), &[]).await;
-        assert_eq!(record.state, State::Submitting);
+        assert_eq!(record.state, JobState::Submitting);
         for look in 0..=looks {
             site.step(&mut record, at(1 + 100 * look), &[broken()]).await;
             assert!(record.trouble.is_some(), "{record:?}");
@@ -203,12 +203,12 @@ async fn a_submission_whose_answer_is_lost_is_found_and_not_made_again() {
         site.worker.book.write(&record).unwrap();
         let mut record = site.worker.book.read().remove(&id()).unwrap();
         site.step(&mut record, at(900), &[]).await;
-        assert_eq!((record.state.clone(), record.facts.id), (State::Submitted, 1), "{record:?}");
+        assert_eq!((record.state.clone(), record.facts.id), (JobState::Submitted, 1), "{record:?}");
         assert_eq!(site.submitted(), 1);
         // A node that takes over knows only the order.
         let mut other = site.record();
-        assert_eq!(site.step(&mut other, at(200), &[]).await, Step::Look);
-        assert_eq!((other.state.clone(), other.facts.id), (State::Submitted, 1), "{other:?}");
+        assert_eq!(site.step(&mut other, at(200), &[]).await, JobStep::Look);
+        assert_eq!((other.state.clone(), other.facts.id), (JobState::Submitted, 1), "{other:?}");
     }
 }
 
@@ -223,9 +223,9 @@ async fn a_submission_that_slurm_forgot_is_not_made_again() {
     fs::write(site.home().join("jobs"), "").unwrap();
     let mut other = site.record();
     site.step(&mut other, at(2), &[]).await;
-    assert_eq!((other.state.clone(), other.facts.id), (State::Submitted, 1), "{other:?}");
+    assert_eq!((other.state.clone(), other.facts.id), (JobState::Submitted, 1), "{other:?}");
     let events = site.worker.poll(&[other.clone()]).await;
-    assert_eq!(events[0].event, Event::Polled(None));
+    assert_eq!(events[0].event, StepResult::Polled(None));
     other.apply(events[0].event.clone(), at(3));
     assert_eq!(other.report().status.phase, JobPhase::Unknown);
     assert_eq!(site.submitted(), 0);
@@ -239,7 +239,7 @@ async fn what_does_not_answer_changes_nothing() {
         site.step(&mut record, at(1), &[]).await;
     }
     let running = Facts { phase: JobPhase::Running, state: "RUNNING".into(), ..record.facts.clone() };
-    record.apply(Event::Polled(Some(running)), at(2));
+    record.apply(StepResult::Polled(Some(running)), at(2));
     fs::write(site.home().join("down"), "").unwrap();
     for Finding { event, .. } in site.worker.poll(&[record.clone()]).await {
         record.apply(event, at(3));
@@ -277,28 +277,28 @@ async fn what_slurm_refuses_has_failed_and_what_it_cannot_take_now_is_tried_agai
     for _ in 0..3 {
         site.step(&mut record, at(1), &[]).await;
     }
-    assert_eq!(record.state, State::Submitting);
+    assert_eq!(record.state, JobState::Submitting);
     assert!(record.report().status.reason.contains("Socket timed out"), "{record:?}");
 }
 
 #[test]
 fn a_changed_job_is_another_one_only_after_the_former_is_gone() {
     let mut record = JobRecord::new(id(), order("one"), at(0));
-    record.apply(Event::Looked(None), at(1));
+    record.apply(StepResult::Found(None), at(1));
     assert!(record.reached);
     record.follow(Some(&order("two")), at(2));
-    assert_eq!((record.state.clone(), record.order.uid.as_str()), (State::Deleting, "one"));
+    assert_eq!((record.state.clone(), record.order.uid.as_str()), (JobState::Deleting, "one"));
     // The result of a step already under way comes too late to matter.
-    record.apply(Event::Uploaded, at(3));
-    assert_eq!(record.state, State::Deleting);
-    record.apply(Event::Busy, at(3));
-    assert_eq!((record.step(at(4)), record.step(at(5))), (None, Some(Step::Delete)));
-    record.apply(Event::Deleted, at(5));
+    record.apply(StepResult::Uploaded, at(3));
+    assert_eq!(record.state, JobState::Deleting);
+    record.apply(StepResult::Busy, at(3));
+    assert_eq!((record.step(at(4)), record.step(at(5))), (None, Some(JobStep::Delete)));
+    record.apply(StepResult::Deleted, at(5));
     record.follow(Some(&order("two")), at(6));
-    assert_eq!((record.state.clone(), record.order.uid.as_str()), (State::Looking, "two"));
+    assert_eq!((record.state.clone(), record.order.uid.as_str()), (JobState::Looking, "two"));
     // A missing order ends nothing.
     record.follow(None, at(7));
-    assert_eq!(record.state, State::Looking);
+    assert_eq!(record.state, JobState::Looking);
 }
 
 #[test]
@@ -308,11 +308,11 @@ fn a_login_that_never_worked_keeps_no_corrected_one_from_being_used() {
         order.spec.login.host = Some("wrong".into());
         order
     };
-    let failed = || Event::Failed { why: "no route".into(), unreachable: true };
+    let failed = || StepResult::Failed { why: "no route".into(), unreachable: true };
     let mut record = JobRecord::new(id(), wrong("one"), at(0));
     record.apply(failed(), at(1));
     record.follow(Some(&order("two")), at(2));
-    assert_eq!((record.state.clone(), record.order.uid.as_str()), (State::Looking, "two"));
+    assert_eq!((record.state.clone(), record.order.uid.as_str()), (JobState::Looking, "two"));
     let mut record = JobRecord::new(id(), wrong("one"), at(0));
     record.apply(failed(), at(1));
     record.follow(Some(&JobOrder { deleting: true, ..wrong("one") }), at(2));
@@ -320,46 +320,46 @@ fn a_login_that_never_worked_keeps_no_corrected_one_from_being_used() {
     // Another node has reached a login host, so its submission must go.
     let mut record = JobRecord::new(id(), JobOrder { reached: true, ..wrong("one") }, at(0));
     record.follow(Some(&order("two")), at(2));
-    assert_eq!((record.state.clone(), record.order.uid.as_str()), (State::Deleting, "one"));
+    assert_eq!((record.state.clone(), record.order.uid.as_str()), (JobState::Deleting, "one"));
     // For the same account, the former job is deleted with the credential that works now.
     let mut corrected = order("three");
     corrected.spec.login.host = Some("wrong".into());
     corrected.spec.login.port = Some(2222);
     record.follow(Some(&corrected), at(3));
-    assert_eq!((record.state.clone(), record.order.spec.login.port), (State::Deleting, Some(2222)));
+    assert_eq!((record.state.clone(), record.order.spec.login.port), (JobState::Deleting, Some(2222)));
 }
 
 #[test]
 fn a_node_that_takes_over_removes_what_the_job_was_before_it_begins() {
-    let former = ["zero", "one"].map(|uid| FormerJob::of(&order(uid))).to_vec();
+    let former = ["zero", "one"].map(|uid| FormerJob::from_order(&order(uid))).to_vec();
     let two = JobOrder { former, ..order("two") };
     let mut record = JobRecord::first(id(), &two, Vec::new(), at(0));
     let mut removed = Vec::new();
     while record.order.uid != "two" {
-        assert_eq!(record.step(at(1)), Some(Step::Delete));
+        assert_eq!(record.step(at(1)), Some(JobStep::Delete));
         removed.push(record.slurm_name());
-        record.apply(Event::Deleted, at(1));
+        record.apply(StepResult::Deleted, at(1));
         record.follow(Some(&two), at(2));
     }
     assert_eq!(removed, ["default.sum.zero.1", "default.sum.one.1"]);
-    assert_eq!(record.state, State::Looking);
+    assert_eq!(record.state, JobState::Looking);
 }
 
 #[test]
 fn a_job_that_has_ended_is_cleaned_once_and_stays_as_it_ended() {
     let mut of_one = order("one");
     of_one.spec.ttl_seconds_after_finished = Some(60);
-    let facts = Facts { ended: Some(Ended::Completed), phase: JobPhase::Succeeded, ..Facts::default() };
-    let mut record = JobRecord { state: State::Submitted, ..JobRecord::new(id(), of_one, at(0)) };
-    record.apply(Event::Polled(Some(facts)), at(10));
-    record.apply(Event::Fetched(Vec::new(), UnfetchedFiles::default()), at(11));
+    let facts = Facts { ended: Some(EndKind::Completed), phase: JobPhase::Succeeded, ..Facts::default() };
+    let mut record = JobRecord { state: JobState::Submitted, ..JobRecord::new(id(), of_one, at(0)) };
+    record.apply(StepResult::Polled(Some(facts)), at(10));
+    record.apply(StepResult::Fetched(Vec::new(), UnfetchedFiles::default()), at(11));
     assert_eq!((record.step(at(69)), record.clean_at()), (None, Some(at(70))));
-    assert_eq!(record.step(at(70)), Some(Step::Clean));
-    record.apply(Event::Failed { why: "no route".into(), unreachable: true }, at(70));
+    assert_eq!(record.step(at(70)), Some(JobStep::Clean));
+    record.apply(StepResult::Failed { why: "no route".into(), unreachable: true }, at(70));
     let report = record.report();
     assert_eq!((report.status.phase, report.unreachable_since), (JobPhase::Succeeded, None));
     assert_eq!(report.status.reason, "");
-    record.apply(Event::Cleaned, at(90));
+    record.apply(StepResult::Cleaned, at(90));
     assert_eq!((record.step(at(999)), record.clean_at()), (None, None));
 }
 
@@ -367,14 +367,17 @@ fn a_job_that_has_ended_is_cleaned_once_and_stays_as_it_ended() {
 fn a_failed_node_is_answered_with_another_attempt_as_often_as_the_manifest_says() {
     let mut of_one = order("one");
     of_one.spec.node_failure_retries = 1;
-    let mut record = JobRecord { state: State::Submitted, ..JobRecord::new(id(), of_one, at(0)) };
-    let failed = || Facts { ended: Some(Ended::NodeFailure), phase: JobPhase::Failed, ..Facts::default() };
-    record.apply(Event::Polled(Some(failed())), at(1));
-    assert_eq!((record.state.clone(), record.slurm_name().as_str()), (State::Uploading, "default.sum.one.2"));
-    record.state = State::Submitted;
-    record.apply(Event::Polled(Some(failed())), at(2));
-    assert_eq!(record.state, State::Fetching);
-    record.apply(Event::Fetched(Vec::new(), UnfetchedFiles::default()), at(3));
+    let mut record = JobRecord { state: JobState::Submitted, ..JobRecord::new(id(), of_one, at(0)) };
+    let failed = || Facts { ended: Some(EndKind::NodeFailure), phase: JobPhase::Failed, ..Facts::default() };
+    record.apply(StepResult::Polled(Some(failed())), at(1));
+    assert_eq!(
+        (record.state.clone(), record.slurm_name().as_str()),
+        (JobState::Uploading, "default.sum.one.2")
+    );
+    record.state = JobState::Submitted;
+    record.apply(StepResult::Polled(Some(failed())), at(2));
+    assert_eq!(record.state, JobState::Fetching);
+    record.apply(StepResult::Fetched(Vec::new(), UnfetchedFiles::default()), at(3));
     assert_eq!(record.report().status.class, Some(FailureClass::NodeFailure));
 }
 
@@ -384,7 +387,7 @@ fn all_jobs_of_a_login_host_are_asked_for_at_once_and_less_often_while_nothing_c
         .map(|number| {
             let id = NamespacedName::new("default", format!("j{number}"));
             let record = JobRecord::new(id.clone(), order(&format!("u{number}")), at(0));
-            (id, JobRecord { state: State::Submitted, ..record })
+            (id, JobRecord { state: JobState::Submitted, ..record })
         })
         .collect();
     let orders = records.iter().map(|(id, record)| (id.clone(), record.order.clone())).collect();
@@ -398,7 +401,7 @@ fn all_jobs_of_a_login_host_are_asked_for_at_once_and_less_often_while_nothing_c
         assert_eq!(plan(&observed, at(last + wait - 1)).again_at, Some(at(last + wait)));
         assert_eq!(plan(&observed, at(last + wait)).polls.len(), 1, "{last}");
     }
-    observed.busy.insert(Slot::Poll(Box::new(login)));
+    observed.busy.insert(TaskSlot::Poll(Box::new(login)));
     assert!(plan(&observed, at(9000)).polls.is_empty());
     // Without an order while etcd is complete, a job is another node's or over; otherwise nothing is known.
     observed.orders.clear();
@@ -427,18 +430,18 @@ fn a_login_host_that_does_not_answer_leaves_others_their_turn() {
     }
     let first = plan(&observed, at(1));
     assert_eq!(first.steps.len(), 8, "{:?}", first.steps);
-    observed.busy = first.steps.iter().map(|(id, _)| Slot::Job(id.clone())).collect();
+    observed.busy = first.steps.iter().map(|(id, _)| TaskSlot::Job(id.clone())).collect();
     assert!(plan(&observed, at(2)).steps.is_empty());
     let done = NamespacedName::new("default", "j39");
-    observed.busy.remove(&Slot::Job(done.clone()));
-    assert_eq!(plan(&observed, at(2)).steps, [(done, Step::Look)]);
+    observed.busy.remove(&TaskSlot::Job(done.clone()));
+    assert_eq!(plan(&observed, at(2)).steps, [(done, JobStep::Look)]);
 }
 
 // Seen red without the test of `uid`.
 #[test]
 fn a_finding_changes_the_record_of_its_order_and_is_an_event_once() {
-    let record = JobRecord { state: State::Submitting, ..JobRecord::new(id(), order("one"), at(0)) };
-    let finding = |uid: &str| Finding { id: id(), uid: uid.to_owned(), event: Event::Submitted(7) };
+    let record = JobRecord { state: JobState::Submitting, ..JobRecord::new(id(), order("one"), at(0)) };
+    let finding = |uid: &str| Finding { id: id(), uid: uid.to_owned(), event: StepResult::Submitted(7) };
     let mut observed = Observed {
         orders: BTreeMap::from([(id(), order("one"))]),
         records: BTreeMap::from([(id(), record)]),
@@ -448,7 +451,7 @@ fn a_finding_changes_the_record_of_its_order_and_is_an_event_once() {
     };
     let planned = plan(&observed, at(1));
     let change = &planned.changes[&id()];
-    assert_eq!(change.record.state, State::Submitted);
+    assert_eq!(change.record.state, JobState::Submitted);
     let reasons: Vec<&str> = change.events.iter().map(|event| event.reason.as_str()).collect();
     assert_eq!(reasons, ["Submitted"]);
     assert_eq!(planned.reported[&id()].status.slurm_id, Some(7));

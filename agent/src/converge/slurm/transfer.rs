@@ -7,14 +7,14 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use schema::codec::hex;
-use schema::content_refs::{BlobKind, of_path};
+use schema::content_refs::{BlobKind, find_path};
 use schema::records::{ResultFile, ResultKind, UnfetchedFiles};
 use sha2::{Digest as _, Sha256};
 
-use super::act::{ASK_MAX, Failed, Trust, Worker, place, shortened};
+use super::act::{ASK_MAX, PoolCacheUse, StepError, Worker, place, shortened};
 use super::answers::listing;
-use super::commands::{self, Place};
-use super::machine::{Event, JobRecord};
+use super::commands::{self, RemoteJob};
+use super::machine::{JobRecord, StepResult};
 
 /// Longest time for an upload of 64 MiB, and for fetching one file.
 const UPLOAD_MAX: Duration = Duration::from_secs(600);
@@ -27,13 +27,13 @@ const RESULTS_MAX: usize = 150;
 const UNFETCHED_MAX: usize = 20;
 
 impl Worker {
-    pub(super) async fn upload(&self, record: &JobRecord) -> Result<Event, Failed> {
-        self.check_pool(record, Trust::WhatWasSeen).await?;
+    pub(super) async fn upload(&self, record: &JobRecord) -> Result<StepResult, StepError> {
+        self.check_pool(record, PoolCacheUse::Cached).await?;
         let order = &record.order;
         let folder = match &order.spec.files {
             None => None,
             Some(path) => {
-                let found = of_path(&order.files, path).filter(|(_, blob)| blob.kind == BlobKind::Folder);
+                let found = find_path(&order.files, path).filter(|(_, blob)| blob.kind == BlobKind::Folder);
                 let (path, blob) =
                     found.ok_or_else(|| format!("{path} is not a folder of the repository"))?;
                 self.files.ensure(path, blob).await.map_err(|error| error.to_string())?;
@@ -47,17 +47,21 @@ impl Worker {
         let name = record.slurm_name();
         let text = commands::upload(&place(record, &name), &hex(&Sha256::digest(&archive)));
         let output = self.run(record, text, archive, (UPLOAD_MAX, 0)).await?;
-        if output.code == 0 { Ok(Event::Uploaded) } else { Err(Failed::of("cannot upload the job", &output)) }
+        if output.code == 0 {
+            Ok(StepResult::Uploaded)
+        } else {
+            Err(StepError::from_output("cannot upload the job", &output))
+        }
     }
 
-    pub(super) async fn fetch(&self, record: &JobRecord) -> Result<Event, Failed> {
+    pub(super) async fn fetch(&self, record: &JobRecord) -> Result<StepResult, StepError> {
         let name = record.slurm_name();
         let place = place(record, &name);
-        let listed = self.ask(record, commands::list(&place, record.facts.id), ASK_MAX).await?;
+        let listed = self.query(record, commands::list(&place, record.facts.id), ASK_MAX).await?;
         // A folder that somebody removed has no results: the job has ended nevertheless. If its parent is missing,
         // the disk may not be mounted now.
         if ![0, commands::EXIT_NO_FOLDER].contains(&listed.code) {
-            return Err(Failed::of("cannot list the results", &listed));
+            return Err(StepError::from_output("cannot list the results", &listed));
         }
         let mut results: Vec<ResultFile> = Vec::new();
         let mut left = RESULTS_MAX_BYTES;
@@ -80,17 +84,17 @@ impl Worker {
             left -= result.size.min(max);
             results.push(result);
         }
-        Ok(Event::Fetched(results, unfetched))
+        Ok(StepResult::Fetched(results, unfetched))
     }
 
     /// Fetches a file. An unreadable file is recorded, and does not block the job.
     async fn fetch_one(
         &self,
         record: &JobRecord,
-        place: &Place<'_>,
+        place: &RemoteJob<'_>,
         (kind, size, path): (ResultKind, u64, String),
         max: u64,
-    ) -> Result<ResultFile, Failed> {
+    ) -> Result<ResultFile, StepError> {
         let _permit = self.transfers.acquire().await.map_err(|error| error.to_string())?;
         let text = commands::read(place, &path, max);
         let output = self.run(record, text, Bytes::new(), (FETCH_MAX, max)).await?;
@@ -130,7 +134,7 @@ impl Worker {
         let output = self.run(record, text, Bytes::new(), (ASK_MAX, 4 * max)).await;
         match output.map_err(|failed| failed.why)? {
             output if output.code == 0 => Ok(output.stdout),
-            output => Err(Failed::of("cannot read what it wrote", &output).why),
+            output => Err(StepError::from_output("cannot read what it wrote", &output).why),
         }
     }
 }

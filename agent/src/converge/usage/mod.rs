@@ -1,7 +1,7 @@
 //! The usage loop: resource usage of this node and its pods.
 //!
 //! Reads Docker's listing, cgroups and the files in volumes; `plan.rs` computes usage from two samples; writes
-//! `usage/<node>` once per [`INTERVAL`]. This does not wake controllers (see `Snapshot::plans_as`).
+//! `usage/<node>` once per [`INTERVAL`]. This does not wake controllers (see `Snapshot::is_same_for_plans`).
 
 mod observe;
 pub mod plan;
@@ -20,8 +20,8 @@ use schema::records::NodeUsage;
 use tokio::sync::watch;
 use tokio::time::Instant;
 
-use self::plan::{Former, Observed, UsagePlan, Volumes};
-use crate::worlds::cgroups::{Cgroups, Place};
+use self::plan::{Observed, PreviousSample, UsagePlan, VolumeSizes};
+use crate::worlds::cgroups::{CgroupPaths, Cgroups};
 use crate::worlds::docker::Docker;
 
 /// Interval between writes. The driver comes up to a tenth sooner, so that nodes do not all write at the same time,
@@ -44,14 +44,14 @@ pub struct UsageDeps {
 pub struct UsageLoop {
     deps: UsageDeps,
     /// Cgroup and start time by container id, which do not change while the container runs.
-    known: BTreeMap<String, (Place, Option<Timestamp>)>,
+    known: BTreeMap<String, (CgroupPaths, Option<Timestamp>)>,
     /// Containers that could not be inspected, and the time until which they are not tried again.
-    opaque: BTreeMap<String, Instant>,
+    uninspectable: BTreeMap<String, Instant>,
     /// Time and result of the last walk through a pod's volumes, by uid.
-    walked: BTreeMap<String, (Instant, Volumes)>,
-    former: Option<(Former, Instant)>,
+    walked: BTreeMap<String, (Instant, VolumeSizes)>,
+    former: Option<(PreviousSample, Instant)>,
     /// Set once the log says that containers can't be measured.
-    blind: bool,
+    has_warned: bool,
 }
 
 impl UsageLoop {
@@ -60,10 +60,10 @@ impl UsageLoop {
         Self {
             deps,
             known: BTreeMap::new(),
-            opaque: BTreeMap::new(),
+            uninspectable: BTreeMap::new(),
             walked: BTreeMap::new(),
             former: None,
-            blind: false,
+            has_warned: false,
         }
     }
 }
@@ -79,7 +79,7 @@ impl Loop for UsageLoop {
     }
 
     async fn observe(&mut self) -> Result<Observation<Observed>, LoopError> {
-        self.look().await.map(Observation::Ready)
+        self.gather().await.map(Observation::Ready)
     }
 
     fn plan(observed: &Observed, now: Timestamp) -> UsagePlan {

@@ -13,9 +13,9 @@ use schema::meta::NamespacedName;
 use tokio::time::Instant;
 
 use super::UsageLoop;
-use super::plan::{Counted, Former, Observed, Volumes};
+use super::plan::{ContainerSample, Observed, PreviousSample, VolumeSizes};
 use crate::names;
-use crate::worlds::cgroups::{Cgroups, CgroupsError, Place, Sample};
+use crate::worlds::cgroups::{CgroupPaths, Cgroups, CgroupsError, Sample};
 use crate::worlds::docker::{DockerError, EngineState, ListedContainer};
 
 /// Interval between walks through the volumes of a pod.
@@ -31,11 +31,11 @@ struct Counts {
 }
 
 impl UsageLoop {
-    pub(super) async fn look(&mut self) -> Result<Observed, LoopError> {
+    pub(super) async fn gather(&mut self) -> Result<Observed, LoopError> {
         let rows = self.deps.docker.list(&self.deps.instance).await;
         let rows = rows.map_err(|error| LoopError::new("cannot list the containers", error))?;
         let rows: Vec<ListedContainer> = rows.into_iter().filter(is_app_and_runs).collect();
-        self.learn(&rows).await?;
+        self.find_cgroups(&rows).await?;
         self.walk(&rows).await;
         let at = Instant::now();
         let counts = self.count().await?;
@@ -50,7 +50,7 @@ impl UsageLoop {
             };
             match counted {
                 Ok(sample) => {
-                    containers.insert(row.id.clone(), counted_of(row, *started_at, *sample));
+                    containers.insert(row.id.clone(), container_sample(row, *started_at, *sample));
                 }
                 // Ended since the listing.
                 Err(error) => {
@@ -60,20 +60,20 @@ impl UsageLoop {
             }
         }
         let cpu = containers.iter().map(|(id, counted)| (id.clone(), counted.sample.cpu_ns)).collect();
-        let now = Former { machine: machine.cpu_ns, containers: cpu };
+        let now = PreviousSample { machine: machine.cpu_ns, containers: cpu };
         let former = self.former.replace((now, at)).map(|(former, then)| (former, at.duration_since(then)));
         let volumes = self.walked.iter().map(|(uid, (_, volumes))| (uid.clone(), volumes.clone())).collect();
         Ok(Observed { machine, containers, volumes, former })
     }
 
     /// Finds the cgroup of each container, once for each.
-    async fn learn(&mut self, rows: &[ListedContainer]) -> Result<(), LoopError> {
+    async fn find_cgroups(&mut self, rows: &[ListedContainer]) -> Result<(), LoopError> {
         let here: BTreeSet<&str> = rows.iter().map(|row| row.id.as_str()).collect();
         self.known.retain(|id, _| here.contains(id.as_str()));
         let now = Instant::now();
-        self.opaque.retain(|id, until| here.contains(id.as_str()) && *until > now);
+        self.uninspectable.retain(|id, until| here.contains(id.as_str()) && *until > now);
         for row in rows {
-            if self.known.contains_key(&row.id) || self.opaque.contains_key(&row.id) {
+            if self.known.contains_key(&row.id) || self.uninspectable.contains_key(&row.id) {
                 continue;
             }
             let details = match self.deps.docker.inspect(&row.id).await {
@@ -85,7 +85,7 @@ impl UsageLoop {
                 // A container that can't be inspected hides no other.
                 Err(error) => {
                     tracing::warn!(container = row.id, %error, "cannot measure what a container uses");
-                    self.opaque.insert(row.id.clone(), Instant::now() + OPAQUE_INTERVAL);
+                    self.uninspectable.insert(row.id.clone(), Instant::now() + OPAQUE_INTERVAL);
                     continue;
                 }
             };
@@ -93,11 +93,11 @@ impl UsageLoop {
             match self.deps.cgroups.place(details.pid, &row.id) {
                 Ok(place) => {
                     self.known.insert(row.id.clone(), (place, details.started_at));
-                    self.blind = false;
+                    self.has_warned = false;
                 }
                 // One warning, not one for each container every 15 s.
-                Err(error @ CgroupsError::NoPlace { .. }) if !self.blind => {
-                    self.blind = true;
+                Err(error @ CgroupsError::NoPlace { .. }) if !self.has_warned => {
+                    self.has_warned = true;
                     tracing::warn!(container = row.id, %error, "what containers use is not seen");
                 }
                 Err(error) => tracing::debug!(container = row.id, %error, "not counted yet"),
@@ -108,7 +108,7 @@ impl UsageLoop {
 
     async fn count(&self) -> Result<Counts, LoopError> {
         let cgroups: Arc<dyn Cgroups> = Arc::clone(&self.deps.cgroups);
-        let places: Vec<(String, Place)> =
+        let places: Vec<(String, CgroupPaths)> =
             self.known.iter().map(|(id, (place, _))| (id.clone(), place.clone())).collect();
         let count = move || Counts {
             machine: cgroups.machine(),
@@ -123,7 +123,7 @@ impl UsageLoop {
         let uids: BTreeSet<String> = rows.iter().map(|row| label(row, names::UID)).collect();
         self.walked.retain(|uid, _| uids.contains(uid));
         let now = Instant::now();
-        let fresh = |(at, _): &(Instant, Volumes)| now.duration_since(*at) < WALK_INTERVAL;
+        let fresh = |(at, _): &(Instant, VolumeSizes)| now.duration_since(*at) < WALK_INTERVAL;
         let due: Vec<(String, PathBuf)> = uids
             .into_iter()
             .filter(|uid| !self.walked.get(uid).is_some_and(fresh))
@@ -132,7 +132,7 @@ impl UsageLoop {
         if due.is_empty() {
             return;
         }
-        let walk = move || -> Vec<(String, Volumes)> {
+        let walk = move || -> Vec<(String, VolumeSizes)> {
             due.into_iter().map(|(uid, folder)| (uid, volumes(&folder))).collect()
         };
         // Fails only when the runtime shuts down.
@@ -152,8 +152,8 @@ fn label(row: &ListedContainer, key: &str) -> String {
     row.labels.get(key).cloned().unwrap_or_default()
 }
 
-fn counted_of(row: &ListedContainer, started_at: Option<Timestamp>, sample: Sample) -> Counted {
-    Counted {
+fn container_sample(row: &ListedContainer, started_at: Option<Timestamp>, sample: Sample) -> ContainerSample {
+    ContainerSample {
         pod: NamespacedName::new(label(row, names::NAMESPACE), label(row, names::POD)),
         uid: label(row, names::UID),
         container: label(row, names::CONTAINER),
@@ -175,8 +175,8 @@ const PATHS_BYTES_MAX: usize = 4 << 20;
 const BLOCK_BYTES: u64 = 512;
 
 /// Returns the size of each volume in a pod's folder of volumes. Unreadable files count as nothing.
-pub(super) fn volumes(folder: &Path) -> Volumes {
-    let mut found = Volumes::default();
+pub(super) fn volumes(folder: &Path) -> VolumeSizes {
+    let mut found = VolumeSizes::default();
     let Ok(entries) = fs::read_dir(folder) else { return found };
     for entry in entries.flatten() {
         let is_folder = entry.file_type().is_ok_and(|kind| kind.is_dir());
@@ -257,7 +257,7 @@ mod tests {
         let bytes = found.bytes["data"];
         assert!((1 << 20..(1 << 20) + 65_536).contains(&bytes), "{bytes}");
         assert!(found.at_least.is_empty());
-        assert_eq!(volumes(&dir.path().join("nothing")), Volumes::default());
+        assert_eq!(volumes(&dir.path().join("nothing")), VolumeSizes::default());
     }
 
     #[test]

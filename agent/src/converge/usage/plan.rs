@@ -21,7 +21,7 @@ const WITHOUT_CONTAINERS: &str =
 
 /// A running container with its current counters.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Counted {
+pub struct ContainerSample {
     pub pod: NamespacedName,
     pub uid: String,
     pub container: String,
@@ -31,7 +31,7 @@ pub struct Counted {
 
 /// Sizes of the volumes of a pod.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Volumes {
+pub struct VolumeSizes {
     pub bytes: BTreeMap<String, u64>,
     /// Volumes that were not counted completely.
     pub at_least: Vec<String>,
@@ -39,7 +39,7 @@ pub struct Volumes {
 
 /// CPU counters of the previous sample, in nanoseconds.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Former {
+pub struct PreviousSample {
     pub machine: u64,
     /// CPU counters by container id.
     pub containers: BTreeMap<String, u64>,
@@ -50,11 +50,11 @@ pub struct Former {
 pub struct Observed {
     pub machine: Sample,
     /// Containers by Docker id.
-    pub containers: BTreeMap<String, Counted>,
+    pub containers: BTreeMap<String, ContainerSample>,
     /// Volume sizes by pod uid.
-    pub volumes: BTreeMap<String, Volumes>,
+    pub volumes: BTreeMap<String, VolumeSizes>,
     /// The previous sample and its age; `None` at the start.
-    pub former: Option<(Former, Duration)>,
+    pub former: Option<(PreviousSample, Duration)>,
 }
 
 /// Plan of the usage loop.
@@ -108,7 +108,7 @@ pub fn plan(observed: &Observed, now: Timestamp) -> UsagePlan {
 }
 
 /// Returns a container's CPU usage. A container that is new since the previous sample counts from its start.
-fn container_cpu(counted: &Counted, former: Option<u64>, window: Duration, now: Timestamp) -> u64 {
+fn container_cpu(counted: &ContainerSample, former: Option<u64>, window: Duration, now: Timestamp) -> u64 {
     let used = counted.sample.cpu_ns.saturating_sub(former.unwrap_or(0));
     let since_start = || {
         let ran = now.duration_since(counted.started_at?);

@@ -4,7 +4,7 @@ use schema::codec::{VALUE_MAX_BYTES, decode};
 use schema::meta::NamespacedName;
 use schema::records::NodeUsage;
 
-use super::plan::{Counted, Volumes, plan};
+use super::plan::{ContainerSample, VolumeSizes, plan};
 use super::*;
 use crate::names;
 use crate::worlds::cgroups::{FakeCgroups, Sample};
@@ -16,8 +16,8 @@ fn at(seconds: i64) -> Timestamp {
     Timestamp::from_second(1_900_000_000 + seconds).unwrap()
 }
 
-fn counted(pod: &str, container: &str, cpu_ns: u64) -> Counted {
-    Counted {
+fn counted(pod: &str, container: &str, cpu_ns: u64) -> ContainerSample {
+    ContainerSample {
         pod: NamespacedName::new("default", pod),
         uid: format!("uid-{pod}"),
         container: container.into(),
@@ -26,8 +26,8 @@ fn counted(pod: &str, container: &str, cpu_ns: u64) -> Counted {
     }
 }
 
-fn two_looks(former: &[(&str, u64)], containers: Vec<(String, Counted)>) -> Observed {
-    let former = Former {
+fn two_looks(former: &[(&str, u64)], containers: Vec<(String, ContainerSample)>) -> Observed {
+    let former = PreviousSample {
         machine: 1000 * MS,
         containers: former.iter().map(|(id, cpu)| ((*id).to_owned(), *cpu)).collect(),
     };
@@ -94,7 +94,7 @@ fn a_full_node_fits_under_its_key() {
                 all.push((format!("{pod}-{number}"), counted(&pod, &container, 7 * MS)));
             }
             let bytes = (0..volumes).map(|n| (format!("volume-{n:020}"), u64::MAX)).collect();
-            sizes.insert(format!("uid-{pod}"), Volumes { bytes, at_least: Vec::new() });
+            sizes.insert(format!("uid-{pod}"), VolumeSizes { bytes, at_least: Vec::new() });
         }
         Observed { volumes: sizes, ..two_looks(&[], all) }
     };

@@ -2,7 +2,7 @@
 //!
 //! Anything not plain beyond doubt is left to hyper.
 
-use super::request::{Fate, HEADERS_MAX, Head, Header, NO_HEADERS, hop_by_hop, put};
+use super::request::{HEADERS_MAX, Head, Header, HeaderAction, NO_HEADERS, hop_by_hop, put};
 
 /// Head of a plain response.
 #[derive(Debug)]
@@ -18,7 +18,7 @@ struct PlainAnswer<'b> {
 
 /// Outcome of passing a response on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Passed {
+pub(super) enum PassResult {
     /// The response is incomplete.
     Partial,
     /// hyper must handle the response.
@@ -29,23 +29,23 @@ pub(super) enum Passed {
 
 /// Appends the response to `out`, rewritten for the client, if it is complete and at most `most` bytes long; with
 /// `closes` it announces the end of the connection.
-pub(super) fn pass(received: &[u8], most: usize, closes: bool, out: &mut Vec<u8>) -> Passed {
+pub(super) fn pass(received: &[u8], most: usize, closes: bool, out: &mut Vec<u8>) -> PassResult {
     let mut space = NO_HEADERS;
     let answer = match PlainAnswer::parse(received, &mut space) {
-        Head::Partial if received.len() < most => return Passed::Partial,
-        Head::Partial | Head::Unusual => return Passed::Unusual,
+        Head::Partial if received.len() < most => return PassResult::Partial,
+        Head::Partial | Head::Unusual => return PassResult::Unusual,
         Head::Plain(answer) => answer,
     };
     let length = answer.head + answer.body;
     if length > most {
-        return Passed::Unusual;
+        return PassResult::Unusual;
     }
     match received.get(answer.head..length) {
-        None => Passed::Partial,
+        None => PassResult::Partial,
         Some(body) => {
             answer.write(closes, out);
             out.extend_from_slice(body);
-            Passed::Whole(length)
+            PassResult::Whole(length)
         }
     }
 }
@@ -71,7 +71,7 @@ impl<'b> PlainAnswer<'b> {
         };
         // A proxy adds a missing date (RFC 9110 6.6.1), as hyper does.
         let is_dated = named("date").next().is_some();
-        let is_unusual = |header: &Header<'_>| hop_by_hop(header) == Fate::Unusual;
+        let is_unusual = |header: &Header<'_>| hop_by_hop(header) == HeaderAction::Unusual;
         match body {
             Some(body) if is_dated && (200..600).contains(&status) && !headers.iter().any(is_unusual) => {
                 Head::Plain(Self { status, reason, headers, head, body })
@@ -86,7 +86,7 @@ impl<'b> PlainAnswer<'b> {
         out.extend_from_slice(&[digit(self.status / 100), digit(self.status / 10), digit(self.status), b' ']);
         out.extend_from_slice(self.reason.as_bytes());
         out.extend_from_slice(b"\r\n");
-        for header in self.headers.iter().filter(|header| hop_by_hop(header) == Fate::Pass) {
+        for header in self.headers.iter().filter(|header| hop_by_hop(header) == HeaderAction::Pass) {
             put(out, header.name, header.value);
         }
         if closes {
@@ -111,7 +111,7 @@ fn digits(value: &[u8]) -> Option<usize> {
 mod tests {
     use super::*;
 
-    fn passed(received: &str) -> (Passed, String) {
+    fn passed(received: &str) -> (PassResult, String) {
         let mut out = Vec::new();
         let passed = pass(received.as_bytes(), 1000, false, &mut out);
         (passed, String::from_utf8(out).unwrap())
@@ -128,16 +128,16 @@ mod tests {
         let lines = "Content-Length: 5\r\nConnection: keep-alive\r\nKeep-Alive: timeout=5\r\nETag: \"a\"\r\nSet-Cookie: b\r\nSet-Cookie: c\r\n";
         let answer = ok(lines, "hello");
         let wanted = ok("Content-Length: 5\r\nETag: \"a\"\r\nSet-Cookie: b\r\nSet-Cookie: c\r\n", "hello");
-        assert_eq!(passed(&answer), (Passed::Whole(answer.len()), wanted.clone()));
-        assert_eq!(passed(&format!("{answer}HTTP/1.1 200 OK")), (Passed::Whole(answer.len()), wanted));
+        assert_eq!(passed(&answer), (PassResult::Whole(answer.len()), wanted.clone()));
+        assert_eq!(passed(&format!("{answer}HTTP/1.1 200 OK")), (PassResult::Whole(answer.len()), wanted));
         for end in 0..answer.len() {
-            assert_eq!(passed(&answer[..end]), (Passed::Partial, String::new()), "{end}");
+            assert_eq!(passed(&answer[..end]), (PassResult::Partial, String::new()), "{end}");
         }
         let not_found = format!("HTTP/1.1 404 Not Found\r\n{DATE}Content-Length: 0\r\n\r\n");
-        assert_eq!(passed(&not_found), (Passed::Whole(not_found.len()), not_found.clone()));
+        assert_eq!(passed(&not_found), (PassResult::Whole(not_found.len()), not_found.clone()));
         for status in ["204 No Content", "304 Not Modified"] {
             let empty = format!("HTTP/1.1 {status}\r\n{DATE}\r\n");
-            assert_eq!(passed(&empty), (Passed::Whole(empty.len()), empty.clone()));
+            assert_eq!(passed(&empty), (PassResult::Whole(empty.len()), empty.clone()));
         }
     }
 
@@ -167,7 +167,7 @@ mod tests {
             "Content-Length: 999\r\n",
         ];
         for lines in lines {
-            assert_eq!(passed(&ok(lines, "hello")), (Passed::Unusual, String::new()), "{lines}");
+            assert_eq!(passed(&ok(lines, "hello")), (PassResult::Unusual, String::new()), "{lines}");
         }
         let heads = [
             "HTTP/1.0 200 OK",
@@ -182,12 +182,12 @@ mod tests {
         ];
         for head in heads {
             let answer = format!("{head}\r\n{DATE}Content-Length: 0\r\n\r\n");
-            assert_eq!(passed(&answer), (Passed::Unusual, String::new()), "{head}");
+            assert_eq!(passed(&answer), (PassResult::Unusual, String::new()), "{head}");
         }
         let undated = "HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n";
-        assert_eq!(passed(undated), (Passed::Unusual, String::new()));
+        assert_eq!(passed(undated), (PassResult::Unusual, String::new()));
         let endless = ok(&"a: b\r\n".repeat(60), "")[..ok(&"a: b\r\n".repeat(60), "").len() - 2].to_owned()
             + &"c".repeat(1000);
-        assert_eq!(passed(&endless).0, Passed::Unusual, "a head that is too large");
+        assert_eq!(passed(&endless).0, PassResult::Unusual, "a head that is too large");
     }
 }

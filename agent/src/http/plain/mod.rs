@@ -18,10 +18,10 @@ use tokio::io::{AsyncRead, AsyncWrite as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 use tokio_util::io::poll_read_buf;
 
-use self::answer::Passed;
+use self::answer::PassResult;
 use self::request::PlainRequest;
-use super::patience::{Deadline, Patient, Phase};
-use super::replayed::Replayed;
+use super::patience::{Deadline, Phase, TimedStream};
+use super::replayed::ReplayStream;
 use request::{Head, NO_HEADERS};
 
 mod answer;
@@ -58,27 +58,27 @@ pub struct PlainTarget<H> {
 
 /// A request that was handed to hyper after it was sent, or after connecting failed.
 #[derive(Debug)]
-pub struct Begun<H> {
+pub struct StartedRequest<H> {
     pub held: H,
     /// Connection on which the response arrives, or the reason why there is none.
-    pub(crate) link: io::Result<Replayed>,
+    pub(crate) link: io::Result<ReplayStream>,
 }
 
 /// Outcome of serving a connection.
 #[derive(Debug)]
-pub(super) enum Served<H> {
+pub(super) enum ServeResult<H> {
     Closed,
     /// hyper must continue, with the bytes received of the next request and, if it was sent, of its response.
-    ToHyper(Option<Begun<H>>),
+    ToHyper(Option<StartedRequest<H>>),
 }
 
 /// Serves a client's connection until an exchange on it is not plain. `target` returns the destination of a request
 /// for a host and a path, if its other headers don't matter.
 pub(super) async fn serve<H>(
-    stream: &mut Patient,
+    stream: &mut TimedStream,
     client: Client<'_>,
     target: impl Fn(&str, &str) -> Option<PlainTarget<H>>,
-) -> Served<H> {
+) -> ServeResult<H> {
     let (phase, timer) = (stream.phase(), Deadline::after(ANSWER_TIME));
     let mut lane = Lane { stream, phase, read: Vec::new(), answer: Vec::new(), timer };
     let mut out = Vec::new();
@@ -86,19 +86,20 @@ pub(super) async fn serve<H>(
         let (target, length) = match next(&lane.read, client, &target, &mut out) {
             Next::Send(target, length) => (target, length),
             Next::Read if lane.read_more().await => continue,
-            Next::Read if lane.read.is_empty() => return Served::Closed,
+            Next::Read if lane.read.is_empty() => return ServeResult::Closed,
             Next::Read | Next::Hyper => return lane.into_hyper(None),
         };
         let turn = lane.phase.begin();
         let PlainTarget { to, pool, held, .. } = target;
         let mut link = match pool.link(to).await {
             Ok(link) => link,
-            Err(error) => return lane.into_hyper(Some(Begun { held, link: Err(error) })),
+            Err(error) => return lane.into_hyper(Some(StartedRequest { held, link: Err(error) })),
         };
-        let Exchanged::Whole { is_clean } = lane.exchange(&mut link, &mut out).await else {
+        let ExchangeResult::Whole { is_clean } = lane.exchange(&mut link, &mut out).await else {
             pool.avoid(to);
             let received = std::mem::take(&mut lane.answer);
-            return lane.into_hyper(Some(Begun { held, link: Ok(Replayed::new(link, received)) }));
+            return lane
+                .into_hyper(Some(StartedRequest { held, link: Ok(ReplayStream::new(link, received)) }));
         };
         let closes = lane.phase.closes();
         // The client proceeds while the rest is done here.
@@ -107,15 +108,15 @@ pub(super) async fn serve<H>(
             pool.keep(to, link);
         }
         drop(held);
-        let Ok(written) = written else { return Served::Closed };
+        let Ok(written) = written else { return ServeResult::Closed };
         if written < out.len() {
             turn.is_held();
             if lane.stream.write_all(&out[written..]).await.is_err() {
-                return Served::Closed;
+                return ServeResult::Closed;
             }
         }
         if closes {
-            return Served::Closed;
+            return ServeResult::Closed;
         }
         lane.read.drain(..length);
         lane.answer.clear();
@@ -159,7 +160,7 @@ fn next<H>(
 }
 
 /// Outcome of a request that was sent.
-enum Exchanged {
+enum ExchangeResult {
     /// The response is ready for the client. A clean connection has no further bytes.
     Whole {
         is_clean: bool,
@@ -169,7 +170,7 @@ enum Exchanged {
 
 /// A client's connection.
 struct Lane<'s> {
-    stream: &'s mut Patient,
+    stream: &'s mut TimedStream,
     phase: Phase,
     /// Unanswered bytes from the client.
     read: Vec<u8>,
@@ -189,9 +190,9 @@ impl Lane<'_> {
     }
 
     /// Sends `out` and waits for the response, which replaces it in `out`.
-    async fn exchange(&mut self, link: &mut TcpStream, out: &mut Vec<u8>) -> Exchanged {
+    async fn exchange(&mut self, link: &mut TcpStream, out: &mut Vec<u8>) -> ExchangeResult {
         if link.write_all(out).await.is_err() {
-            return Exchanged::NotPlain;
+            return ExchangeResult::NotPlain;
         }
         out.clear();
         self.timer.set(ANSWER_TIME);
@@ -212,24 +213,24 @@ impl Lane<'_> {
         link: &mut TcpStream,
         out: &mut Vec<u8>,
         cx: &mut Context<'_>,
-    ) -> Poll<Exchanged> {
+    ) -> Poll<ExchangeResult> {
         while let Poll::Ready(got) = fill(&mut *link, &mut self.answer, ANSWER_MAX, cx) {
-            let Ok(1..) = got else { return Poll::Ready(Exchanged::NotPlain) };
+            let Ok(1..) = got else { return Poll::Ready(ExchangeResult::NotPlain) };
             match answer::pass(&self.answer, ANSWER_MAX, self.phase.closes(), out) {
-                Passed::Partial => {}
-                Passed::Unusual => return Poll::Ready(Exchanged::NotPlain),
-                Passed::Whole(length) => {
-                    return Poll::Ready(Exchanged::Whole { is_clean: length == self.answer.len() });
+                PassResult::Partial => {}
+                PassResult::Unusual => return Poll::Ready(ExchangeResult::NotPlain),
+                PassResult::Whole(length) => {
+                    return Poll::Ready(ExchangeResult::Whole { is_clean: length == self.answer.len() });
                 }
             }
         }
         // Once the time is up, hyper checks that the client is still there.
-        self.timer.poll_reached(cx).map(|()| Exchanged::NotPlain)
+        self.timer.poll_reached(cx).map(|()| ExchangeResult::NotPlain)
     }
 
-    fn into_hyper<H>(self, begun: Option<Begun<H>>) -> Served<H> {
+    fn into_hyper<H>(self, begun: Option<StartedRequest<H>>) -> ServeResult<H> {
         self.stream.put_back(self.read);
-        Served::ToHyper(begun)
+        ServeResult::ToHyper(begun)
     }
 }
 

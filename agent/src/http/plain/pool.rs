@@ -22,10 +22,10 @@ const AVOIDED: Duration = Duration::from_secs(1);
 
 /// Connections of one core.
 #[derive(Debug, Clone)]
-pub(crate) struct PlainPool(Arc<Shared>);
+pub(crate) struct PlainPool(Arc<PoolInner>);
 
 #[derive(Debug)]
-struct Shared {
+struct PoolInner {
     options: Options,
     state: Mutex<State>,
 }
@@ -40,7 +40,7 @@ impl PlainPool {
     /// Creates an empty pool.
     pub(crate) fn new(options: Options) -> Self {
         let spares = Spares::new(options.spare, options.spare_for);
-        Self(Arc::new(Shared { options, state: Mutex::new(State { spares, avoided: HashMap::new() }) }))
+        Self(Arc::new(PoolInner { options, state: Mutex::new(State { spares, avoided: HashMap::new() }) }))
     }
 
     /// True if none of these endpoints recently gave a response that was not plain. Excluding only the affected

@@ -42,7 +42,7 @@ impl<'b> PlainRequest<'b> {
         let headers: &'b [Header<'b>] = request.headers;
         let mut hosts = headers.iter().filter(|header| header.name.eq_ignore_ascii_case("host"));
         let (Some(host), None) = (hosts.next(), hosts.next()) else { return Head::Unusual };
-        let is_unusual = |header: &Header<'_>| fate(header, client) == Fate::Unusual;
+        let is_unusual = |header: &Header<'_>| fate(header, client) == HeaderAction::Unusual;
         match std::str::from_utf8(host.value) {
             Ok(host) if is_host(host) && is_target(target) && !headers.iter().any(is_unusual) => {
                 Head::Plain(Self { target, host, headers, length })
@@ -67,7 +67,7 @@ impl<'b> PlainRequest<'b> {
         out.extend_from_slice(&self.target.as_bytes()[self.path().len()..]);
         out.extend_from_slice(b" HTTP/1.1\r\n");
         put(out, "host", self.host.as_bytes());
-        for header in self.headers.iter().filter(|header| fate(header, client) == Fate::Pass) {
+        for header in self.headers.iter().filter(|header| fate(header, client) == HeaderAction::Pass) {
             put(out, header.name, header.value);
         }
         put(out, "x-forwarded-for", client.address);
@@ -79,16 +79,16 @@ impl<'b> PlainRequest<'b> {
     }
 }
 
-fn fate(header: &Header<'_>, client: Client<'_>) -> Fate {
+fn fate(header: &Header<'_>, client: Client<'_>) -> HeaderAction {
     let is = |name: &str| header.name.eq_ignore_ascii_case(name);
     match header.name.len() {
-        4 if is("host") => Fate::Drop,
-        6 if is("expect") => Fate::Unusual,
-        9 if is("x-real-ip") => Fate::Drop,
-        14 if is("content-length") => Fate::Unusual,
+        4 if is("host") => HeaderAction::Drop,
+        6 if is("expect") => HeaderAction::Unusual,
+        9 if is("x-real-ip") => HeaderAction::Drop,
+        14 if is("content-length") => HeaderAction::Unusual,
         15..=17 if is("x-forwarded-for") || is("x-forwarded-host") || is("x-forwarded-proto") => {
             // hyper's code path appends the client's address to the trusted ones.
-            if client.is_node { Fate::Unusual } else { Fate::Drop }
+            if client.is_node { HeaderAction::Unusual } else { HeaderAction::Drop }
         }
         _ => hop_by_hop(header),
     }
@@ -127,7 +127,7 @@ pub(super) enum Head<T> {
 
 /// Treatment of a header.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum Fate {
+pub(super) enum HeaderAction {
     Pass,
     /// The header is replaced, or applies to this connection only.
     Drop,
@@ -136,20 +136,20 @@ pub(super) enum Fate {
 }
 
 /// Returns the treatment of hop-by-hop headers (the list is in `converge/gateway/headers.rs`).
-pub(super) fn hop_by_hop(header: &Header<'_>) -> Fate {
+pub(super) fn hop_by_hop(header: &Header<'_>) -> HeaderAction {
     let is = |name: &str| header.name.eq_ignore_ascii_case(name);
     // By length first, as most headers are none of these.
     match header.name.len() {
-        2 if is("te") => Fate::Unusual,
-        7 if is("trailer") || is("upgrade") => Fate::Unusual,
-        10 if is("keep-alive") => Fate::Drop,
-        10 if is("connection") && header.value.eq_ignore_ascii_case(b"keep-alive") => Fate::Drop,
-        10 if is("connection") => Fate::Unusual,
-        16 if is("proxy-connection") => Fate::Unusual,
-        17 if is("transfer-encoding") => Fate::Unusual,
-        18 if is("proxy-authenticate") => Fate::Unusual,
-        19 if is("proxy-authorization") => Fate::Unusual,
-        _ => Fate::Pass,
+        2 if is("te") => HeaderAction::Unusual,
+        7 if is("trailer") || is("upgrade") => HeaderAction::Unusual,
+        10 if is("keep-alive") => HeaderAction::Drop,
+        10 if is("connection") && header.value.eq_ignore_ascii_case(b"keep-alive") => HeaderAction::Drop,
+        10 if is("connection") => HeaderAction::Unusual,
+        16 if is("proxy-connection") => HeaderAction::Unusual,
+        17 if is("transfer-encoding") => HeaderAction::Unusual,
+        18 if is("proxy-authenticate") => HeaderAction::Unusual,
+        19 if is("proxy-authorization") => HeaderAction::Unusual,
+        _ => HeaderAction::Pass,
     }
 }
 

@@ -6,7 +6,7 @@ use std::sync::Mutex;
 
 use schema::control::lock;
 
-use super::{Cgroups, CgroupsError, Place, Sample, Version};
+use super::{CgroupPaths, Cgroups, CgroupsError, Sample, Version};
 
 /// Counters in memory, by container id; the machine's have the empty id.
 #[derive(Debug, Default)]
@@ -36,12 +36,12 @@ impl Cgroups for FakeCgroups {
         self.get("")
     }
 
-    fn place(&self, _pid: i32, id: &str) -> Result<Place, CgroupsError> {
+    fn place(&self, _pid: i32, id: &str) -> Result<CgroupPaths, CgroupsError> {
         let folder = PathBuf::from(id);
-        self.get(id).map(|_| Place { version: Version::V2, cpu: folder.clone(), memory: folder })
+        self.get(id).map(|_| CgroupPaths { version: Version::V2, cpu: folder.clone(), memory: folder })
     }
 
-    fn read(&self, place: &Place) -> Result<Sample, CgroupsError> {
+    fn read(&self, place: &CgroupPaths) -> Result<Sample, CgroupsError> {
         self.get(&place.memory.to_string_lossy())
     }
 }

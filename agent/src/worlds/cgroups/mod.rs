@@ -32,7 +32,7 @@ pub enum Version {
 
 /// The cgroups that count a container.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Place {
+pub struct CgroupPaths {
     pub version: Version,
     pub cpu: PathBuf,
     pub memory: PathBuf,
@@ -54,7 +54,7 @@ pub trait Cgroups: Send + Sync + 'static {
     /// Counters of the whole machine.
     fn machine(&self) -> Result<Sample, CgroupsError>;
     /// Finds the cgroups of the container with this id and first process.
-    fn place(&self, pid: i32, id: &str) -> Result<Place, CgroupsError>;
+    fn place(&self, pid: i32, id: &str) -> Result<CgroupPaths, CgroupsError>;
     /// Counters of a container.
-    fn read(&self, place: &Place) -> Result<Sample, CgroupsError>;
+    fn read(&self, place: &CgroupPaths) -> Result<Sample, CgroupsError>;
 }

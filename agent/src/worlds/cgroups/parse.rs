@@ -4,14 +4,14 @@
 
 use std::path::{Path, PathBuf};
 
-use super::{Place, Version};
+use super::{CgroupPaths, Version};
 
 /// Nanoseconds of one tick of `/proc/stat`: USER_HZ is 100 on every architecture that Docker runs on.
 const TICK_NS: u64 = 10_000_000;
 
 /// Finds the cgroups of a process from `/proc/<pid>/cgroup` and `/proc/self/mountinfo`. The error names the missing
 /// part.
-pub fn place(cgroup: &str, mountinfo: &str) -> Result<Place, String> {
+pub fn place(cgroup: &str, mountinfo: &str) -> Result<CgroupPaths, String> {
     let own = |controller: &str| {
         cgroup.lines().find_map(|line| {
             let mut parts = line.splitn(3, ':').skip(1);
@@ -26,13 +26,13 @@ pub fn place(cgroup: &str, mountinfo: &str) -> Result<Place, String> {
             mount.ok_or_else(|| format!("the {controller} controller is not mounted"))?.below(path)
         };
         let (cpu, memory) = (folder("cpuacct", cpu)?, folder("memory", memory)?);
-        return Ok(Place { version: Version::V1, cpu, memory });
+        return Ok(CgroupPaths { version: Version::V1, cpu, memory });
     }
     let path = cgroup.lines().find_map(|line| line.strip_prefix("0::"));
     let path = path.ok_or("it is in no cgroup")?;
     let mount = mounts(mountinfo).find(|mount| mount.kind == "cgroup2").ok_or("cgroup2 is not mounted")?;
     let folder = mount.below(path)?;
-    Ok(Place { version: Version::V2, cpu: folder.clone(), memory: folder })
+    Ok(CgroupPaths { version: Version::V2, cpu: folder.clone(), memory: folder })
 }
 
 /// A cgroup mount.
@@ -193,7 +193,7 @@ mod tests {
                 "/cg roups/docker/abc",
             ),
         ] {
-            let expected = Place { version, cpu: cpu.into(), memory: memory.into() };
+            let expected = CgroupPaths { version, cpu: cpu.into(), memory: memory.into() };
             assert_eq!(place(cgroup, mounts), Ok(expected), "{name}");
         }
     }

@@ -4,7 +4,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use super::parse::{cpu_ns, machine_cpu_ns, machine_memory, place, working_set};
-use super::{Cgroups, CgroupsError, Place, Sample, Version};
+use super::{CgroupPaths, Cgroups, CgroupsError, Sample, Version};
 
 /// Cgroups of this machine's kernel.
 #[derive(Debug, Clone)]
@@ -49,7 +49,7 @@ impl Cgroups for RealCgroups {
         Ok(Sample { cpu_ns, memory_bytes })
     }
 
-    fn place(&self, pid: i32, id: &str) -> Result<Place, CgroupsError> {
+    fn place(&self, pid: i32, id: &str) -> Result<CgroupPaths, CgroupsError> {
         let (_, cgroup) = self.proc(&format!("{pid}/cgroup"))?;
         let (_, mountinfo) = self.proc("self/mountinfo")?;
         let found = place(&cgroup, &mountinfo).map_err(|why| CgroupsError::NoPlace { pid, why })?;
@@ -61,7 +61,7 @@ impl Cgroups for RealCgroups {
         Err(CgroupsError::NoPlace { pid, why })
     }
 
-    fn read(&self, place: &Place) -> Result<Sample, CgroupsError> {
+    fn read(&self, place: &CgroupPaths) -> Result<Sample, CgroupsError> {
         let (cpu, memory) = match place.version {
             Version::V1 => ("cpuacct.usage", "memory.usage_in_bytes"),
             Version::V2 => ("cpu.stat", "memory.current"),

@@ -7,7 +7,7 @@ use bollard::models::{
     MountBindOptionsPropagationEnum, MountType, ResourcesUlimits, RestartPolicy, RestartPolicyNameEnum,
 };
 
-use super::reference::asked_for;
+use super::reference::pull_reference;
 use super::spec::{BindMount, Limits, Namespaces, NewContainer};
 
 /// Period of the CPU quota, as Kubernetes sets it.
@@ -28,7 +28,7 @@ pub(super) fn create_body(new: &NewContainer, has_ipv6: bool) -> ContainerCreate
     let entrypoint = some(&new.command);
     let cmd = some(&new.args);
     ContainerCreateBody {
-        image: Some(asked_for(&new.image)),
+        image: Some(pull_reference(&new.image)),
         labels: Some(new.labels.clone().into_iter().collect()),
         entrypoint,
         cmd,

@@ -54,7 +54,7 @@ impl DockerError {
     }
 
     /// Refines the error of a request about container `id`.
-    pub(super) fn about(self, id: &str) -> Self {
+    pub(super) fn for_container(self, id: &str) -> Self {
         match self {
             Self::Refused { status: 404, message, .. } if message.contains(NO_CONTAINER) => {
                 // A start may fail to find the container whose namespaces it joins.
@@ -62,7 +62,7 @@ impl DockerError {
                 let missing = missing.trim_start_matches(':').trim();
                 Self::NotFound { id: if missing.is_empty() { id.to_owned() } else { missing.to_owned() } }
             }
-            Self::Refused { status: 409, message, .. } if says_it_goes(&message) => {
+            Self::Refused { status: 409, message, .. } if is_being_removed(&message) => {
                 Self::BeingRemoved { id: id.to_owned() }
             }
             other => other,
@@ -71,7 +71,7 @@ impl DockerError {
 
     /// Refines the error of creating a container called `name` from `image`. Only the text distinguishes: 409 also
     /// stands for options that exclude one another, and 404 for a container or network to join.
-    pub(super) fn of_create(self, name: &str, image: &str) -> Self {
+    pub(super) fn for_create(self, name: &str, image: &str) -> Self {
         match self {
             Self::Refused { status: 409, message, .. }
                 if message.contains("is already in use by container") =>
@@ -89,7 +89,7 @@ impl DockerError {
     }
 
     /// Classifies the error of a pull by its text: Docker passes on no codes from registries.
-    pub(crate) fn of_pull(image: &str, message: String) -> Self {
+    pub(crate) fn from_pull_message(image: &str, message: String) -> Self {
         let image = image.to_owned();
         let lower = message.to_ascii_lowercase();
         let says = |words: &[&str]| words.iter().any(|word| lower.contains(word));
@@ -129,7 +129,7 @@ pub(super) async fn within<T>(
 
 const NO_CONTAINER: &str = "No such container";
 
-fn says_it_goes(message: &str) -> bool {
+fn is_being_removed(message: &str) -> bool {
     message.contains("is already in progress") || message.contains("marked for removal")
 }
 
@@ -139,7 +139,7 @@ mod tests {
 
     #[test]
     fn the_words_of_registries_become_reasons() {
-        let kind = |message: &str| match DockerError::of_pull("app", message.to_owned()) {
+        let kind = |message: &str| match DockerError::from_pull_message("app", message.to_owned()) {
             DockerError::LoginRefused { .. } => "login",
             DockerError::InvalidImageName { .. } => "name",
             DockerError::Pull { .. } => "pull",
@@ -168,30 +168,30 @@ mod tests {
         let taken = "Conflict. The container name \"/a\" is already in use by container \"0c\". You have to \
                      remove (or rename) that container to be able to reuse that name.";
         let name = DockerError::NameTaken { name: "a".into() };
-        assert_eq!(refused(409, taken).of_create("a", "i"), name);
+        assert_eq!(refused(409, taken).for_create("a", "i"), name);
         for other in [
             "conflicting options: hostname and the network mode",
             "cannot join IPC of a non running container",
         ] {
-            assert_eq!(refused(409, other).of_create("a", "i"), refused(409, other));
+            assert_eq!(refused(409, other).for_create("a", "i"), refused(409, other));
         }
         let image = DockerError::NoSuchImage { image: "i".into() };
-        assert_eq!(refused(404, "No such image: i:latest").of_create("a", "i"), image);
+        assert_eq!(refused(404, "No such image: i:latest").for_create("a", "i"), image);
         let joined = "No such container: 0c";
-        assert_eq!(refused(404, joined).of_create("a", "i"), refused(404, joined));
+        assert_eq!(refused(404, joined).for_create("a", "i"), refused(404, joined));
     }
 
     #[test]
     fn what_is_missing_or_going_is_named() {
         let missing = |id: &str| DockerError::NotFound { id: id.into() };
-        assert_eq!(refused(404, "No such container: 0c").about("0c"), missing("0c"));
-        assert_eq!(refused(404, "No such container: pause").about("0c"), missing("pause"));
-        assert_eq!(refused(404, "No such container").about("0c"), missing("0c"));
+        assert_eq!(refused(404, "No such container: 0c").for_container("0c"), missing("0c"));
+        assert_eq!(refused(404, "No such container: pause").for_container("0c"), missing("pause"));
+        assert_eq!(refused(404, "No such container").for_container("0c"), missing("0c"));
         let going = DockerError::BeingRemoved { id: "0c".into() };
-        assert_eq!(refused(409, "removal of container 0c is already in progress").about("0c"), going);
+        assert_eq!(refused(409, "removal of container 0c is already in progress").for_container("0c"), going);
         let start = "container is marked for removal and cannot be started";
-        assert_eq!(refused(409, start).about("0c"), going);
+        assert_eq!(refused(409, start).for_container("0c"), going);
         let other = refused(409, "You cannot remove a running container 0c");
-        assert_eq!(other.clone().about("0c"), other);
+        assert_eq!(other.clone().for_container("0c"), other);
     }
 }

@@ -33,7 +33,7 @@ pub(super) async fn exec(
         ..Default::default()
     };
     let made = within("to prepare a command", READ, client.create_exec(id, options)).await;
-    let exec = made.map_err(|e| e.about(id))?.id;
+    let exec = made.map_err(|e| e.for_container(id))?.id;
     let start = StartExecOptions::default();
     let mut output = Vec::new();
     // The time limit starts here: the engine's time to prepare is not the container's fault.
@@ -50,7 +50,7 @@ pub(super) async fn exec(
             };
             match timeout_at(deadline, read).await {
                 Ok(done) => done.map_err(|e| DockerError::from_client("the output of a command", &e))?,
-                Err(_) => return late(client, &exec, id, output).await,
+                Err(_) => return end_overdue(client, &exec, id, output).await,
             }
         }
         Ok(StartExecResults::Detached) => {}
@@ -62,12 +62,17 @@ pub(super) async fn exec(
         }
         Err(other) => return Err(other),
     }
-    let end = ended(client, &exec).await?.map_or(ExecEnd::TimedOut, ExecEnd::Exited);
+    let end = wait_for_exit_code(client, &exec).await?.map_or(ExecEnd::TimedOut, ExecEnd::Exited);
     Ok(ExecOutcome { end, output: text(&output) })
 }
 
 /// Ends a command whose time is up: kills it if it still runs.
-async fn late(client: &Docker, exec: &str, id: &str, output: Vec<u8>) -> Result<ExecOutcome, DockerError> {
+async fn end_overdue(
+    client: &Docker,
+    exec: &str,
+    id: &str,
+    output: Vec<u8>,
+) -> Result<ExecOutcome, DockerError> {
     let output = text(&output);
     let seen = within("to inspect a command", READ, client.inspect_exec(exec)).await?;
     if seen.running == Some(false)
@@ -81,7 +86,7 @@ async fn late(client: &Docker, exec: &str, id: &str, output: Vec<u8>) -> Result<
         // Wait for its end, so that the next check does not find it still running.
         let killed = tokio::task::spawn_blocking(move || kill_in(pid, &id)).await;
         if matches!(killed, Ok(true)) {
-            let _ = ended(client, exec).await;
+            let _ = wait_for_exit_code(client, exec).await;
         }
     }
     Ok(ExecOutcome { end: ExecEnd::TimedOut, output })
@@ -105,7 +110,7 @@ fn kill_in(pid: i32, id: &str) -> bool {
 }
 
 /// Waits for the exit code; `None` if the engine has not noted the end within [`END_NOTED`].
-async fn ended(client: &Docker, exec: &str) -> Result<Option<i64>, DockerError> {
+async fn wait_for_exit_code(client: &Docker, exec: &str) -> Result<Option<i64>, DockerError> {
     let deadline = Instant::now() + END_NOTED;
     let mut wait = END_LOOK;
     loop {

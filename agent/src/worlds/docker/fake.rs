@@ -235,9 +235,9 @@ impl FakeDocker {
 }
 
 /// Records a held pull that was cancelled.
-struct Dropped<'a>(&'a FakeDocker, String);
+struct DroppedPull<'a>(&'a FakeDocker, String);
 
-impl Drop for Dropped<'_> {
+impl Drop for DroppedPull<'_> {
     fn drop(&mut self) {
         self.0.engine().pulls_dropped.push(self.1.clone());
     }
@@ -429,14 +429,17 @@ impl Docker for FakeDocker {
         };
         if let Some(released) = held {
             progress.send_modify(|p| p.note("layer", "Downloading", Some((1 << 20, 4 << 20))));
-            let dropped = Dropped(self, reference.to_owned());
+            let dropped = DroppedPull(self, reference.to_owned());
             released.notified().await;
             std::mem::forget(dropped);
         }
         self.gate(format!("pull {reference}"), |engine| {
             let wanted = engine.logins.get(reference);
             if wanted.is_some_and(|user| login.is_none_or(|login| login.username != *user)) {
-                return Err(DockerError::of_pull(reference, "no basic auth credentials".to_owned()));
+                return Err(DockerError::from_pull_message(
+                    reference,
+                    "no basic auth credentials".to_owned(),
+                ));
             }
             if !engine.registry.contains(reference) {
                 let message = "no such host".to_owned();

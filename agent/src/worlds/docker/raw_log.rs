@@ -36,7 +36,7 @@ pub(super) async fn logs(
         let said = timeout(READ, to_bytes(body, REFUSAL_MAX)).await;
         let said = said.ok().and_then(Result::ok).unwrap_or_default();
         let message = String::from_utf8_lossy(&said).trim().to_owned();
-        return Err(DockerError::Refused { act: ACT, status, message }.about(id));
+        return Err(DockerError::Refused { act: ACT, status, message }.for_container(id));
     }
     let pieces = body.into_data_stream().map(move |piece| {
         // Keeps the connection open as long as the stream.

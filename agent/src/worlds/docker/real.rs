@@ -19,9 +19,9 @@ use tokio::sync::watch;
 use super::body::create_body;
 use super::error::{READ, WRITE, within};
 use super::raw_log;
-use super::reference::asked_for;
+use super::reference::pull_reference;
 use super::transfer;
-use super::transfer::{Movement, Step};
+use super::transfer::{PullActivity, PullMessage};
 use super::{
     ContainerDetails, ContainerEvent, Docker, DockerError, EngineNetwork, EngineState, ExecOutcome,
     INSTANCE_LABEL, ImageBuild, ImageFacts, ImageStream, ListedContainer, LogOptions, LogStream,
@@ -40,7 +40,7 @@ const API_MIN: (usize, usize) = (1, 41);
 pub struct RealDocker {
     client: bollard::Docker,
     socket: PathBuf,
-    movement: Movement,
+    movement: PullActivity,
 }
 
 impl RealDocker {
@@ -59,7 +59,7 @@ impl RealDocker {
             );
             return Err(DockerError::Refused { act, status: 0, message });
         }
-        Ok(Self { client, socket: PathBuf::from(path), movement: Movement::default() })
+        Ok(Self { client, socket: PathBuf::from(path), movement: PullActivity::default() })
     }
 }
 
@@ -80,7 +80,7 @@ impl Docker for RealDocker {
         let none = None::<bollard::query_parameters::InspectContainerOptions>;
         let answer = within("to inspect a container", READ, self.client.inspect_container(id, none))
             .await
-            .map_err(|e| e.about(id))?;
+            .map_err(|e| e.for_container(id))?;
         let state = answer.state.unwrap_or_default();
         Ok(ContainerDetails {
             pid: state.pid.and_then(|pid| i32::try_from(pid).ok()).unwrap_or_default(),
@@ -100,14 +100,14 @@ impl Docker for RealDocker {
         within("to create a container", WRITE, request)
             .await
             .map(|created| created.id)
-            .map_err(|e| e.of_create(&new.name, &new.image))
+            .map_err(|e| e.for_create(&new.name, &new.image))
     }
 
     async fn start(&self, id: &str) -> Result<(), DockerError> {
         let none = None::<bollard::query_parameters::StartContainerOptions>;
         match within("to start a container", WRITE, self.client.start_container(id, none)).await {
             Err(DockerError::Refused { status: 304, .. }) => Ok(()),
-            other => other.map_err(|e| e.about(id)),
+            other => other.map_err(|e| e.for_container(id)),
         }
     }
 
@@ -117,7 +117,7 @@ impl Docker for RealDocker {
         let request = self.client.stop_container(id, Some(options));
         match within("to stop a container", grace + STOP_EXTRA, request).await {
             Err(DockerError::Refused { status: 304, .. }) => Ok(()),
-            other => other.map_err(|e| e.about(id)),
+            other => other.map_err(|e| e.for_container(id)),
         }
     }
 
@@ -134,12 +134,12 @@ impl Docker for RealDocker {
         let options = RemoveContainerOptions { force: true, v: true, ..Default::default() };
         within("to remove a container", WRITE, self.client.remove_container(id, Some(options)))
             .await
-            .map_err(|e| e.about(id))
+            .map_err(|e| e.for_container(id))
     }
 
     async fn image(&self, reference: &str) -> Result<Option<ImageFacts>, DockerError> {
         let asked =
-            if reference.starts_with("sha256:") { reference.to_owned() } else { asked_for(reference) };
+            if reference.starts_with("sha256:") { reference.to_owned() } else { pull_reference(reference) };
         match within("to inspect an image", READ, self.client.inspect_image(&asked)).await {
             Ok(image) => Ok(Some(ImageFacts {
                 id: image.id.unwrap_or_default(),
@@ -158,10 +158,11 @@ impl Docker for RealDocker {
         login: Option<&RegistryLogin>,
         progress: &watch::Sender<PullProgress>,
     ) -> Result<(), DockerError> {
-        let options = CreateImageOptions { from_image: Some(asked_for(reference)), ..Default::default() };
+        let options =
+            CreateImageOptions { from_image: Some(pull_reference(reference)), ..Default::default() };
         let steps = self.client.create_image(Some(options), None, login.map(credentials));
         let failed = |error: DockerError| match error {
-            DockerError::Refused { message, .. } => DockerError::of_pull(reference, message),
+            DockerError::Refused { message, .. } => DockerError::from_pull_message(reference, message),
             other => other,
         };
         let steps = steps.map(|step| match step {
@@ -260,7 +261,7 @@ impl Docker for RealDocker {
     async fn logs(&self, id: &str, options: &LogOptions) -> Result<LogStream, DockerError> {
         let none = None::<bollard::query_parameters::InspectContainerOptions>;
         let seen = within("to inspect a container", READ, self.client.inspect_container(id, none)).await;
-        let config = seen.map_err(|e| e.about(id))?.config;
+        let config = seen.map_err(|e| e.for_container(id))?.config;
         if config.and_then(|config| config.tty).unwrap_or(false) {
             let version = self.client.client_version().to_string();
             return raw_log::logs(&self.socket, &version, id, options).await;
@@ -310,9 +311,9 @@ impl Docker for RealDocker {
     }
 }
 
-fn said(step: CreateImageInfo) -> Step {
+fn said(step: CreateImageInfo) -> PullMessage {
     let detail = step.progress_detail.unwrap_or_default();
-    Step {
+    PullMessage {
         layer: step.id.unwrap_or_default(),
         status: step.status.unwrap_or_default(),
         bytes: detail.current.zip(detail.total).map(|(c, t)| (bytes(Some(c)), bytes(Some(t)))),

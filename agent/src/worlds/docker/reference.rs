@@ -67,7 +67,7 @@ pub fn is_docker_hub(host: &str) -> bool {
 
 /// The reference to request from Docker, for exactly one image. Without a tag Docker would pull every tag of the
 /// repository; a tag next to a digest has no meaning, yet some versions look it up.
-pub(super) fn asked_for(reference: &str) -> String {
+pub(super) fn pull_reference(reference: &str) -> String {
     match reference.split_once('@') {
         Some((rest, digest)) => format!("{}@{digest}", split_tag(rest).0),
         None if split_tag(reference).1.is_none() => format!("{reference}:latest"),
@@ -127,7 +127,7 @@ mod tests {
             ("host:5000/app:1@sha256:ab", "host:5000/app@sha256:ab"),
             ("app@sha256:ab", "app@sha256:ab"),
         ] {
-            assert_eq!(asked_for(reference), asked);
+            assert_eq!(pull_reference(reference), asked);
         }
     }
 

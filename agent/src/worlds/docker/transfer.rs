@@ -19,7 +19,7 @@ const STALLED: Duration = Duration::from_secs(120);
 
 /// A message of a pull.
 #[derive(Debug, Clone, Default)]
-pub(super) struct Step {
+pub(super) struct PullMessage {
     /// Id of the layer, or other text in its place.
     pub(super) layer: String,
     pub(super) status: String,
@@ -30,15 +30,15 @@ pub(super) struct Step {
 
 /// Time at which any pull of this agent last made progress.
 #[derive(Debug, Clone)]
-pub(super) struct Movement(Arc<Mutex<Instant>>);
+pub(super) struct PullActivity(Arc<Mutex<Instant>>);
 
-impl Default for Movement {
+impl Default for PullActivity {
     fn default() -> Self {
         Self(Arc::new(Mutex::new(Instant::now())))
     }
 }
 
-impl Movement {
+impl PullActivity {
     fn note(&self) {
         *lock(&self.0) = Instant::now();
     }
@@ -51,8 +51,8 @@ impl Movement {
 /// Follows a pull to its end.
 pub(super) async fn follow(
     reference: &str,
-    mut steps: impl Stream<Item = Result<Step, DockerError>> + Unpin,
-    movement: &Movement,
+    mut steps: impl Stream<Item = Result<PullMessage, DockerError>> + Unpin,
+    movement: &PullActivity,
     progress: &watch::Sender<PullProgress>,
 ) -> Result<(), DockerError> {
     let mut moved = Instant::now();
@@ -67,7 +67,7 @@ pub(super) async fn follow(
             Ok(Some(step)) => step?,
         };
         if let Some(message) = step.error {
-            return Err(DockerError::of_pull(reference, message));
+            return Err(DockerError::from_pull_message(reference, message));
         }
         moved = Instant::now();
         movement.note();
@@ -118,12 +118,12 @@ mod tests {
 
     use super::*;
 
-    fn step(layer: &str, status: &str) -> Result<Step, DockerError> {
-        Ok(Step { layer: layer.into(), status: status.into(), ..Step::default() })
+    fn step(layer: &str, status: &str) -> Result<PullMessage, DockerError> {
+        Ok(PullMessage { layer: layer.into(), status: status.into(), ..PullMessage::default() })
     }
 
     /// A pull with the given messages, each after the seconds before it, and then silence.
-    async fn pull(movement: &Movement, said: &[(u64, &str)]) -> (Result<(), DockerError>, u64) {
+    async fn pull(movement: &PullActivity, said: &[(u64, &str)]) -> (Result<(), DockerError>, u64) {
         let began = Instant::now();
         let said: Vec<(u64, String)> = said.iter().map(|(wait, word)| (*wait, (*word).to_owned())).collect();
         let said = stream::iter(said).then(|(wait, word)| async move {
@@ -139,7 +139,7 @@ mod tests {
     // whether queued or not (the silent one goes on to 620 s).
     #[tokio::test(start_paused = true)]
     async fn a_pull_that_waits_behind_others_is_given_up_when_they_stand_still_too() {
-        let movement = Movement::default();
+        let movement = PullActivity::default();
         let moves: Vec<(u64, &str)> = (0..10).map(|_| (50, "Downloading")).collect();
         let (moving, queued, silent) = tokio::join!(
             pull(&movement, &moves),
@@ -158,9 +158,9 @@ mod tests {
     async fn a_pull_ends_with_dockers_last_word_or_its_error() {
         let (progress, _) = watch::channel(PullProgress::default());
         let all = stream::iter([step("a", "Waiting"), step("a", "Pull complete")]);
-        follow("app:1", all, &Movement::default(), &progress).await.unwrap();
-        let error = Ok(Step { error: Some("manifest unknown".into()), ..Step::default() });
-        let failed = follow("app:1", stream::iter([error]), &Movement::default(), &progress).await;
+        follow("app:1", all, &PullActivity::default(), &progress).await.unwrap();
+        let error = Ok(PullMessage { error: Some("manifest unknown".into()), ..PullMessage::default() });
+        let failed = follow("app:1", stream::iter([error]), &PullActivity::default(), &progress).await;
         assert!(matches!(failed, Err(DockerError::Pull { .. })), "{failed:?}");
     }
 }

@@ -12,7 +12,7 @@ use rtnetlink::sys::protocols::NETLINK_NETFILTER;
 
 use super::UdpFlow;
 use crate::worlds::netlink::in_namespace;
-use crate::worlds::netlink::raw::{REQUEST, ask, find_in, half};
+use crate::worlds::netlink::raw::{REQUEST, find_in, half, send_request};
 
 /// Number of the kernel's steps to ignore.
 #[derive(Debug, Default)]
@@ -24,7 +24,7 @@ impl Ledger {
     /// Records that `input` was applied while the kernel's count went from `before` to `after`. If others wrote
     /// meanwhile, all steps count: callers then find that something changed.
     pub(super) fn applied(&mut self, input: &str, before: u32, after: u32) {
-        let steps = Steps::of(input);
+        let steps = TransactionCounts::of(input);
         if before.wrapping_add(steps.quiet).wrapping_add(steps.loud) == after {
             self.quiet = self.quiet.wrapping_add(steps.quiet);
         }
@@ -39,17 +39,17 @@ impl Ledger {
 /// Counts the transactions of an input that insert or delete single rules, as is done in the kernel's chains: both
 /// loops check these again.
 pub fn loud_steps(input: &str) -> u32 {
-    Steps::of(input).loud
+    TransactionCounts::of(input).loud
 }
 
 /// Transactions of an input of `iptables-restore`, each counted by the kernel.
 #[derive(Debug, Default, PartialEq, Eq)]
-struct Steps {
+struct TransactionCounts {
     quiet: u32,
     loud: u32,
 }
 
-impl Steps {
+impl TransactionCounts {
     fn of(input: &str) -> Self {
         let (mut steps, mut is_loud) = (Self::default(), false);
         for line in input.lines() {
@@ -78,7 +78,7 @@ const NEW: u16 = 10 << 8 | 15;
 const ID: u16 = 1;
 
 /// True if iptables of this version writes rules that the kernel counts; the legacy backend does not.
-pub(super) fn counts(version: &str) -> bool {
+pub(super) fn is_counted_by_kernel(version: &str) -> bool {
     version.contains("nf_tables")
 }
 
@@ -97,7 +97,7 @@ pub(super) fn bridged_frames(path: Option<&Path>) -> bool {
 
 fn count() -> io::Result<u32> {
     // Family, version and resource of nfgenmsg are 0.
-    let answer = ask(NETLINK_NETFILTER, GET, REQUEST, [0; 4], &[])?;
+    let answer = send_request(NETLINK_NETFILTER, GET, REQUEST, [0; 4], &[])?;
     id_of(&answer).ok_or_else(|| io::Error::other("the kernel does not count changes of rules"))
 }
 
@@ -132,8 +132,11 @@ mod tests {
 
     #[test]
     fn own_chains_are_quiet_and_single_rules_are_loud() {
-        assert_eq!(Steps::of(QUIET), Steps { quiet: 1, loud: 0 });
-        assert_eq!(Steps::of(&format!("{QUIET}{LOUD}{QUIET}")), Steps { quiet: 2, loud: 2 });
+        assert_eq!(TransactionCounts::of(QUIET), TransactionCounts { quiet: 1, loud: 0 });
+        assert_eq!(
+            TransactionCounts::of(&format!("{QUIET}{LOUD}{QUIET}")),
+            TransactionCounts { quiet: 2, loud: 2 }
+        );
     }
 
     // Seen red with `applied` that takes every input for its own.

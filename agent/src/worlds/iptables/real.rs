@@ -12,7 +12,7 @@ use iptables::IPTables;
 use tokio::io::AsyncWriteExt;
 use tokio::process::Command;
 
-use super::ledger::{Ledger, bridged_frames, counts, generation, udp_flows};
+use super::ledger::{Ledger, bridged_frames, generation, is_counted_by_kernel, udp_flows};
 use super::{Iptables, IptablesError, StaleUdp, UdpFlow};
 use crate::worlds::netlink::in_namespace;
 
@@ -37,25 +37,25 @@ pub struct RealIptables {
     /// Held while rules are written, so that the generation is read before or after.
     ledger: Arc<tokio::sync::Mutex<Ledger>>,
     /// Held while rules are read; keeps the last text for callers that wait for it.
-    read: Arc<tokio::sync::Mutex<Option<ReadAt>>>,
+    read: Arc<tokio::sync::Mutex<Option<CachedRules>>>,
     /// Number of callers that wait for the text.
     waiting: Arc<AtomicUsize>,
 }
 
 /// The text of the rules, and the kernel's generation for which it is valid.
-type ReadAt = (u32, String);
+type CachedRules = (u32, String);
 
 /// Registers a caller that waits for the text.
-struct Waits(Arc<AtomicUsize>);
+struct WaiterGuard(Arc<AtomicUsize>);
 
-impl Waits {
+impl WaiterGuard {
     fn new(waiting: &Arc<AtomicUsize>) -> Self {
         waiting.fetch_add(1, Ordering::Relaxed);
         Self(Arc::clone(waiting))
     }
 }
 
-impl Drop for Waits {
+impl Drop for WaiterGuard {
     fn drop(&mut self) {
         self.0.fetch_sub(1, Ordering::Relaxed);
     }
@@ -136,7 +136,7 @@ impl RealIptables {
 #[async_trait]
 impl Iptables for RealIptables {
     async fn save(&self) -> Result<String, IptablesError> {
-        let waits = Waits::new(&self.waiting);
+        let waits = WaiterGuard::new(&self.waiting);
         let mut read = self.read.lock().await;
         drop(waits);
         let count = self.kernel_count().await;
@@ -201,7 +201,7 @@ impl Iptables for RealIptables {
 impl RealIptables {
     /// The kernel's generation, if these programs write rules that it counts.
     async fn kernel_count(&self) -> Option<u32> {
-        let version = self.version().await.ok().filter(|version| counts(version));
+        let version = self.version().await.ok().filter(|version| is_counted_by_kernel(version));
         version.and_then(|_| generation(self.namespace.as_deref()).ok())
     }
 

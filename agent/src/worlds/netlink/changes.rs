@@ -41,7 +41,7 @@ impl RealNetlink {
 
 impl AddressChanges {
     /// Waits for a change; false if the subscription has ended. Cancel-safe.
-    pub async fn heard(&mut self) -> bool {
+    pub async fn next_change(&mut self) -> bool {
         let mut news = self.messages.by_ref().filter(|(message, _)| ready(concerns(&message.payload)));
         // Cancel-safe: messages that were not returned stay in the channel.
         tokio::select! {
@@ -87,7 +87,9 @@ mod tests {
         let mut changes = netlink.address_changes().unwrap();
         let heard = async |changes: &mut AddressChanges, within: u64| {
             let mut any = false;
-            while let Ok(open) = tokio::time::timeout(Duration::from_millis(within), changes.heard()).await {
+            while let Ok(open) =
+                tokio::time::timeout(Duration::from_millis(within), changes.next_change()).await
+            {
                 assert!(open);
                 any = true;
             }

@@ -16,7 +16,7 @@ const ERROR: u16 = 2;
 const KIND: u16 = 0x3fff;
 
 /// Sends a request and returns the first answer. The kernel answers synchronously, within microseconds.
-pub(crate) fn ask(
+pub(crate) fn send_request(
     protocol: isize,
     kind: u16,
     flags: u16,

@@ -94,8 +94,8 @@ impl Socket {
     pub(super) async fn link(&self, name: &str) -> Result<Option<Link>, NetlinkError> {
         let mut answer = Box::pin(self.handle.link().get().match_name(name).execute());
         match bounded(answer.try_next()).await {
-            Ok(message) => Ok(message.as_ref().map(link_of)),
-            Err(Refused::Kernel(error)) if error == Errno::ENODEV as i32 => Ok(None),
+            Ok(message) => Ok(message.as_ref().map(parse_link)),
+            Err(RequestFailure::Kernel(error)) if error == Errno::ENODEV as i32 => Ok(None),
             Err(refused) => Err(refused.into_error("look up", name)),
         }
     }
@@ -103,7 +103,7 @@ impl Socket {
     pub(super) async fn links(&self) -> Result<Vec<Link>, NetlinkError> {
         let messages: Vec<LinkMessage> =
             self.list("links", || self.handle.link().get().execute().try_collect()).await?;
-        Ok(messages.iter().map(link_of).collect())
+        Ok(messages.iter().map(parse_link).collect())
     }
 
     /// Runs a list request. `execute` sends it, so it is called only when no other list is in progress.
@@ -112,7 +112,7 @@ impl Socket {
         R: Future<Output = Result<T, rtnetlink::Error>>,
     {
         let _alone = self.listing.lock().await;
-        ask("list", what, execute()).await
+        send_request("list", what, execute()).await
     }
 
     pub(super) async fn add_link(&self, name: &str, message: LinkMessage) -> Result<(), NetlinkError> {
@@ -120,7 +120,7 @@ impl Socket {
     }
 
     /// Like [`Socket::add_link`], but keeps the kernel's error number.
-    pub(super) async fn try_add_link(&self, message: LinkMessage) -> Result<(), Refused> {
+    pub(super) async fn try_add_link(&self, message: LinkMessage) -> Result<(), RequestFailure> {
         bounded(self.handle.link().add(message).execute()).await
     }
 
@@ -130,13 +130,13 @@ impl Socket {
         name: &str,
         message: LinkMessage,
     ) -> Result<(), NetlinkError> {
-        ask(act, name, self.handle.link().change(message).execute()).await
+        send_request(act, name, self.handle.link().change(message).execute()).await
     }
 
     /// Allows frames to leave through the port they came in by.
     pub(super) async fn set_hairpin(&self, link: &Link) -> Result<(), NetlinkError> {
         let message = LinkBridgePort::new(link.index).hairpin(true).build();
-        ask("set hairpin of", &link.name, self.handle.link().set_port(message).execute()).await
+        send_request("set hairpin of", &link.name, self.handle.link().set_port(message).execute()).await
     }
 
     pub(super) async fn set_loopback_up(&self) -> Result<(), NetlinkError> {
@@ -147,7 +147,7 @@ impl Socket {
     /// Removes a link; no error if it is already gone.
     pub(super) async fn delete_link(&self, link: &Link) -> Result<(), NetlinkError> {
         match bounded(self.handle.link().del(link.index).execute()).await {
-            Err(Refused::Kernel(error)) if error == Errno::ENODEV as i32 => Ok(()),
+            Err(RequestFailure::Kernel(error)) if error == Errno::ENODEV as i32 => Ok(()),
             other => other.map_err(|refused| refused.into_error("delete", &link.name)),
         }
     }
@@ -171,7 +171,7 @@ impl Socket {
             self.list("addresses", || self.handle.address().get().execute().try_collect()).await?;
         let found = messages.into_iter().find(|m| address_of(m) == Some((link.index, address)));
         let Some(message) = found else { return Ok(()) };
-        ask("take an address from", &link.name, self.handle.address().del(message).execute()).await
+        send_request("take an address from", &link.name, self.handle.address().del(message).execute()).await
     }
 
     /// Lists the IPv4 routes of the main table.
@@ -203,26 +203,26 @@ impl Socket {
             .scope(RouteScope::Link)
             .pref_source(source)
             .build();
-        ask("route over", &link.name, self.handle.route().add(message).execute()).await
+        send_request("route over", &link.name, self.handle.route().add(message).execute()).await
     }
 }
 
-pub(super) enum Refused {
+pub(super) enum RequestFailure {
     /// The kernel's error number.
     Kernel(i32),
     Other(String),
     Timeout,
 }
 
-impl Refused {
+impl RequestFailure {
     pub(super) fn into_error(self, act: &'static str, link: &str) -> NetlinkError {
         let message = match self {
-            Refused::Timeout => {
+            RequestFailure::Timeout => {
                 let seconds = ANSWER_MAX.as_secs();
                 return NetlinkError::Timeout { act, link: link.to_owned(), seconds };
             }
-            Refused::Kernel(number) => Errno::from_raw(number).desc().to_owned(),
-            Refused::Other(message) => message,
+            RequestFailure::Kernel(number) => Errno::from_raw(number).desc().to_owned(),
+            RequestFailure::Other(message) => message,
         };
         NetlinkError::Request { act, link: link.to_owned(), message }
     }
@@ -230,17 +230,17 @@ impl Refused {
 
 pub(super) async fn bounded<T>(
     request: impl Future<Output = Result<T, rtnetlink::Error>>,
-) -> Result<T, Refused> {
+) -> Result<T, RequestFailure> {
     match tokio::time::timeout(ANSWER_MAX, request).await {
         Ok(Ok(answer)) => Ok(answer),
         // The kernel's error numbers are negative.
-        Ok(Err(rtnetlink::Error::NetlinkError(error))) => Err(Refused::Kernel(-error.raw_code())),
-        Ok(Err(error)) => Err(Refused::Other(error.to_string())),
-        Err(_) => Err(Refused::Timeout),
+        Ok(Err(rtnetlink::Error::NetlinkError(error))) => Err(RequestFailure::Kernel(-error.raw_code())),
+        Ok(Err(error)) => Err(RequestFailure::Other(error.to_string())),
+        Err(_) => Err(RequestFailure::Timeout),
     }
 }
 
-pub(super) async fn ask<T>(
+pub(super) async fn send_request<T>(
     act: &'static str,
     link: &str,
     request: impl Future<Output = Result<T, rtnetlink::Error>>,
@@ -254,12 +254,12 @@ async fn tolerate_existing(
     request: impl Future<Output = Result<(), rtnetlink::Error>>,
 ) -> Result<(), NetlinkError> {
     match bounded(request).await {
-        Err(Refused::Kernel(error)) if error == Errno::EEXIST as i32 => Ok(()),
+        Err(RequestFailure::Kernel(error)) if error == Errno::EEXIST as i32 => Ok(()),
         other => other.map_err(|refused| refused.into_error(act, link)),
     }
 }
 
-fn link_of(message: &LinkMessage) -> Link {
+fn parse_link(message: &LinkMessage) -> Link {
     let mut link = Link {
         index: message.header.index,
         up: message.header.flags.contains(LinkFlags::Up),

@@ -21,7 +21,7 @@ use tokio::process::Command;
 use tokio::sync::Semaphore;
 use tokio::time::timeout;
 
-use super::settings::{LOGIN, Places, config, known_hosts};
+use super::settings::{LOGIN, LoginPaths, config, known_hosts};
 use super::{Credential, LoginHost, RemoteCommand, RemoteOutput, Ssh, SshError};
 
 /// Longest time for a login, a jump host included.
@@ -48,10 +48,10 @@ pub struct RealSsh {
     run_dir: PathBuf,
     /// Directory for what outlives the agent: `known_hosts` and the askpass program.
     agent_dir: PathBuf,
-    logins: Mutex<BTreeMap<String, Arc<OneLogin>>>,
+    logins: Mutex<BTreeMap<String, Arc<LoginState>>>,
 }
 
-struct OneLogin {
+struct LoginState {
     /// Held during a login; time and reason of the last failed login.
     opening: tokio::sync::Mutex<Option<(Instant, String)>>,
     commands: Semaphore,
@@ -80,16 +80,21 @@ impl RealSsh {
         self.run_dir.join(&hex(&hash.finalize())[..16])
     }
 
-    fn login(&self, folder: &Path) -> Arc<OneLogin> {
+    fn login(&self, folder: &Path) -> Arc<LoginState> {
         let mut logins = lock(&self.logins);
         let name = folder.display().to_string();
         let new =
-            || OneLogin { opening: tokio::sync::Mutex::default(), commands: Semaphore::new(COMMANDS_MAX) };
+            || LoginState { opening: tokio::sync::Mutex::default(), commands: Semaphore::new(COMMANDS_MAX) };
         Arc::clone(logins.entry(name).or_insert_with(|| Arc::new(new())))
     }
 
     /// Returns a session over the master, starting it if needed.
-    async fn session(&self, host: &LoginHost, folder: &Path, login: &OneLogin) -> Result<Session, SshError> {
+    async fn session(
+        &self,
+        host: &LoginHost,
+        folder: &Path,
+        login: &LoginState,
+    ) -> Result<Session, SshError> {
         let socket = folder.join("master");
         let asked = Instant::now();
         let mut failed = login.opening.lock().await;
@@ -119,7 +124,7 @@ impl RealSsh {
             _ => {}
         }
         fs::DirBuilder::new().recursive(true).mode(0o700).create(folder)?;
-        let places = Places { folder, known_hosts: &self.agent_dir.join("known_hosts") };
+        let places = LoginPaths { folder, known_hosts: &self.agent_dir.join("known_hosts") };
         write(&folder.join("config"), config(&host.login, &host.credential, &places).as_bytes())?;
         write(&folder.join("known_hosts"), known_hosts(&host.login).as_bytes())?;
         match &host.credential {
@@ -165,7 +170,8 @@ impl RealSsh {
             Ok(Ok(_)) => {
                 // The log lacks the reason of a jump host's refusal.
                 let log = fs::read_to_string(folder.join("log")).unwrap_or_default();
-                let lines: Vec<&str> = log.lines().map(str::trim).filter(|line| is_a_reason(line)).collect();
+                let lines: Vec<&str> =
+                    log.lines().map(str::trim).filter(|line| is_message_line(line)).collect();
                 let end = lines[lines.len().saturating_sub(2)..].join("; ");
                 Err(SshError::Unreachable(if end.is_empty() { "ssh gave no reason".to_owned() } else { end }))
             }
@@ -179,7 +185,7 @@ impl RealSsh {
 }
 
 /// True unless the line belongs to a drawing or banner.
-fn is_a_reason(line: &str) -> bool {
+fn is_message_line(line: &str) -> bool {
     !line.is_empty() && !line.starts_with('@') && line.chars().any(char::is_alphabetic)
 }
 

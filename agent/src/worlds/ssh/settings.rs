@@ -11,7 +11,7 @@ pub(super) const LOGIN: &str = "login";
 const JUMP: &str = "jump";
 
 /// Paths of a login's files.
-pub(super) struct Places<'a> {
+pub(super) struct LoginPaths<'a> {
     pub(super) folder: &'a Path,
     /// Host keys of hosts whose login names none.
     pub(super) known_hosts: &'a Path,
@@ -19,7 +19,7 @@ pub(super) struct Places<'a> {
 
 /// Content of the file for `-F`: ssh reads no other settings, not even root's. Host, user and keys were checked to
 /// be single words.
-pub(super) fn config(login: &SlurmLogin, credential: &Credential, places: &Places<'_>) -> String {
+pub(super) fn config(login: &SlurmLogin, credential: &Credential, places: &LoginPaths<'_>) -> String {
     let mut text = String::new();
     let user = login.username.as_deref().unwrap_or_default();
     let host = login.host.as_deref().unwrap_or_default();
@@ -99,7 +99,7 @@ mod tests {
             }),
             ..SlurmLogin::default()
         };
-        let places = Places { folder: Path::new("/run/x"), known_hosts: Path::new("/var/known_hosts") };
+        let places = LoginPaths { folder: Path::new("/run/x"), known_hosts: Path::new("/var/known_hosts") };
         let text = config(&login, &Credential::Password(Vec::new()), &places);
         let expected = "\
 Host login

@@ -17,10 +17,10 @@ use schema::quantity::Memory;
 use schema::records::{JobReport, ResultFile};
 use serde::{Deserialize, Serialize};
 
-use super::{missing, named};
-use crate::api::app::{App, Shared};
+use super::{object_id, object_not_found};
+use crate::api::app::{ApiState, App};
 use crate::api::error::ApiError;
-use crate::api::input::Asked;
+use crate::api::input::QueryParams;
 use crate::api::logs;
 use crate::view;
 
@@ -44,13 +44,13 @@ const TYPES: [(&str, &str); 9] = [
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
 struct Listing {
-    items: Vec<Listed>,
+    items: Vec<ListedFile>,
     /// Number of further files that exist only on the login host.
     unfetched: u64,
 }
 
 #[derive(Debug, Serialize)]
-struct Listed {
+struct ListedFile {
     #[serde(flatten)]
     file: ResultFile,
     /// URL relative to the listing; empty if the file could not be read.
@@ -59,7 +59,7 @@ struct Listed {
 
 #[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(in crate::api) struct WantedFile {
+pub(in crate::api) struct ResultQuery {
     /// Selects one of several files with the same content.
     path: Option<String>,
 }
@@ -69,32 +69,32 @@ pub(in crate::api) async fn all(
     Path((namespace, name)): Path<(String, String)>,
     asked: HeaderMap,
 ) -> Result<Response, ApiError> {
-    let id = named(Kind::Job, namespace, name)?;
+    let id = object_id(Kind::Job, namespace, name)?;
     let detail = view::job(&*app.snapshot()?, &id, Vec::new(), Timestamp::now());
-    let detail = detail.ok_or_else(|| missing(Kind::Job, &id))?;
+    let detail = detail.ok_or_else(|| object_not_found(Kind::Job, &id))?;
     let JobReport { results, unfetched, .. } = detail.report.unwrap_or_default();
-    let listed = |file: ResultFile| Listed { href: href(&file), file };
+    let listed = |file: ResultFile| ListedFile { href: href(&file), file };
     let listing = Listing { items: results.into_iter().map(listed).collect(), unfetched: unfetched.count };
     let accepts = asked.get(header::ACCEPT).and_then(|accepts| accepts.to_str().ok()).unwrap_or_default();
     let answer = match accepts.contains("text/html") {
         true => Html(page(&id.to_string(), &listing)).into_response(),
         false => Json(listing).into_response(),
     };
-    Ok(guarded(answer))
+    Ok(with_security_headers(answer))
 }
 
 pub(in crate::api) async fn one(
     State(app): App,
     Path((namespace, name, digest)): Path<(String, String, String)>,
-    Asked(wanted): Asked<WantedFile>,
+    QueryParams(wanted): QueryParams<ResultQuery>,
 ) -> Result<Response, ApiError> {
     if !is_digest(&digest) {
         let help = "give the 64 hex digits of a SHA-256";
         return Err(ApiError::bad_request(format!("{digest} is not a digest"), help));
     }
-    let id = named(Kind::Job, namespace, name)?;
+    let id = object_id(Kind::Job, namespace, name)?;
     let detail = view::job(&*app.snapshot()?, &id, Vec::new(), Timestamp::now());
-    let detail = detail.ok_or_else(|| missing(Kind::Job, &id))?;
+    let detail = detail.ok_or_else(|| object_not_found(Kind::Job, &id))?;
     let results = detail.report.map(|report| report.results).unwrap_or_default();
     let is_wanted = |file: &&ResultFile| {
         file.digest == digest && wanted.path.as_ref().is_none_or(|path| *path == file.path)
@@ -102,19 +102,20 @@ pub(in crate::api) async fn one(
     let file = results.iter().find(is_wanted).ok_or_else(|| {
         ApiError::not_found(format!("job {id} has no such result"), "see 'minik8s results job/NAME'")
     })?;
-    let mut answer = of_job(&app, id, &format!("results/{digest}")).await?;
+    let mut answer = fetch_from_job_node(&app, id, &format!("results/{digest}")).await?;
     let ending = file.path.rsplit('.').next().unwrap_or_default();
     let kind =
         TYPES.iter().find(|(of, _)| *of == ending).map_or("application/octet-stream", |(_, kind)| kind);
     answer.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static(kind));
     let name = file.path.rsplit('/').next().unwrap_or_default();
-    if let Ok(saved) = HeaderValue::try_from(format!("attachment; filename*=UTF-8''{}", encoded(name))) {
+    if let Ok(saved) = HeaderValue::try_from(format!("attachment; filename*=UTF-8''{}", percent_encode(name)))
+    {
         answer.headers_mut().insert(header::CONTENT_DISPOSITION, saved);
     }
-    Ok(guarded(answer))
+    Ok(with_security_headers(answer))
 }
 
-fn guarded(mut answer: Response) -> Response {
+fn with_security_headers(mut answer: Response) -> Response {
     let headers = answer.headers_mut();
     headers.insert(header::X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
     headers.insert(header::CONTENT_SECURITY_POLICY, HeaderValue::from_static(POLICY));
@@ -125,11 +126,11 @@ fn href(file: &ResultFile) -> String {
     if file.digest.is_empty() {
         return String::new();
     }
-    format!("results/{}?path={}", file.digest, encoded(&file.path))
+    format!("results/{}?path={}", file.digest, percent_encode(&file.path))
 }
 
 /// Percent-encodes a part of a URL: everything but letters, digits, `-`, `_` and `.`.
-fn encoded(text: &str) -> String {
+fn percent_encode(text: &str) -> String {
     let mut out = String::new();
     for byte in text.bytes() {
         match byte {
@@ -140,7 +141,7 @@ fn encoded(text: &str) -> String {
     out
 }
 
-fn escaped(text: &str) -> String {
+fn escape_html(text: &str) -> String {
     let safe = |c: char| match c {
         '&' | '<' | '>' | '"' | '\'' => format!("&#{};", u32::from(c)),
         c if c.is_control() => c.escape_unicode().to_string(),
@@ -150,16 +151,16 @@ fn escaped(text: &str) -> String {
 }
 
 fn page(job: &str, listing: &Listing) -> String {
-    let title = format!("Results of job {}", escaped(job));
+    let title = format!("Results of job {}", escape_html(job));
     let mut page = format!(
         "<!DOCTYPE html>\n<meta charset=\"utf-8\">\n<title>{title}</title>\n<h1>{title}</h1>\n<ul>\n"
     );
-    for Listed { file, href } in &listing.items {
-        let (path, size) = (escaped(&file.path), Memory { bytes: file.size }.readable());
+    for ListedFile { file, href } in &listing.items {
+        let (path, size) = (escape_html(&file.path), Memory { bytes: file.size }.readable());
         let cut = if file.is_truncated { ", only its beginning" } else { "" };
         let line = match href.as_str() {
-            "" => format!("<bdi>{path}</bdi> (not fetched: {})", escaped(&file.unreadable)),
-            href => format!("<a href=\"{}\"><bdi>{path}</bdi></a> ({size}{cut})", escaped(href)),
+            "" => format!("<bdi>{path}</bdi> (not fetched: {})", escape_html(&file.unreadable)),
+            href => format!("<a href=\"{}\"><bdi>{path}</bdi></a> ({size}{cut})", escape_html(href)),
         };
         page.push_str(&format!("<li>{line}</li>\n"));
     }
@@ -175,7 +176,7 @@ fn page(job: &str, listing: &Listing) -> String {
 /// Selects one of a job's two outputs.
 #[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(in crate::api) struct WantedOutput {
+pub(in crate::api) struct OutputQuery {
     #[serde(default)]
     stderr: bool,
     /// Offset of the first byte.
@@ -186,23 +187,33 @@ pub(in crate::api) struct WantedOutput {
 pub(in crate::api) async fn output(
     State(app): App,
     Path((namespace, name)): Path<(String, String)>,
-    Asked(wanted): Asked<WantedOutput>,
+    QueryParams(wanted): QueryParams<OutputQuery>,
 ) -> Result<Response, ApiError> {
     let from = wanted.from.map(|from| format!("&from={from}")).unwrap_or_default();
-    of_job(&app, named(Kind::Job, namespace, name)?, &format!("output?stderr={}{from}", wanted.stderr)).await
+    fetch_from_job_node(
+        &app,
+        object_id(Kind::Job, namespace, name)?,
+        &format!("output?stderr={}{from}", wanted.stderr),
+    )
+    .await
 }
 
-pub(super) async fn of_job(app: &Shared, id: NamespacedName, what: &str) -> Result<Response, ApiError> {
+pub(super) async fn fetch_from_job_node(
+    app: &ApiState,
+    id: NamespacedName,
+    what: &str,
+) -> Result<Response, ApiError> {
     let snapshot = app.snapshot()?;
     let detail = view::job(&snapshot, &id, Vec::new(), Timestamp::UNIX_EPOCH);
-    let detail = detail.ok_or_else(|| missing(Kind::Job, &id))?;
+    let detail = detail.ok_or_else(|| object_not_found(Kind::Job, &id))?;
     let Some(node) = detail.row.node else {
         return Err(ApiError::not_found(
             format!("job {id} is not assigned to a node yet"),
             "see 'minik8s get nodes'",
         ));
     };
-    logs::of_node(app, &snapshot, &node, &format!("/v1/jobs/{}/{}/{what}", id.namespace, id.name)).await
+    logs::stream_from_node(app, &snapshot, &node, &format!("/v1/jobs/{}/{}/{what}", id.namespace, id.name))
+        .await
 }
 
 #[cfg(test)]
@@ -226,11 +237,11 @@ mod tests {
             is_truncated: false,
             unreadable: String::new(),
         };
-        let listed = |path: &&str| Listed { href: href(&file(path)), file: file(path) };
-        let mut items: Vec<Listed> = hostile.iter().map(listed).collect();
+        let listed = |path: &&str| ListedFile { href: href(&file(path)), file: file(path) };
+        let mut items: Vec<ListedFile> = hostile.iter().map(listed).collect();
         let unreadable = "<b>denied</b>".to_owned();
         let lost = ResultFile { digest: String::new(), unreadable, ..file(&"lost") };
-        items.push(Listed { href: href(&lost), file: lost });
+        items.push(ListedFile { href: href(&lost), file: lost });
         let page = page("default/sum", &Listing { items, unfetched: 3 });
         let tags: Vec<&str> =
             page.split('<').skip(1).filter_map(|part| part.split(['>', ' ']).next()).collect();
@@ -241,6 +252,6 @@ mod tests {
         assert!(tags.iter().all(|tag| known.contains(tag)), "{tags:?}");
         assert!(page.contains("href=\"results/aaaa") && page.contains("?path=%3Cscript%3E"), "{page}");
         assert!(page.contains("3 more files") && page.contains("not fetched: &#60;b"), "{page}");
-        assert_eq!(encoded("a\r\n\"b/ü"), "a%0D%0A%22b%2F%C3%BC");
+        assert_eq!(percent_encode("a\r\n\"b/ü"), "a%0D%0A%22b%2F%C3%BC");
     }
 }

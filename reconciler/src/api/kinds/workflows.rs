@@ -14,11 +14,11 @@ use schema::meta::{NamespacedName, ObjectRef};
 use serde::Deserialize;
 use tokio::time::timeout;
 
-use super::{Answer, missing};
-use crate::api::app::{App, Shared};
+use super::{JsonResult, object_not_found};
+use crate::api::app::{ApiState, App};
 use crate::api::error::ApiError;
-use crate::api::input::{self, Asked};
-use crate::api::read::OfNamespace;
+use crate::api::input::{self, QueryParams};
+use crate::api::read::NamespaceQuery;
 use crate::view::{self, List, RunAccepted, RunBody};
 use crate::workflows;
 use crate::workflows::{JournalError, RequestError, RunId};
@@ -36,7 +36,7 @@ const RUNS_MAX: u16 = 1_000;
 /// Selects runs.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(in crate::api) struct Which {
+pub(in crate::api) struct RunQuery {
     namespace: Option<String>,
     workflow: Option<String>,
     /// Maximum number of runs in the answer.
@@ -47,15 +47,18 @@ pub(in crate::api) struct Which {
 
 pub(in crate::api) async fn triggers(
     State(app): App,
-    Asked(query): Asked<OfNamespace>,
-) -> Answer<List<view::TriggerView>> {
+    QueryParams(query): QueryParams<NamespaceQuery>,
+) -> JsonResult<List<view::TriggerView>> {
     let namespace = query.namespace.as_deref();
     input::optional_name("namespace", namespace)?;
     Ok(Json(List { items: view::triggers(&*app.snapshot()?, namespace) }))
 }
 
 /// Lists runs a page at a time, newest first.
-pub(in crate::api) async fn runs(State(app): App, Asked(query): Asked<Which>) -> Answer<view::RunPage> {
+pub(in crate::api) async fn runs(
+    State(app): App,
+    QueryParams(query): QueryParams<RunQuery>,
+) -> JsonResult<view::RunPage> {
     input::optional_name("namespace", query.namespace.as_deref())?;
     input::optional_name(
         "workflow",
@@ -93,8 +96,8 @@ pub(in crate::api) async fn run(
     let busy = || ApiError::unavailable("other runs are being shown", "try again in a few seconds");
     let turn = timeout(TURN_WAIT, Arc::clone(&app.replays).acquire_owned()).await;
     let turn = turn.ok().and_then(Result::ok).ok_or_else(busy)?;
-    let found = workflows::kept_run(&app.deps.store, &id).await.map_err(|error| not_read(&id, &error))?;
-    let (head, definition, journal) = found.ok_or_else(|| no_run(&id))?;
+    let found = workflows::kept_run(&app.deps.store, &id).await.map_err(|error| read_error(&id, &error))?;
+    let (head, definition, journal) = found.ok_or_else(|| run_not_found(&id))?;
     // Replaying a long run takes seconds and must not block this thread.
     let (shown, now) = (id.clone(), Timestamp::now());
     let made = tokio::task::spawn_blocking(move || {
@@ -104,32 +107,32 @@ pub(in crate::api) async fn run(
         drop(turn);
         answer
     });
-    made.await.map_err(|error| not_read(&id, &JournalError::Unreadable(error.to_string())))
+    made.await.map_err(|error| read_error(&id, &JournalError::Unreadable(error.to_string())))
 }
 
 /// Summary of a run, without reading its journal.
 pub(in crate::api) async fn run_summary(
     State(app): App,
     Path((namespace, name, run)): Path<(String, String, String)>,
-) -> Answer<view::RunView> {
+) -> JsonResult<view::RunView> {
     let id = run_id(namespace, name, run)?;
-    let found = workflows::run_head(&app.deps.store, &id).await.map_err(|error| not_read(&id, &error))?;
-    let head = found.ok_or_else(|| no_run(&id))?;
+    let found = workflows::run_head(&app.deps.store, &id).await.map_err(|error| read_error(&id, &error))?;
+    let head = found.ok_or_else(|| run_not_found(&id))?;
     Ok(Json(view::run(&id.workflow, &id.run, &head, Timestamp::now())))
 }
 
 fn run_id(namespace: String, name: String, run: String) -> Result<RunId, ApiError> {
-    let workflow = named(namespace, name)?;
+    let workflow = workflow_id(namespace, name)?;
     input::name("run", &run)?;
     Ok(RunId::new(workflow, run))
 }
 
-fn no_run(id: &RunId) -> ApiError {
+fn run_not_found(id: &RunId) -> ApiError {
     let message = format!("there is no run {} of workflow {}", id.run, id.workflow);
     ApiError::not_found(message, "see 'minik8s get runs -A'; one that was just asked for begins soon")
 }
 
-fn not_read(id: &RunId, error: &JournalError) -> ApiError {
+fn read_error(id: &RunId, error: &JournalError) -> ApiError {
     match error {
         JournalError::Unreadable(_) => ApiError::new(
             StatusCode::INTERNAL_SERVER_ERROR,
@@ -140,7 +143,7 @@ fn not_read(id: &RunId, error: &JournalError) -> ApiError {
     }
 }
 
-pub(in crate::api) fn start_route() -> MethodRouter<Arc<Shared>> {
+pub(in crate::api) fn start_route() -> MethodRouter<Arc<ApiState>> {
     get(no_list).post(start).layer(DefaultBodyLimit::max(BODY_MAX_BYTES))
 }
 
@@ -153,7 +156,7 @@ async fn start(
     Path((namespace, name)): Path<(String, String)>,
     request: Request,
 ) -> Result<(StatusCode, Json<RunAccepted>), ApiError> {
-    let workflow = named(namespace, name)?;
+    let workflow = workflow_id(namespace, name)?;
     let busy = |_| ApiError::unavailable("too many runs are asked for at once", "try again in a few seconds");
     let _place = app.starts.try_acquire().map_err(busy)?;
     let asked = timeout(BODY_WAIT, Json::<RunBody>::from_request(request, &())).await;
@@ -177,20 +180,21 @@ async fn start(
         name: workflow.name.clone(),
     };
     if !snapshot.objects.contains_key(&key) {
-        return Err(missing(Kind::Workflow, &workflow));
+        return Err(object_not_found(Kind::Workflow, &workflow));
     }
     let id = RunId::new(workflow, run);
     let given = asked.input.unwrap_or_else(|| serde_json::json!({}));
     let origin = workflows::Origin::Request { reconciler: app.deps.identity.clone() };
-    app.deps.waiting_runs.admit(&app.deps.store, &id).await.map_err(|error| refused(&error))?;
-    let asked =
-        workflows::ask(&app.deps.store, &id, given, origin, at).await.map_err(|error| refused(&error))?;
-    let is_new = asked == workflows::Asked::New;
+    app.deps.waiting_runs.admit(&app.deps.store, &id).await.map_err(|error| request_error(&error))?;
+    let asked = workflows::request_run(&app.deps.store, &id, given, origin, at)
+        .await
+        .map_err(|error| request_error(&error))?;
+    let is_new = asked == workflows::RunRequestOutcome::New;
     let status = if is_new { StatusCode::ACCEPTED } else { StatusCode::OK };
     Ok((status, Json(RunAccepted { id: id.run, is_new })))
 }
 
-fn refused(error: &RequestError) -> ApiError {
+fn request_error(error: &RequestError) -> ApiError {
     let (status, help) = match error {
         RequestError::TooLarge(_) => (StatusCode::PAYLOAD_TOO_LARGE, "keep it where a function can fetch it"),
         RequestError::TooDeep => {
@@ -208,7 +212,7 @@ fn unavailable(error: &dyn std::fmt::Display) -> ApiError {
     ApiError::unavailable(error.to_string(), "see 'minik8s status', and try again")
 }
 
-fn named(namespace: String, name: String) -> Result<NamespacedName, ApiError> {
+fn workflow_id(namespace: String, name: String) -> Result<NamespacedName, ApiError> {
     input::name("namespace", &namespace)?;
     // Runs of functions belong to `function:NAME`.
     input::name("workflow", name.strip_prefix("function:").unwrap_or(&name))?;

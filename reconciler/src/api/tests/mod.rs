@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use futures::StreamExt;
 use jiff::Timestamp;
 use schema::codec::encode;
-use schema::control::{LastRun, LoopRuns, Nudge, Nudged};
+use schema::control::{LastRun, LoopRuns, Nudge, NudgeReceiver};
 use schema::keys::Key;
 use schema::kinds::pod::{ContainerState, TerminatedState};
 use schema::records::{Event, EventType, NodeRecord};
@@ -17,7 +17,7 @@ use serde_json::{Value, json};
 use tokio::net::TcpListener;
 use tokio::sync::watch;
 
-use super::super::workflows::Waiting;
+use super::super::workflows::RequestQueue;
 use super::*;
 use crate::blobs::Blobs;
 use crate::view::testing::*;
@@ -30,15 +30,15 @@ mod runs;
 struct Api {
     address: SocketAddr,
     store: Arc<MemoryStore>,
-    nudged: Nudged,
-    waiting: Waiting,
+    nudged: NudgeReceiver,
+    waiting: RequestQueue,
 }
 
 impl Api {
     async fn over(snapshot: Snapshot) -> Self {
         let store = Arc::new(MemoryStore::new());
         let (sync, nudged) = Nudge::new();
-        let (snapshot, waiting) = (SnapshotReader::fixed(snapshot), Waiting::default());
+        let (snapshot, waiting) = (SnapshotReader::fixed(snapshot), RequestQueue::default());
         let deps = ApiDeps {
             blobs: Blobs::new(std::path::Path::new("/nonexistent")),
             intake: intake(sync, &snapshot, &store),
@@ -412,7 +412,7 @@ async fn the_last_sync_is_shown_where_it_is_known() {
         blobs: Blobs::new(std::path::Path::new("/nonexistent")),
         intake: intake(Nudge::default(), &snapshot, &store),
         hooks: None,
-        waiting_runs: Waiting::default(),
+        waiting_runs: RequestQueue::default(),
         snapshot,
         store,
         loops,

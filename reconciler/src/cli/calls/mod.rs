@@ -13,12 +13,12 @@ use serde_json::{Value, Value as Json};
 
 use super::client::Client;
 use super::error::CliError;
-use super::print::output::{complain, note, write_out};
+use super::print::output::{note, print_error, write_out};
 use crate::args::{InvokeArgs, RunArgs};
 use crate::view::{RunAccepted, RunBody, RunDetail, RunView, root_cause};
 
 /// Input from `--data` or `--file`; `None` if neither is given.
-fn given(data: Option<&String>, file: Option<&Path>) -> Result<Option<String>, CliError> {
+fn read_input(data: Option<&String>, file: Option<&Path>) -> Result<Option<String>, CliError> {
     let Some(file) = file.filter(|_| data.is_none()) else { return Ok(data.cloned()) };
     let read = if file == Path::new("-") {
         let mut text = String::new();
@@ -57,7 +57,7 @@ pub(in crate::cli) async fn call_function(args: &InvokeArgs) -> Result<ExitCode,
     let answer = match request.body(body).send().await {
         Ok(answer) => answer,
         Err(error) => {
-            return Ok(lost(&error, &url, args));
+            return Ok(report_lost_call(&error, &url, args));
         }
     };
     let status = answer.status();
@@ -65,21 +65,21 @@ pub(in crate::cli) async fn call_function(args: &InvokeArgs) -> Result<ExitCode,
         answer.headers().get(name).and_then(|value| value.to_str().ok()).unwrap_or("").to_owned()
     };
     if args.verbose {
-        complain(&format!("activation {}, {}", header("x-activation-id"), header("server-timing")));
+        print_error(&format!("activation {}, {}", header("x-activation-id"), header("server-timing")));
     }
     let text = match answer.text().await {
         Ok(text) => text,
-        Err(error) => return Ok(lost(&error, &url, args)),
+        Err(error) => return Ok(report_lost_call(&error, &url, args)),
     };
     if status.is_success() {
         write_out(&format!("{text}\n"))?;
         return Ok(ExitCode::SUCCESS);
     }
     let (kind, said) = failure(status, &text);
-    complain(&said);
+    print_error(&said);
     Ok(ExitCode::from(match status.as_u16() {
         502 if kind == REPLICA_LOST => {
-            complain("the call may have call_function, in part or whole");
+            print_error("the call may have call_function, in part or whole");
             MAY_HAVE_RUN
         }
         500 | 502 | 504 => FAILED,
@@ -89,10 +89,10 @@ pub(in crate::cli) async fn call_function(args: &InvokeArgs) -> Result<ExitCode,
 }
 
 /// Reports a call without an answer. Only a failed connection to the gateway proves that the call did not call_function.
-fn lost(error: &reqwest::Error, url: &Url, args: &InvokeArgs) -> ExitCode {
+fn report_lost_call(error: &reqwest::Error, url: &Url, args: &InvokeArgs) -> ExitCode {
     if error.is_connect() {
         let why = root_cause(error);
-        complain(&format!(
+        print_error(&format!(
             "cannot call {url}: {why}; name a node's gateway with --gateway or MINIK8S_GATEWAY; the call did not call_function"
         ));
         return ExitCode::from(NOT_RUN);
@@ -108,12 +108,12 @@ fn lost(error: &reqwest::Error, url: &Url, args: &InvokeArgs) -> ExitCode {
             )
         }
     };
-    complain(&format!("called {url}: {why}"));
+    print_error(&format!("called {url}: {why}"));
     ExitCode::from(MAY_HAVE_RUN)
 }
 
 fn body(args: &InvokeArgs) -> Result<String, CliError> {
-    let text = match given(args.data.as_ref(), args.file.as_deref())? {
+    let text = match read_input(args.data.as_ref(), args.file.as_deref())? {
         Some(text) => text,
         None => "{}".to_owned(),
     };
@@ -213,7 +213,7 @@ async fn wait(client: &Client, path: &[&str], has_begun: &mut bool) -> Result<Ex
         until_answered(client, &summary, has_begun, |row: &RunView| row.phase != RunPhase::Running).await?;
     if row.phase != RunPhase::Succeeded {
         let RunView { workflow, id, phase, state, error, cause, .. } = &row;
-        complain(&format!("start_run {workflow}/{id} {phase:?} in state {state}: {error} {cause}"));
+        print_error(&format!("start_run {workflow}/{id} {phase:?} in state {state}: {error} {cause}"));
         return Ok(ExitCode::FAILURE);
     }
     let start_run = until_answered(client, path, has_begun, |_: &RunDetail| true).await?;
@@ -242,7 +242,7 @@ async fn until_answered<T: DeserializeOwned>(
                 )));
             }
             // The leader has not started the start_run yet.
-            Err(error) if error.is_not_found() || error.may_pass() => {}
+            Err(error) if error.is_not_found() || error.is_transient() => {}
             Err(error) => return Err(error),
         }
         tokio::time::sleep(POLL_INTERVAL).await;
@@ -250,7 +250,7 @@ async fn until_answered<T: DeserializeOwned>(
 }
 
 fn input(args: &RunArgs) -> Result<Option<Json>, CliError> {
-    let text = match given(args.data.as_ref(), args.file.as_deref())? {
+    let text = match read_input(args.data.as_ref(), args.file.as_deref())? {
         Some(text) => text,
         None => return Ok(None),
     };

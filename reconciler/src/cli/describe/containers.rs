@@ -1,7 +1,7 @@
 //! Containers and volumes on the page of a pod.
 
 use jiff::Timestamp;
-use schema::kinds::pod::keyed::{AllOf, Variable};
+use schema::kinds::pod::keyed::{TextsSource, Variable};
 use schema::kinds::pod::{
     Container, ContainerState, ContainerStatus, EnvVar, EnvVarSource, ExecAction, HttpGetAction, HttpScheme,
     PortReference, Probe, ResourceList, TcpSocketAction, TerminatedState, Volume,
@@ -10,7 +10,7 @@ use schema::kinds::pod::{
 use schema::secrets::{holds_secret, is_plain_text, is_plain_value, is_secret_flag};
 
 use super::page::Page;
-use crate::view::{PodDetail, Use, age};
+use crate::view::{PodDetail, ResourceUsage, age};
 
 const HIDDEN: &str = "(hidden)";
 
@@ -29,21 +29,21 @@ pub(super) fn containers(page: &mut Page, pod: &PodDetail, now: Timestamp) {
         for container in specs {
             let status = statuses.iter().find(|status| status.name == container.name);
             page.line(&format!("  {}:", container.name));
-            wanted(page, container);
+            add_spec(page, container);
             uses(page, pod.usage.containers.get(&container.name));
             if let Some(status) = status {
-                reported(page, status, now);
+                add_status(page, status, now);
             }
         }
         for status in statuses.iter().filter(|s| !specs.iter().any(|c| c.name == s.name)) {
             page.line(&format!("  {}:", status.name));
             page.field(4, "Image", &status.image);
-            reported(page, status, now);
+            add_status(page, status, now);
         }
     }
 }
 
-fn wanted(page: &mut Page, container: &Container) {
+fn add_spec(page: &mut Page, container: &Container) {
     page.field(4, "Image", &container.image);
     page.fields(4, "Command", words(&container.command).lines().map(str::to_owned));
     page.fields(4, "Args", words(&container.args).lines().map(str::to_owned));
@@ -70,8 +70,8 @@ fn wanted(page: &mut Page, container: &Container) {
     );
     let variables = container.variables().map(|variable| match variable {
         Variable::One(one) => env(one),
-        Variable::All(AllOf { of, prefix: "", .. }) => format!("all keys of {of}"),
-        Variable::All(AllOf { of, prefix, .. }) => format!("all keys of {of}, each after {prefix}"),
+        Variable::All(TextsSource { of, prefix: "", .. }) => format!("all keys of {of}"),
+        Variable::All(TextsSource { of, prefix, .. }) => format!("all keys of {of}, each after {prefix}"),
     });
     page.fields(4, "Env", variables);
     let mounts = container.volume_mounts.iter().map(|mount| {
@@ -95,7 +95,7 @@ fn env(variable: &EnvVar) -> String {
         return format!("{name} from {}", field.field_path);
     }
     if let Some(value) = from.and_then(EnvVarSource::keyed) {
-        return format!("{name} from key {} of {}", value.key, value.of);
+        return format!("{name} from key {} of {}", value.key, value.owner);
     }
     let value = variable.value.as_deref().unwrap_or_default();
     // Show only values that are clearly not secret, as in plans.
@@ -148,8 +148,9 @@ fn probe(probe: &Probe) -> String {
     )
 }
 
-fn uses(page: &mut Page, used: Option<&Use>) {
-    let Some(Use { cpu: Some(cpu), memory: Some(bytes), cpu_percent, memory_percent, .. }) = used else {
+fn uses(page: &mut Page, used: Option<&ResourceUsage>) {
+    let Some(ResourceUsage { cpu: Some(cpu), memory: Some(bytes), cpu_percent, memory_percent, .. }) = used
+    else {
         return;
     };
     let share = |percent: &Option<u64>| percent.map(|p| format!(" ({p}%)")).unwrap_or_default();
@@ -161,7 +162,7 @@ fn uses(page: &mut Page, used: Option<&Use>) {
     );
 }
 
-fn reported(page: &mut Page, status: &ContainerStatus, now: Timestamp) {
+fn add_status(page: &mut Page, status: &ContainerStatus, now: Timestamp) {
     page.field(4, "Image ID", &status.image_id);
     page.field(4, "Container", &status.container_id);
     let state = match &status.state {
@@ -172,15 +173,19 @@ fn reported(page: &mut Page, status: &ContainerStatus, now: Timestamp) {
         ContainerState::Running(running) => {
             format!("Running for {}, since {}", age(running.started_at, now), seconds(running.started_at))
         }
-        ContainerState::Terminated(ended) => self::ended(ended, now),
+        ContainerState::Terminated(ended) => termination_text(ended, now),
     };
     page.field(4, "State", &state);
-    page.field(4, "Last state", &status.last_state.as_ref().map(|last| ended(last, now)).unwrap_or_default());
+    page.field(
+        4,
+        "Last state",
+        &status.last_state.as_ref().map(|last| termination_text(last, now)).unwrap_or_default(),
+    );
     page.field(4, "Ready", if status.ready { "yes" } else { "no" });
     page.field(4, "Restarts", &status.restart_count.to_string());
 }
 
-fn ended(ended: &TerminatedState, now: Timestamp) -> String {
+fn termination_text(ended: &TerminatedState, now: Timestamp) -> String {
     let ago = ended.finished_at.map(|then| format!(", {} ago", age(then, now))).unwrap_or_default();
     let ran = match (ended.started_at, ended.finished_at) {
         (Some(from), Some(to)) => format!(" (ran {} to {})", seconds(from), seconds(to)),

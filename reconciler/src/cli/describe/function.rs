@@ -135,7 +135,7 @@ mod tests {
         }
         let id = NamespacedName::new("default", "hello");
         let detail = crate::view::function(&snapshot, &id, Vec::new(), at(100)).unwrap();
-        let page = function_page(&detail, Screen { width: None, colour: false }, at(100)).unwrap();
+        let page = function_page(&detail, Screen { width: None, color: false }, at(100)).unwrap();
         let lines: Vec<&str> =
             page.lines().skip_while(|line| !line.starts_with("Calls:")).skip(1).take(4).collect();
         insta::assert_snapshot!(lines.join("\n"), @r"

@@ -15,7 +15,7 @@ use super::client::Client;
 use super::error::CliError;
 use super::logs::results::{line, unfetched};
 use super::print::output::{
-    Layout, Listed as _, Screen, Shape, column, cuttable, plain, table, write_out, yaml,
+    Layout, Screen, TableItem as _, TableOptions, column, cuttable, format_rows, table, write_out, yaml,
 };
 use super::print::tables::host_ports;
 use crate::args::{DescribeArgs, PageFormat, ResourceKind};
@@ -73,7 +73,7 @@ pub(super) async fn run(args: &DescribeArgs) -> Result<(), CliError> {
                 Some(_) => String::new(),
                 None => {
                     let commit = [("commit", row.revision.commit.as_str())];
-                    waits_for(&client.get(&["wait-state"], &commit).await?)
+                    undecided_reason(&client.get(&["wait-state"], &commit).await?)
                 }
             };
             write_out(&revision_page(row, &undecided, screen))
@@ -93,7 +93,7 @@ async fn object(
     (screen, now): (Screen, Timestamp),
 ) -> Result<(), CliError> {
     let of = |plural: &'static str| [plural, namespace, name];
-    let page = match kinds::of(kind).page {
+    let page = match kinds::descriptor(kind).page {
         KindPage::Pod => pod_page(&client.get(&of("pods"), &[]).await?, screen, now),
         KindPage::Node => {
             let path = ["objects", Kind::Node.as_str(), DEFAULT_NAMESPACE, name];
@@ -151,7 +151,7 @@ fn one_revision<'a>(all: &'a [RevisionView], name: &str) -> Result<&'a RevisionV
 }
 
 /// Reason that a commit has no verdict yet.
-fn waits_for(state: &WaitState) -> String {
+fn undecided_reason(state: &WaitState) -> String {
     match state.why.as_str() {
         "" => "not yet: its objects are healthy, and must stay so for a moment".to_owned(),
         why => format!("not yet: {why}"),
@@ -220,7 +220,7 @@ fn object_page(
     page.fields(0, "Annotations", pairs(&object.annotations));
     page.fields(0, "Used by", object.used_by.iter().cloned());
     if kind == KindPage::Workload {
-        workloads::sections(&mut page, &WorkloadView::of(&row.status), screen, now);
+        workloads::sections(&mut page, &WorkloadView::from_status(&row.status), screen, now);
     }
     if let (KindPage::Host, Ok(dns)) = (kind, serde_json::from_value::<DnsSpec>(object.spec.clone())) {
         let paths = dns.paths.iter().map(|path| format!("{} leads to {}", path.path, path.in_words()));
@@ -303,7 +303,7 @@ pub(super) fn node_page(node: &NodeDetail, screen: Screen, now: Timestamp) -> St
     let pods: Vec<&PodView> = node.pod_list.iter().collect();
     let text = table(
         &pods,
-        Shape { wide: false, namespaces: true, ..Shape::default() },
+        TableOptions { wide: false, namespaces: true, ..TableOptions::default() },
         indented(screen),
         &mut Layout::default(),
     );
@@ -333,7 +333,7 @@ pub(in crate::cli) fn service_page(service: &ServiceDetail, screen: Screen, now:
     page.fields(0, "Annotations", pairs(&service.annotations));
     let block = |columns: &[_], rows: Vec<Vec<String>>| match rows.is_empty() {
         true => "none".to_owned(),
-        false => plain(columns, &rows, indented(screen), &mut Layout::default()),
+        false => format_rows(columns, &rows, indented(screen), &mut Layout::default()),
     };
     let endpoints = service
         .endpoints
@@ -341,7 +341,7 @@ pub(in crate::cli) fn service_page(service: &ServiceDetail, screen: Screen, now:
         .map(|one| vec![one.addresses.join(","), one.pod.clone(), one.node.clone()])
         .collect();
     let columns = [column("ADDRESS"), column("POD"), column("NODE")];
-    let endpoints = match nobody_is_selected(service) {
+    let endpoints = match selector_matches_no_pod(service) {
         true => format!("none: no pod of namespace {} has the labels of the selector", row.namespace),
         false => block(&columns, endpoints),
     };
@@ -360,7 +360,7 @@ pub(in crate::cli) fn service_page(service: &ServiceDetail, screen: Screen, now:
 }
 
 /// True if the service has no endpoints because no pod has the labels of its selector.
-fn nobody_is_selected(service: &ServiceDetail) -> bool {
+fn selector_matches_no_pod(service: &ServiceDetail) -> bool {
     !service.selector.is_empty()
         && service.row.external_name.is_empty()
         && service.endpoints.is_empty()
@@ -424,7 +424,7 @@ mod tests {
                 "nodes": [], "setBy": "", "commit": "", "annotations": {}, "events": [],
             }))
             .unwrap();
-            service_page(&service, Screen { width: None, colour: false }, Timestamp::UNIX_EPOCH)
+            service_page(&service, Screen { width: None, color: false }, Timestamp::UNIX_EPOCH)
         };
         let says = |page: String| page.contains("no pod of namespace default has the labels of the selector");
         assert!(says(page(serde_json::json!({"app": "web"}), &[])));
@@ -457,7 +457,7 @@ mod tests {
             annotations: Default::default(),
             events: Vec::new(),
         };
-        let page = service_page(&service, Screen { width: None, colour: false }, Timestamp::UNIX_EPOCH);
+        let page = service_page(&service, Screen { width: None, color: false }, Timestamp::UNIX_EPOCH);
         let rules = page.split_once("Rules:\n").unwrap().1.split_once("Events:").unwrap().0;
         insta::assert_snapshot!(rules, @r"
         NODE   LAST PROGRAMMED   STATE

@@ -4,7 +4,7 @@ use jiff::Timestamp;
 use schema::condition::Condition;
 use schema::meta::StringMap;
 
-use crate::cli::print::output::{Layout, Screen, column, cuttable, plain};
+use crate::cli::print::output::{Layout, Screen, column, cuttable, format_rows};
 use crate::view::{EventGroup, EventView, age, event_groups};
 
 const EVENTS_MAX: usize = 20;
@@ -58,7 +58,10 @@ impl Page {
         };
         let rows: Vec<Vec<String>> = conditions.iter().map(row).collect();
         if !rows.is_empty() {
-            self.block("Conditions:", &plain(&columns, &rows, indented(screen), &mut Layout::default()));
+            self.block(
+                "Conditions:",
+                &format_rows(&columns, &rows, indented(screen), &mut Layout::default()),
+            );
         }
     }
 
@@ -72,7 +75,7 @@ impl Page {
         let rows: Vec<Vec<String>> = rows.collect();
         let text = match rows.is_empty() {
             true => "none in the last hour".to_owned(),
-            false => plain(&columns, &rows, indented(screen), &mut Layout::default()),
+            false => format_rows(&columns, &rows, indented(screen), &mut Layout::default()),
         };
         self.block("Events:", &text);
     }

@@ -4,7 +4,7 @@ use jiff::Timestamp;
 use schema::kinds::autoscaler::{Behavior, PolicyType, ScalingRules, SelectPolicy};
 
 use super::page::{Page, indented, pairs};
-use crate::cli::print::output::{Layout, Screen, column, cuttable, plain};
+use crate::cli::print::output::{Layout, Screen, column, cuttable, format_rows};
 use crate::view::{AutoscalerDetail, WorkloadView, age};
 
 pub(in crate::cli) fn autoscaler_page(hpa: &AutoscalerDetail, screen: Screen, now: Timestamp) -> String {
@@ -92,7 +92,7 @@ pub(super) fn sections(page: &mut Page, workload: &WorkloadView, screen: Screen,
     let steps = workload.steps.iter().map(|step| vec![age(step.at, now), step.message.clone()]);
     let steps: Vec<Vec<String>> = steps.collect();
     if !steps.is_empty() {
-        page.block("Steps:", &plain(&columns, &steps, indented(screen), &mut Layout::default()));
+        page.block("Steps:", &format_rows(&columns, &steps, indented(screen), &mut Layout::default()));
     }
 }
 
@@ -116,7 +116,7 @@ mod tests {
         }))
         .unwrap();
         let now = "2026-01-01T00:00:12Z".parse().unwrap();
-        let page = autoscaler_page(&hpa, Screen { width: None, colour: false }, now);
+        let page = autoscaler_page(&hpa, Screen { width: None, color: false }, now);
         insta::assert_snapshot!(page, @r"
         Name:          web
         Namespace:     default

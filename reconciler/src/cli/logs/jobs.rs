@@ -28,20 +28,20 @@ pub(super) async fn run(client: &Client, args: &LogsArgs, name: &str) -> Result<
     }
     let query: Vec<_> = stderr.into_iter().collect();
     let answer = client.stream(&path, &query).await?;
-    print_as_it_comes(client, answer).await
+    print_stream(client, answer).await
 }
 
 /// Polls for new output until the job has ended and all of it is printed. Reconnects after a lost connection and
 /// continues with the next byte.
 async fn follow(client: &Client, path: &[&str; 4], stderr: Option<(&str, &str)>) -> Result<(), CliError> {
-    let mut shown = Shown::default();
+    let mut shown = FollowProgress::default();
     let mut lost: Option<Instant> = None;
     loop {
         let before = shown.from;
         match follow_once(client, path, stderr, &mut shown).await {
             Ok(true) => return Ok(()),
             Ok(false) => lost = None,
-            Err(error) if shown.is_begun && is_lost(&error) => {
+            Err(error) if shown.is_begun && is_retryable(&error) => {
                 if lost.is_none() {
                     note(&format!("minik8s: {error}; trying again for {LOST_MAX:?}"));
                 }
@@ -59,7 +59,7 @@ async fn follow(client: &Client, path: &[&str; 4], stderr: Option<(&str, &str)>)
 
 /// Progress of printing the output.
 #[derive(Default)]
-struct Shown {
+struct FollowProgress {
     from: u64,
     /// Set once the server has answered.
     is_begun: bool,
@@ -71,7 +71,7 @@ async fn follow_once(
     client: &Client,
     path: &[&str; 4],
     stderr: Option<(&str, &str)>,
-    shown: &mut Shown,
+    shown: &mut FollowProgress,
 ) -> Result<bool, CliError> {
     // Fetched before the output, so that the output of an ended job is complete.
     let job: JobDetail = client.get(&path[..3], &[]).await?;
@@ -83,7 +83,7 @@ async fn follow_once(
     if job.row.node.is_some() {
         let mut chunks = client.stream(path, &query).await?.bytes_stream();
         while let Some(chunk) = chunks.next().await {
-            let chunk = chunk.map_err(|error| broken_off(client, &error))?;
+            let chunk = chunk.map_err(|error| interrupted_error(client, &error))?;
             shown.from += chunk.len() as u64;
             write_bytes(&chunk)?;
         }
@@ -98,7 +98,7 @@ async fn follow_once(
 }
 
 /// True if a retry may help: no answer, or a server that got no answer itself.
-fn is_lost(error: &CliError) -> bool {
+fn is_retryable(error: &CliError) -> bool {
     match error {
         CliError::Reach { .. } | CliError::ReadAnswer { .. } => true,
         CliError::Refused { status, .. } => *status >= 500,
@@ -108,14 +108,14 @@ fn is_lost(error: &CliError) -> bool {
 
 // Prints a streamed response.
 
-pub(super) async fn print_as_it_comes(client: &Client, answer: Response) -> Result<(), CliError> {
+pub(super) async fn print_stream(client: &Client, answer: Response) -> Result<(), CliError> {
     let mut chunks = answer.bytes_stream();
     while let Some(chunk) = chunks.next().await {
-        write_bytes(&chunk.map_err(|error| broken_off(client, &error))?)?;
+        write_bytes(&chunk.map_err(|error| interrupted_error(client, &error))?)?;
     }
     Ok(())
 }
 
-pub(super) fn broken_off(client: &Client, error: &reqwest::Error) -> CliError {
+pub(super) fn interrupted_error(client: &Client, error: &reqwest::Error) -> CliError {
     client.unreachable(format!("the log broke off: {}", root_cause(error)))
 }

@@ -16,7 +16,7 @@ use crate::view::{List, PodView, RunDetail};
 mod jobs;
 pub(super) mod results;
 
-use jobs::{broken_off, print_as_it_comes};
+use jobs::{interrupted_error, print_stream};
 
 /// Maximum number of pods followed concurrently: each holds a connection to its node.
 const FOLLOWED_MAX: usize = 16;
@@ -29,10 +29,10 @@ pub(super) async fn run(args: &LogsArgs) -> Result<(), CliError> {
     let client = Client::new(&args.server.server)?;
     match args.pod.as_deref().map(str::parse::<Resource>) {
         Some(Ok(Resource { kind: ResourceKind::Object(Kind::Function), name: Some(name) })) => {
-            return of_function(&client, args, &name).await;
+            return print_function_logs(&client, args, &name).await;
         }
         Some(Ok(Resource { kind: ResourceKind::Run, name: Some(name) })) => {
-            return of_run(&client, args, &name).await;
+            return print_run_logs(&client, args, &name).await;
         }
         Some(Ok(Resource { kind: ResourceKind::Object(Kind::Job), name: Some(name) })) => {
             return jobs::run(&client, args, &name).await;
@@ -49,9 +49,9 @@ pub(super) async fn run(args: &LogsArgs) -> Result<(), CliError> {
     match (&args.pod, &args.selector) {
         (Some(pod), _) => {
             let otherwise = "only pods, functions, runs and jobs have logs; write pod/NAME";
-            let name = name_of(pod, Kind::Pod, otherwise)?;
+            let name = parse_name(pod, Kind::Pod, otherwise)?;
             let answer = open(&client, args, &name, args.tail).await?;
-            print_as_it_comes(&client, answer).await?;
+            print_stream(&client, answer).await?;
         }
         (None, Some(selector)) => {
             let query = [("namespace", args.namespace.as_str()), ("selector", selector.as_str())];
@@ -69,11 +69,11 @@ pub(super) async fn run(args: &LogsArgs) -> Result<(), CliError> {
 }
 
 /// Prints the logs of a function's replicas, or of its image's build.
-async fn of_function(client: &Client, args: &LogsArgs, name: &str) -> Result<(), CliError> {
+async fn print_function_logs(client: &Client, args: &LogsArgs, name: &str) -> Result<(), CliError> {
     let namespace = args.namespace.as_str();
     if args.build {
         let answer = client.stream(&["functions", namespace, name, "build-log"], &[]).await?;
-        return print_as_it_comes(client, answer).await;
+        return print_stream(client, answer).await;
     }
     let selector = format!("{FUNCTION_LABEL}={name}");
     let query = [("namespace", namespace), ("selector", selector.as_str())];
@@ -86,7 +86,7 @@ async fn of_function(client: &Client, args: &LogsArgs, name: &str) -> Result<(),
 }
 
 /// Prints the logs of the functions that a run called, as far as their replicas still exist.
-async fn of_run(client: &Client, args: &LogsArgs, name: &str) -> Result<(), CliError> {
+async fn print_run_logs(client: &Client, args: &LogsArgs, name: &str) -> Result<(), CliError> {
     let Some((workflow, id)) = name.split_once('/') else {
         return Err(CliError::Usage(format!("write run/WORKFLOW/{name}; see 'minik8s get runs'")));
     };
@@ -102,7 +102,8 @@ async fn of_run(client: &Client, args: &LogsArgs, name: &str) -> Result<(), CliE
             continue;
         };
         let only = Some(format!("[{}] ", call.activation));
-        let mut lines = Lines { prefix, only, stamped: args.timestamps, rest: Vec::new() };
+        let mut lines =
+            LineBuffer { prefix, line_prefix: only, has_timestamps: args.timestamps, rest: Vec::new() };
         write_bytes(&lines.take(log))?;
         write_bytes(&lines.end())?;
     }
@@ -127,7 +128,7 @@ async fn log_of_function(
         let Ok(answer) = client.stream(&["logs", namespace, &pod.name], stamped).await else { continue };
         let mut chunks = answer.bytes_stream();
         while let Some(chunk) = chunks.next().await {
-            log.extend_from_slice(&chunk.map_err(|error| broken_off(client, &error))?);
+            log.extend_from_slice(&chunk.map_err(|error| interrupted_error(client, &error))?);
         }
     }
     Ok(all)
@@ -190,24 +191,25 @@ async fn print_lines(client: &Client, args: &LogsArgs, pod: &str, answer: Respon
     let mut chunks = answer.bytes_stream();
     let only = args.activation.as_ref().map(|id| format!("[{id}] "));
     let prefix = format!("[{pod}] ");
-    let mut lines = Lines { prefix, only, stamped: args.timestamps, rest: Vec::new() };
+    let mut lines =
+        LineBuffer { prefix, line_prefix: only, has_timestamps: args.timestamps, rest: Vec::new() };
     while let Some(chunk) = chunks.next().await {
-        write_bytes(&lines.take(&chunk.map_err(|error| broken_off(client, &error))?))?;
+        write_bytes(&lines.take(&chunk.map_err(|error| interrupted_error(client, &error))?))?;
     }
     write_bytes(&lines.end())
 }
 
 /// Splits a stream into lines and buffers the incomplete last line.
-struct Lines {
+struct LineBuffer {
     prefix: String,
     /// Prefix that selects lines, after the timestamp if they have one.
-    only: Option<String>,
+    line_prefix: Option<String>,
     /// Set if each line begins with its timestamp and a space.
-    stamped: bool,
+    has_timestamps: bool,
     rest: Vec<u8>,
 }
 
-impl Lines {
+impl LineBuffer {
     /// Returns the lines that `bytes` completes.
     fn take(&mut self, bytes: &[u8]) -> Vec<u8> {
         let mut out = Vec::new();
@@ -233,8 +235,8 @@ impl Lines {
     }
 
     fn counts(&self, line: &[u8]) -> bool {
-        let Some(only) = &self.only else { return true };
-        let text = match self.stamped {
+        let Some(only) = &self.line_prefix else { return true };
+        let text = match self.has_timestamps {
             true => line.splitn(2, |byte| *byte == b' ').nth(1).unwrap_or_default(),
             false => line,
         };
@@ -243,7 +245,7 @@ impl Lines {
 }
 
 /// Parses `NAME` or `KIND/NAME`; `otherwise` is the error for another kind.
-fn name_of(text: &str, kind: Kind, otherwise: &str) -> Result<String, CliError> {
+fn parse_name(text: &str, kind: Kind, otherwise: &str) -> Result<String, CliError> {
     if !text.contains('/') {
         return Ok(text.to_owned());
     }
@@ -261,7 +263,12 @@ mod tests {
     // Seen red with the rest of a chunk written immediately.
     #[test]
     fn lines_of_several_pods_are_whole_whatever_the_chunks_are() {
-        let mut lines = Lines { prefix: "[a] ".to_owned(), only: None, stamped: false, rest: Vec::new() };
+        let mut lines = LineBuffer {
+            prefix: "[a] ".to_owned(),
+            line_prefix: None,
+            has_timestamps: false,
+            rest: Vec::new(),
+        };
         let mut reported = Vec::new();
         for chunk in ["on", "e\ntwo", "\n", "\nthr", "ee"] {
             reported.push(String::from_utf8(lines.take(chunk.as_bytes())).unwrap());
@@ -276,7 +283,12 @@ mod tests {
     fn lines_of_one_call_are_chosen_also_behind_their_time() {
         let chosen = |stamped, text: &str| {
             let only = Some("[a1] ".to_owned());
-            let mut lines = Lines { prefix: "[p] ".to_owned(), only, stamped, rest: Vec::new() };
+            let mut lines = LineBuffer {
+                prefix: "[p] ".to_owned(),
+                line_prefix: only,
+                has_timestamps: stamped,
+                rest: Vec::new(),
+            };
             String::from_utf8([lines.take(text.as_bytes()), lines.end()].concat()).unwrap()
         };
         assert_eq!(

@@ -9,7 +9,7 @@ use schema::kinds::Kind;
 use schema::quantity::Memory;
 use schema::records::{JobReport, ResultFile};
 
-use super::name_of;
+use super::parse_name;
 use crate::args::ResultsArgs;
 use crate::cli::client::Client;
 use crate::cli::error::CliError;
@@ -18,7 +18,7 @@ use crate::view::{JobDetail, root_cause};
 
 pub(in crate::cli) async fn run(args: &ResultsArgs) -> Result<(), CliError> {
     let client = Client::new(&args.server.server)?;
-    let name = name_of(&args.job, Kind::Job, "only jobs have results; write job/NAME")?;
+    let name = parse_name(&args.job, Kind::Job, "only jobs have results; write job/NAME")?;
     let path = ["jobs", args.namespace.as_str(), name.as_str()];
     let detail: JobDetail = client.get(&path, &[]).await?;
     if let Some(left) = detail.report.as_ref().and_then(unfetched) {

@@ -6,7 +6,7 @@ use std::path::Path;
 use std::process::ExitCode;
 use std::sync::Arc;
 
-use schema::snapshot::Versioned;
+use schema::snapshot::VersionedValue;
 use serde::Deserialize;
 
 use crate::args::{FindCommentArgs, PlanArgs, PlanFormat};
@@ -14,9 +14,9 @@ use crate::cli::client::Client;
 use crate::cli::error::CliError;
 use crate::cli::print::output::{Screen, write_out};
 use crate::gitops::apply::record::is_whole;
-use crate::gitops::offline::{Live, Request, compare};
-use crate::gitops::plan::HeldOf;
-use crate::gitops::review::{MARKER, Review, Room, markdown, no_review, text};
+use crate::gitops::offline::{LiveState, Request, compare};
+use crate::gitops::plan::PruneBaseline;
+use crate::gitops::review::{MARKER, NodeRoom, Review, markdown, no_review, text};
 use crate::simulate::placements::Placements;
 use crate::view::{List, NodeView, RevisionView, SourceView, StoredObject};
 
@@ -28,7 +28,7 @@ const COMMENTS_BYTES_MAX: u64 = 32 * 1024 * 1024;
 pub(in crate::cli) async fn run(args: &PlanArgs) -> Result<ExitCode, CliError> {
     let client = args.server.as_deref().map(Client::new).transpose()?;
     let now = match &client {
-        Some(client) => Some(live(client, args.source.as_deref()).await?),
+        Some(client) => Some(load_live_state(client, args.source.as_deref()).await?),
         None => None,
     };
     let (status, live) = now.unzip();
@@ -56,7 +56,7 @@ pub(in crate::cli) async fn run(args: &PlanArgs) -> Result<ExitCode, CliError> {
         }
     };
     if let Some(client) = client.filter(|_| !review.is_empty()) {
-        place(&client, &mut review).await;
+        add_placements(&client, &mut review).await;
     }
     write_out(&printed(&review, args.output)?)?;
     Ok(match (review.has_errors(), review.is_empty()) {
@@ -67,7 +67,7 @@ pub(in crate::cli) async fn run(args: &PlanArgs) -> Result<ExitCode, CliError> {
 }
 
 /// Adds the predicted nodes of new pods. The plan is valid without them.
-async fn place(client: &Client, review: &mut Review) {
+async fn add_placements(client: &Client, review: &mut Review) {
     match client.post_json::<_, Placements>(&["placements"], &review.objects).await {
         Ok(Placements { items, complete }) => {
             review.placements = items;
@@ -81,7 +81,7 @@ async fn place(client: &Client, review: &mut Review) {
 
 fn printed(review: &Review, format: PlanFormat) -> Result<String, CliError> {
     Ok(match format {
-        PlanFormat::Text => text(review, Screen::stdout().colour),
+        PlanFormat::Text => text(review, Screen::stdout().color),
         PlanFormat::Markdown => markdown(review),
         PlanFormat::Json => review.json().map_err(|error| CliError::Write(error.into()))?,
         PlanFormat::Comment => comment(&markdown(review)),
@@ -148,9 +148,9 @@ fn account_of(text: &str) -> Result<String, CliError> {
     Ok(name.to_owned())
 }
 
-async fn live(client: &Client, source: Option<&str>) -> Result<(SourceView, Live), CliError> {
+async fn load_live_state(client: &Client, source: Option<&str>) -> Result<(SourceView, LiveState), CliError> {
     let List { items: sources } = client.get::<List<SourceView>>(&["sources"], &[]).await?;
-    let status = chosen(sources, source)?;
+    let status = choose_source(sources, source)?;
     let name = status.status.name.clone();
     let List { items: objects } = client.get::<List<StoredObject>>(&["objects"], &[]).await?;
     let List { items: nodes } = client.get::<List<NodeView>>(&["nodes"], &[]).await?;
@@ -160,19 +160,19 @@ async fn live(client: &Client, source: Option<&str>) -> Result<(SourceView, Live
         objects.iter().filter_map(|stored| Some((stored.object.reference(), stored.pods?))).collect();
     let stored = objects.into_iter().map(|stored| {
         let StoredObject { object: value, create_revision, mod_revision, .. } = stored;
-        (value.reference(), Arc::new(Versioned { value, create_revision, mod_revision }))
+        (value.reference(), Arc::new(VersionedValue { value, create_revision, mod_revision }))
     });
     let ready = nodes.into_iter().filter(|node| node.is_ready);
     let held = status.status.held_prune.as_ref();
-    let live = Live {
+    let live = LiveState {
         objects: stored.collect(),
         running,
         applied: status.status.applied_commit.clone(),
         base: history.iter().find(|r| r.revision.counts.held == 0).map(|r| r.revision.commit.clone()),
         whole: history.into_iter().find(|r| is_whole(&r.revision)).map(|r| r.revision.commit),
-        held: held.map(|held| HeldOf { owned: held.owned, since: held.since }),
+        held: held.map(|held| PruneBaseline { owned: held.owned, since: held.since }),
         nodes: ready
-            .map(|node| Room {
+            .map(|node| NodeRoom {
                 name: node.name,
                 labels: node.labels,
                 cpu: node.cpu,
@@ -185,7 +185,7 @@ async fn live(client: &Client, source: Option<&str>) -> Result<(SourceView, Live
 }
 
 /// The source of this name, or the only one.
-fn chosen(sources: Vec<SourceView>, name: Option<&str>) -> Result<SourceView, CliError> {
+fn choose_source(sources: Vec<SourceView>, name: Option<&str>) -> Result<SourceView, CliError> {
     let names: Vec<String> = sources.iter().map(|source| source.status.name.clone()).collect();
     let names = names.join(", ");
     let mut found = sources.into_iter().filter(|source| name.is_none_or(|name| source.status.name == name));

@@ -12,11 +12,11 @@ use schema::violation::Severity;
 
 use crate::args::{BareKind, ExplainArgs, ReportFormat, SchemaArgs, ValidateArgs};
 use crate::cli::error::CliError;
-use crate::cli::print::output::{Screen, complain, note, write_out};
+use crate::cli::print::output::{Screen, note, print_error, write_out};
 use crate::diagnostics::excerpt::{Lines, Style};
 use crate::diagnostics::inspect::{Inspection, inspect_definitions};
 use crate::diagnostics::json::JsonReport;
-use crate::diagnostics::report::is_more;
+use crate::diagnostics::report::is_truncation_note;
 use crate::diagnostics::{excerpt, inspect, json, visible};
 use crate::simulate::workflow::cases;
 
@@ -29,7 +29,7 @@ pub(in crate::cli) fn run(args: &ValidateArgs) -> ExitCode {
     let inspection = match inspected {
         Ok(inspection) => inspection,
         Err(error) => {
-            complain(&format!("{error}; see 'minik8s validate --help'"));
+            print_error(&format!("{error}; see 'minik8s validate --help'"));
             return ExitCode::from(2);
         }
     };
@@ -54,7 +54,7 @@ pub(in crate::cli) fn run(args: &ValidateArgs) -> ExitCode {
     };
     match written.and_then(|()| out.flush()) {
         Err(error) if error.kind() != io::ErrorKind::BrokenPipe => {
-            complain(&format!("cannot write the output: {error}"));
+            print_error(&format!("cannot write the output: {error}"));
             return ExitCode::FAILURE;
         }
         _ => {}
@@ -66,7 +66,7 @@ pub(in crate::cli) fn run(args: &ValidateArgs) -> ExitCode {
 
 fn write_text(out: &mut impl Write, inspection: &Inspection) -> io::Result<()> {
     let screen = Screen::stdout();
-    let mut style = Style { colour: screen.colour, ..Style::default() };
+    let mut style = Style { colour: screen.color, ..Style::default() };
     style.width = screen.width.map_or(style.width, usize::from);
     let mut after_note = false;
     for of_file in inspection.report.violations.chunk_by(|one, next| one.file == next.file) {
@@ -74,7 +74,8 @@ fn write_text(out: &mut impl Write, inspection: &Inspection) -> io::Result<()> {
         let source =
             if has_lines { inspection.text(&of_file[0].file).unwrap_or_default() } else { String::new() };
         let lines = Lines::of(&source);
-        let (more, shown): (Vec<_>, Vec<_>) = of_file.iter().partition(|violation| is_more(violation));
+        let (more, shown): (Vec<_>, Vec<_>) =
+            of_file.iter().partition(|violation| is_truncation_note(violation));
         for violation in shown.into_iter().chain(more) {
             // Notes may be numerous and report no problem: one line each is enough.
             if violation.severity == Severity::Note {
@@ -122,8 +123,8 @@ pub(in crate::cli) fn schema(args: &SchemaArgs) -> Result<(), CliError> {
         return write_out(&lines.concat());
     }
     let schema = match &args.kind {
-        Some(word) => json_schema::of(explain::kind_named(word).map_err(|error| unknown(&error))?),
-        None => json_schema::any(),
+        Some(word) => json_schema::for_kind(explain::kind_named(word).map_err(|error| unknown(&error))?),
+        None => json_schema::for_any_kind(),
     };
     write_out(&json_schema::text(&schema))
 }

@@ -21,7 +21,7 @@ const CUT_MIN: usize = 12;
 pub(in crate::cli) struct Screen {
     /// Width of the terminal; `None` if lines may have any length.
     pub(in crate::cli) width: Option<u16>,
-    pub(in crate::cli) colour: bool,
+    pub(in crate::cli) color: bool,
 }
 
 impl Screen {
@@ -31,18 +31,18 @@ impl Screen {
         let no_colour = std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty())
             || std::env::var_os("TERM").is_some_and(|term| term == "dumb");
         let width = if terminal { comfy_table::Table::new().width() } else { None };
-        Self { width, colour: terminal && !no_colour }
+        Self { width, color: terminal && !no_colour }
     }
 
     /// Colors a status word.
     pub(in crate::cli) fn paint(self, word: &str) -> String {
-        let code = match colour_of(word) {
+        let code = match status_color(word) {
             Some(Color::Green) => "32",
             Some(Color::Yellow) => "33",
             Some(Color::Red) => "31",
             _ => return word.to_owned(),
         };
-        if self.colour { format!("\u{1b}[{code}m{word}\u{1b}[0m") } else { word.to_owned() }
+        if self.color { format!("\u{1b}[{code}m{word}\u{1b}[0m") } else { word.to_owned() }
     }
 }
 
@@ -61,7 +61,7 @@ pub(in crate::cli) const fn cuttable(header: &'static str) -> Column {
     Column { header, cuttable: true }
 }
 
-pub(crate) trait Listed: Serialize {
+pub(crate) trait TableItem: Serialize {
     /// `kind/name`.
     fn id(&self) -> String;
     fn is_named(&self, name: &str) -> bool {
@@ -73,14 +73,14 @@ pub(crate) trait Listed: Serialize {
 
 /// A row of a table: the columns selected by the shape.
 pub(crate) struct Row {
-    pub(in crate::cli) shape: Shape,
+    pub(in crate::cli) shape: TableOptions,
     cells: Vec<(Column, String)>,
     /// Last column, shown if at least one row has a remark.
     remark: (Column, String),
 }
 
 impl Row {
-    fn new(shape: Shape) -> Self {
+    fn new(shape: TableOptions) -> Self {
         Self { shape, cells: Vec::new(), remark: (cuttable(""), String::new()) }
     }
 
@@ -120,7 +120,7 @@ impl Row {
 }
 
 #[derive(Debug, Clone, Copy, Default)]
-pub(crate) struct Shape {
+pub(crate) struct TableOptions {
     pub(in crate::cli) wide: bool,
     /// Set if the rows belong to several namespaces.
     pub(in crate::cli) namespaces: bool,
@@ -132,9 +132,9 @@ pub(crate) struct Shape {
 }
 
 /// Formats a list as a table. Omits the header if `layout` continues a table.
-pub(in crate::cli) fn table<T: Listed>(
+pub(in crate::cli) fn table<T: TableItem>(
     items: &[&T],
-    shape: Shape,
+    shape: TableOptions,
     screen: Screen,
     layout: &mut Layout,
 ) -> String {
@@ -151,7 +151,7 @@ pub(in crate::cli) fn table<T: Listed>(
     let Some(first) = rows.first() else { return String::new() };
     let columns: Vec<Column> = first.cells.iter().map(|(column, _)| *column).collect();
     let texts = rows.into_iter().map(|row| row.cells.into_iter().map(|(_, text)| text).collect());
-    plain(&columns, &texts.collect::<Vec<_>>(), screen, layout)
+    format_rows(&columns, &texts.collect::<Vec<_>>(), screen, layout)
 }
 
 /// State that a continued table keeps.
@@ -164,7 +164,7 @@ pub(in crate::cli) struct Layout {
 }
 
 /// Formats rows under upper-case headers, without borders.
-pub(in crate::cli) fn plain(
+pub(in crate::cli) fn format_rows(
     columns: &[Column],
     rows: &[Vec<String>],
     screen: Screen,
@@ -177,7 +177,7 @@ pub(in crate::cli) fn plain(
         .load_style(comfy_table::presets::NOTHING)
         .set_content_arrangement(ContentArrangement::Disabled)
         .force_no_tty();
-    if screen.colour {
+    if screen.color {
         table.enforce_styling();
     }
     if !goes_on && !layout.bare {
@@ -238,13 +238,13 @@ fn cell(text: &str, width: usize) -> Cell {
     if text.chars().count() > width {
         text = text.chars().take(width.saturating_sub(1)).chain(['…']).collect();
     }
-    let colour = colour_of(&text);
+    let colour = status_color(&text);
     let cell = Cell::new_owned(text);
     colour.into_iter().fold(cell, Cell::fg)
 }
 
 /// Color of a status word: green for good, yellow for in progress, red for bad.
-fn colour_of(word: &str) -> Option<Color> {
+fn status_color(word: &str) -> Option<Color> {
     // `Ready,SchedulingDisabled` has the color of its first word.
     Some(match word.split(',').next().unwrap_or_default() {
         "Running" | "Ready" | "Synced" | "Completed" | "Applied" | "Good" => Color::Green,
@@ -257,10 +257,10 @@ fn colour_of(word: &str) -> Option<Color> {
 }
 
 /// Prints a list in the given format.
-pub(in crate::cli) fn print_list<T: Listed>(
+pub(in crate::cli) fn print_list<T: TableItem>(
     items: &[T],
     format: Format,
-    shape: Shape,
+    shape: TableOptions,
 ) -> Result<(), CliError> {
     let all: Vec<&T> = items.iter().collect();
     match format {
@@ -274,7 +274,7 @@ pub(in crate::cli) fn print_list<T: Listed>(
 }
 
 /// `kind/name`, one per line.
-pub(in crate::cli) fn names<T: Listed>(items: &[&T]) -> String {
+pub(in crate::cli) fn names<T: TableItem>(items: &[&T]) -> String {
     items.iter().map(|item| item.id() + "\n").collect()
 }
 
@@ -306,12 +306,12 @@ pub(in crate::cli) fn note(text: &str) {
 }
 
 /// Prints each line of the message as an error line to stderr.
-pub(in crate::cli) fn complain_each(message: &str) {
-    message.lines().for_each(complain);
+pub(in crate::cli) fn print_errors(message: &str) {
+    message.lines().for_each(print_error);
 }
 
 /// Prints the message as one error line to stderr.
-pub(in crate::cli) fn complain(message: &str) {
+pub(in crate::cli) fn print_error(message: &str) {
     let line = message.split('\n').map(str::trim).filter(|l| !l.is_empty()).collect::<Vec<_>>().join(" ");
     note(&format!("minik8s: {line}"));
 }

@@ -4,7 +4,7 @@ use schema::kinds::Kind;
 use schema::kinds::pod::HostPortStatus;
 use schema::records::{ChangeCounts, PlanRecord};
 
-use super::output::{Listed, Row};
+use super::output::{Row, TableItem};
 use crate::view::{
     AutoscalerView, EndpointsView, EventView, FunctionView, JobView, NodeView, ObjectView, PodView,
     RequestView, RevisionView, RouteView, RunView, ServiceView, SourceView, TriggerView, WorkflowView,
@@ -38,7 +38,7 @@ pub(in crate::cli) fn host_ports(ports: &[HostPortStatus]) -> Vec<String> {
     ports.iter().map(one).collect()
 }
 
-impl Listed for PodView {
+impl TableItem for PodView {
     fn id(&self) -> String {
         format!("pod/{}", self.name)
     }
@@ -59,7 +59,7 @@ impl Listed for PodView {
     }
 }
 
-impl Listed for NodeView {
+impl TableItem for NodeView {
     fn id(&self) -> String {
         format!("node/{}", self.name)
     }
@@ -84,7 +84,7 @@ impl Listed for NodeView {
     }
 }
 
-impl Listed for ServiceView {
+impl TableItem for ServiceView {
     fn id(&self) -> String {
         format!("service/{}", self.name)
     }
@@ -106,7 +106,7 @@ impl Listed for ServiceView {
     }
 }
 
-impl Listed for EndpointsView {
+impl TableItem for EndpointsView {
     fn id(&self) -> String {
         format!("endpoints/{}", self.name)
     }
@@ -124,7 +124,7 @@ impl Listed for EndpointsView {
     }
 }
 
-impl Listed for RouteView {
+impl TableItem for RouteView {
     fn id(&self) -> String {
         format!("dns/{}", self.name)
     }
@@ -140,7 +140,7 @@ impl Listed for RouteView {
     }
 }
 
-impl Listed for AutoscalerView {
+impl TableItem for AutoscalerView {
     fn id(&self) -> String {
         format!("horizontalpodautoscaler/{}", self.name)
     }
@@ -160,7 +160,7 @@ impl Listed for AutoscalerView {
     }
 }
 
-impl Listed for FunctionView {
+impl TableItem for FunctionView {
     fn id(&self) -> String {
         format!("function/{}", self.name)
     }
@@ -179,7 +179,7 @@ impl Listed for FunctionView {
     }
 }
 
-impl Listed for WorkflowView {
+impl TableItem for WorkflowView {
     fn id(&self) -> String {
         format!("workflow/{}", self.name)
     }
@@ -199,7 +199,7 @@ impl Listed for WorkflowView {
     }
 }
 
-impl Listed for RunView {
+impl TableItem for RunView {
     fn id(&self) -> String {
         format!("run/{}/{}", self.workflow, self.id)
     }
@@ -226,7 +226,7 @@ impl Listed for RunView {
     }
 }
 
-impl Listed for JobView {
+impl TableItem for JobView {
     fn id(&self) -> String {
         format!("job/{}", self.name)
     }
@@ -245,7 +245,7 @@ impl Listed for JobView {
     }
 }
 
-impl Listed for TriggerView {
+impl TableItem for TriggerView {
     fn id(&self) -> String {
         format!("trigger/{}/{}", self.object, self.name)
     }
@@ -274,7 +274,7 @@ impl Listed for TriggerView {
     }
 }
 
-impl Listed for ObjectView {
+impl TableItem for ObjectView {
     fn id(&self) -> String {
         format!("{}/{}", self.kind.as_str().to_lowercase(), self.name)
     }
@@ -302,7 +302,7 @@ impl Listed for ObjectView {
 
 /// Row of a workload, with the columns that kubectl shows for a Deployment.
 fn workload(object: &ObjectView, row: Row) -> Row {
-    let WorkloadView { status, .. } = WorkloadView::of(&object.status);
+    let WorkloadView { status, .. } = WorkloadView::from_status(&object.status);
     row.namespace(&object.namespace)
         .col("NAME", &object.name)
         .col("READY", format!("{}/{}", status.ready_replicas, status.desired_replicas))
@@ -318,7 +318,7 @@ fn workload(object: &ObjectView, row: Row) -> Row {
 
 /// Row of a DaemonSet, with the columns of kubectl and its health.
 fn daemon_set(object: &ObjectView, row: Row) -> Row {
-    let WorkloadView { status, node_selector, .. } = WorkloadView::of(&object.status);
+    let WorkloadView { status, node_selector, .. } = WorkloadView::from_status(&object.status);
     let labels: Vec<String> = node_selector.iter().map(|(key, value)| format!("{key}={value}")).collect();
     row.namespace(&object.namespace)
         .col("NAME", &object.name)
@@ -336,7 +336,7 @@ fn daemon_set(object: &ObjectView, row: Row) -> Row {
         .remark("NOTE", &object.note)
 }
 
-impl Listed for SourceView {
+impl TableItem for SourceView {
     fn id(&self) -> String {
         format!("source/{}", self.status.name)
     }
@@ -357,7 +357,7 @@ impl Listed for SourceView {
     }
 }
 
-impl Listed for RevisionView {
+impl TableItem for RevisionView {
     fn id(&self) -> String {
         format!("revision/{}/{}", self.revision.source, self.revision.sequence)
     }
@@ -401,7 +401,7 @@ fn changes(counts: &ChangeCounts) -> String {
     if back > 0 { format!("{text} !{back}") } else { text }
 }
 
-impl Listed for RequestView {
+impl TableItem for RequestView {
     fn id(&self) -> String {
         format!("request/{}", self.request.id)
     }
@@ -426,7 +426,7 @@ impl Listed for RequestView {
     }
 }
 
-impl Listed for EventView {
+impl TableItem for EventView {
     fn id(&self) -> String {
         format!("{}/{}", self.event.object_kind.to_lowercase(), self.event.name)
     }

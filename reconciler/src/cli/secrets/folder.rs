@@ -20,7 +20,7 @@ const OWN_IDENTITY: &str = ".config/minik8s/age-identity.txt";
 
 /// A listed recipient: a node or a person that can decrypt the cluster's identity, or a reconciler, which can't.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Listed {
+pub(super) struct ListedRecipient {
     pub(super) name: String,
     pub(super) recipient: String,
     pub(super) is_reconciler: bool,
@@ -30,7 +30,7 @@ pub(super) struct Listed {
 /// identity to them.
 const RECONCILER: &str = "reconciler ";
 
-impl Listed {
+impl ListedRecipient {
     fn reconciler(comment: &str) -> Option<Self> {
         let (name, recipient) = comment.strip_prefix(RECONCILER)?.rsplit_once(':')?;
         let recipient = crypt::recipient(recipient).ok()?.to_string();
@@ -48,13 +48,13 @@ impl Listed {
 }
 
 /// The folder, and the file of the identity that opens it.
-pub(super) struct Folder {
+pub(super) struct SecretsFolder {
     pub(super) root: PathBuf,
     own: PathBuf,
 }
 
-impl Folder {
-    pub(super) fn of(args: &SecretsArgs) -> anyhow::Result<Self> {
+impl SecretsFolder {
+    pub(super) fn from_args(args: &SecretsArgs) -> anyhow::Result<Self> {
         let own = match &args.identity {
             Some(path) => path.clone(),
             None => {
@@ -101,7 +101,7 @@ impl Folder {
     }
 
     /// Reads `recipients.txt`: one recipient per line, named by the comment above it.
-    pub(super) fn listed(&self) -> anyhow::Result<Vec<Listed>> {
+    pub(super) fn listed(&self) -> anyhow::Result<Vec<ListedRecipient>> {
         let path = self.root.join(RECIPIENTS_FILE);
         let text = match fs::read_to_string(&path) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
@@ -111,7 +111,7 @@ impl Folder {
         for (index, line) in text.lines().map(str::trim).enumerate().filter(|(_, line)| !line.is_empty()) {
             let here = || format!("{}, line {}", path.display(), index + 1);
             if let Some(text) = line.strip_prefix('#') {
-                if let Some(reconciler) = Listed::reconciler(text.trim()) {
+                if let Some(reconciler) = ListedRecipient::reconciler(text.trim()) {
                     listed.push(reconciler);
                     continue;
                 }
@@ -126,13 +126,13 @@ impl Folder {
             }
             let recipient = crypt::recipient(line).with_context(here)?.to_string();
             let name = std::mem::take(&mut comment);
-            listed.push(Listed { name, recipient, is_reconciler: false });
+            listed.push(ListedRecipient { name, recipient, is_reconciler: false });
         }
         Ok(listed)
     }
 
-    pub(super) fn list(&self, listed: &[Listed]) -> anyhow::Result<()> {
-        let text: String = listed.iter().map(Listed::line).collect();
+    pub(super) fn list(&self, listed: &[ListedRecipient]) -> anyhow::Result<()> {
+        let text: String = listed.iter().map(ListedRecipient::line).collect();
         write(&self.root.join(RECIPIENTS_FILE), text.as_bytes(), 0o644)
     }
 
@@ -145,7 +145,11 @@ impl Folder {
     }
 
     /// Encrypts the cluster's identities, the current one first, to every listed recipient except reconcilers.
-    pub(super) fn write_cluster(&self, identities: &[Identity], listed: &[Listed]) -> anyhow::Result<()> {
+    pub(super) fn write_cluster(
+        &self,
+        identities: &[Identity],
+        listed: &[ListedRecipient],
+    ) -> anyhow::Result<()> {
         let to = listed.iter().filter(|one| !one.is_reconciler);
         let to: Vec<Recipient> = to.map(|one| crypt::recipient(&one.recipient)).collect::<Result<_, _>>()?;
         let plain =

@@ -11,14 +11,14 @@ use schema::content_refs::{is_ciphertext, is_sops};
 use schema::secrets::format;
 use schema::secrets::format::ANY;
 
-use super::folder::{Folder, Listed, keys_file};
+use super::folder::{ListedRecipient, SecretsFolder, keys_file};
 use crate::cli::client::Client;
 use crate::cli::print::output::write_out;
 use crate::crypt;
 use crate::view::{List, NodeView};
 
 /// Recipients that a node reports.
-pub(super) struct Reported {
+pub(super) struct NodeRecipients {
     pub(super) name: String,
     /// Recipient of the node's own identity; `None` if it has none.
     pub(super) recipient: Option<String>,
@@ -27,15 +27,15 @@ pub(super) struct Reported {
 }
 
 /// Exit code: 0 without problems.
-pub(super) async fn run(folder: &Folder, server: Option<&str>) -> anyhow::Result<ExitCode> {
-    let Checked { mut problems, notes, secrets } = of_files(folder)?;
+pub(super) async fn run(folder: &SecretsFolder, server: Option<&str>) -> anyhow::Result<ExitCode> {
+    let FileCheck { mut problems, notes, secrets } = check_files(folder)?;
     let listed = folder.listed()?;
     let mut said = format!("{} secrets, {} recipients", secrets, listed.len());
     if let Some(server) = server {
         let List { items: nodes } = Client::new(server)?.get::<List<NodeView>>(&["nodes"], &[]).await?;
-        let nodes: Vec<Reported> = nodes
+        let nodes: Vec<NodeRecipients> = nodes
             .into_iter()
-            .map(|node| Reported {
+            .map(|node| NodeRecipients {
                 name: node.name,
                 recipient: node.age_recipient,
                 cluster: node.cluster_recipient,
@@ -43,7 +43,7 @@ pub(super) async fn run(folder: &Folder, server: Option<&str>) -> anyhow::Result
             .collect();
         let _ = write!(said, ", {} nodes", nodes.len());
         let cluster = folder.cluster().ok().map(|cluster| cluster.to_string());
-        problems.extend(of_nodes(&listed, cluster.as_deref(), &nodes));
+        problems.extend(node_problems(&listed, cluster.as_deref(), &nodes));
     }
     let lines: String = notes.iter().chain(&problems).map(|line| format!("{line}\n")).collect();
     if problems.is_empty() {
@@ -55,9 +55,13 @@ pub(super) async fn run(folder: &Folder, server: Option<&str>) -> anyhow::Result
 }
 
 /// Problems of nodes that can't read secrets encrypted to the cluster. Pure.
-pub(super) fn of_nodes(listed: &[Listed], cluster: Option<&str>, nodes: &[Reported]) -> Vec<String> {
+pub(super) fn node_problems(
+    listed: &[ListedRecipient],
+    cluster: Option<&str>,
+    nodes: &[NodeRecipients],
+) -> Vec<String> {
     let mut problems = Vec::new();
-    for Reported { name, recipient, cluster: has } in nodes {
+    for NodeRecipients { name, recipient, cluster: has } in nodes {
         let Some(recipient) = recipient else {
             problems.push(format!("node {name} has no identity and can read no secret; see its agent's log"));
             continue;
@@ -86,7 +90,7 @@ pub(super) fn of_nodes(listed: &[Listed], cluster: Option<&str>, nodes: &[Report
 
 /// Result of checking the files.
 #[derive(Debug, Default)]
-pub(super) struct Checked {
+pub(super) struct FileCheck {
     pub(super) problems: Vec<String>,
     /// Notes on secrets that can't be checked.
     pub(super) notes: Vec<String>,
@@ -94,10 +98,10 @@ pub(super) struct Checked {
 }
 
 /// Checks the files of the folder.
-pub(super) fn of_files(folder: &Folder) -> anyhow::Result<Checked> {
+pub(super) fn check_files(folder: &SecretsFolder) -> anyhow::Result<FileCheck> {
     let (mut problems, mut notes) = (Vec::new(), Vec::new());
     let listed = folder.listed()?;
-    let identities = of_identity(folder, &listed, &mut problems)?;
+    let identities = check_identity(folder, &listed, &mut problems)?;
     let secrets = folder.secrets()?;
     for (namespace, name, path) in &secrets {
         let shown = path.display();
@@ -156,13 +160,13 @@ pub(super) fn of_files(folder: &Folder) -> anyhow::Result<Checked> {
             }
         }
     }
-    Ok(Checked { problems, notes, secrets: secrets.len() })
+    Ok(FileCheck { problems, notes, secrets: secrets.len() })
 }
 
 /// Checks the cluster's identity; returns the identities that decrypt secrets, if this person can decrypt them.
-fn of_identity(
-    folder: &Folder,
-    listed: &[Listed],
+fn check_identity(
+    folder: &SecretsFolder,
+    listed: &[ListedRecipient],
     problems: &mut Vec<String>,
 ) -> anyhow::Result<Option<Vec<Identity>>> {
     let path = folder.identity_file();

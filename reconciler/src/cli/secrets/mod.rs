@@ -20,11 +20,11 @@ mod seal;
 #[cfg(test)]
 mod tests;
 
-use folder::{Folder, Listed};
+use folder::{ListedRecipient, SecretsFolder};
 
 /// Runs a subcommand of `secrets`.
 pub(super) async fn run(args: &SecretsArgs) -> anyhow::Result<ExitCode> {
-    let folder = Folder::of(args)?;
+    let folder = SecretsFolder::from_args(args)?;
     let said = match &args.command {
         SecretsCommand::Init { nodes } => init(&folder, nodes)?,
         SecretsCommand::Seal(args) => seal::seal(&folder, args)?,
@@ -37,7 +37,7 @@ pub(super) async fn run(args: &SecretsArgs) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-fn init(folder: &Folder, nodes: &[String]) -> anyhow::Result<String> {
+fn init(folder: &SecretsFolder, nodes: &[String]) -> anyhow::Result<String> {
     if folder.identity_file().exists() {
         bail!(
             "{} is there already; 'minik8s secrets recipients add' lets another node read it, 'rotate' makes a new one",
@@ -61,7 +61,7 @@ fn init(folder: &Folder, nodes: &[String]) -> anyhow::Result<String> {
     if !listed.iter().any(|one| one.recipient == own.to_string()) {
         let name = std::env::var("USER").unwrap_or_else(|_| "me".to_owned());
         let (name, recipient) = (format!("operator {name}"), own.to_string());
-        listed.push(Listed { name, recipient, is_reconciler: false });
+        listed.push(ListedRecipient { name, recipient, is_reconciler: false });
     }
     let cluster = Identity::generate();
     folder.list(&listed)?;
@@ -76,11 +76,16 @@ fn init(folder: &Folder, nodes: &[String]) -> anyhow::Result<String> {
     Ok(said)
 }
 
-fn names(listed: &[Listed]) -> String {
+fn names(listed: &[ListedRecipient]) -> String {
     listed.iter().map(|one| one.name.as_str()).collect::<Vec<_>>().join(", ")
 }
 
-fn add(listed: &mut Vec<Listed>, name: &str, recipient: &str, is_reconciler: bool) -> anyhow::Result<()> {
+fn add(
+    listed: &mut Vec<ListedRecipient>,
+    name: &str,
+    recipient: &str,
+    is_reconciler: bool,
+) -> anyhow::Result<()> {
     let recipient = crypt::recipient(recipient)?.to_string();
     if name.trim().is_empty() || name.contains(['\n', '#', ':']) || name == seal::CLUSTER {
         bail!("{name:?} can't name a recipient");
@@ -93,15 +98,15 @@ fn add(listed: &mut Vec<Listed>, name: &str, recipient: &str, is_reconciler: boo
             "{name} is on the list already; 'minik8s secrets recipients remove {name}' takes its old recipient off it"
         );
     }
-    listed.push(Listed { name: name.to_owned(), recipient, is_reconciler });
+    listed.push(ListedRecipient { name: name.to_owned(), recipient, is_reconciler });
     Ok(())
 }
 
-fn recipients(folder: &Folder, change: Option<&RecipientsChange>) -> anyhow::Result<String> {
+fn recipients(folder: &SecretsFolder, change: Option<&RecipientsChange>) -> anyhow::Result<String> {
     let mut listed = folder.listed()?;
     let said = match change {
         None => {
-            let kind = |one: &Listed| if one.is_reconciler { "reconciler " } else { "" };
+            let kind = |one: &ListedRecipient| if one.is_reconciler { "reconciler " } else { "" };
             let lines = listed.iter().map(|one| format!("{}  {}{}\n", one.recipient, kind(one), one.name));
             return Ok(lines.collect());
         }
@@ -114,8 +119,9 @@ fn recipients(folder: &Folder, change: Option<&RecipientsChange>) -> anyhow::Res
         }
         Some(RecipientsChange::Add { name, recipient, reconciler: false }) => {
             // A recipient already listed, by hand or by a merge, only needs the identity to be encrypted to it.
-            let is_same =
-                |one: &Listed| one.name == *name && one.recipient == *recipient && !one.is_reconciler;
+            let is_same = |one: &ListedRecipient| {
+                one.name == *name && one.recipient == *recipient && !one.is_reconciler
+            };
             if !listed.iter().any(is_same) {
                 add(&mut listed, name, recipient, false)?;
             }
@@ -145,7 +151,7 @@ fn recipients(folder: &Folder, change: Option<&RecipientsChange>) -> anyhow::Res
     Ok(said)
 }
 
-fn rotate(folder: &Folder) -> anyhow::Result<String> {
+fn rotate(folder: &SecretsFolder) -> anyhow::Result<String> {
     let listed = folder.listed()?;
     let former = folder.cluster_identities()?;
     let (newest, _) = former.split_first().context("there is no identity")?;

@@ -12,20 +12,20 @@ use schema::secrets::format::{ANY, Format, Header};
 use tokio::process::Command;
 use tokio::signal::unix::{SignalKind, signal};
 
-use super::folder::Folder;
-use crate::args::{SealArgs, SecretFormat, WhichSecret};
+use super::folder::SecretsFolder;
+use crate::args::{SealArgs, SecretFormat, SecretSelector};
 use crate::crypt;
 
 /// Name of the cluster's recipient in `--to`.
 pub(super) const CLUSTER: &str = "cluster";
 
-impl WhichSecret {
+impl SecretSelector {
     pub(super) fn namespace(&self) -> Option<&str> {
         (!self.shared).then_some(self.namespace.as_str())
     }
 
     /// Recipients of the secret.
-    fn recipients(&self, folder: &Folder) -> anyhow::Result<Vec<Recipient>> {
+    fn recipients(&self, folder: &SecretsFolder) -> anyhow::Result<Vec<Recipient>> {
         let listed = folder.listed()?;
         if self.to.is_empty() && self.namespace() == Some(SOURCES_NAMESPACE) {
             let reconcilers = listed.iter().filter(|one| one.is_reconciler);
@@ -52,10 +52,10 @@ impl WhichSecret {
     }
 }
 
-pub(super) fn seal(folder: &Folder, args: &SealArgs) -> anyhow::Result<String> {
+pub(super) fn seal(folder: &SecretsFolder, args: &SealArgs) -> anyhow::Result<String> {
     let which = &args.which;
     let path = folder.secret(which.namespace(), &which.name)?;
-    let there = if args.from.is_some() { replaced(folder, which, &path)? } else { None };
+    let there = if args.from.is_some() { replaced_plaintext(folder, which, &path)? } else { None };
     let plain = match &args.from {
         None => {
             let (plain, to_cluster) = folder.open(&path)?;
@@ -97,7 +97,7 @@ pub(super) fn seal(folder: &Folder, args: &SealArgs) -> anyhow::Result<String> {
         source: args.source.clone().or(source),
         format,
     };
-    put(folder, which, &header, values)
+    write_sealed(folder, which, &header, values)
 }
 
 /// Derives the format from the file name: `.env`, `prod.env` and `.env.prod` hold lines, `db.yaml` a map if it is
@@ -120,7 +120,11 @@ fn is_map(values: &[u8]) -> bool {
 /// Plaintext of the secret whose values are replaced, if it can be decrypted. Fails if the secret may have recipients
 /// other than the cluster and `--to` is missing, so that recipients don't change by accident; credentials of sources
 /// are for reconcilers anyway.
-fn replaced(folder: &Folder, which: &WhichSecret, path: &Path) -> anyhow::Result<Option<Vec<u8>>> {
+fn replaced_plaintext(
+    folder: &SecretsFolder,
+    which: &SecretSelector,
+    path: &Path,
+) -> anyhow::Result<Option<Vec<u8>>> {
     if !path.exists() {
         return Ok(None);
     }
@@ -136,7 +140,11 @@ fn replaced(folder: &Folder, which: &WhichSecret, path: &Path) -> anyhow::Result
 }
 
 /// Fails if a secret that is not encrypted to the cluster alone would become so by accident.
-pub(super) fn require_recipients(which: &WhichSecret, to_cluster: bool, path: &Path) -> anyhow::Result<()> {
+pub(super) fn require_recipients(
+    which: &SecretSelector,
+    to_cluster: bool,
+    path: &Path,
+) -> anyhow::Result<()> {
     if to_cluster || !which.to.is_empty() {
         return Ok(());
     }
@@ -148,9 +156,9 @@ pub(super) fn require_recipients(which: &WhichSecret, to_cluster: bool, path: &P
 }
 
 /// Encrypts values and writes them.
-pub(super) fn put(
-    folder: &Folder,
-    which: &WhichSecret,
+pub(super) fn write_sealed(
+    folder: &SecretsFolder,
+    which: &SecretSelector,
     header: &Header,
     values: &[u8],
 ) -> anyhow::Result<String> {
@@ -184,7 +192,7 @@ fn read(from: impl io::Read, name: &Path) -> anyhow::Result<Vec<u8>> {
 /// In-memory file system of Linux.
 const SHM: &str = "/dev/shm";
 
-pub(super) async fn edit(folder: &Folder, which: &WhichSecret) -> anyhow::Result<String> {
+pub(super) async fn edit(folder: &SecretsFolder, which: &SecretSelector) -> anyhow::Result<String> {
     let path = folder.secret(which.namespace(), &which.name)?;
     let (plain, to_cluster) = folder.open(&path)?;
     require_recipients(which, to_cluster, &path)?;
@@ -194,7 +202,7 @@ pub(super) async fn edit(folder: &Folder, which: &WhichSecret) -> anyhow::Result
         if text == plain {
             return Ok(format!("{} stays as it was\n", path.display()));
         }
-        match take(folder, which, &text) {
+        match seal_edited(folder, which, &text) {
             // Keep the edited text, so that it can be corrected.
             Err(why) if io::stdin().is_terminal() => {
                 eprintln!("{why:#}\nEnter opens the editor again, Ctrl-D leaves the secret as it was");
@@ -208,7 +216,7 @@ pub(super) async fn edit(folder: &Folder, which: &WhichSecret) -> anyhow::Result
 }
 
 /// Seals the edited plaintext as the secret.
-fn take(folder: &Folder, which: &WhichSecret, edited: &[u8]) -> anyhow::Result<String> {
+fn seal_edited(folder: &SecretsFolder, which: &SecretSelector, edited: &[u8]) -> anyhow::Result<String> {
     let (header, values) = format::split(edited).map_err(|why| {
         anyhow::anyhow!(
             "the secret {why}, so it stays as it was; 'minik8s secrets seal {}' adds that",
@@ -218,7 +226,7 @@ fn take(folder: &Folder, which: &WhichSecret, edited: &[u8]) -> anyhow::Result<S
     if header.name != which.name || header.namespace != which.namespace().unwrap_or(ANY) {
         bail!("the header names another secret; write that one with 'minik8s secrets seal'");
     }
-    put(folder, which, &header, values)
+    write_sealed(folder, which, &header, values)
 }
 
 /// Returns the plaintext as edited. Catches signals so that none leaves the file behind: closing a terminal or

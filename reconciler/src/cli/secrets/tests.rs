@@ -3,15 +3,15 @@
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
-use super::inspect::{Reported, of_files, of_nodes};
+use super::inspect::{NodeRecipients, check_files, node_problems};
 use super::seal::seal;
 use super::*;
-use crate::args::{SealArgs, SecretFormat, WhichSecret};
+use crate::args::{SealArgs, SecretFormat, SecretSelector};
 use crate::crypt;
 
 struct Fixture {
     dir: tempfile::TempDir,
-    folder: Folder,
+    folder: SecretsFolder,
 }
 
 fn node() -> (Identity, String) {
@@ -28,7 +28,7 @@ impl Fixture {
             identity: Some(dir.path().join("own.txt")),
             command: SecretsCommand::Rotate,
         };
-        let folder = Folder::of(&args).unwrap();
+        let folder = SecretsFolder::from_args(&args).unwrap();
         Self { dir, folder }
     }
 
@@ -61,13 +61,13 @@ impl Fixture {
     }
 
     fn problems(&self) -> Vec<String> {
-        of_files(&self.folder).unwrap().problems
+        check_files(&self.folder).unwrap().problems
     }
 }
 
 fn sealing(name: &str) -> SealArgs {
     let which =
-        WhichSecret { name: name.to_owned(), namespace: "shop".to_owned(), shared: false, to: Vec::new() };
+        SecretSelector { name: name.to_owned(), namespace: "shop".to_owned(), shared: false, to: Vec::new() };
     SealArgs { which, from: None, format: None, source: None }
 }
 
@@ -177,7 +177,7 @@ fn a_secret_for_single_nodes_stays_theirs() {
     seal(&fixture.folder, &args).unwrap();
     let ciphertext = fs::read(fixture.path("shop/only.age")).unwrap();
     assert!(crypt::decrypt(&ciphertext, &[own]).unwrap().is_some());
-    let checked = of_files(&fixture.folder).unwrap();
+    let checked = check_files(&fixture.folder).unwrap();
     assert!(checked.problems.is_empty() && checked.notes[0].contains("single recipients"), "{checked:?}");
     assert!(rotate(&fixture.folder).unwrap().contains("stays as it is"));
     assert_eq!(fs::read(fixture.path("shop/only.age")).unwrap(), ciphertext);
@@ -259,15 +259,15 @@ fn a_rotation_that_is_killed_between_files_is_finished_by_the_next() {
 fn what_nodes_report_is_compared_with_the_list() {
     let listed = |name: &str, recipient: &str| {
         let (name, recipient) = (name.into(), recipient.into());
-        Listed { name, recipient, is_reconciler: false }
+        ListedRecipient { name, recipient, is_reconciler: false }
     };
-    let node = |name: &str, recipient: Option<&str>, cluster: Option<&str>| Reported {
+    let node = |name: &str, recipient: Option<&str>, cluster: Option<&str>| NodeRecipients {
         name: name.into(),
         recipient: recipient.map(str::to_owned),
         cluster: cluster.map(str::to_owned),
     };
     let list = [listed("n1", "age1a"), listed("n2", "age1b")];
-    assert_eq!(of_nodes(&list, Some("age1c"), &[node("n1", Some("age1a"), Some("age1c"))]), [""; 0]);
+    assert_eq!(node_problems(&list, Some("age1c"), &[node("n1", Some("age1a"), Some("age1c"))]), [""; 0]);
     for (reported, part) in [
         (node("n3", Some("age1x"), None), "recipients add n3 age1x"),
         (node("n2", Some("age1b"), Some("age1old")), "does not have the newest cluster identity"),
@@ -275,7 +275,7 @@ fn what_nodes_report_is_compared_with_the_list() {
         (node("n1", None, None), "has no identity"),
         (node("n1", Some("age1evil"), Some("age1c")), "the list has age1a for n1"),
     ] {
-        let shown = of_nodes(&list, Some("age1c"), &[reported]).join("\n");
+        let shown = node_problems(&list, Some("age1c"), &[reported]).join("\n");
         assert!(shown.contains(part), "{shown}");
     }
 }
@@ -286,7 +286,7 @@ fn a_reconciler_reads_credentials_of_sources_and_no_secret_of_a_pod() {
     let ((one, one_is), (reconciler, reconciler_is)) = (node(), node());
     init(&fixture.folder, &[format!("node-1={one_is}")]).unwrap();
     let token = || SealArgs {
-        which: WhichSecret { namespace: ".sources".to_owned(), ..sealing("apps").which },
+        which: SecretSelector { namespace: ".sources".to_owned(), ..sealing("apps").which },
         from: Some(fixture.dir.path().join("values")),
         ..sealing("apps")
     };
@@ -317,13 +317,13 @@ fn a_file_of_sops_is_checked_as_the_others() {
     let file = include_str!("../../../../schema/src/secrets/format/sops/testdata/db.sops.yaml");
     fs::create_dir_all(fixture.path("shop")).unwrap();
     fs::write(fixture.path("shop/db.sops.yaml"), file).unwrap();
-    let checked = of_files(&fixture.folder).unwrap();
+    let checked = check_files(&fixture.folder).unwrap();
     assert!(checked.problems.is_empty() && checked.notes.len() == 1, "{checked:?}");
     // Use the identity that the test file is encrypted to.
     let own = include_str!("../../../../schema/src/secrets/format/sops/testdata/identity.txt");
     let own: Identity = own.lines().last().unwrap().parse().unwrap();
     fixture.folder.write_cluster(&[own], &fixture.folder.listed().unwrap()).unwrap();
-    assert_eq!(of_files(&fixture.folder).unwrap().notes, [""; 0]);
+    assert_eq!(check_files(&fixture.folder).unwrap().notes, [""; 0]);
     assert_eq!(fixture.problems(), [""; 0]);
     fs::create_dir_all(fixture.path("other")).unwrap();
     fs::write(fixture.path("other/db.sops.yaml"), file).unwrap();

@@ -13,7 +13,7 @@ use super::record::{StateDir, UpRecord};
 use super::supervise::ChildCommand;
 
 /// Interval between probes of a child that does not answer yet.
-const LOOK_EVERY: Duration = Duration::from_millis(50);
+const PROBE_INTERVAL: Duration = Duration::from_millis(50);
 
 /// A single-member etcd on loopback with its data in the state directory.
 pub(super) fn etcd(state: &StateDir, record: &UpRecord) -> Result<ChildCommand> {
@@ -110,12 +110,12 @@ fn path_text(path: &std::path::Path) -> Result<String> {
     path.to_str().map(str::to_owned).ok_or_else(|| anyhow!("{} is not UTF-8", path.display()))
 }
 
-pub(super) async fn etcd_is_healthy(port: u16) {
+pub(super) async fn wait_for_etcd(port: u16) {
     until_ok(format!("http://127.0.0.1:{port}/health")).await;
 }
 
 /// Returns once the daemon at `url` answers.
-pub(super) async fn answers(url: &str) {
+pub(super) async fn wait_for_api(url: &str) {
     until_ok(format!("{url}/v1/healthz")).await;
 }
 
@@ -126,7 +126,7 @@ async fn until_ok(url: String) {
         if answer.is_ok_and(|answer| answer.status().is_success()) {
             return;
         }
-        sleep(LOOK_EVERY).await;
+        sleep(PROBE_INTERVAL).await;
     }
 }
 

@@ -42,7 +42,7 @@ pub(super) async fn run(state: &StateDir) -> Result<Outcome> {
     let out = File::create(&log).with_context(|| format!("cannot write {}", log.display()))?;
     let err = out.try_clone().with_context(|| format!("cannot write {}", log.display()))?;
     let mut shown = File::open(&log).with_context(|| format!("cannot read {}", log.display()))?;
-    unmark(state);
+    remove_mark(state);
     let args: Vec<_> = env::args_os().skip(1).filter(|arg| arg != "--detach").collect();
     let mut child = Command::new(env::current_exe().context("cannot find the path of this program")?)
         .args(args)
@@ -55,14 +55,14 @@ pub(super) async fn run(state: &StateDir) -> Result<Outcome> {
     let deadline = Instant::now() + HEALTHY_WITHIN;
     loop {
         let ended = child.try_wait().context("cannot wait for 'minik8s up'")?;
-        let marked = marked(state);
+        let marked = read_mark(state);
         show_new(&mut shown)?;
         if let Some(status) = ended {
             return Ok(if status.success() { Outcome::Ended } else { Outcome::Failed });
         }
         match marked {
-            Some(Marked::Healthy) => return Ok(Outcome::Running),
-            Some(Marked::Failed(why)) => {
+            Some(ProgressMark::Healthy) => return Ok(Outcome::Running),
+            Some(ProgressMark::Failed(why)) => {
                 eprintln!(
                     "minik8s: {why}; push a commit that fixes it; the daemons keep running in the background: see 'minik8s \
                      status' and {}",
@@ -92,24 +92,24 @@ fn show_new(log: &mut File) -> Result<()> {
 
 // Progress output of `up`: prints each change of the pending work once.
 
-const LOOK_EVERY: Duration = Duration::from_millis(300);
-const LOOK_EVERY_HEALTHY: Duration = Duration::from_secs(3);
+const POLL_INTERVAL: Duration = Duration::from_millis(300);
+const POLL_INTERVAL_HEALTHY: Duration = Duration::from_secs(3);
 
 /// Prints a line. Ignores a closed stdout, because the daemons must keep running.
-pub(super) fn say(line: &str) {
+pub(super) fn print_line(line: &str) {
     let _ = writeln!(std::io::stdout(), "{line}");
 }
 
 /// Prints changes until it is cancelled.
 pub(super) async fn show(api_url: String, state: StateDir) {
     let Ok(client) = Client::new(&api_url) else { return };
-    unmark(&state);
+    remove_mark(&state);
     let (mut last, mut looked) = (WaitState::default(), false);
     loop {
         if let Ok(now) = client.get::<WaitState>(&["wait-state"], &[]).await {
             mark(&state, &now, looked);
             if now != last {
-                say(&line(&now));
+                print_line(&line(&now));
                 last = now;
             }
         }
@@ -119,13 +119,13 @@ pub(super) async fn show(api_url: String, state: StateDir) {
             let status = client.get::<ClusterStatus>(&["status"], &[]).await.ok();
             looked = status.and_then(|status| status.last_sync).is_some_and(|run| run.error.is_none());
         }
-        sleep(if last.healthy { LOOK_EVERY_HEALTHY } else { LOOK_EVERY }).await;
+        sleep(if last.healthy { POLL_INTERVAL_HEALTHY } else { POLL_INTERVAL }).await;
     }
 }
 
 /// State of the repository since this `up` began.
 #[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) enum Marked {
+pub(super) enum ProgressMark {
     /// Was healthy once.
     Healthy,
     /// Can't become healthy without a change, with the reason.
@@ -137,25 +137,25 @@ fn mark_file(state: &StateDir) -> DiskRecord {
 }
 
 /// Reads the mark of the `up` in the background.
-pub(super) fn marked(state: &StateDir) -> Option<Marked> {
+pub(super) fn read_mark(state: &StateDir) -> Option<ProgressMark> {
     mark_file(state).read().ok().flatten()
 }
 
 /// Removes the mark of an earlier `up`.
-pub(super) fn unmark(state: &StateDir) {
+pub(super) fn remove_mark(state: &StateDir) {
     let _ = mark_file(state).remove();
 }
 
 fn mark(state: &StateDir, now: &WaitState, looked: bool) {
     let mark = match now {
-        WaitState { healthy: true, .. } => Some(Marked::Healthy),
-        WaitState { failed: true, why, .. } if looked => Some(Marked::Failed(why.clone())),
+        WaitState { healthy: true, .. } => Some(ProgressMark::Healthy),
+        WaitState { failed: true, why, .. } if looked => Some(ProgressMark::Failed(why.clone())),
         _ => None,
     };
-    match (marked(state), mark) {
-        (Some(Marked::Healthy), _) => {}
+    match (read_mark(state), mark) {
+        (Some(ProgressMark::Healthy), _) => {}
         (_, Some(mark)) => drop(mark_file(state).write(&mark)),
-        (_, None) => unmark(state),
+        (_, None) => remove_mark(state),
     }
 }
 
@@ -204,15 +204,15 @@ mod tests {
     fn a_failure_is_marked_only_once_the_repository_was_looked_at_and_taken_back_when_it_is_mended() {
         let (_dir, state) = state_dir();
         mark(&state, &failed(), false);
-        assert_eq!(marked(&state), None, "it may be that of an earlier run");
+        assert_eq!(read_mark(&state), None, "it may be that of an earlier run");
         mark(&state, &failed(), true);
-        assert_eq!(marked(&state), Some(Marked::Failed("source main: quarantined".to_owned())));
+        assert_eq!(read_mark(&state), Some(ProgressMark::Failed("source main: quarantined".to_owned())));
         mark(&state, &WaitState { synced: true, ..WaitState::default() }, true);
-        assert_eq!(marked(&state), None);
+        assert_eq!(read_mark(&state), None);
         mark(&state, &WaitState { healthy: true, ..WaitState::default() }, true);
-        assert_eq!(marked(&state), Some(Marked::Healthy));
-        unmark(&state);
-        assert_eq!(marked(&state), None);
+        assert_eq!(read_mark(&state), Some(ProgressMark::Healthy));
+        remove_mark(&state);
+        assert_eq!(read_mark(&state), None);
     }
 
     #[tokio::test]
@@ -232,7 +232,7 @@ mod tests {
         tokio::spawn(async move { axum::serve(listener, router).await });
         let (_dir, state) = state_dir();
         let seen = async {
-            while marked(&state).is_none() {
+            while read_mark(&state).is_none() {
                 sleep(Duration::from_millis(10)).await;
             }
         };
@@ -243,6 +243,6 @@ mod tests {
             }
         };
         tokio::time::timeout(Duration::from_secs(20), both).await.unwrap();
-        assert_eq!(marked(&state), Some(Marked::Failed("it can't be".to_owned())));
+        assert_eq!(read_mark(&state), Some(ProgressMark::Failed("it can't be".to_owned())));
     }
 }

@@ -20,15 +20,15 @@ use tokio::process::Command;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::task::JoinSet;
 
-use super::print::output::complain_each;
+use super::print::output::print_errors;
 use crate::args::{DownArgs, EtcdLogin, UpArgs};
 use crate::config;
 use children::{agent, etcd, reconciler};
-use detach::{Outcome, say};
+use detach::{Outcome, print_line};
 use record::{StateDir, UpRecord, end_process};
 use supervise::{Child, Children};
 
-const ETCD_PATIENCE: Duration = Duration::from_secs(5);
+const ETCD_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Runs `minik8s up` until Ctrl-C or SIGTERM.
 pub async fn run(args: UpArgs) -> Result<ExitCode> {
@@ -48,7 +48,7 @@ async fn start(args: &UpArgs) -> Result<Outcome> {
     let record = UpRecord::merge(args, earlier.as_ref())?;
     let left_behind = UpRecord::left_behind(args, earlier.as_ref())?;
     if let Err(error) = config::check_repo(&record.repo) {
-        complain_each(&error.to_string());
+        print_errors(&error.to_string());
         return Ok(Outcome::Failed);
     }
     children::check_machine(&record)?;
@@ -65,7 +65,7 @@ async fn start(args: &UpArgs) -> Result<Outcome> {
     }
     if let (Some(_), Some(url)) = (&args.etcd, &record.etcd) {
         // Checked before the address is recorded: a later `up` would wait for it.
-        etcd_answers(url, record.etcd_login.clone()).await?;
+        check_etcd(url, record.etcd_login.clone()).await?;
     }
     if args.detach {
         return detach::run(&state).await;
@@ -82,10 +82,10 @@ async fn start(args: &UpArgs) -> Result<Outcome> {
     outcome
 }
 
-async fn etcd_answers(url: &str, login: EtcdLogin) -> Result<()> {
+async fn check_etcd(url: &str, login: EtcdLogin) -> Result<()> {
     let endpoints: Vec<String> = url.split(',').map(|one| one.trim().to_owned()).collect();
     let access = Access::new(endpoints, login.etcd_user, login.etcd_password_file);
-    match LazyStore::new(access).connect(ETCD_PATIENCE).await {
+    match LazyStore::new(access).connect(ETCD_TIMEOUT).await {
         Ok(()) => Ok(()),
         Err(error) => bail!(
             "{error}; start etcd there, or give --etcd its address; '--etcd private' runs a private one"
@@ -118,7 +118,7 @@ async fn supervise_all(state: &StateDir, record: &UpRecord) -> Result<Outcome> {
         _ = interrupt.recv() => {}
         _ = terminate.recv() => {}
     }
-    say("ending the daemons; pods keep running");
+    print_line("ending the daemons; pods keep running");
     shown.abort_all();
     children.end_all().await;
     Ok(Outcome::Ended)
@@ -127,15 +127,15 @@ async fn supervise_all(state: &StateDir, record: &UpRecord) -> Result<Outcome> {
 async fn start_children(state: &StateDir, record: &UpRecord, children: &mut Children) -> Result<()> {
     if record.etcd.is_none() {
         let child = Child::spawn(etcd(state, record)?, state)?;
-        children.add(child).until_ready(children::etcd_is_healthy(record.etcd_port)).await?;
-        say(&format!("etcd        ready at {}", record.etcd_url()));
+        children.add(child).until_ready(children::wait_for_etcd(record.etcd_port)).await?;
+        print_line(&format!("etcd        ready at {}", record.etcd_url()));
     }
     let child = Child::spawn(reconciler(state, record)?, state)?;
-    children.add(child).until_ready(children::answers(&record.api_url())).await?;
-    say(&format!("reconciler  ready at {}", record.api_url()));
+    children.add(child).until_ready(children::wait_for_api(&record.api_url())).await?;
+    print_line(&format!("reconciler  ready at {}", record.api_url()));
     let child = Child::spawn(agent(state, record)?, state)?;
-    children.add(child).until_ready(children::answers(&record.agent_url())).await?;
-    say(&format!("agent       ready as node {}", record.node));
+    children.add(child).until_ready(children::wait_for_api(&record.agent_url())).await?;
+    print_line(&format!("agent       ready as node {}", record.node));
     Ok(())
 }
 

@@ -15,7 +15,7 @@ use anyhow::{Context, Result, anyhow, bail};
 use ipnet::Ipv4Net;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
-use schema::control::{DiskRecord, FileLock, FileLocking, Fsync, is_file_locked, lock_file};
+use schema::control::{DiskRecord, FileLock, Fsync, LockOutcome, is_file_locked, lock_file};
 use schema::records::default_service_cidr;
 use serde::{Deserialize, Serialize};
 use tokio::time::{Instant, sleep};
@@ -64,7 +64,7 @@ impl UpRecord {
         // repository.
         let repo = args.repo.clone().absolute()?;
         let before = earlier.cloned().map_or_else(Self::defaults, Ok)?;
-        let repo = repo.over(&before.repo);
+        let repo = repo.filled_from(&before.repo);
         if repo.repo.is_none() && repo.sources.is_none() {
             bail!("no manifest repository is named; say which with --repo URL (a path or an address)");
         }
@@ -250,7 +250,7 @@ impl StateDir {
     pub(super) fn lock(&self) -> Result<FileLock> {
         let path = self.root.join(LOCK_FILE);
         let locking = lock_file(&path).with_context(|| format!("cannot open {}", path.display()))?;
-        let FileLocking::Locked(lock) = locking else {
+        let LockOutcome::Locked(lock) = locking else {
             bail!(
                 "another 'minik8s up' (process {}) runs on {}; end it with 'minik8s down --keep-pods', or choose another --state-dir \
                  and --instance",

@@ -23,7 +23,7 @@ const RESTART_AFTER: (Duration, Duration) = (Duration::from_millis(500), Duratio
 /// Uptime after which a child has recovered, which resets its backoff.
 const RECOVERED_AFTER: Duration = Duration::from_secs(60);
 const LOG_MAX_BYTES: u64 = 16 << 20;
-const LOG_LOOK_EVERY: Duration = Duration::from_secs(60);
+const LOG_CHECK_INTERVAL: Duration = Duration::from_secs(60);
 
 #[derive(Debug, Clone)]
 pub(super) struct ChildCommand {
@@ -56,7 +56,7 @@ impl Child {
     pub(super) async fn until_ready(&mut self, ready: impl Future<Output = ()>) -> Result<()> {
         tokio::select! {
             // Cancel-safe: `wait` may be called again.
-            status = self.process.wait() => Err(self.died(status.context("cannot wait for a child")?)),
+            status = self.process.wait() => Err(self.exit_error(status.context("cannot wait for a child")?)),
             outcome = timeout(READY_WITHIN, ready) => outcome.map_err(|_| anyhow!(
                 "{} does not answer {} s after its start; see {}",
                 self.command.name, READY_WITHIN.as_secs(), self.log.display()
@@ -64,8 +64,8 @@ impl Child {
         }
     }
 
-    fn died(&self, status: ExitStatus) -> anyhow::Error {
-        match last_words(&self.log) {
+    fn exit_error(&self, status: ExitStatus) -> anyhow::Error {
+        match last_error_line(&self.log) {
             Some(words) => anyhow!("{words}"),
             None => anyhow!("{} ended with {status}; see {}", self.command.name, self.log.display()),
         }
@@ -121,7 +121,7 @@ fn start(command: &ChildCommand, log: &PathBuf, pid_file: &PathBuf) -> Result<to
 }
 
 /// Last log line in which a program of Minik8s reports why it ended, without the program's name.
-fn last_words(log: &PathBuf) -> Option<String> {
+fn last_error_line(log: &PathBuf) -> Option<String> {
     const TAIL_BYTES: u64 = 16 << 10;
     let file = File::open(log).ok()?;
     let length = file.metadata().ok()?.len();
@@ -156,7 +156,7 @@ impl Children {
         let logs: Vec<PathBuf> = self.0.iter().map(|child| child.log.clone()).collect();
         let rotation = async {
             loop {
-                sleep(LOG_LOOK_EVERY).await;
+                sleep(LOG_CHECK_INTERVAL).await;
                 logs.iter().for_each(rotate);
             }
         };

@@ -18,7 +18,7 @@ const STEP_WITHOUT_BEHAVIOR: u32 = 4;
 const REPLICAS_MAX: u32 = 10_000;
 
 /// Inputs to stabilizing and limiting a recommendation.
-pub(super) struct Rate<'a> {
+pub(super) struct RateLimits<'a> {
     pub(super) spec: &'a HorizontalPodAutoscalerSpec,
     pub(super) current: u32,
     pub(super) memory: &'a AutoscalerMemory,
@@ -32,7 +32,7 @@ struct Windows {
     down: SignedDuration,
 }
 
-impl Rate<'_> {
+impl RateLimits<'_> {
     /// Returns the most cautious recommendation within the windows, and the limit that applied if it differs from
     /// `recommendation`.
     pub(super) fn stabilized(&self, recommendation: u32) -> (u32, Option<Limit>) {
@@ -120,7 +120,7 @@ impl Rate<'_> {
 
     /// Returns the memory after this decision: adds the recommendation and the step that it led to, and drops
     /// outdated entries.
-    pub(super) fn remembered(&self, recommendation: Option<u32>, desired: u32) -> AutoscalerMemory {
+    pub(super) fn next_memory(&self, recommendation: Option<u32>, desired: u32) -> AutoscalerMemory {
         let AutoscalerMemory { mut recommendations, mut scale_ups, mut scale_downs, conditions } =
             self.memory.clone();
         let now = self.now;

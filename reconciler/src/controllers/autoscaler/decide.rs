@@ -6,9 +6,9 @@ use schema::condition::{Condition, ConditionStatus, set_condition};
 use schema::kinds::autoscaler::SCALING_DISABLED;
 use schema::records::Recommendation;
 
-use super::behavior::Rate;
+use super::behavior::RateLimits;
 use super::model::{AutoscalerMemory, Basis, Decision, Input, Limit, MetricResult};
-use super::replicas::{proposal, word};
+use super::replicas::{proposal, resource_name};
 
 const ABLE_TO_SCALE: &str = "AbleToScale";
 const SCALING_ACTIVE: &str = "ScalingActive";
@@ -19,27 +19,27 @@ pub const FAILED_GET_METRIC: &str = "FailedGetResourceMetric";
 
 /// Decides on the number of pods. Total and deterministic.
 pub fn decide(input: &Input<'_>) -> Decision {
-    let memory = with_first_sight(input);
+    let memory = with_initial_recommendation(input);
     let input = &Input { memory: &memory, ..*input };
     let Input { spec, current, .. } = *input;
-    let mut look = Look { input, conditions: input.memory.conditions.clone(), metrics: Vec::new() };
+    let mut look = Evaluation { input, conditions: input.memory.conditions.clone(), metrics: Vec::new() };
     look.able("SucceededGetScale", "the target's number of pods is known");
     if current == 0 {
         let why = "the target has no pods on purpose: Git says `replicas: 0`, which turns the autoscaler off";
         look.set(SCALING_ACTIVE, false, SCALING_DISABLED, why);
-        return look.decided(0, None, Limit::DesiredWithinRange, why.to_owned());
+        return look.into_decision(0, None, Limit::DesiredWithinRange, why.to_owned());
     }
     if current > spec.max_replicas {
         let why = "the present number is above maxReplicas";
-        return look.decided(spec.max_replicas, None, Limit::TooManyReplicas, why.to_owned());
+        return look.into_decision(spec.max_replicas, None, Limit::TooManyReplicas, why.to_owned());
     }
     if current < spec.min_replicas {
         let why = "the present number is below minReplicas";
-        return look.decided(spec.min_replicas, None, Limit::TooFewReplicas, why.to_owned());
+        return look.into_decision(spec.min_replicas, None, Limit::TooFewReplicas, why.to_owned());
     }
     let (recommendation, asked_by) = match look.recommended() {
         Ok(found) => found,
-        Err(why) => return look.decided(current, None, Limit::DesiredWithinRange, why),
+        Err(why) => return look.into_decision(current, None, Limit::DesiredWithinRange, why),
     };
     let rate = look.rate();
     let (stable, held) = rate.stabilized(recommendation);
@@ -57,11 +57,11 @@ pub fn decide(input: &Input<'_>) -> Decision {
         _ if recommendation == current => "the metrics ask for the present number".to_owned(),
         _ => format!("the metrics ask for {recommendation}, but {}", limit.sentence()),
     };
-    look.decided(desired, Some(recommendation), limit, reason)
+    look.into_decision(desired, Some(recommendation), limit, reason)
 }
 
 /// Returns the memory; before the first evaluation of a target, its present size counts as a recommendation.
-fn with_first_sight(input: &Input<'_>) -> AutoscalerMemory {
+fn with_initial_recommendation(input: &Input<'_>) -> AutoscalerMemory {
     let mut memory = input.memory.clone();
     let first = || vec![Recommendation { at: input.now, replicas: input.current }];
     memory.recommendations.get_or_insert_with(first);
@@ -69,18 +69,18 @@ fn with_first_sight(input: &Input<'_>) -> AutoscalerMemory {
 }
 
 /// Returns the memory of an autoscaler that can't evaluate its target, with the failed condition and its reason.
-pub(super) fn undecided(
+pub(super) fn undecided_memory(
     memory: &AutoscalerMemory,
     now: Timestamp,
-    false_condition: Undecided,
+    false_condition: UndecidedReason,
     why: &str,
 ) -> AutoscalerMemory {
     let mut memory = memory.clone();
     let mut set =
         |kind, holds, reason, message| condition(&mut memory.conditions, now, (kind, holds, reason, message));
     match false_condition {
-        Undecided::FailedGetScale => set(ABLE_TO_SCALE, false, "FailedGetScale", why),
-        Undecided::AmbiguousSelector => {
+        UndecidedReason::FailedGetScale => set(ABLE_TO_SCALE, false, "FailedGetScale", why),
+        UndecidedReason::AmbiguousSelector => {
             set(ABLE_TO_SCALE, true, "SucceededGetScale", "the target's number of pods is known");
             set(SCALING_ACTIVE, false, "AmbiguousSelector", why);
         }
@@ -90,7 +90,7 @@ pub(super) fn undecided(
 
 /// Reasons for not evaluating a target, in Kubernetes' words.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Undecided {
+pub(super) enum UndecidedReason {
     /// The target is missing, unreadable or can't be scaled.
     FailedGetScale,
     /// Another autoscaler scales the target too.
@@ -130,13 +130,13 @@ fn condition(
 }
 
 /// State of a decision in progress.
-struct Look<'a> {
+struct Evaluation<'a> {
     input: &'a Input<'a>,
     conditions: Vec<Condition>,
     metrics: Vec<MetricResult>,
 }
 
-impl<'a> Look<'a> {
+impl<'a> Evaluation<'a> {
     fn set(&mut self, kind: &str, holds: bool, reason: &str, message: &str) {
         condition(&mut self.conditions, self.input.now, (kind, holds, reason, message));
     }
@@ -145,16 +145,16 @@ impl<'a> Look<'a> {
         self.set(ABLE_TO_SCALE, true, reason, message);
     }
 
-    fn rate(&self) -> Rate<'a> {
+    fn rate(&self) -> RateLimits<'a> {
         let Input { spec, current, memory, now, tuning, .. } = *self.input;
-        Rate { spec, current, memory, now, tuning }
+        RateLimits { spec, current, memory, now, tuning }
     }
 
     /// Returns the largest number that a metric asks for, and a name for that metric.
     fn recommended(&mut self) -> Result<(u32, String), String> {
         let Input { spec, current, basis, now, tuning, .. } = *self.input;
         let pods = match basis {
-            Basis::Given(recommendation) => {
+            Basis::Fixed(recommendation) => {
                 self.set(SCALING_ACTIVE, true, "ValidMetricFound", "the recommendation is given");
                 return Ok((recommendation, "the recommendation is".to_owned()));
             }
@@ -174,18 +174,18 @@ impl<'a> Look<'a> {
         match (most, failed()) {
             (None, None) => Err("the autoscaler has no metric".to_owned()),
             (Some((result, proposal)), None) => {
-                let found = (proposal.desired, named(result));
+                let found = (proposal.desired, metric_label(result));
                 self.set_active(&found.1);
                 Ok(found)
             }
             // With some metrics unknown, the others suffice to scale up but not to scale down.
             (Some((result, proposal)), Some(_)) if proposal.desired >= current => {
-                let found = (proposal.desired, named(result));
+                let found = (proposal.desired, metric_label(result));
                 self.set_active(&found.1);
                 Ok(found)
             }
             (_, Some((name, error))) => {
-                let why = format!("{}: {error}", word(name));
+                let why = format!("{}: {error}", resource_name(name));
                 self.set(SCALING_ACTIVE, false, FAILED_GET_METRIC, &why);
                 Err(why)
             }
@@ -197,7 +197,7 @@ impl<'a> Look<'a> {
         self.set(SCALING_ACTIVE, true, "ValidMetricFound", &message);
     }
 
-    fn decided(
+    fn into_decision(
         mut self,
         desired: u32,
         recommendation: Option<u32>,
@@ -209,14 +209,14 @@ impl<'a> Look<'a> {
             let message = format!("the target has {desired} pods in place of {current}: {reason}");
             self.able("SucceededRescale", &message);
         }
-        let remembered = self.rate().remembered(recommendation, desired);
+        let remembered = self.rate().next_memory(recommendation, desired);
         let memory = AutoscalerMemory { conditions: self.conditions, ..remembered };
         Decision { desired, recommendation, limit, metrics: self.metrics, memory, reason }
     }
 }
 
-fn named(result: &MetricResult) -> String {
-    let name = word(result.name);
+fn metric_label(result: &MetricResult) -> String {
+    let name = resource_name(result.name);
     match result.outcome.as_ref().is_ok_and(|proposal| proposal.utilization.is_some()) {
         true => format!("{name} resource utilization (percentage of request)"),
         false => format!("{name} resource"),

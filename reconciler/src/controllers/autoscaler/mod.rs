@@ -20,8 +20,8 @@ pub use decide::{FAILED_GET_METRIC, decide};
 pub use model::{
     AutoscalerMemory, Basis, Decision, Input, Limit, MetricResult, PerResource, Pod, Proposal, Sample, Tuning,
 };
-pub use plan::{LOOK_SECONDS, plan};
-pub use replicas::word;
+pub use plan::{EVALUATION_SECONDS, plan};
+pub use replicas::resource_name;
 
 pub struct Autoscaler;
 

@@ -42,7 +42,7 @@ pub struct PerResource<T> {
 
 impl<T: Copy> PerResource<T> {
     /// Returns the value of one resource.
-    pub fn of(&self, resource: ResourceName) -> T {
+    pub fn get(&self, resource: ResourceName) -> T {
         match resource {
             ResourceName::Cpu => self.cpu,
             ResourceName::Memory => self.memory,
@@ -82,7 +82,7 @@ pub enum Basis<'a> {
     /// Usage of the pods, evaluated by the metrics of the spec.
     Pods(&'a [Pod]),
     /// A given recommendation: only bounds, windows and policies apply.
-    Given(u32),
+    Fixed(u32),
 }
 
 /// State carried over from earlier decisions.

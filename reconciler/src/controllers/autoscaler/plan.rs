@@ -17,16 +17,16 @@ use schema::quantity::{Cpu, Memory as Bytes};
 use schema::records::{AutoscalerRecord, Recommendation, ScaleRecord};
 use schema::snapshot::Snapshot;
 
-use super::decide::{Undecided, decide, failures, is_active, undecided};
+use super::decide::{UndecidedReason, decide, failures, is_active, undecided_memory};
 use super::model::{AutoscalerMemory, Basis, Decision, Input, MetricResult, Tuning};
 use super::target::Targets;
 use crate::controllers::last_known::LastKnown;
 use crate::controllers::note::{Note, NoteKind};
 use crate::controllers::reason::Reason;
-use crate::controllers::writes::{Expect, Writes};
+use crate::controllers::writes::{Precondition, Writes};
 
 /// Seconds between two evaluations of a target, as in Kubernetes.
-pub const LOOK_SECONDS: i64 = 15;
+pub const EVALUATION_SECONDS: i64 = 15;
 
 /// Returns the writes below `scale/` and `autoscalers/`.
 pub fn plan(snapshot: &Snapshot, last_known: &LastKnown, now: Timestamp) -> Writes {
@@ -43,7 +43,7 @@ pub fn plan(snapshot: &Snapshot, last_known: &LastKnown, now: Timestamp) -> Writ
     for scaler in &autoscalers {
         let others = of_target[&scaler.target].iter().filter(|name| **name != scaler.object.metadata.name);
         let others: Vec<&str> = others.copied().collect();
-        Step { snapshot, last_known, targets: &targets, scaler, others, now }.plan(&mut out);
+        ScalerEvaluation { snapshot, last_known, targets: &targets, scaler, others, now }.plan(&mut out);
     }
     out
 }
@@ -99,7 +99,7 @@ impl<'a> Scaler<'a> {
 }
 
 /// Evaluation of one autoscaler in one plan.
-struct Step<'a> {
+struct ScalerEvaluation<'a> {
     snapshot: &'a Snapshot,
     last_known: &'a LastKnown,
     targets: &'a Targets<'a>,
@@ -109,7 +109,7 @@ struct Step<'a> {
     now: Timestamp,
 }
 
-impl Step<'_> {
+impl ScalerEvaluation<'_> {
     fn plan(&self, out: &mut Writes) {
         let id = self.scaler.id();
         let key = Key::Autoscaler(id.clone());
@@ -120,21 +120,23 @@ impl Step<'_> {
         let stored = self.snapshot.autoscalers.get(&id);
         let written = stored.map(|stored| &stored.value);
         let record = written.or_else(|| self.last_known.autoscaler(&id));
-        if let Some(record) = written.filter(|record| self.is_recent(record) && !self.found_more(record)) {
-            out.again_by(after_look(record.decided_at));
+        if let Some(record) = written.filter(|record| self.is_recent(record) && !self.runs_more_than(record))
+        {
+            out.plan_again_by(next_evaluation(record.decided_at));
             self.note(&record.status, out);
             return;
         }
-        out.again_by(after_look(self.now));
-        let (next, scale) = self.look(record);
+        out.plan_again_by(next_evaluation(self.now));
+        let (next, scale) = self.evaluate(record);
         self.note(&next.status, out);
         let scale_key = Key::Scale(self.scaler.target.clone());
         let scale_now = self.snapshot.scales.get(&self.scaler.target);
         let rescales = scale.as_ref().is_some_and(|wanted| wanted.is_other_than(scale_now.map(|s| &s.value)));
-        if !rescales && written.is_some_and(|record| !is_news(record, &next)) {
+        if !rescales && written.is_some_and(|record| !has_news(record, &next)) {
             return;
         }
-        let expect = stored.map_or(Expect::Absent, |stored| Expect::ModRevision(stored.mod_revision));
+        let expect =
+            stored.map_or(Precondition::Absent, |stored| Precondition::ModRevision(stored.mod_revision));
         let reason = match next.status.last_scale_time {
             Some(at) if at == self.now => Reason::Rescaled { why: next.status.last_scale_reason.clone() },
             _ => Reason::Published,
@@ -143,17 +145,18 @@ impl Step<'_> {
             return;
         }
         match (scale, scale_now) {
-            (Some(Scale::To(record)), _) => {
-                let expect = scale_now.map_or(Expect::Absent, |now| Expect::ModRevision(now.mod_revision));
+            (Some(TargetScale::To(record)), _) => {
+                let expect =
+                    scale_now.map_or(Precondition::Absent, |now| Precondition::ModRevision(now.mod_revision));
                 let reason = Reason::Scaled { replicas: record.replicas };
                 if out.put(scale_key, &record, expect, reason) {
                     out.join_last();
                 }
             }
-            (Some(Scale::AsGitSays), Some(now)) => {
+            (Some(TargetScale::GitNumber), Some(now)) => {
                 out.delete_joined(scale_key, now.mod_revision, Reason::ScaleReturned);
             }
-            (Some(Scale::AsGitSays), None) | (None, _) => {}
+            (Some(TargetScale::GitNumber), None) | (None, _) => {}
         }
     }
 
@@ -164,32 +167,34 @@ impl Step<'_> {
             && record.target == self.scaler.target
             // A time in the future comes from a leader whose clock was wrong.
             && !age.is_negative()
-            && age < look()
+            && age < evaluation_interval()
     }
 
     /// True if nodes that are not settled run more pods than `record` asks for: etcd was lost.
-    fn found_more(&self, record: &AutoscalerRecord) -> bool {
+    fn runs_more_than(&self, record: &AutoscalerRecord) -> bool {
         if self.snapshot.nodes.keys().all(|node| self.snapshot.settled.contains_key(node)) {
             return false;
         }
-        let seed = self.targets.seed(&self.scaler.target);
+        let seed = self.targets.replicas_in_git(&self.scaler.target);
         let current = seed.map(|seed| self.targets.current(&self.scaler.target, seed, Some(record)));
         current.is_ok_and(|current| current > record.status.desired_replicas)
     }
 
     /// Evaluates the target. Returns the next record, and the new scale; `None` leaves the scale unchanged.
-    fn look(&self, record: Option<&AutoscalerRecord>) -> (AutoscalerRecord, Option<Scale>) {
+    fn evaluate(&self, record: Option<&AutoscalerRecord>) -> (AutoscalerRecord, Option<TargetScale>) {
         let same_target = record.filter(|record| record.target == self.scaler.target);
-        let memory = same_target.map(|record| remembered(record, self.now)).unwrap_or_default();
+        let memory = same_target.map(|record| memory_from_record(record, self.now)).unwrap_or_default();
         let before = same_target.map(|record| record.status.clone()).unwrap_or_default();
-        let seed = match self.targets.seed(&self.scaler.target) {
+        let seed = match self.targets.replicas_in_git(&self.scaler.target) {
             Ok(seed) => seed,
-            Err(why) => return (self.undecided(&memory, before, Undecided::FailedGetScale, &why), None),
+            Err(why) => {
+                return (self.undecided_record(&memory, before, UndecidedReason::FailedGetScale, &why), None);
+            }
         };
         if !self.others.is_empty() {
             let also = self.others.join(", ");
             let why = format!("{} is also scaled by {also}: keep one of them", self.scaler.target);
-            return (self.undecided(&memory, before, Undecided::AmbiguousSelector, &why), None);
+            return (self.undecided_record(&memory, before, UndecidedReason::AmbiguousSelector, &why), None);
         }
         let current = self.targets.current(&self.scaler.target, seed, same_target);
         let pods = self.targets.pods(&self.scaler.target, self.now);
@@ -202,29 +207,29 @@ impl Step<'_> {
             tuning: &Tuning::default(),
         });
         let scale = match decision.desired {
-            0 => Scale::AsGitSays,
+            0 => TargetScale::GitNumber,
             replicas => {
                 let scaler = self.scaler.object.reference().to_string();
-                Scale::To(ScaleRecord { replicas, scaler })
+                TargetScale::To(ScaleRecord { replicas, scaler })
             }
         };
         let pods = u32::try_from(pods.len()).unwrap_or(u32::MAX);
-        (self.decided(decision, before, (current, pods)), Some(scale))
+        (self.decided_record(decision, before, (current, pods)), Some(scale))
     }
 
-    fn undecided(
+    fn undecided_record(
         &self,
         memory: &AutoscalerMemory,
         before: HorizontalPodAutoscalerStatus,
-        false_condition: Undecided,
+        false_condition: UndecidedReason,
         why: &str,
     ) -> AutoscalerRecord {
-        let memory = undecided(memory, self.now, false_condition, why);
+        let memory = undecided_memory(memory, self.now, false_condition, why);
         let status = HorizontalPodAutoscalerStatus { current_metrics: Vec::new(), ..before };
         self.record(memory, status)
     }
 
-    fn decided(
+    fn decided_record(
         &self,
         decision: Decision,
         before: HorizontalPodAutoscalerStatus,
@@ -267,37 +272,37 @@ impl Step<'_> {
 }
 
 /// Scale of a target after an evaluation.
-enum Scale {
+enum TargetScale {
     /// Set to this number.
     To(ScaleRecord),
     /// Left to the number in Git.
-    AsGitSays,
+    GitNumber,
 }
 
-impl Scale {
+impl TargetScale {
     fn is_other_than(&self, now: Option<&ScaleRecord>) -> bool {
         match self {
             Self::To(record) => now != Some(record),
-            Self::AsGitSays => now.is_some(),
+            Self::GitNumber => now.is_some(),
         }
     }
 }
 
-fn look() -> SignedDuration {
-    SignedDuration::from_secs(LOOK_SECONDS)
+fn evaluation_interval() -> SignedDuration {
+    SignedDuration::from_secs(EVALUATION_SECONDS)
 }
 
-fn after_look(at: Timestamp) -> Timestamp {
-    at.checked_add(look()).unwrap_or(Timestamp::MAX)
+fn next_evaluation(at: Timestamp) -> Timestamp {
+    at.checked_add(evaluation_interval()).unwrap_or(Timestamp::MAX)
 }
 
 /// Restores the state from a record. The last recommendation held until the previous evaluation, or there would be
 /// a newer record.
-fn remembered(record: &AutoscalerRecord, now: Timestamp) -> AutoscalerMemory {
+fn memory_from_record(record: &AutoscalerRecord, now: Timestamp) -> AutoscalerMemory {
     let mut recommendations = record.recommendations.clone();
     // If scaling is not active, the previous evaluation made no recommendation.
     if let Some(last) = recommendations.last_mut().filter(|_| is_active(&record.status.conditions)) {
-        last.at = last.at.max(now.checked_sub(look()).unwrap_or(last.at));
+        last.at = last.at.max(now.checked_sub(evaluation_interval()).unwrap_or(last.at));
     }
     AutoscalerMemory {
         // `None` if the target was never evaluated.
@@ -309,7 +314,7 @@ fn remembered(record: &AutoscalerRecord, now: Timestamp) -> AutoscalerMemory {
 }
 
 /// True if `next` says more than that the last recommendation still holds.
-fn is_news(before: &AutoscalerRecord, next: &AutoscalerRecord) -> bool {
+fn has_news(before: &AutoscalerRecord, next: &AutoscalerRecord) -> bool {
     let mut as_before = AutoscalerRecord { decided_at: before.decided_at, ..next.clone() };
     if let (Some(last), Some(Recommendation { at, replicas })) =
         (as_before.recommendations.last_mut(), before.recommendations.last())

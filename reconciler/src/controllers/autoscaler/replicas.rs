@@ -24,30 +24,34 @@ pub(super) fn proposal(
     let resource = metric.name;
     let target = Target::of(&metric.target, resource)?;
     let groups = Groups::of(pods, resource, now, tuning);
-    let request = |pod: &Pod| match (target, pod.requests.of(resource)) {
+    let request = |pod: &Pod| match (target, pod.requests.get(resource)) {
         // Amounts per pod need no requests.
         (Target::AverageValue(_), _) => Ok(0),
         (Target::Utilization(_), Some(request)) => Ok(request),
         (Target::Utilization(_), None) => Err(format!(
             "missing request for {}: a container of pod {} has none; set resources.requests.{0}",
-            word(resource),
+            resource_name(resource),
             pod.name
         )),
     };
     let entries = |pods: &[&Pod], used: &dyn Fn(&Pod, u64) -> u64| {
-        let entry = |pod: &&Pod| request(pod).map(|request| Entry { used: used(pod, request), request });
-        pods.iter().map(entry).collect::<Result<Vec<Entry>, String>>()
+        let entry = |pod: &&Pod| request(pod).map(|request| UsageShare { used: used(pod, request), request });
+        pods.iter().map(entry).collect::<Result<Vec<UsageShare>, String>>()
     };
     if groups.is_empty() {
         return Err("the target has no pods yet".to_owned());
     }
     if groups.counted.is_empty() {
-        return Err(format!("no {} sample of a pod that counts yet: {}", word(resource), groups.say()));
+        return Err(format!(
+            "no {} sample of a pod that counts yet: {}",
+            resource_name(resource),
+            groups.summary()
+        ));
     }
-    let as_measured = |pod: &Pod, _| pod.usage.and_then(|usage| usage.used.of(resource)).unwrap_or_default();
+    let as_measured = |pod: &Pod, _| pod.usage.and_then(|usage| usage.used.get(resource)).unwrap_or_default();
     let counted = entries(&groups.counted, &as_measured)?;
     // A request that one pod lacks is missing in every pod of the same template.
-    let full = entries(&groups.missing, &|_, request| target.most_of(request))?;
+    let full = entries(&groups.missing, &|_, request| target.max_usage(request))?;
     let idle = |pods: &[&Pod]| entries(pods, &|_, _| 0);
     let (missing_idle, unready_idle) = (idle(&groups.missing)?, idle(&groups.unready)?);
 
@@ -79,7 +83,7 @@ pub(super) fn proposal(
 }
 
 /// Returns `cpu` or `memory`.
-pub fn word(resource: ResourceName) -> &'static str {
+pub fn resource_name(resource: ResourceName) -> &'static str {
     match resource {
         ResourceName::Cpu => "cpu",
         ResourceName::Memory => "memory",
@@ -105,7 +109,7 @@ enum Target {
 }
 
 /// Usage and request of one pod.
-struct Entry {
+struct UsageShare {
     used: u64,
     request: u64,
 }
@@ -129,15 +133,16 @@ impl Target {
     }
 
     /// Returns the highest usage to assume for a pod without a sample.
-    fn most_of(self, request: u64) -> u64 {
+    fn max_usage(self, request: u64) -> u64 {
         match self {
             Self::Utilization(percent) => request.saturating_mul(u64::from(percent.max(100))) / 100,
             Self::AverageValue(value) => value,
         }
     }
 
-    fn measure(self, entries: &[Entry]) -> Result<Measure, String> {
-        let sum = |of: fn(&Entry) -> u64| entries.iter().map(|entry| u128::from(of(entry))).sum::<u128>();
+    fn measure(self, entries: &[UsageShare]) -> Result<Measure, String> {
+        let sum =
+            |of: fn(&UsageShare) -> u64| entries.iter().map(|entry| u128::from(of(entry))).sum::<u128>();
         let (used, requested) = (sum(|entry| entry.used), sum(|entry| entry.request));
         let average = used / (entries.len() as u128).max(1);
         let average = u64::try_from(average).unwrap_or(u64::MAX);
@@ -171,7 +176,7 @@ impl<'a> Groups<'a> {
     fn of(pods: &'a [Pod], resource: ResourceName, now: Timestamp, tuning: &Tuning) -> Self {
         let mut groups = Self::default();
         for pod in pods {
-            let sample = pod.usage.filter(|usage| usage.used.of(resource).is_some());
+            let sample = pod.usage.filter(|usage| usage.used.get(resource).is_some());
             match (pod.phase, sample) {
                 (PodPhase::Failed | PodPhase::Succeeded, _) => {}
                 _ if pod.is_deleted => {}
@@ -193,7 +198,7 @@ impl<'a> Groups<'a> {
         self.counted.is_empty() && self.unready.is_empty() && self.missing.is_empty()
     }
 
-    fn say(&self) -> String {
+    fn summary(&self) -> String {
         format!("{} not ready, {} without a sample", self.unready.len(), self.missing.len())
     }
 }

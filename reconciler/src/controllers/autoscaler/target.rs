@@ -15,7 +15,7 @@ use super::model::{PerResource, Pod, Sample};
 use crate::controllers::last_known::LastKnown;
 
 /// Age from which a sample is ignored: nodes measure every 15 s.
-const SAMPLE_OLD: SignedDuration = SignedDuration::from_secs(60);
+const SAMPLE_AGE_MAX: SignedDuration = SignedDuration::from_secs(60);
 
 /// Data that all targets are read from, looked up once.
 pub(super) struct Targets<'a> {
@@ -51,7 +51,7 @@ impl<'a> Targets<'a> {
     ///
     /// # Errors
     /// The reason why the target can't be scaled.
-    pub(super) fn seed(&self, target: &ObjectRef) -> Result<u32, String> {
+    pub(super) fn replicas_in_git(&self, target: &ObjectRef) -> Result<u32, String> {
         let keys = [Key::Object(target.clone()), Key::Scale(target.clone())].map(|key| key.to_string());
         if let Some(key) = keys.iter().find(|key| self.snapshot.malformed.contains_key(*key)) {
             return Err(format!("the value of {key} can't be read"));
@@ -107,8 +107,8 @@ impl<'a> Targets<'a> {
         let ready =
             status.and_then(|status| status.conditions.iter().find(|condition| condition.kind == "Ready"));
         let measured = node.and_then(|node| self.snapshot.usage.get(node)).map(|usage| &usage.value);
-        let usage =
-            measured.filter(|measured| now.duration_since(measured.at) < SAMPLE_OLD).and_then(|measured| {
+        let usage = measured.filter(|measured| now.duration_since(measured.at) < SAMPLE_AGE_MAX).and_then(
+            |measured| {
                 let used =
                     measured.pod(&id, &instance.uid).filter(|used| !used.containers.is_empty())?.total();
                 Some(Sample {
@@ -118,7 +118,8 @@ impl<'a> Targets<'a> {
                         i64::try_from(measured.window_seconds).unwrap_or(i64::MAX),
                     ),
                 })
-            });
+            },
+        );
         Pod {
             name: instance.name.clone(),
             phase: status.map_or(PodPhase::Pending, |status| status.phase),

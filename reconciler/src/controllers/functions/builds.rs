@@ -12,7 +12,7 @@ use schema::records::{BuildOrder, FunctionImage, NodeImage, NodeImageState, Regi
 use schema::snapshot::Snapshot;
 
 use crate::controllers::reason::Reason;
-use crate::controllers::writes::{Expect, Writes};
+use crate::controllers::writes::{Precondition, Writes};
 
 /// Label of nodes that build images. If no node has it, all nodes do.
 pub(super) const BUILD_LABEL: &str = "minik8s.io/build";
@@ -24,15 +24,15 @@ const ATTEMPTS_MAX: u32 = 3;
 const BUILDERS_MAX: usize = 3;
 
 /// An image that a function needs.
-pub(super) struct Needed {
+pub(super) struct NeededImage {
     pub(super) reference: String,
     /// Build order; `None` if the source is no longer known, or the image comes from a registry.
     order: Option<BuildOrder>,
 }
 
-impl Needed {
+impl NeededImage {
     /// Returns the images that a function needs, beginning with that of the current object.
-    pub(super) fn of_function(
+    pub(super) fn for_function(
         snapshot: &Snapshot,
         object: &Object,
         spec: &FunctionSpec,
@@ -111,7 +111,7 @@ pub(super) struct Builds<'a> {
 }
 
 impl<'a> Builds<'a> {
-    pub(super) fn of(snapshot: &'a Snapshot) -> Self {
+    pub(super) fn from_snapshot(snapshot: &'a Snapshot) -> Self {
         let mut reported: BTreeMap<&str, Vec<_>> = BTreeMap::new();
         for ((node, image), found) in &snapshot.node_images {
             reported.entry(image).or_default().push((node.as_str(), &found.value));
@@ -127,8 +127,8 @@ impl<'a> Builds<'a> {
     }
 
     /// Returns the state of an image; orders a build if no node has it.
-    pub(super) fn image(&mut self, needed: Needed, out: &mut Writes) -> FunctionImage {
-        let Needed { reference, order } = needed;
+    pub(super) fn image(&mut self, needed: NeededImage, out: &mut Writes) -> FunctionImage {
+        let NeededImage { reference, order } = needed;
         let mut image = FunctionImage {
             reference,
             id: None,
@@ -164,7 +164,7 @@ impl<'a> Builds<'a> {
         };
         let ordered = self.ordered.get(hash).into_iter().flatten().map(|node| (*node).to_owned());
         let living: Vec<String> = ordered.filter(|node| !self.snapshot.is_evicted(node)).collect();
-        living.iter().for_each(|node| self.mend_index(node, hash, &order, out));
+        living.iter().for_each(|node| self.update_index(node, hash, &order, out));
         let mut nodes: Vec<String> = living.into_iter().chain(self.assigned.get(hash).cloned()).collect();
         let failed: BTreeMap<&str, (u32, &str)> = self.failures(hash).collect();
         let gave_up =
@@ -182,7 +182,7 @@ impl<'a> Builds<'a> {
     }
 
     /// Updates an assigned build if the Cluster object names another package index by now: the next attempt uses it.
-    fn mend_index(&self, node: &str, hash: &str, order: &BuildOrder, out: &mut Writes) {
+    fn update_index(&self, node: &str, hash: &str, order: &BuildOrder, out: &mut Writes) {
         let Some(standing) = self.snapshot.builds.get(&(node.to_owned(), hash.to_owned())) else { return };
         if standing.value.package_index == order.package_index {
             return;
@@ -190,7 +190,7 @@ impl<'a> Builds<'a> {
         let mended = BuildOrder { package_index: order.package_index.clone(), ..standing.value.clone() };
         let reason = Reason::BuildAssigned { node: node.to_owned() };
         let key = Key::Build(node.to_owned(), hash.to_owned());
-        out.put(key, &mended, Expect::ModRevision(standing.mod_revision), reason);
+        out.put(key, &mended, Precondition::ModRevision(standing.mod_revision), reason);
     }
 
     /// Returns the nodes where the build of an image failed, with the number of attempts and the reason.
@@ -216,11 +216,11 @@ impl<'a> Builds<'a> {
         let key = Key::Build((*node).to_owned(), hash.to_owned());
         let reason = Reason::BuildAssigned { node: (*node).to_owned() };
         self.assigned.insert(hash.to_owned(), (*node).to_owned());
-        out.put(key, order, Expect::Absent, reason).then(|| (*node).to_owned())
+        out.put(key, order, Precondition::Absent, reason).then(|| (*node).to_owned())
     }
 
     /// Deletes the orders of builds that are no longer needed.
-    pub(super) fn take_back(self, out: &mut Writes) {
+    pub(super) fn delete_unneeded(self, out: &mut Writes) {
         let Self { snapshot, kept, .. } = self;
         for (place, order) in snapshot.builds.iter().filter(|(place, _)| !kept.contains(place)) {
             let key = Key::Build(place.0.clone(), place.1.clone());

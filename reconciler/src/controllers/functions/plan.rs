@@ -11,9 +11,9 @@ use schema::object::Object;
 use schema::records::{CallLimits, CallToken, FunctionImage, FunctionRecord, Rollout, ScaleRecord, Trouble};
 use schema::snapshot::Snapshot;
 
-use super::builds::{Builds, Needed};
-use super::replicas::{OfFunction, Replicas, replicas};
-use super::scaling::{Scaled, demand};
+use super::builds::{Builds, NeededImage};
+use super::replicas::{FunctionReplicas, Replicas, replicas};
+use super::scaling::{ScalingInput, demand};
 use crate::controllers::last_known::LastKnown;
 use crate::controllers::note::{Note, NoteKind};
 use crate::controllers::reason::Reason;
@@ -27,11 +27,11 @@ pub(super) fn plan(snapshot: &Snapshot, last_known: &LastKnown, now: Timestamp) 
     let cluster = snapshot.cluster();
     // An unreadable object may still need its image and its record.
     let is_function = |key: &String| key.starts_with(&format!("{}{}/", prefix::OBJECTS, Kind::Function));
-    let (mut builds, replicas) = (Builds::of(snapshot), replicas(snapshot));
+    let (mut builds, replicas) = (Builds::from_snapshot(snapshot), replicas(snapshot));
     let blind = snapshot.malformed.keys().any(is_function);
     for object in snapshot.objects.values().map(|object| &object.value) {
         let Resource::Function(spec) = &object.resource else { continue };
-        let planned = Planned {
+        let planned = FunctionPlan {
             snapshot,
             object,
             id: NamespacedName::new(&object.metadata.namespace, &object.metadata.name),
@@ -41,7 +41,7 @@ pub(super) fn plan(snapshot: &Snapshot, last_known: &LastKnown, now: Timestamp) 
             last_known,
             now,
         };
-        let needed = Needed::of_function(snapshot, object, &planned.spec, &cluster.functions);
+        let needed = NeededImage::for_function(snapshot, object, &planned.spec, &cluster.functions);
         let images: Vec<_> = needed.into_iter().map(|one| builds.image(one, &mut out)).collect();
         let key = Key::Function(planned.id.clone());
         if snapshot.malformed.contains_key(&key.to_string()) {
@@ -51,7 +51,7 @@ pub(super) fn plan(snapshot: &Snapshot, last_known: &LastKnown, now: Timestamp) 
         planned.write(images, &mut out);
     }
     if !blind {
-        builds.take_back(&mut out);
+        builds.delete_unneeded(&mut out);
         remove_orphans(snapshot, &mut out);
     }
     out
@@ -67,7 +67,7 @@ fn remove_orphans(snapshot: &Snapshot, out: &mut Writes) {
     }
     for (scaled, record) in &snapshot.scales {
         if scaled.kind == Kind::Function && !functions.contains(scaled) {
-            out.delete(Key::Scale(scaled.clone()), record.mod_revision, Reason::RecordOfGone);
+            out.delete(Key::Scale(scaled.clone()), record.mod_revision, Reason::RecordOrphaned);
         }
     }
 }
@@ -77,7 +77,7 @@ fn reference(id: &NamespacedName) -> ObjectRef {
 }
 
 /// A function and the state that its record depends on.
-struct Planned<'a> {
+struct FunctionPlan<'a> {
     snapshot: &'a Snapshot,
     object: &'a Object,
     id: NamespacedName,
@@ -90,7 +90,7 @@ struct Planned<'a> {
     now: Timestamp,
 }
 
-impl Planned<'_> {
+impl FunctionPlan<'_> {
     fn write(&self, images: Vec<FunctionImage>, out: &mut Writes) {
         let snapshot = self.snapshot;
         let before = snapshot.functions.get(&self.id);
@@ -98,10 +98,10 @@ impl Planned<'_> {
         let running = self.rollout.map_or(0, |rollout| rollout.status.replicas);
         let demand = demand(snapshot, &self.id, self.now);
         let last_active = before.and_then(|before| before.value.last_active);
-        let OfFunction { ready: replicas, crashed } =
+        let FunctionReplicas { ready: replicas, crashed } =
             self.replicas.get(&self.id).cloned().unwrap_or_default();
         let memory = before.map(|before| before.value.scaler.clone()).unwrap_or_default();
-        let scaled = Scaled {
+        let scaled = ScalingInput {
             spec: &self.spec,
             demand,
             memory: &memory,
@@ -128,16 +128,16 @@ impl Planned<'_> {
             scaler: decided.memory,
             trouble: self.rollout.and_then(failure).or(crashed),
             has_good: self.rollout.is_some_and(|rollout| rollout.good.is_some()),
-            calls: CallLimits::of(&self.spec),
-            token: CallToken::of(&self.spec, &self.object.files),
+            calls: CallLimits::from_spec(&self.spec),
+            token: CallToken::from_spec(&self.spec, &self.object.files),
             last_active: self.last_active(demand.busy, demand.idle_since, last_active),
         };
-        out.put_if_other(Key::Function(self.id.clone()), before, &record, Reason::Published);
+        out.put_if_changed(Key::Function(self.id.clone()), before, &record, Reason::Published);
         let wanted = ScaleRecord { replicas: decided.replicas, scaler: self.object.reference().to_string() };
         let reason = Reason::Scaled { replicas: decided.replicas };
-        out.put_if_other(Key::Scale(self.object.reference()), scale, &wanted, reason);
+        out.put_if_changed(Key::Scale(self.object.reference()), scale, &wanted, reason);
         if let Some(at) = decided.again_at {
-            out.again_by(at);
+            out.plan_again_by(at);
         }
     }
 

@@ -10,11 +10,11 @@ use schema::meta::NamespacedName;
 use schema::records::{PodInstance, Replica, ReplicaStart, Trouble};
 use schema::snapshot::{BoundPod, Snapshot};
 
-use crate::controllers::mass_outage::are_most_away;
+use crate::controllers::mass_outage::most_nodes_away;
 
 /// The replicas of one function.
 #[derive(Debug, Clone, Default)]
-pub(super) struct OfFunction {
+pub(super) struct FunctionReplicas {
     /// Replicas that take calls, sorted by pod.
     pub(super) ready: Vec<Replica>,
     /// Failure of the first other replica whose code does not start.
@@ -25,18 +25,18 @@ pub(super) struct OfFunction {
 const STARTS_MAX: usize = 200;
 
 /// Replicas by function.
-pub(super) type Replicas = BTreeMap<NamespacedName, OfFunction>;
+pub(super) type Replicas = BTreeMap<NamespacedName, FunctionReplicas>;
 
 /// Returns the ready replicas on live nodes. Heartbeats are ignored while most nodes are away.
 pub(super) fn replicas(snapshot: &Snapshot) -> Replicas {
-    let trust_heartbeats = are_most_away(snapshot).is_none();
+    let trust_heartbeats = most_nodes_away(snapshot).is_none();
     let mut found = Replicas::new();
     for bound in snapshot.bound_pods() {
         let owner = &bound.binding.value.pod.owner;
         if owner.kind != Kind::Function {
             continue;
         }
-        let Some(pod) = snapshot.pods.get(&bound.place.1).map(|pod| &pod.value) else { continue };
+        let Some(pod) = snapshot.pods.get(&bound.key.1).map(|pod| &pod.value) else { continue };
         let is_there = !trust_heartbeats || snapshot.node_is_ready(bound.node());
         let of_function = found.entry(NamespacedName::new(&pod.namespace, &owner.name)).or_default();
         match replica(&bound, pod) {

@@ -60,14 +60,14 @@ fn milli(value: u64) -> f64 {
 
 /// A decision, and the latest time of the next one.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Decided {
+pub(super) struct ScalingDecision {
     pub(super) replicas: u32,
     pub(super) memory: ScalerMemory,
     pub(super) again_at: Option<Timestamp>,
 }
 
 /// Inputs of the decision on a function's replicas.
-pub(super) struct Scaled<'a> {
+pub(super) struct ScalingInput<'a> {
     /// Spec after `with_defaults`.
     pub(super) spec: &'a FunctionSpec,
     pub(super) demand: Demand,
@@ -83,18 +83,18 @@ pub(super) struct Scaled<'a> {
     pub(super) scaled_at: Option<Timestamp>,
 }
 
-impl Scaled<'_> {
-    pub(super) fn decide(&self, now: Timestamp) -> Decided {
+impl ScalingInput<'_> {
+    pub(super) fn decide(&self, now: Timestamp) -> ScalingDecision {
         let Demand { busy, stable, panic, is_partly_unknown, .. } = self.demand;
         let (decision, memory) = match self.current {
             // No data yet: a call wakes one replica.
             0 => (None, ScalerMemory::default()),
             _ => {
                 let seen = Observation { ready: Some(self.ready), stable: Some(stable), panic: Some(panic) };
-                decide(&Config::of(self.spec), self.memory, seen, now)
+                decide(&Config::for_function(self.spec), self.memory, seen, now)
             }
         };
-        let bounds = Bounds::of(self.spec);
+        let bounds = Bounds::for_function(self.spec);
         let since = self.last_call();
         let idle = (busy == 0).then(|| since.map_or(SignedDuration::ZERO, |since| now.duration_since(since)));
         let mut replicas = bounds.wanted(decision.map(|decision| decision.desired), self.current, idle);
@@ -114,7 +114,7 @@ impl Scaled<'_> {
         let tick = now.checked_add(TICK).ok().filter(|_| ticks && replicas > 0);
         let next = tick.into_iter().chain(zero_at).filter(|at| *at > now).min();
         let memory = if replicas == 0 { ScalerMemory::default() } else { memory };
-        Decided { replicas, memory, again_at: next }
+        ScalingDecision { replicas, memory, again_at: next }
     }
 
     /// Returns the time of the last call, or of the completed rollout, which counts as one.
@@ -150,7 +150,7 @@ pub(crate) struct Bounds {
 
 impl Bounds {
     /// Returns the bounds of a function after [`FunctionSpec::with_defaults`].
-    pub(crate) fn of(function: &FunctionSpec) -> Self {
+    pub(crate) fn for_function(function: &FunctionSpec) -> Self {
         let zero_after = function.scale_to_zero_after_seconds.unwrap_or_default();
         Self {
             least: function.min_scale,

@@ -15,7 +15,7 @@ use schema::kinds::replica_set::ReplicaSetStatus;
 use schema::object::Object;
 use schema::records::{
     BuildOrder, FunctionDemand, FunctionRecord, NodeConditions, NodeDemand, NodeImage, NodeImageState,
-    RegistryCopy, Rollout, RolloutProgress, ScaleRecord, Settled,
+    RegistryCopy, Rollout, RolloutProgress, ScaleRecord, SettledRecord,
 };
 use schema::snapshot::Snapshot;
 
@@ -358,8 +358,9 @@ fn an_etcd_that_was_lost_gets_the_scale_that_was_last_known() {
     let scale = Key::Scale(object.reference());
     let of = |replicas| ScaleRecord { replicas, scaler: object.reference().to_string() };
     let builder = SnapshotBuilder::new().nodes(1).put(&Key::Object(object.reference()), &object);
-    let whole = builder.clone().put(&scale, &of(5)).put(&Key::Settled("n1".to_owned()), &Settled::default());
-    let known = LastKnown::of(&whole.snapshot, at(0)).unwrap();
+    let whole =
+        builder.clone().put(&scale, &of(5)).put(&Key::Settled("n1".to_owned()), &SettledRecord::default());
+    let known = LastKnown::from_snapshot(&whole.snapshot, at(0)).unwrap();
     let known = LastKnown::from_disk(&known.to_disk());
     let scaled = |snapshot: &Snapshot| {
         let planned = super::plan::plan(snapshot, &known, at(500));

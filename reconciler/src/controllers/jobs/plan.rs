@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use jiff::{SignedDuration, Timestamp};
-use schema::content_refs::{Files, of_secret};
+use schema::content_refs::{Files, find_secret};
 use schema::keys::{Key, prefix};
 use schema::kinds::cluster::ClusterSpec;
 use schema::kinds::job::{JobPhase, JobSpec};
@@ -11,12 +11,12 @@ use schema::kinds::{Kind, Resource};
 use schema::meta::{NamespacedName, ObjectRef};
 use schema::object::Object;
 use schema::records::{FormerJob, JobDependencyState, JobOrder, JobReport};
-use schema::snapshot::{Snapshot, Versioned};
+use schema::snapshot::{Snapshot, VersionedValue};
 
 use crate::controllers::last_known::LastKnown;
 use crate::controllers::note::{Note, NoteKind};
 use crate::controllers::reason::Reason;
-use crate::controllers::writes::{Expect, Writes};
+use crate::controllers::writes::{Precondition, Writes};
 
 /// Label of nodes that handle jobs. If no node has it, all nodes do.
 const JOBS_LABEL: &str = "minik8s.io/slurm";
@@ -24,9 +24,9 @@ const JOBS_LABEL: &str = "minik8s.io/slurm";
 const UNREACHABLE_MAX: SignedDuration = SignedDuration::from_mins(3);
 /// Time the nodes of a new etcd have to report the jobs that they hold, counted from the first node. The
 /// reconciler's disk may be lost as well, and then only the nodes know what was submitted.
-const REPORTS_DUE: SignedDuration = SignedDuration::from_secs(15);
+const REPORT_GRACE: SignedDuration = SignedDuration::from_secs(15);
 /// Minimum of that time if etcd is known to have been lost: a node whose link was down takes about 20 s to be back.
-const REPORTS_DUE_AFTER_LOSS: SignedDuration = SignedDuration::from_secs(60);
+const REPORT_GRACE_AFTER_LOSS: SignedDuration = SignedDuration::from_secs(60);
 
 pub(super) fn plan(snapshot: &Snapshot, last_known: &LastKnown, now: Timestamp) -> Writes {
     let mut out = Writes::default();
@@ -73,7 +73,7 @@ fn reports_due(snapshot: &Snapshot, cluster: &ClusterSpec, now: Timestamp) -> Op
     let is_older = |report: &JobReport| report.created_at.is_some_and(|created_at| created_at < first);
     let was_lost = snapshot.job_reports.values().any(|report| is_older(&report.value));
     let patience = SignedDuration::from_secs(cluster.nodes.evict_after_seconds.into());
-    let wait = if was_lost { patience.max(REPORTS_DUE_AFTER_LOSS) } else { REPORTS_DUE };
+    let wait = if was_lost { patience.max(REPORT_GRACE_AFTER_LOSS) } else { REPORT_GRACE };
     first.checked_add(wait).ok().filter(|until| *until > now)
 }
 
@@ -88,18 +88,18 @@ struct Planner<'a> {
 
 impl Planner<'_> {
     fn place(&mut self, object: &Object, spec: &JobSpec, id: &NamespacedName, out: &mut Writes) {
-        let there: Vec<(&str, &Versioned<JobOrder>)> = self.snapshot.jobs_of(id).collect();
+        let there: Vec<(&str, &VersionedValue<JobOrder>)> = self.snapshot.jobs_of(id).collect();
         let stays =
             there.iter().find(|(node, _)| self.may_stay(node, id)).map(|(node, _)| (*node).to_owned());
         let former = there.first().map(|(node, order)| ((*node).to_owned(), order.value.clone()));
         let former =
             former.or_else(|| self.last_known.job(id).map(|(node, order)| (node.to_owned(), order.clone())));
-        let former = former.or_else(|| self.held(object, spec, id));
+        let former = former.or_else(|| self.order_from_report(object, spec, id));
         if let Some(until) = self.reports_due.filter(|_| former.is_none()) {
-            return out.again_by(until);
+            return out.plan_again_by(until);
         }
         let mut order = self.order(object, spec, id, former.as_ref().map(|(_, order)| order));
-        let node = match stays.or_else(|| self.after_loss(&there, former.as_ref())) {
+        let node = match stays.or_else(|| self.node_before_loss(&there, former.as_ref())) {
             Some(node) => node,
             None => {
                 let away: BTreeSet<&str> = there.iter().map(|(node, _)| *node).collect();
@@ -108,7 +108,7 @@ impl Planner<'_> {
                     // A node that can't reach the host now is better than none.
                     None => match there.first() {
                         Some((node, _)) => (*node).to_owned(),
-                        None => return out.note(self.nobody(object)),
+                        None => return out.note(self.no_node_note(object)),
                     },
                 }
             }
@@ -122,9 +122,9 @@ impl Planner<'_> {
         match current {
             Some(current) if current.value == order => {}
             Some(current) => {
-                _ = out.put(key, &order, Expect::ModRevision(current.mod_revision), Reason::JobUpdated);
+                _ = out.put(key, &order, Precondition::ModRevision(current.mod_revision), Reason::JobUpdated);
             }
-            None => _ = out.put(key, &order, Expect::Absent, assigned),
+            None => _ = out.put(key, &order, Precondition::Absent, assigned),
         }
         // A node that no longer has the order leaves the job alone: nothing is cancelled.
         for (other, order) in there.iter().filter(|(at, _)| *at != node) {
@@ -155,15 +155,15 @@ impl Planner<'_> {
             if let Some(other) = other {
                 let to = Key::Job(other.clone(), id.clone());
                 out.delete(key, order.mod_revision, Reason::JobMoved { to: other.clone() });
-                out.put(to, &deleting, Expect::Absent, Reason::OwnerGone);
+                out.put(to, &deleting, Precondition::Absent, Reason::OwnerGone);
                 out.join_last();
             } else if !order.value.deleting {
-                out.put(key, &deleting, Expect::ModRevision(order.mod_revision), Reason::OwnerGone);
+                out.put(key, &deleting, Precondition::ModRevision(order.mod_revision), Reason::OwnerGone);
             }
         }
     }
 
-    fn nobody(&self, object: &Object) -> Note {
+    fn no_node_note(&self, object: &Object) -> Note {
         let key = Key::Object(object.reference());
         Note::about_key(&key, NoteKind::NotWritten { why: "no node is ready for it".to_owned() })
     }
@@ -179,9 +179,9 @@ impl Planner<'_> {
     }
 
     /// Returns the node that had the job before etcd was lost.
-    fn after_loss(
+    fn node_before_loss(
         &self,
-        there: &[(&str, &Versioned<JobOrder>)],
+        there: &[(&str, &VersionedValue<JobOrder>)],
         former: Option<&(String, JobOrder)>,
     ) -> Option<String> {
         let (node, _) = former.filter(|_| there.is_empty())?;
@@ -209,8 +209,8 @@ impl Planner<'_> {
         if let Some(cluster) = self.snapshot.cluster_object() {
             let of_login = [&login.ssh_key, &login.password].into_iter().flatten();
             let own: Files = of_login
-                .filter(|secret| of_secret(&files, &secret.name).is_none())
-                .filter_map(|secret| of_secret(&cluster.value.files, &secret.name))
+                .filter(|secret| find_secret(&files, &secret.name).is_none())
+                .filter_map(|secret| find_secret(&cluster.value.files, &secret.name))
                 .map(|(path, blob)| (path.to_owned(), blob.clone()))
                 .collect();
             files.extend(own);
@@ -243,7 +243,12 @@ impl Planner<'_> {
     }
 
     /// Rebuilds the order of a job that neither etcd nor the reconciler's disk knows of from a node's report.
-    fn held(&self, object: &Object, spec: &JobSpec, id: &NamespacedName) -> Option<(String, JobOrder)> {
+    fn order_from_report(
+        &self,
+        object: &Object,
+        spec: &JobSpec,
+        id: &NamespacedName,
+    ) -> Option<(String, JobOrder)> {
         let of_job = self.snapshot.job_reports_of(id);
         let alive = of_job.filter(|(_, report)| report.status.phase != JobPhase::Deleting);
         let (node, report) = alive.max_by_key(|(_, report)| {
@@ -270,7 +275,7 @@ impl Planner<'_> {
         let has_begun = self.reports(id, &former.uid).next().is_some();
         let mut all = if has_begun { Vec::new() } else { former.former.clone() };
         if !is_same && self.may_have_reached(id, former) {
-            all.push(FormerJob::of(former));
+            all.push(FormerJob::from_order(former));
         }
         all
     }

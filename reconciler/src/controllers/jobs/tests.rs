@@ -8,7 +8,7 @@ use schema::kinds::cluster::{ClusterSpec, Slurm};
 use schema::kinds::job::{DependencyType, JobDependency, JobPhase, JobSpec, JobStatus, SlurmLogin};
 use schema::meta::NamespacedName;
 use schema::object::Object;
-use schema::records::{JobDependencyState, JobOrder, JobReport, NodeConditions, Settled};
+use schema::records::{JobDependencyState, JobOrder, JobReport, NodeConditions, SettledRecord};
 use schema::snapshot::Snapshot;
 
 use crate::controllers::testing::{SnapshotBuilder, object_of};
@@ -106,7 +106,7 @@ fn a_job_that_git_no_longer_has_is_cancelled_before_its_order_goes() {
 #[test]
 fn a_job_moves_from_a_lost_node_and_stays_the_same_job() {
     let object = job("sum", "true");
-    let settled = Settled::default();
+    let settled = SettledRecord::default();
     let builder = with(&object).put(&Key::Settled("n2".to_owned()), &settled);
     let first = plan(&builder.snapshot, at(0));
     let (_, order) = only(&first);
@@ -203,10 +203,10 @@ fn what_slurm_has_stays_at_its_login_host_when_the_clusters_changes() {
 #[test]
 fn an_etcd_that_was_lost_gets_the_same_order_on_the_same_node() {
     let object = job("sum", "true");
-    let builder = with(&object).put(&Key::Settled("n1".to_owned()), &Settled::default());
+    let builder = with(&object).put(&Key::Settled("n1".to_owned()), &SettledRecord::default());
     let first = plan(&builder.snapshot, at(0));
     let (_, order) = only(&first);
-    let known = LastKnown::of(&builder.after(&first).snapshot, at(0)).unwrap();
+    let known = LastKnown::from_snapshot(&builder.after(&first).snapshot, at(0)).unwrap();
     let known = LastKnown::from_disk(&known.to_disk());
     // Another node comes back first.
     let builder = SnapshotBuilder::new()

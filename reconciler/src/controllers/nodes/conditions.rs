@@ -11,9 +11,9 @@ use schema::keys::Key;
 use schema::kinds::Kind;
 use schema::kinds::pod::TaintEffect;
 use schema::records::{Drain, NodeConditions, TaintAge};
-use schema::snapshot::{Snapshot, Versioned};
+use schema::snapshot::{Snapshot, VersionedValue};
 
-use crate::controllers::mass_outage::{Away, are_most_away, is_most};
+use crate::controllers::mass_outage::{AwayNodes, is_most_away, most_nodes_away};
 use crate::controllers::note::{Note, NoteKind};
 use crate::controllers::reason::Reason;
 use crate::controllers::{Observed, Writes};
@@ -28,7 +28,7 @@ pub(super) fn plan(seen: &Observed, now: Timestamp, out: &mut Writes) {
     let snapshot = &seen.snapshot;
     let patience = SignedDuration::from_secs(snapshot.cluster().nodes.evict_after_seconds.into());
     let mut fare = Vec::new();
-    for node in snapshot.nodes.keys().filter(|node| !has_left(snapshot, node)) {
+    for node in snapshot.nodes.keys().filter(|node| !is_gone_and_silent(snapshot, node)) {
         let key = Key::NodeConditions(node.clone());
         if snapshot.malformed.contains_key(&key.to_string()) {
             out.note(Note::about_node(node, NoteKind::Unreadable { key: key.to_string() }));
@@ -38,15 +38,15 @@ pub(super) fn plan(seen: &Observed, now: Timestamp, out: &mut Writes) {
         // The node registered a moment ago, and its first heartbeat follows.
         let age = now.duration_since(snapshot.nodes[node].value.registered_at);
         if before.is_none() && !snapshot.node_is_ready(node) && (SignedDuration::ZERO..LEASE).contains(&age) {
-            out.again_by(now + (LEASE - age));
+            out.plan_again_by(now + (LEASE - age));
             continue;
         }
         let taints = taints(snapshot, node, before, now, out);
-        fare.push((node, NodeConditions { taints, ..next(snapshot, node, before, now) }));
+        fare.push((node, NodeConditions { taints, ..observed_conditions(snapshot, node, before, now) }));
     }
-    let most_away = are_most_away(snapshot);
-    let returns: Vec<Return> =
-        fare.iter().filter_map(|(_, conditions)| Return::of(conditions, now)).collect();
+    let most_away = most_nodes_away(snapshot);
+    let returns: Vec<ReturnedNode> =
+        fare.iter().filter_map(|(_, conditions)| ReturnedNode::of(conditions, now)).collect();
     for (node, mut wanted) in fare {
         let present = snapshot.node_conditions.get(node);
         if wanted.ready == ConditionStatus::Unknown && wanted.evicted_at.is_none() {
@@ -54,25 +54,25 @@ pub(super) fn plan(seen: &Observed, now: Timestamp, out: &mut Writes) {
             let latest = wanted.since + patience.max(LEASE);
             let due = returns_until(snapshot, &returns, latest).map_or(due, |returns| returns.max(due));
             match &most_away {
-                _ if due > now => out.again_by(due),
-                Some(away) => out.note(held(node, away)),
+                _ if due > now => out.plan_again_by(due),
+                Some(away) => out.note(eviction_held_note(node, away)),
                 None => wanted.evicted_at = Some(now),
             }
         }
         let reason = reason(present.map(|present| &present.value), &wanted, now);
-        out.put_if_other(Key::NodeConditions(node.clone()), present, &wanted, reason);
+        out.put_if_changed(Key::NodeConditions(node.clone()), present, &wanted, reason);
     }
 }
 
 /// A node that came back less than a lease ago.
-struct Return {
+struct ReturnedNode {
     /// Time at which the node fell silent.
     silent_since: Timestamp,
     /// End of one lease after the node came back.
     until: Timestamp,
 }
 
-impl Return {
+impl ReturnedNode {
     fn of(conditions: &NodeConditions, now: Timestamp) -> Option<Self> {
         let until = conditions.since + LEASE;
         let is_back = conditions.ready != ConditionStatus::Unknown && until > now;
@@ -84,15 +84,20 @@ impl Return {
 /// Returns the time that the other nodes have to come back, if most nodes were away within the last lease and some
 /// are back. Only nodes that fell silent by `latest`, when a silent node was due for eviction, count: a node that
 /// keeps coming and going delays nothing.
-fn returns_until(snapshot: &Snapshot, returns: &[Return], latest: Timestamp) -> Option<Timestamp> {
+fn returns_until(snapshot: &Snapshot, returns: &[ReturnedNode], latest: Timestamp) -> Option<Timestamp> {
     let away = snapshot.nodes.keys().filter(|node| !snapshot.node_is_ready(node)).count();
-    let with_it = |back: &&Return| back.silent_since <= latest;
+    let with_it = |back: &&ReturnedNode| back.silent_since <= latest;
     let back: Vec<Timestamp> = returns.iter().filter(with_it).map(|back| back.until).collect();
-    is_most(away + back.len(), snapshot.nodes.len()).then(|| back.into_iter().min()).flatten()
+    is_most_away(away + back.len(), snapshot.nodes.len()).then(|| back.into_iter().min()).flatten()
 }
 
 /// Returns the observed conditions of a node; eviction is decided elsewhere.
-fn next(snapshot: &Snapshot, node: &str, before: Option<&NodeConditions>, now: Timestamp) -> NodeConditions {
+fn observed_conditions(
+    snapshot: &Snapshot,
+    node: &str,
+    before: Option<&NodeConditions>,
+    now: Timestamp,
+) -> NodeConditions {
     let ready = match (snapshot.node_is_ready(node), snapshot.subnets.contains_key(node)) {
         (false, _) => ConditionStatus::Unknown,
         (true, has_range) => has_range.into(),
@@ -127,13 +132,13 @@ fn taints(
         // A time in the future comes from a leader whose clock was wrong.
         age.since = age.since.min(now);
         for (_, binding) in snapshot.bindings_of(node) {
-            let toleration = taint.toleration(&binding.value.pod.spec.tolerations);
+            let toleration = taint.matching_toleration(&binding.value.pod.spec.tolerations);
             let Some(seconds) = toleration.and_then(|toleration| toleration.toleration_seconds) else {
                 continue;
             };
             let over = age.since.checked_add(SignedDuration::from_secs(seconds.max(0)));
             match over.unwrap_or(Timestamp::MAX) {
-                over if over > now => out.again_by(over),
+                over if over > now => out.plan_again_by(over),
                 _ => age.elapsed_seconds = age.elapsed_seconds.max(seconds),
             }
         }
@@ -162,7 +167,7 @@ fn is_bound(snapshot: &Snapshot, node: &str, pod: &schema::meta::NamespacedName)
     snapshot.bindings.contains_key(&(node.to_owned(), pod.clone()))
 }
 
-fn held(node: &str, away: &Away) -> Note {
+fn eviction_held_note(node: &str, away: &AwayNodes) -> Note {
     Note::about_node(node, NoteKind::EvictionHeld { away: away.away, nodes: away.nodes })
 }
 
@@ -189,7 +194,7 @@ fn reason(before: Option<&NodeConditions>, wanted: &NodeConditions, now: Timesta
 // them, and deletes them only while no agent of that name beats. The scheduler deletes their bindings.
 
 /// True if Git declares the node gone and it has no heartbeat.
-pub(super) fn has_left(snapshot: &Snapshot, node: &str) -> bool {
+pub(super) fn is_gone_and_silent(snapshot: &Snapshot, node: &str) -> bool {
     snapshot.is_gone(node) && !snapshot.node_is_ready(node)
 }
 
@@ -240,6 +245,6 @@ fn delete(snapshot: &Snapshot, node: &String, out: &mut Writes) {
     }
 }
 
-fn revision<T>(present: Option<&Arc<Versioned<T>>>) -> Option<i64> {
+fn revision<T>(present: Option<&Arc<VersionedValue<T>>>) -> Option<i64> {
     present.map(|present| present.mod_revision)
 }

@@ -11,11 +11,11 @@ use schema::keys::{Key, prefix};
 use schema::records::Subnet;
 use schema::snapshot::Snapshot;
 
-use super::conditions::has_left;
+use super::conditions::is_gone_and_silent;
 use crate::controllers::Observed;
 use crate::controllers::note::{Note, NoteKind};
 use crate::controllers::reason::Reason;
-use crate::controllers::writes::{Expect, Writes};
+use crate::controllers::writes::{Precondition, Writes};
 
 /// Prefix length of a node's range: 254 addresses, of which the first is the bridge's.
 pub(crate) const NODE_PREFIX_LEN: u8 = 24;
@@ -28,12 +28,12 @@ pub(super) fn plan(seen: &Observed, out: &mut Writes) {
         let key = Key::Subnet(node.clone()).to_string();
         out.note(Note::about_node(node, NoteKind::Unreadable { key }));
     }
-    let rivals = rivals(&seen.snapshot);
-    follow_cluster(seen, &rivals, out);
+    let rivals = duplicate_holders(&seen.snapshot);
+    publish_cluster_ranges(seen, &rivals, out);
     // An unreadable range may be any range: assign nothing until it is repaired.
     if unreadable.is_empty() {
         let mut pool = Pool::new(cluster, seen.snapshot.subnets.values().map(|subnet| subnet.value.cidr));
-        move_rivals(seen, &rivals, &mut pool, out);
+        reassign_duplicates(seen, &rivals, &mut pool, out);
         assign(seen, &mut pool, out);
     }
 }
@@ -58,11 +58,11 @@ impl Pool {
     fn take_exactly(&mut self, cidr: Ipv4Net) -> bool {
         let fits =
             cidr.prefix_len() == NODE_PREFIX_LEN && cidr == cidr.trunc() && self.cluster.contains(&cidr);
-        fits && !self.is_odd(&cidr) && self.taken.insert(cidr)
+        fits && !self.overlaps_other_size(&cidr) && self.taken.insert(cidr)
     }
 
     /// True if the range overlaps a taken range of another size.
-    fn is_odd(&self, cidr: &Ipv4Net) -> bool {
+    fn overlaps_other_size(&self, cidr: &Ipv4Net) -> bool {
         self.odd.iter().any(|other| other.contains(cidr) || cidr.contains(other))
     }
 
@@ -72,7 +72,7 @@ impl Pool {
         let skip = usize::try_from(self.next).ok()?;
         for cidr in ranges.skip(skip) {
             self.next += 1;
-            if !self.taken.contains(&cidr) && !self.is_odd(&cidr) {
+            if !self.taken.contains(&cidr) && !self.overlaps_other_size(&cidr) {
                 self.taken.insert(cidr);
                 return Some(cidr);
             }
@@ -92,7 +92,7 @@ fn unreadable_subnets(snapshot: &Snapshot) -> Vec<String> {
 
 /// Returns the nodes whose range another node had first, with that node. Comes only from a write believed lost, or
 /// from manual changes; the earlier holder keeps the range.
-fn rivals(snapshot: &Snapshot) -> BTreeMap<&str, &str> {
+fn duplicate_holders(snapshot: &Snapshot) -> BTreeMap<&str, &str> {
     let mut order: Vec<_> = snapshot.subnets.iter().collect();
     order.sort_by_key(|(node, subnet)| (subnet.create_revision, *node));
     let mut holders: BTreeMap<Ipv4Net, &str> = BTreeMap::new();
@@ -110,7 +110,7 @@ fn rivals(snapshot: &Snapshot) -> BTreeMap<&str, &str> {
     rivals
 }
 
-fn move_rivals(seen: &Observed, rivals: &BTreeMap<&str, &str>, pool: &mut Pool, out: &mut Writes) {
+fn reassign_duplicates(seen: &Observed, rivals: &BTreeMap<&str, &str>, pool: &mut Pool, out: &mut Writes) {
     for (node, holder) in rivals {
         let Some(present) = seen.snapshot.subnets.get(*node) else { continue };
         let Some(cidr) = pool.take() else {
@@ -119,7 +119,7 @@ fn move_rivals(seen: &Observed, rivals: &BTreeMap<&str, &str>, pool: &mut Pool, 
         };
         let value = subnet(seen, cidr, pool.cluster);
         let reason = Reason::SubnetReassigned { holder: (*holder).to_owned(), cidr };
-        let expect = Expect::ModRevision(present.mod_revision);
+        let expect = Precondition::ModRevision(present.mod_revision);
         out.put(Key::Subnet((*node).to_owned()), &value, expect, reason);
     }
 }
@@ -128,7 +128,8 @@ fn move_rivals(seen: &Observed, rivals: &BTreeMap<&str, &str>, pool: &mut Pool, 
 /// else the lowest.
 fn assign(seen: &Observed, pool: &mut Pool, out: &mut Writes) {
     let snapshot = &seen.snapshot;
-    let is_without = |node: &String| !snapshot.subnets.contains_key(node) && !has_left(snapshot, node);
+    let is_without =
+        |node: &String| !snapshot.subnets.contains_key(node) && !is_gone_and_silent(snapshot, node);
     let without = || snapshot.nodes.iter().filter(|(node, _)| is_without(node));
     let mut given: BTreeMap<&str, Ipv4Net> = BTreeMap::new();
     for (node, record) in without() {
@@ -148,7 +149,7 @@ fn assign(seen: &Observed, pool: &mut Pool, out: &mut Writes) {
             },
         };
         let value = subnet(seen, cidr, pool.cluster);
-        out.put(Key::Subnet(node.clone()), &value, Expect::Absent, reason);
+        out.put(Key::Subnet(node.clone()), &value, Precondition::Absent, reason);
     }
 }
 
@@ -164,7 +165,7 @@ fn exhausted(seen: &Observed, node: &str) -> Note {
 
 /// Publishes a grown cluster range or a changed service range to the nodes. Leaves a node unchanged whose range is
 /// outside the new cluster range, and notes it.
-fn follow_cluster(seen: &Observed, rivals: &BTreeMap<&str, &str>, out: &mut Writes) {
+fn publish_cluster_ranges(seen: &Observed, rivals: &BTreeMap<&str, &str>, out: &mut Writes) {
     let cluster_cidr = seen.settings.cluster_cidr;
     for (node, subnet) in &seen.snapshot.subnets {
         let cidr = subnet.value.cidr;
@@ -174,7 +175,7 @@ fn follow_cluster(seen: &Observed, rivals: &BTreeMap<&str, &str>, out: &mut Writ
             continue;
         }
         if cluster_cidr.contains(&cidr) {
-            let expect = Expect::ModRevision(subnet.mod_revision);
+            let expect = Precondition::ModRevision(subnet.mod_revision);
             let value = self::subnet(seen, cidr, cluster_cidr);
             let service_cidr = seen.settings.service_cidr;
             let reason = Reason::ClusterCidrChanged { cluster_cidr, service_cidr };

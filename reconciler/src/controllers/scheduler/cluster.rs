@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use schema::snapshot::{BoundPod, Snapshot};
 
-use super::fit::{Unfit, is_avoided, node_failure, pod_failure};
+use super::fit::{FitFailures, is_avoided, node_failure, pod_failure};
 use super::node::NodeLoad;
 use super::node::{Needs, Owner, PodNeeds};
 use super::strategy::{Rank, Ranking, Strategy, lot, seed};
@@ -18,7 +18,7 @@ pub(super) struct Cluster<'a> {
     strategy: Strategy,
     /// Number of pods of each owner, by node.
     owners: HashMap<Owner<'a>, BTreeMap<usize, u32>>,
-    queue: Queue<'a>,
+    queue: NodeQueue<'a>,
     /// Revision of the newest binding; bindings of this plan count as newer, one after the other.
     revision: i64,
 }
@@ -26,7 +26,7 @@ pub(super) struct Cluster<'a> {
 /// Nodes with room for one more pod, ranked for pods of one owner. A change of owner moves only nodes with pods of
 /// either owner. Empty until the first pod is placed.
 #[derive(Default)]
-struct Queue<'a> {
+struct NodeQueue<'a> {
     is_filled: bool,
     owner: Option<Owner<'a>>,
     order: BTreeSet<(Rank, usize)>,
@@ -40,7 +40,7 @@ impl<'a> Cluster<'a> {
         let records = snapshot.nodes.values().map(|record| &record.value);
         let nodes: Vec<NodeLoad<'a>> = records.map(|record| NodeLoad::empty(snapshot, record)).collect();
         let by_name = snapshot.nodes.keys().enumerate().map(|(i, name)| (name.as_str(), i)).collect();
-        let queue = Queue { ranks: vec![None; nodes.len()], ..Queue::default() };
+        let queue = NodeQueue { ranks: vec![None; nodes.len()], ..NodeQueue::default() };
         let strategy = Strategy::of(snapshot.cluster().scheduler_strategy);
         Self { nodes, by_name, strategy, owners: HashMap::new(), queue, revision: snapshot.revision }
     }
@@ -114,7 +114,7 @@ impl<'a> Cluster<'a> {
     }
 
     /// Ranks the nodes for pods of this owner.
-    fn turn_to(&mut self, owner: Owner<'a>) {
+    fn rank_for(&mut self, owner: Owner<'a>) {
         if !self.queue.is_filled {
             (self.queue.is_filled, self.queue.owner) = (true, Some(owner));
             (0..self.nodes.len()).for_each(|node| self.reorder(node));
@@ -129,8 +129,8 @@ impl<'a> Cluster<'a> {
     }
 
     /// Returns why the pod does not fit on this node; `None` if it fits.
-    pub(super) fn unfit_on(&self, node: usize, pod: &Needs<'_>) -> Option<Unfit> {
-        Unfit::on(&self.nodes[node], pod)
+    pub(super) fn unfit_on(&self, node: usize, pod: &Needs<'_>) -> Option<FitFailures> {
+        FitFailures::on_node(&self.nodes[node], pod)
     }
 
     fn fits(&self, node: usize, pod: &Needs<'_>) -> bool {
@@ -145,10 +145,10 @@ impl<'a> Cluster<'a> {
         }
         match self.strategy.ranking {
             Ranking::By(_) => {
-                self.turn_to(pod_needs.owner());
+                self.rank_for(pod_needs.owner());
                 self.first(pod_needs, self.queue.order.iter().map(|&(_, node)| node))
             }
-            Ranking::Drawn => self.draw(pod_needs),
+            Ranking::ByLot => self.draw(pod_needs),
         }
     }
 
@@ -188,14 +188,18 @@ impl<'a> Cluster<'a> {
         let pods = self.nodes[node].pods;
         let lot = match self.strategy.ranking {
             Ranking::By(_) => String::new(),
-            Ranking::Drawn => format!(" with the seed {:016x}", seed(&pod_needs.pod.uid)),
+            Ranking::ByLot => format!(" with the seed {:016x}", seed(&pod_needs.pod.uid)),
         };
-        format!("it {}{lot}, of the nodes that fit; it has {}", self.strategy.words, plural(pods, "pod"))
+        format!(
+            "it {}{lot}, of the nodes that fit; it has {}",
+            self.strategy.rank_reason,
+            plural(pods, "pod")
+        )
     }
 
     /// Returns why the pod fits nowhere.
-    pub(super) fn unfit(&self, pod: &Needs<'_>) -> Unfit {
-        Unfit::count(self.nodes.iter(), pod)
+    pub(super) fn unfit(&self, pod: &Needs<'_>) -> FitFailures {
+        FitFailures::count(self.nodes.iter(), pod)
     }
 }
 
@@ -206,7 +210,7 @@ fn is_open(node: &NodeLoad<'_>) -> bool {
 
 /// Returns what a bound pod takes, including the host ports that its agent chose for `hostPort: 0`. `None` once the
 /// pod has ended for good.
-pub(super) fn taken<'a>(bound: &BoundPod<'a>) -> Option<PodNeeds<'a>> {
+pub(super) fn bound_needs<'a>(bound: &BoundPod<'a>) -> Option<PodNeeds<'a>> {
     let pod = &bound.binding.value.pod;
     let mut pod_needs = PodNeeds::of(pod);
     if let Some(status) = bound.status_of(&pod.uid) {

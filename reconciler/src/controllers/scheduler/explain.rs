@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use schema::meta::NamespacedName;
 use schema::snapshot::Snapshot;
 
-use super::cluster::{Cluster, taken};
+use super::cluster::{Cluster, bound_needs};
 use super::node::PodNeeds;
 
 /// Returns why `pod` is not bound; `None` if it is bound or does not exist. For many pods of one snapshot, create
@@ -32,10 +32,10 @@ impl<'a> Explainer<'a> {
         let mut cluster = Cluster::empty(snapshot);
         let mut bound = BTreeMap::new();
         for one in snapshot.bound_pods() {
-            let (place, binding) = (one.place, one.binding);
+            let (place, binding) = (one.key, one.binding);
             bound.insert(&place.1, (place.0.as_str(), binding.value.pod.uid.as_str()));
             if let Some(node) = cluster.find(&place.0) {
-                cluster.charge_bound(node, binding.create_revision, taken(&one).as_ref());
+                cluster.charge_bound(node, binding.create_revision, bound_needs(&one).as_ref());
             }
         }
         Self { snapshot, cluster: RefCell::new(cluster), bound }

@@ -128,15 +128,15 @@ pub(super) fn pod_failure(node: &NodeLoad<'_>, pod: &Needs<'_>) -> Option<Failur
 
 /// Explanation of why a pod fits nowhere: the number of nodes per failed filter.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Unfit {
+pub struct FitFailures {
     nodes: usize,
-    wants: Wants,
+    wants: ReportedNeeds,
     failures: BTreeMap<Failure, Tally>,
 }
 
 /// Needs that a message repeats.
 #[derive(Debug, Clone, PartialEq, Eq)]
-struct Wants {
+struct ReportedNeeds {
     node_name: Option<String>,
     node_selector: StringMap,
     cpu_millis: u64,
@@ -152,13 +152,13 @@ struct Tally {
     holder: Option<(NamespacedName, String)>,
 }
 
-impl Unfit {
+impl FitFailures {
     /// Counts the failures of `pod` on all `nodes`.
     pub(super) fn count<'n, 'a: 'n>(
         nodes: impl ExactSizeIterator<Item = &'n NodeLoad<'a>>,
         pod: &Needs<'_>,
     ) -> Self {
-        let wants = Wants {
+        let wants = ReportedNeeds {
             node_name: pod.node_name.map(ToOwned::to_owned),
             node_selector: pod.node_selector.clone(),
             cpu_millis: pod.cpu_millis,
@@ -174,7 +174,7 @@ impl Unfit {
     }
 
     /// Returns why the pod does not fit on this one node; `None` if it fits.
-    pub(super) fn on(node: &NodeLoad<'_>, pod: &Needs<'_>) -> Option<Self> {
+    pub(super) fn on_node(node: &NodeLoad<'_>, pod: &Needs<'_>) -> Option<Self> {
         let unfit = Self::count(std::iter::once(node), pod);
         (!unfit.failures.is_empty()).then_some(unfit)
     }
@@ -204,7 +204,7 @@ impl Unfit {
     }
 
     /// True if every node still lacks a heartbeat or a range: the nodes may be starting up.
-    pub(crate) fn may_pass(&self) -> bool {
+    pub(crate) fn may_be_starting(&self) -> bool {
         let comes = |failure: &Failure| matches!(failure, Failure::NotReady | Failure::NoSubnet);
         self.failures.keys().all(comes)
     }
@@ -266,7 +266,7 @@ fn readable(bytes: u64) -> Memory {
     Memory { bytes: if bytes < MEBIBYTE { bytes } else { bytes / MEBIBYTE * MEBIBYTE } }
 }
 
-impl fmt::Display for Unfit {
+impl fmt::Display for FitFailures {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if self.nodes == 0 {
             return f.write_str("0/0 nodes fit: no node has registered; start minik8s-agent on one");

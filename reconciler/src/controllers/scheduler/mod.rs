@@ -17,7 +17,7 @@ mod strategy;
 mod tests;
 
 pub use explain::{Explainer, explain};
-pub use fit::{Failure, Unfit};
+pub use fit::{Failure, FitFailures};
 pub use node::Needs;
 pub use plan::bind;
 

@@ -14,27 +14,27 @@ use jiff::{SignedDuration, Timestamp};
 use schema::keys::{Key, prefix};
 use schema::kinds::pod::PodStatus;
 use schema::meta::NamespacedName;
-use schema::records::{Binding, PodInstance, Settled};
-use schema::snapshot::{BoundPod, Snapshot, Versioned, health};
+use schema::records::{Binding, PodInstance, SettledRecord};
+use schema::snapshot::{BoundPod, Snapshot, VersionedValue, health};
 
-use super::cluster::{Cluster, taken};
-use super::fit::Unfit;
+use super::cluster::{Cluster, bound_needs};
+use super::fit::FitFailures;
 use super::node::{Needs, PodNeeds};
 use crate::controllers::last_known::LastKnown;
 use crate::controllers::note::{Note, NoteKind};
 use crate::controllers::reason::Reason;
-use crate::controllers::writes::{Expect, Writes};
-use crate::controllers::{Observed, is_applied_whole};
+use crate::controllers::writes::{Precondition, Writes};
+use crate::controllers::{Observed, all_sources_applied};
 
 /// Time that the other controllers may take to notice what a newly registered node runs.
-const NEWS: SignedDuration = SignedDuration::from_secs(3);
+const NODE_SETTLE_DELAY: SignedDuration = SignedDuration::from_secs(3);
 
 /// A pod that needs a node, and its binding so far: of the version before it, or its own if it must leave.
-struct Waiting<'a> {
+struct WaitingPod<'a> {
     id: &'a NamespacedName,
     pod: &'a PodInstance,
     before: Option<BoundPod<'a>>,
-    leave: Option<Leave>,
+    leave: Option<LeaveMode>,
 }
 
 struct Planner<'a> {
@@ -43,7 +43,7 @@ struct Planner<'a> {
     /// Pods whose record or binding is unreadable: the pod is not gone, so nothing is touched.
     unreadable: BTreeMap<NamespacedName, String>,
     /// Needs that fit nowhere, cached so that a thousand equal pods are counted once.
-    unfit: BTreeMap<Needs<'a>, Arc<Unfit>>,
+    unfit: BTreeMap<Needs<'a>, Arc<FitFailures>>,
     /// Node that reports a pod which is not bound to it.
     reported: HashMap<&'a NamespacedName, &'a str>,
     /// Nodes from which this plan has moved a pod in turn.
@@ -77,10 +77,10 @@ pub fn bind(snapshot: &Snapshot, last_known: &LastKnown, waits_until: Option<Tim
         had_turn: BTreeSet::new(),
         last_known,
         waits_until,
-        was_lost: snapshot.settled.is_empty() && strays(snapshot).next().is_some(),
+        was_lost: snapshot.settled.is_empty() && unbound_running_pods(snapshot).next().is_some(),
         out: Writes::default(),
     };
-    let waiting = planner.settle_bound();
+    let waiting = planner.load_bindings();
     let mut waiting = planner.replace_in_place(waiting);
     // Group pods by owner: the order of the nodes is for one owner at a time.
     waiting.sort_by_key(|waiting| (&waiting.pod.namespace, &waiting.pod.owner.name, waiting.pod.owner.kind));
@@ -103,23 +103,24 @@ fn settle(seen: &Observed, now: Timestamp, out: &mut Writes) {
         return;
     }
     // The other controllers may not have noticed yet what a newly registered node runs.
-    let holders: BTreeSet<&str> = strays(snapshot).map(|(node, _)| node).collect();
+    let holders: BTreeSet<&str> = unbound_running_pods(snapshot).map(|(node, _)| node).collect();
     let holders = unsettled().filter(|node| holders.contains(node.as_str()));
     let youngest = holders.map(|node| snapshot.nodes[node].value.registered_at).max();
-    if let Some(young) = youngest.filter(|at| (SignedDuration::ZERO..NEWS).contains(&now.duration_since(*at)))
+    if let Some(young) =
+        youngest.filter(|at| (SignedDuration::ZERO..NODE_SETTLE_DELAY).contains(&now.duration_since(*at)))
     {
-        return out.again_by(young + NEWS);
+        return out.plan_again_by(young + NODE_SETTLE_DELAY);
     }
     let since = youngest.map_or(seen.term_began, |at| at.min(now).max(seen.term_began));
-    if let Some(until) = awaits_pods(snapshot, since).filter(|until| *until > now) {
-        return out.again_by(until);
+    if let Some(until) = pods_awaited_until(snapshot, since).filter(|until| *until > now) {
+        return out.plan_again_by(until);
     }
     let commits = snapshot.sources.iter().filter_map(|(source, status)| {
         status.value.applied_commit.clone().map(|commit| (source.clone(), commit))
     });
-    let value = Settled { commits: commits.collect() };
+    let value = SettledRecord { commits: commits.collect() };
     for node in unsettled() {
-        out.put(Key::Settled(node.clone()), &value, Expect::Absent, Reason::Settled);
+        out.put(Key::Settled(node.clone()), &value, Precondition::Absent, Reason::Settled);
     }
 }
 
@@ -134,15 +135,15 @@ fn remove_settled(snapshot: &Snapshot, out: &mut Writes) {
 /// pods have become bindings, as far as nodes fit. False with a quarantined file, a held prune, an object that
 /// waits or a source that was never read: their pods may run on a node and be missing from this etcd.
 fn is_complete(snapshot: &Snapshot, sources: &BTreeSet<String>) -> bool {
-    is_applied_whole(snapshot, sources)
+    all_sources_applied(snapshot, sources)
         && snapshot.malformed.is_empty()
         && snapshot.objects.values().all(|object| health::is_complete(snapshot, &object.value))
 }
 
 /// Returns the time until which pods whose template was lost keep serving: they go once pods of the wanted template
 /// serve, or have had their time from `since` on.
-fn awaits_pods(snapshot: &Snapshot, since: Timestamp) -> Option<Timestamp> {
-    let strays: BTreeSet<(&str, &str)> = strays(snapshot)
+fn pods_awaited_until(snapshot: &Snapshot, since: Timestamp) -> Option<Timestamp> {
+    let strays: BTreeSet<(&str, &str)> = unbound_running_pods(snapshot)
         .filter_map(|(_, pod)| Some((pod.namespace.as_str(), PodInstance::workload_in_name(&pod.name)?)))
         .collect();
     let waits = snapshot.rollouts.iter().filter(|(id, rollout)| {
@@ -157,7 +158,7 @@ fn awaits_pods(snapshot: &Snapshot, since: Timestamp) -> Option<Timestamp> {
 }
 
 /// Returns the pods that run on unsettled nodes without a binding there, each with its node.
-fn strays(snapshot: &Snapshot) -> impl Iterator<Item = (&str, &NamespacedName)> {
+fn unbound_running_pods(snapshot: &Snapshot) -> impl Iterator<Item = (&str, &NamespacedName)> {
     let reported = snapshot.pod_status.iter().filter(|(place, status)| {
         let runs = !status.value.has_ended() && !status.value.is_terminating();
         runs && !snapshot.settled.contains_key(&place.0) && !snapshot.bindings.contains_key(*place)
@@ -167,7 +168,7 @@ fn strays(snapshot: &Snapshot) -> impl Iterator<Item = (&str, &NamespacedName)> 
 
 /// Returns the pods that run on a node that they are not bound to, going by its reports of this very version; of
 /// several nodes the last by name. Empty if all of `waiting` are bound, because it is not needed then.
-fn reported<'a>(snapshot: &'a Snapshot, waiting: &[Waiting<'a>]) -> HashMap<&'a NamespacedName, &'a str> {
+fn reported<'a>(snapshot: &'a Snapshot, waiting: &[WaitingPod<'a>]) -> HashMap<&'a NamespacedName, &'a str> {
     if waiting.iter().all(|waiting| waiting.before.is_some()) {
         return HashMap::new();
     }
@@ -201,34 +202,34 @@ fn unreadable_pods(snapshot: &Snapshot) -> BTreeMap<NamespacedName, String> {
 impl<'a> Planner<'a> {
     /// Loads the existing bindings: keeps one per pod, removes those of pods that are gone, updates metadata in
     /// place. Returns the pods that need a place.
-    fn settle_bound(&mut self) -> Vec<Waiting<'a>> {
+    fn load_bindings(&mut self) -> Vec<WaitingPod<'a>> {
         let snapshot = self.snapshot;
         let mut bound: Vec<BoundPod<'a>> = snapshot.bound_pods().collect();
-        bound.sort_by_key(|b| (&b.place.1, &b.place.0));
-        let mut groups = bound.chunk_by(|a, b| a.place.1 == b.place.1).peekable();
+        bound.sort_by_key(|b| (&b.key.1, &b.key.0));
+        let mut groups = bound.chunk_by(|a, b| a.key.1 == b.key.1).peekable();
         let mut waiting = Vec::new();
         for (id, pod) in &snapshot.pods {
-            while let Some(orphans) = groups.next_if(|group| group[0].place.1 < *id) {
+            while let Some(orphans) = groups.next_if(|group| group[0].key.1 < *id) {
                 self.remove_orphans(orphans);
             }
-            let bindings = groups.next_if(|group| group[0].place.1 == *id).unwrap_or_default();
+            let bindings = groups.next_if(|group| group[0].key.1 == *id).unwrap_or_default();
             if self.unreadable.contains_key(id) {
                 self.charge_all(bindings);
                 continue;
             }
             match self.keep_one(bindings, &pod.value.uid) {
                 Some(kept) if kept.binding.value.pod.uid == pod.value.uid => {
-                    match must_leave(snapshot, kept.place, kept.binding) {
+                    match must_leave(snapshot, kept.key, kept.binding) {
                         Some(leave) if bindings.len() == 1 => {
                             let pod = &pod.value;
-                            waiting.push(Waiting { id, pod, before: Some(kept), leave: Some(leave) });
+                            waiting.push(WaitingPod { id, pod, before: Some(kept), leave: Some(leave) });
                         }
                         _ => self.update_metadata(kept, &pod.value),
                     }
                 }
                 // One step at a time: the pod may want the very place that it loses now.
                 _ if bindings.len() > 1 => {}
-                before => waiting.push(Waiting { id, pod: &pod.value, before, leave: None }),
+                before => waiting.push(WaitingPod { id, pod: &pod.value, before, leave: None }),
             }
         }
         for orphans in groups {
@@ -239,12 +240,12 @@ impl<'a> Planner<'a> {
 
     /// Removes the bindings of a pod that is gone.
     fn remove_orphans(&mut self, orphans: &[BoundPod<'a>]) {
-        if orphans.iter().any(|orphan| self.unreadable.contains_key(&orphan.place.1)) {
+        if orphans.iter().any(|orphan| self.unreadable.contains_key(&orphan.key.1)) {
             self.charge_all(orphans);
             return;
         }
         for orphan in orphans {
-            self.out.delete(binding_key(orphan.place), orphan.binding.mod_revision, Reason::PodGone);
+            self.out.delete(binding_key(orphan.key), orphan.binding.mod_revision, Reason::PodGone);
         }
     }
 
@@ -255,8 +256,8 @@ impl<'a> Planner<'a> {
     }
 
     fn charge(&mut self, bound: BoundPod<'a>) {
-        if let Some(node) = self.cluster.find(&bound.place.0) {
-            let pod_needs = taken(&bound);
+        if let Some(node) = self.cluster.find(&bound.key.0) {
+            let pod_needs = bound_needs(&bound);
             self.cluster.charge_bound(node, bound.binding.create_revision, pod_needs.as_ref());
         }
     }
@@ -270,9 +271,9 @@ impl<'a> Planner<'a> {
         };
         // `min_by_key` returns the first of equals, and bindings are sorted by the node's name.
         let kept = *bindings.iter().min_by_key(|bound| rank(bound))?;
-        for other in bindings.iter().filter(|b| b.place.0 != kept.place.0) {
-            let reason = Reason::DuplicateBinding { kept: kept.place.0.clone() };
-            self.out.delete(binding_key(other.place), other.binding.mod_revision, reason);
+        for other in bindings.iter().filter(|b| b.key.0 != kept.key.0) {
+            let reason = Reason::DuplicateBinding { kept: kept.key.0.clone() };
+            self.out.delete(binding_key(other.key), other.binding.mod_revision, reason);
         }
         self.charge(kept);
         Some(kept)
@@ -283,13 +284,13 @@ impl<'a> Planner<'a> {
             return;
         }
         let value = Binding { pod: pod.clone(), ..bound.binding.value.clone() };
-        let expect = Expect::ModRevision(bound.binding.mod_revision);
-        self.out.put(binding_key(bound.place), &value, expect, Reason::BindingUpdated);
+        let expect = Precondition::ModRevision(bound.binding.mod_revision);
+        self.out.put(binding_key(bound.key), &value, expect, Reason::BindingUpdated);
     }
 
     /// Replaces pods on their node where the new version fits, not counting the old one, before any pod that is new
     /// to a node. Returns the rest.
-    fn replace_in_place(&mut self, waiting: Vec<Waiting<'a>>) -> Vec<Waiting<'a>> {
+    fn replace_in_place(&mut self, waiting: Vec<WaitingPod<'a>>) -> Vec<WaitingPod<'a>> {
         let mut rest = Vec::new();
         for pod in waiting {
             if !self.replace_on_same_node(&pod) {
@@ -299,20 +300,20 @@ impl<'a> Planner<'a> {
         rest
     }
 
-    fn replace_on_same_node(&mut self, waiting: &Waiting<'a>) -> bool {
-        let Waiting { pod, before: Some(before), leave: None, .. } = *waiting else { return false };
-        let Some(node) = self.cluster.find(&before.place.0) else { return false };
-        let (pod_needs, old) = (PodNeeds::of(pod), taken(&before));
+    fn replace_on_same_node(&mut self, waiting: &WaitingPod<'a>) -> bool {
+        let WaitingPod { pod, before: Some(before), leave: None, .. } = *waiting else { return false };
+        let Some(node) = self.cluster.find(&before.key.0) else { return false };
+        let (pod_needs, old) = (PodNeeds::of(pod), bound_needs(&before));
         old.iter().for_each(|old| self.cluster.release(node, old));
         if self.cluster.unfit_on(node, &pod_needs.needs).is_some() {
             old.iter().for_each(|old| self.cluster.charge(node, old));
             return false;
         }
-        let name = before.place.0.clone();
+        let name = before.key.0.clone();
         let value =
             Binding { node: name.clone(), pod: pod.clone(), reason: before.binding.value.reason.clone() };
-        let expect = Expect::ModRevision(before.binding.mod_revision);
-        if self.out.put(binding_key(before.place), &value, expect, Reason::Rebound { node: name }) {
+        let expect = Precondition::ModRevision(before.binding.mod_revision);
+        if self.out.put(binding_key(before.key), &value, expect, Reason::Rebound { node: name }) {
             self.cluster.charge(node, &pod_needs);
         } else {
             old.iter().for_each(|old| self.cluster.charge(node, old));
@@ -321,7 +322,7 @@ impl<'a> Planner<'a> {
     }
 
     /// Finds a node for a pod, or notes why there is none.
-    fn place(&mut self, waiting: &Waiting<'a>) {
+    fn place(&mut self, waiting: &WaitingPod<'a>) {
         // Try again: a pod that has moved away since may have left the room.
         if self.replace_on_same_node(waiting) || !self.may_move(waiting) {
             return;
@@ -352,9 +353,9 @@ impl<'a> Planner<'a> {
     }
 
     /// True if the pod may move now; a pod of a drained node waits for its turn.
-    fn may_move(&mut self, waiting: &Waiting<'a>) -> bool {
-        let (Some(before), Some(Leave::InTurn)) = (waiting.before, waiting.leave) else { return true };
-        let node = before.place.0.as_str();
+    fn may_move(&mut self, waiting: &WaitingPod<'a>) -> bool {
+        let (Some(before), Some(LeaveMode::InTurn)) = (waiting.before, waiting.leave) else { return true };
+        let node = before.key.0.as_str();
         let is_its_turn = !self.had_turn.contains(node) && !is_ending_a_pod(self.snapshot, node);
         if !is_its_turn {
             self.update_metadata(before, waiting.pod);
@@ -364,7 +365,7 @@ impl<'a> Planner<'a> {
 
     /// True if the pod ran, or may have run, on a node that has not come back since etcd was lost: elsewhere it
     /// would run twice.
-    fn waits_for_node(&mut self, waiting: &Waiting<'a>) -> bool {
+    fn waits_for_node(&mut self, waiting: &WaitingPod<'a>) -> bool {
         let Some(until) = self.waits_until.filter(|_| waiting.before.is_none()) else { return false };
         let last = self.last_known.node_of(waiting.id, &waiting.pod.uid);
         let node = last.or_else(|| self.reported.get(waiting.id).copied());
@@ -378,13 +379,13 @@ impl<'a> Planner<'a> {
         }
         let kind = NoteKind::WaitsForNode { node: node.map(str::to_owned) };
         self.out.note(Note::about_pod(&waiting.id.namespace, &waiting.id.name, kind));
-        self.out.again_by(until);
+        self.out.plan_again_by(until);
         true
     }
 
     /// Returns the node that runs the pod, or ran it last, if the pod still fits there: its binding was lost with
     /// etcd.
-    fn runs_on(&self, waiting: &Waiting<'a>, pod_needs: &PodNeeds<'a>) -> Option<usize> {
+    fn runs_on(&self, waiting: &WaitingPod<'a>, pod_needs: &PodNeeds<'a>) -> Option<usize> {
         if waiting.before.is_some() {
             return None;
         }
@@ -393,7 +394,7 @@ impl<'a> Planner<'a> {
         self.cluster.find(node).filter(|&node| self.cluster.unfit_on(node, &pod_needs.needs).is_none())
     }
 
-    fn bind(&mut self, waiting: &Waiting<'a>, node: usize, pod_needs: &PodNeeds<'a>, choice: String) {
+    fn bind(&mut self, waiting: &WaitingPod<'a>, node: usize, pod_needs: &PodNeeds<'a>, choice: String) {
         let name = self.cluster.name(node).to_owned();
         let value = Binding { node: name.clone(), pod: waiting.pod.clone(), reason: choice.clone() };
         let place = (name.clone(), waiting.id.clone());
@@ -402,15 +403,15 @@ impl<'a> Planner<'a> {
             Some(before) => self.moved(before, name, &pod_needs.needs),
         };
         let before = waiting.before;
-        if !self.out.put(binding_key(&place), &value, Expect::Absent, reason.clone()) {
+        if !self.out.put(binding_key(&place), &value, Precondition::Absent, reason.clone()) {
             return;
         }
         self.cluster.bind(node, pod_needs);
         if let Some(before) = before {
-            self.had_turn.extend(waiting.leave.map(|_| before.place.0.as_str()));
-            self.out.delete_joined(binding_key(before.place), before.binding.mod_revision, reason);
-            let pod_needs = taken(&before);
-            if let Some((node, pod_needs)) = self.cluster.find(&before.place.0).zip(pod_needs) {
+            self.had_turn.extend(waiting.leave.map(|_| before.key.0.as_str()));
+            self.out.delete_joined(binding_key(before.key), before.binding.mod_revision, reason);
+            let pod_needs = bound_needs(&before);
+            if let Some((node, pod_needs)) = self.cluster.find(&before.key.0).zip(pod_needs) {
                 self.cluster.release(node, &pod_needs);
             }
             // The old pod may free what another pod was refused.
@@ -421,25 +422,25 @@ impl<'a> Planner<'a> {
     fn moved(&self, before: BoundPod<'a>, to: String, needs: &Needs<'a>) -> Reason {
         let why = self
             .cluster
-            .find(&before.place.0)
+            .find(&before.key.0)
             .and_then(|node| self.cluster.unfit_on(node, needs))
             .map_or_else(|| "the node is not registered".to_owned(), |unfit| unfit.reasons());
-        Reason::Moved { from: before.place.0.clone(), to, why }
+        Reason::Moved { from: before.key.0.clone(), to, why }
     }
 
-    fn note_unschedulable(&mut self, waiting: &Waiting<'a>, unfit: Arc<Unfit>) {
+    fn note_unschedulable(&mut self, waiting: &WaitingPod<'a>, unfit: Arc<FitFailures>) {
         let kind = match (waiting.before, waiting.leave) {
             // No node will report that the pod has ended: it waits without a place.
-            (Some(before), Some(_)) if has_left(self.snapshot, &before.place.0) => {
-                self.out.delete(binding_key(before.place), before.binding.mod_revision, Reason::NodeLeft);
+            (Some(before), Some(_)) if has_left(self.snapshot, &before.key.0) => {
+                self.out.delete(binding_key(before.key), before.binding.mod_revision, Reason::NodeLeft);
                 NoteKind::Unschedulable { unfit, old_stays_on: None }
             }
             (Some(before), Some(_)) => {
                 self.update_metadata(before, waiting.pod);
-                NoteKind::Stranded { unfit, node: before.place.0.clone() }
+                NoteKind::Stranded { unfit, node: before.key.0.clone() }
             }
             (before, _) => {
-                NoteKind::Unschedulable { unfit, old_stays_on: before.map(|before| before.place.0.clone()) }
+                NoteKind::Unschedulable { unfit, old_stays_on: before.map(|before| before.key.0.clone()) }
             }
         };
         self.out.note(Note::about_pod(&waiting.pod.namespace, &waiting.pod.name, kind));
@@ -465,7 +466,7 @@ fn binding_key(place: &(String, NamespacedName)) -> Key {
 
 /// Manner in which a pod leaves its node.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Leave {
+pub(super) enum LeaveMode {
     /// Immediately: the node is lost, or has a taint that drives the pod out.
     AtOnce,
     /// In turn: the node is drained, and ends one such pod after the other.
@@ -476,14 +477,14 @@ pub(super) enum Leave {
 pub(super) fn must_leave(
     snapshot: &Snapshot,
     place: &(String, NamespacedName),
-    binding: &Versioned<Binding>,
-) -> Option<Leave> {
+    binding: &VersionedValue<Binding>,
+) -> Option<LeaveMode> {
     let (node, pod) = (&place.0, &binding.value.pod);
     if !pod.is_bare() {
         return None;
     }
     if has_left(snapshot, node) {
-        return Some(Leave::AtOnce);
+        return Some(LeaveMode::AtOnce);
     }
     let status = snapshot.pod_status.get(place).map(|status| &status.value);
     let has_ended = status.is_some_and(|status| status.uid == pod.uid && status.has_ended());
@@ -492,13 +493,13 @@ pub(super) fn must_leave(
         return None;
     }
     if snapshot.is_evicted(node) {
-        return Some(Leave::AtOnce);
+        return Some(LeaveMode::AtOnce);
     }
     // A silent node may not be lost.
     if !snapshot.node_is_ready(node) || !snapshot.drives_out(node, &pod.spec) {
         return None;
     }
-    Some(if snapshot.is_draining(node) { Leave::InTurn } else { Leave::AtOnce })
+    Some(if snapshot.is_draining(node) { LeaveMode::InTurn } else { LeaveMode::AtOnce })
 }
 
 /// True if the node is neither registered nor alive: it left, or Git declared it gone.

@@ -15,7 +15,7 @@ pub(super) enum Ranking {
     /// By the load of the node, and the number of its pods with the same owner.
     By(fn(&NodeLoad<'_>, u32) -> Rank),
     /// By lot, from the uid of the pod: the same pod draws the same node.
-    Drawn,
+    ByLot,
 }
 
 /// A scheduling strategy.
@@ -23,23 +23,23 @@ pub(super) enum Ranking {
 pub(super) struct Strategy {
     pub(super) ranking: Ranking,
     /// Reason why the first node comes first, as the rest of the sentence "it …".
-    pub(super) words: &'static str,
+    pub(super) rank_reason: &'static str,
 }
 
 impl Strategy {
     /// Returns the strategy that a cluster asks for.
     pub(super) fn of(wanted: SchedulerStrategy) -> Self {
         use SchedulerStrategy as S;
-        let (ranking, words) = match wanted {
+        let (ranking, rank_reason) = match wanted {
             S::Spread => (Ranking::By(spread), "has the fewest pods of this owner, then the least requested"),
-            S::Random => (Ranking::Drawn, "was drawn"),
+            S::Random => (Ranking::ByLot, "was drawn"),
             S::RoundRobin => (Ranking::By(round_robin), "was given a pod the longest ago"),
             S::MinPods => (Ranking::By(min_pods), "has the fewest pods"),
             S::MaxPods => (Ranking::By(max_pods), "has the most pods"),
             S::MinCpu => (Ranking::By(min_cpu), "has the least CPU requested"),
             S::MinMemory => (Ranking::By(min_memory), "has the least memory requested"),
         };
-        Self { ranking, words }
+        Self { ranking, rank_reason }
     }
 }
 

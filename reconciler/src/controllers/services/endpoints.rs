@@ -7,38 +7,38 @@ use schema::condition::ConditionStatus;
 use schema::kinds::pod::{PodSpec, PodStatus, PortReference, Protocol};
 use schema::kinds::service::{ServicePort, ServiceSpec};
 use schema::meta::{NamespacedName, matches_service_selector};
-use schema::records::{Endpoint, LEFT_OUT_MAX, LeftOut, PodInstance};
+use schema::records::{Endpoint, LEFT_OUT_MAX, LeftOutPod, PodInstance};
 use schema::snapshot::{BoundPod, Snapshot};
 
-use crate::controllers::mass_outage::are_most_away;
+use crate::controllers::mass_outage::most_nodes_away;
 
 /// Endpoints of a service, and the pods left out with the reason.
 #[derive(Debug, Default, PartialEq)]
-pub(super) struct Behind {
+pub(super) struct ServiceEndpoints {
     pub(super) endpoints: Vec<Endpoint>,
-    pub(super) left_out: Vec<LeftOut>,
+    pub(super) left_out: Vec<LeftOutPod>,
     pub(super) left_out_count: u32,
 }
 
 /// A namespace and a label in it.
-type Labelled<'a> = (&'a str, &'a str, &'a str);
+type NamespacedLabel<'a> = (&'a str, &'a str, &'a str);
 
 /// Pods of a snapshot by the labels that services ask for. Heartbeats count unless most nodes are away.
-pub(super) struct Lookup<'a> {
+pub(super) struct EndpointLookup<'a> {
     snapshot: &'a Snapshot,
     bound: HashMap<&'a NamespacedName, BoundPod<'a>>,
     trust_heartbeats: bool,
     /// Sorted by name. A service inspects only the pods of its rarest label: all pods for each of 1,000 services
     /// would take a second.
-    pods: HashMap<Labelled<'a>, Vec<(&'a NamespacedName, &'a PodInstance)>>,
+    pods: HashMap<NamespacedLabel<'a>, Vec<(&'a NamespacedName, &'a PodInstance)>>,
 }
 
-impl<'a> Lookup<'a> {
+impl<'a> EndpointLookup<'a> {
     pub(super) fn new(
         snapshot: &'a Snapshot,
         services: &'a BTreeMap<NamespacedName, &'a ServiceSpec>,
     ) -> Self {
-        let mut pods: HashMap<Labelled<'a>, Vec<_>> = HashMap::new();
+        let mut pods: HashMap<NamespacedLabel<'a>, Vec<_>> = HashMap::new();
         for (service, spec) in services {
             for (key, value) in &spec.selector {
                 pods.entry((service.namespace.as_str(), key, value)).or_default();
@@ -52,7 +52,7 @@ impl<'a> Lookup<'a> {
             }
         }
         let bound = snapshot.bound_by_pod();
-        Self { snapshot, bound, trust_heartbeats: are_most_away(snapshot).is_none(), pods }
+        Self { snapshot, bound, trust_heartbeats: most_nodes_away(snapshot).is_none(), pods }
     }
 
     /// Returns the pods that a service selects, sorted by name.
@@ -69,10 +69,14 @@ impl<'a> Lookup<'a> {
         pods.filter(|(_, pod)| matches_service_selector(&spec.selector, &pod.labels)).copied().collect()
     }
 
-    pub(super) fn behind(&self, service: &'a NamespacedName, spec: &'a ServiceSpec) -> Behind {
-        let mut behind = Behind::default();
-        if spec.selector.is_empty() || spec.alias_of().is_some() {
-            behind.endpoints = given(spec);
+    pub(super) fn endpoints_of(
+        &self,
+        service: &'a NamespacedName,
+        spec: &'a ServiceSpec,
+    ) -> ServiceEndpoints {
+        let mut behind = ServiceEndpoints::default();
+        if spec.selector.is_empty() || spec.alias_target().is_some() {
+            behind.endpoints = manifest_endpoints(spec);
             return behind;
         }
         for (id, pod) in self.selected(service, spec) {
@@ -82,7 +86,7 @@ impl<'a> Lookup<'a> {
                 Err(Some(why)) => {
                     behind.left_out_count += 1;
                     if behind.left_out.len() < LEFT_OUT_MAX {
-                        behind.left_out.push(LeftOut { pod: id.name.clone(), why });
+                        behind.left_out.push(LeftOutPod { pod: id.name.clone(), why });
                     }
                 }
             }
@@ -142,7 +146,7 @@ fn hostname(pod: &PodSpec, service: &str) -> Option<String> {
 }
 
 /// Returns the addresses of a service without selector.
-fn given(spec: &ServiceSpec) -> Vec<Endpoint> {
+fn manifest_endpoints(spec: &ServiceSpec) -> Vec<Endpoint> {
     let mut addresses: Vec<Ipv4Addr> = spec.addresses.iter().filter_map(|text| text.parse().ok()).collect();
     addresses.sort_unstable();
     addresses.dedup();

@@ -4,7 +4,7 @@ use schema::kinds::dns::{DnsBackend, DnsPath, DnsSpec};
 use schema::kinds::pod::PortReference;
 use schema::kinds::{Kind, Resource};
 use schema::meta::{NamespacedName, ObjectRef};
-use schema::records::{BackendRecord, BackendTarget, PathLeads, PathRecord, RouteRecord};
+use schema::records::{BackendRecord, BackendTarget, PathRecord, PathTarget, RouteRecord};
 use schema::snapshot::Snapshot;
 
 /// Returns the record of a Dns object.
@@ -19,9 +19,9 @@ fn resolve(snapshot: &Snapshot, id: &NamespacedName, path: &DnsPath) -> PathReco
         Some(only) => {
             let (service, port) = (Some(only.name.clone()), Some(only.port.clone()));
             let only = DnsBackend { service, port, weight: 1, ..DnsBackend::default() };
-            PathLeads::One(backend(snapshot, id, &only))
+            PathTarget::One(backend(snapshot, id, &only))
         }
-        None => PathLeads::Shared {
+        None => PathTarget::Shared {
             backends: path.backends.iter().map(|one| backend(snapshot, id, one)).collect(),
             sticky: path.sticky.clone(),
         },
@@ -54,7 +54,7 @@ fn service_target(
     let wanted = backend.port.clone().unwrap_or(PortReference::Number(0));
     let object = ObjectRef { kind: Kind::Service, namespace: id.namespace.clone(), name: service.clone() };
     let found = match snapshot.objects.get(&object).map(|object| &object.value.resource) {
-        Some(Resource::Service(spec)) if spec.alias_of().is_some() => {
+        Some(Resource::Service(spec)) if spec.alias_target().is_some() => {
             Err(format!("service {service} is of type ExternalName: no path leads there"))
         }
         Some(Resource::Service(spec)) => {
@@ -64,7 +64,7 @@ fn service_target(
                 PortReference::Name(name) => port.name.as_ref() == Some(name),
             });
             port.map(|port| port.port)
-                .ok_or_else(|| format!("service {service} has no port {}", word(&wanted)))
+                .ok_or_else(|| format!("service {service} has no port {}", port_text(&wanted)))
         }
         _ => Err(format!("there is no service {service} in namespace {}", id.namespace)),
     };
@@ -79,7 +79,7 @@ fn service_target(
     (BackendTarget::Service { service, port }, broken)
 }
 
-fn word(port: &PortReference) -> String {
+fn port_text(port: &PortReference) -> String {
     match port {
         PortReference::Number(number) => number.to_string(),
         PortReference::Name(name) => name.clone(),

@@ -14,7 +14,7 @@ use schema::records::{ServicePortRecord, ServiceRecord};
 use schema::snapshot::Snapshot;
 
 use super::allocate::{Addresses, NodePorts};
-use super::endpoints::{Behind, Lookup};
+use super::endpoints::{EndpointLookup, ServiceEndpoints};
 use super::hosts;
 use crate::controllers::Observed;
 use crate::controllers::note::{Note, NoteKind};
@@ -70,23 +70,23 @@ fn plan_services(seen: &Observed, out: &mut Writes) {
     }
     // An unreadable address may be any address: allocate nothing until it is repaired.
     let blind = snapshot.malformed.keys().any(|key| key.starts_with(prefix::SERVICES));
-    let given = give_out(seen, &wanted, blind, out);
-    let lookup = Lookup::new(snapshot, &wanted);
+    let given = allocate_all(seen, &wanted, blind, out);
+    let lookup = EndpointLookup::new(snapshot, &wanted);
     for (id, spec) in &wanted {
         let key = Key::Service(id.clone());
         let present = snapshot.services.get(id).filter(|_| !is_malformed(snapshot, &key));
         let record = match (given.get(id), present) {
             _ if is_malformed(snapshot, &key) => continue,
             (Some(given), _) => {
-                let mut record = record(spec, given, lookup.behind(id, spec));
+                let mut record = record(spec, given, lookup.endpoints_of(id, spec));
                 let object = snapshot.objects.get(&object_reference(Kind::Service, id));
                 record.hash = object.map(|object| object.value.hash.clone()).unwrap_or_default();
                 record
             }
-            (None, Some(former)) => held(spec, &former.value, |spec| lookup.behind(id, spec)),
+            (None, Some(former)) => held_record(spec, &former.value, |spec| lookup.endpoints_of(id, spec)),
             (None, None) => continue,
         };
-        out.put_if_other(key, present, &record, Reason::Published);
+        out.put_if_changed(key, present, &record, Reason::Published);
     }
 }
 
@@ -96,22 +96,22 @@ fn reference(metadata: &schema::meta::ObjectMeta) -> NamespacedName {
 
 /// Address and node ports allocated to a service.
 #[derive(Debug, Default)]
-struct Given {
+struct Allocation {
     address: Option<Ipv4Addr>,
     node_ports: Vec<Option<u16>>,
 }
 
 /// Allocates addresses and ports. A service that can't have its own is missing from the result and gets a note; it
 /// keeps what it had, and no other service gets that.
-fn give_out(
+fn allocate_all(
     seen: &Observed,
     wanted: &BTreeMap<NamespacedName, &ServiceSpec>,
     blind: bool,
     out: &mut Writes,
-) -> BTreeMap<NamespacedName, Given> {
+) -> BTreeMap<NamespacedName, Allocation> {
     let mut holding: BTreeMap<NamespacedName, NoteKind> = BTreeMap::new();
     loop {
-        let (given, failed) = give_to_others(seen, wanted, blind, &holding);
+        let (given, failed) = allocate_except(seen, wanted, blind, &holding);
         let (with_record, without): (BTreeMap<_, _>, BTreeMap<_, _>) =
             failed.into_iter().partition(|(id, _)| seen.snapshot.services.contains_key(id));
         let is_settled = with_record.is_empty();
@@ -128,12 +128,12 @@ fn give_out(
 
 /// Allocates addresses and ports to all services but those that are `holding` what they had. Also returns the
 /// services that can't have their own, with the reason.
-fn give_to_others(
+fn allocate_except(
     seen: &Observed,
     wanted: &BTreeMap<NamespacedName, &ServiceSpec>,
     blind: bool,
     holding: &BTreeMap<NamespacedName, NoteKind>,
-) -> (BTreeMap<NamespacedName, Given>, BTreeMap<NamespacedName, NoteKind>) {
+) -> (BTreeMap<NamespacedName, Allocation>, BTreeMap<NamespacedName, NoteKind>) {
     let mut addresses = Addresses::new(seen.settings.service_cidr);
     let mut ports = NodePorts::default();
     let present = |id: &NamespacedName| seen.snapshot.services.get(id).map(|record| &record.value);
@@ -157,11 +157,11 @@ fn give_to_others(
     }
     let (mut given, mut failed) = (BTreeMap::new(), BTreeMap::new());
     for named in [true, false] {
-        for (id, spec) in wanted.iter().filter(|(_, spec)| names_its_own(spec) == named) {
+        for (id, spec) in wanted.iter().filter(|(_, spec)| names_address_or_port(spec) == named) {
             if (blind && present(id).is_none()) || holding.contains_key(id) {
                 continue;
             }
-            match give(id, spec, present(id), &mut addresses, &mut ports) {
+            match allocate_service(id, spec, present(id), &mut addresses, &mut ports) {
                 Ok(one) => {
                     given.insert(id.clone(), one);
                 }
@@ -173,7 +173,7 @@ fn give_to_others(
 }
 
 /// True if the manifest names the address or a port.
-fn names_its_own(spec: &ServiceSpec) -> bool {
+fn names_address_or_port(spec: &ServiceSpec) -> bool {
     (spec.cluster_ip.is_some() && spec.has_cluster_ip()) || spec.ports.iter().any(|p| p.node_port.is_some())
 }
 
@@ -192,14 +192,14 @@ fn kept_ports(spec: &ServiceSpec, record: &ServiceRecord) -> Vec<(usize, u16)> {
     ports.filter_map(|(index, port)| Some((index, node_port(port)?))).collect()
 }
 
-fn give(
+fn allocate_service(
     id: &NamespacedName,
     spec: &ServiceSpec,
     record: Option<&ServiceRecord>,
     addresses: &mut Addresses,
     ports: &mut NodePorts,
-) -> Result<Given, NoteKind> {
-    let mut given = Given { address: None, node_ports: vec![None; spec.ports.len()] };
+) -> Result<Allocation, NoteKind> {
+    let mut given = Allocation { address: None, node_ports: vec![None; spec.ports.len()] };
     if spec.has_cluster_ip() {
         let kept = record.and_then(|r| r.cluster_ip).filter(|has| keeps_address(spec, *has, addresses));
         let kept = kept.filter(|has| addresses.take(*has, id).is_ok());
@@ -238,8 +238,8 @@ fn give(
     Ok(given)
 }
 
-fn record(spec: &ServiceSpec, given: &Given, behind: Behind) -> ServiceRecord {
-    if let Some(name) = spec.alias_of() {
+fn record(spec: &ServiceSpec, given: &Allocation, behind: ServiceEndpoints) -> ServiceRecord {
+    if let Some(name) = spec.alias_target() {
         return ServiceRecord { external_name: Some(name.to_owned()), ..ServiceRecord::default() };
     }
     let affinity = spec.session_affinity_config.as_ref().and_then(|config| config.client_ip.as_ref());
@@ -266,10 +266,10 @@ fn record(spec: &ServiceSpec, given: &Given, behind: Behind) -> ServiceRecord {
 
 /// Returns the record of a service that can't have its new address or port: the former record, which keeps serving
 /// clients of the former address, with the present endpoints.
-fn held(
+fn held_record(
     spec: &ServiceSpec,
     former: &ServiceRecord,
-    behind: impl Fn(&ServiceSpec) -> Behind,
+    behind: impl Fn(&ServiceSpec) -> ServiceEndpoints,
 ) -> ServiceRecord {
     let target = |at: usize, port: &ServicePortRecord| {
         let same = spec.ports.iter().find(|p| p.port == port.port && p.protocol == port.protocol);
@@ -311,7 +311,7 @@ fn plan_routes(snapshot: &Snapshot, out: &mut Writes) {
     for (id, record) in &wanted {
         let key = Key::Route(id.clone());
         if !is_malformed(snapshot, &key) {
-            out.put_if_other(key, snapshot.routes.get(id), record, Reason::Published);
+            out.put_if_changed(key, snapshot.routes.get(id), record, Reason::Published);
         }
     }
 }

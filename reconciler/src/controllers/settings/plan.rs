@@ -4,7 +4,7 @@
 //! Without an object, the defaults are written. A lost etcd has no object until Git is applied again: until then
 //! nothing is written, and agents keep their settings.
 
-use schema::content_refs::{ContentRef, Files, of_content, of_secret};
+use schema::content_refs::{ContentRef, Files, find_content, find_secret};
 use schema::keys::Key;
 use schema::kinds::cluster::{ClusterSpec, cluster_reference};
 use schema::records::ClusterSettings;
@@ -12,7 +12,7 @@ use schema::records::ClusterSettings;
 use crate::controllers::note::{Note, NoteKind};
 use crate::controllers::reason::Reason;
 use crate::controllers::writes::Writes;
-use crate::controllers::{Observed, is_applied_whole};
+use crate::controllers::{Observed, all_sources_applied};
 
 /// Returns the write to `settings`.
 pub(super) fn plan(seen: &Observed) -> Writes {
@@ -30,10 +30,10 @@ pub(super) fn plan(seen: &Observed) -> Writes {
         return out;
     }
     let (object, present) = (snapshot.cluster_object(), snapshot.settings.get(&()));
-    if object.is_some() || present.is_some() || is_applied_whole(snapshot, &seen.settings.sources) {
+    if object.is_some() || present.is_some() || all_sources_applied(snapshot, &seen.settings.sources) {
         let generation = object.map_or(0, |object| object.value.generation);
         let files = object.map(|object| &object.value.files);
-        let identity = files.and_then(|files| of_content(files, &ContentRef::ClusterIdentity));
+        let identity = files.and_then(|files| find_content(files, &ContentRef::ClusterIdentity));
         let wanted = ClusterSettings {
             generation,
             spec: ClusterSpec::clone(&snapshot.cluster()),
@@ -43,14 +43,14 @@ pub(super) fn plan(seen: &Observed) -> Writes {
             identity: identity.map(|(_, blob)| blob.clone()),
             logins: files.map(|files| logins(&snapshot.cluster(), files)).unwrap_or_default(),
         };
-        out.put_if_other(Key::Settings, present, &wanted, Reason::SettingsPublished);
+        out.put_if_changed(Key::Settings, present, &wanted, Reason::SettingsPublished);
     }
     out
 }
 
 /// Returns the object's files that hold the login secrets it names.
 fn logins(cluster: &ClusterSpec, files: &Files) -> Files {
-    let found = cluster.logins().filter_map(|secret| of_secret(files, &secret.name));
+    let found = cluster.logins().filter_map(|secret| find_secret(files, &secret.name));
     found.map(|(path, blob)| (path.to_owned(), blob.clone())).collect()
 }
 

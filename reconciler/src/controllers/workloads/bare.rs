@@ -10,29 +10,29 @@ use schema::kinds::pod::PodSpec;
 use schema::meta::{NamespacedName, ObjectRef};
 use schema::object::Object;
 use schema::records::{OwnerRef, PodInstance};
-use schema::snapshot::{Snapshot, Versioned};
+use schema::snapshot::{Snapshot, VersionedValue};
 
 use crate::controllers::last_known::workload_kinds;
 use crate::controllers::note::{Note, NoteKind};
 use crate::controllers::reason::Reason;
-use crate::controllers::writes::{Expect, Writes};
+use crate::controllers::writes::{Precondition, Writes};
 
 /// Plans the pod of a Pod object, which has the same name and owns itself. `present` is the pod that has the name
 /// now.
 pub(super) fn bare_pod(
     snapshot: &Snapshot,
-    unreadable: &Unreadable,
+    unreadable: &UnreadableKeys,
     (object, spec): (&Object, &Arc<PodSpec>),
-    present: Option<(&NamespacedName, &Arc<Versioned<PodInstance>>)>,
+    present: Option<(&NamespacedName, &Arc<VersionedValue<PodInstance>>)>,
     out: &mut Writes,
 ) {
     let commit = || object.provenance.commit.clone();
-    let new = |id| instance(object, snapshot.cluster().defaults.of_pod(spec), id);
+    let new = |id| instance(object, snapshot.cluster().defaults.apply_to(spec), id);
     let Some((id, present)) = present else {
         let id = NamespacedName::new(&object.metadata.namespace, &object.metadata.name);
         if !unreadable.pods.contains(&id) {
             let wanted = new(&id);
-            out.put(Key::Pod(id), &wanted, Expect::Absent, Reason::PodWanted { commit: commit() });
+            out.put(Key::Pod(id), &wanted, Precondition::Absent, Reason::PodWanted { commit: commit() });
         }
         return;
     };
@@ -52,7 +52,7 @@ pub(super) fn bare_pod(
         true => (instance(object, Arc::clone(&pod.spec), id), Reason::PodUpdated { commit: commit() }),
         false => (new(id), Reason::PodReplaced { commit: commit() }),
     };
-    out.put(Key::Pod(id.clone()), &wanted, Expect::ModRevision(present.mod_revision), reason);
+    out.put(Key::Pod(id.clone()), &wanted, Precondition::ModRevision(present.mod_revision), reason);
 }
 
 /// True if the pod is what the object asks for. Compares in place: hashing a uid for each of 30,000 unchanged pods
@@ -86,7 +86,7 @@ fn instance(object: &Object, spec: Arc<PodSpec>, id: &NamespacedName) -> PodInst
 // Unreadable values in etcd that affect workloads. Pure.
 
 /// Unreadable values. They are not gone: what depends on them stays as it is.
-pub(super) struct Unreadable {
+pub(super) struct UnreadableKeys {
     pub(super) keys: Vec<Key>,
     pub(super) objects: BTreeSet<ObjectRef>,
     pub(super) pods: BTreeSet<NamespacedName>,
@@ -94,7 +94,7 @@ pub(super) struct Unreadable {
     pub(super) workloads: BTreeSet<ObjectRef>,
 }
 
-impl Unreadable {
+impl UnreadableKeys {
     pub(super) fn of(snapshot: &Snapshot) -> Self {
         let prefixes = [prefix::OBJECTS, prefix::PODS, prefix::ROLLOUTS, prefix::TEMPLATES, prefix::SCALE];
         let below = |text: &&String| prefixes.iter().any(|prefix| text.starts_with(prefix));

@@ -36,15 +36,15 @@ pub(super) fn tolerations(pod: &PodSpec) -> Vec<Toleration> {
 
 /// Nodes grouped by the fate of the daemon set's pod there.
 #[derive(Debug, Default)]
-pub(super) struct Nodes<'a> {
+pub(super) struct DaemonNodes<'a> {
     /// Nodes that should have a pod.
     pub(super) wanted: BTreeSet<&'a str>,
     /// Nodes whose pods stay as they are and are not counted: evicted nodes, until they beat again, and nodes with
     /// an unreadable object.
-    pub(super) left_alone: BTreeSet<&'a str>,
+    pub(super) untouched: BTreeSet<&'a str>,
 }
 
-impl<'a> Nodes<'a> {
+impl<'a> DaemonNodes<'a> {
     /// Groups the nodes for the template `pod`. `has_one` returns true if the node already has a pod of the daemon
     /// set.
     pub(super) fn of(snapshot: &'a Snapshot, pod: &PodSpec, has_one: impl Fn(&str) -> bool) -> Self {
@@ -52,11 +52,11 @@ impl<'a> Nodes<'a> {
         let mut nodes = Self::default();
         for node in snapshot.nodes.keys() {
             if is_unreadable(snapshot, node) {
-                nodes.left_alone.insert(node);
-            } else if unfit(snapshot, node, pod, &tolerations, has_one(node)).is_none() {
+                nodes.untouched.insert(node);
+            } else if unfit_reason(snapshot, node, pod, &tolerations, has_one(node)).is_none() {
                 let given_up = snapshot.is_evicted(node);
                 if given_up {
-                    nodes.left_alone.insert(node)
+                    nodes.untouched.insert(node)
                 } else {
                     nodes.wanted.insert(node)
                 };
@@ -67,7 +67,7 @@ impl<'a> Nodes<'a> {
 }
 
 /// Returns why the pod on `node` must go; `None` if it stays.
-pub(super) fn must_go(snapshot: &Snapshot, node: &str, pod: &PodSpec) -> Option<String> {
+pub(super) fn removal_reason(snapshot: &Snapshot, node: &str, pod: &PodSpec) -> Option<String> {
     if !snapshot.nodes.contains_key(node) {
         // A node that only lost its record still beats, and registers again.
         return snapshot.is_evicted(node).then(|| format!("node {node} is gone"));
@@ -75,12 +75,12 @@ pub(super) fn must_go(snapshot: &Snapshot, node: &str, pod: &PodSpec) -> Option<
     if is_unreadable(snapshot, node) {
         return None;
     }
-    unfit(snapshot, node, pod, &tolerations(pod), true)
+    unfit_reason(snapshot, node, pod, &tolerations(pod), true)
 }
 
 /// Returns why a registered node has no pod of this template; `None` if it should have one. As in Kubernetes, a
 /// `NoSchedule` taint keeps new pods away and lets existing ones stay.
-fn unfit(
+fn unfit_reason(
     snapshot: &Snapshot,
     node: &str,
     pod: &PodSpec,

@@ -16,9 +16,9 @@ use schema::object::Object;
 use schema::records::{PodInstance, Rollout, Template};
 use schema::snapshot::Snapshot;
 
-use super::daemon_nodes::{Nodes, must_go, tolerations};
-use super::owned::{Names, OwnedPod};
-use super::replica_set::{Clock, Planned, Target, count, templates_of};
+use super::daemon_nodes::{DaemonNodes, removal_reason, tolerations};
+use super::owned::{OwnedPod, PodTraces};
+use super::replica_set::{DeadlineClock, TargetTemplate, WorkloadPlan, count, templates_of};
 use super::workload::Workload;
 use super::workload::slow_start;
 use crate::controllers::last_known::LastKnown;
@@ -29,18 +29,18 @@ use crate::controllers::writes::Writes;
 const NUMBERS: u32 = 1_000_000;
 
 /// A daemon set with its pods.
-pub(super) struct Daemons<'p, 'a, 'n> {
+pub(super) struct DaemonSetPlan<'p, 'a, 'n> {
     pub(super) snapshot: &'a Snapshot,
     pub(super) last_known: &'a LastKnown,
     pub(super) object: &'a Object,
     pub(super) spec: &'a DaemonSetSpec,
     pub(super) pods: &'p [OwnedPod<'a>],
-    pub(super) names: &'p Names<'n>,
+    pub(super) names: &'p PodTraces<'n>,
     pub(super) now: Timestamp,
-    pub(super) clock: Clock,
+    pub(super) clock: DeadlineClock,
 }
 
-impl<'a> Daemons<'_, 'a, '_> {
+impl<'a> DaemonSetPlan<'_, 'a, '_> {
     /// Adds the writes, and the time of the next plan.
     pub(super) fn plan(&self, out: &mut Writes) {
         let snapshot = self.snapshot;
@@ -52,15 +52,20 @@ impl<'a> Daemons<'_, 'a, '_> {
             .map(|pod| self.on_its_node(pod))
             .collect();
         let record = snapshot.rollouts.get(&self.object.reference()).map(|record| &record.value);
-        let workload =
-            Workload::of_daemon_set(self.snapshot, self.object, self.spec, record, count(nodes.wanted.len()));
+        let workload = Workload::for_daemon_set(
+            self.snapshot,
+            self.object,
+            self.spec,
+            record,
+            count(nodes.wanted.len()),
+        );
         let Self { last_known, names, now, .. } = *self;
         let waits = |pod: &OwnedPod<'_>| {
             let is_old = pod.pod().hash != workload.wanted;
             is_old && named_node(pod).is_some_and(|node| !self.is_settled(node))
         };
-        let clock = if counted.iter().any(waits) { Clock::Stands } else { self.clock };
-        let planned = Planned { snapshot, last_known, workload, pods: &counted, names, now, clock };
+        let clock = if counted.iter().any(waits) { DeadlineClock::OnHold } else { self.clock };
+        let planned = WorkloadPlan { snapshot, last_known, workload, pods: &counted, names, now, clock };
         let rollout = planned.advance();
         let target = planned.target(&rollout);
         let template = target.as_ref().and_then(|target| planned.template(&target.hash));
@@ -70,19 +75,19 @@ impl<'a> Daemons<'_, 'a, '_> {
             }
             self.end_misplaced(&planned, &nodes, &template, out);
             let missing = self.end_old(&planned, &target, &nodes, out);
-            let missing = self.take_back(&planned, &rollout, missing, out);
+            let missing = self.recreate_lost(&planned, &rollout, missing, out);
             self.create(&planned, (&target.hash, &template), missing, out);
         }
         planned.record(&rollout, out);
     }
 
-    fn nodes(&self, pod: &PodSpec) -> Nodes<'a> {
+    fn nodes(&self, pod: &PodSpec) -> DaemonNodes<'a> {
         let mut taken: BTreeSet<&str> = self.pods.iter().filter_map(named_node).collect();
         // Where etcd is not settled, running pods have no record yet.
         let traces = self.names.of_workload(&self.object.reference()).iter();
         let unsettled = traces.filter(|trace| !self.snapshot.settled.contains_key(trace.node));
         taken.extend(unsettled.map(|trace| trace.node));
-        Nodes::of(self.snapshot, pod, |node| taken.contains(node))
+        DaemonNodes::of(self.snapshot, pod, |node| taken.contains(node))
     }
 
     /// Counts a pod that waits for a silent node as silent, like one that runs there: its template is not at fault.
@@ -94,16 +99,16 @@ impl<'a> Daemons<'_, 'a, '_> {
     /// Ends misplaced pods: on nodes that are gone, or that the template no longer fits.
     fn end_misplaced(
         &self,
-        planned: &Planned<'_, '_, '_>,
-        nodes: &Nodes<'_>,
+        planned: &WorkloadPlan<'_, '_, '_>,
+        nodes: &DaemonNodes<'_>,
         by: &Template,
         out: &mut Writes,
     ) {
         for pod in self.pods {
             let Some(node) = named_node(pod) else { continue };
             if !nodes.wanted.contains(node)
-                && !nodes.left_alone.contains(node)
-                && let Some(why) = must_go(self.snapshot, node, &by.spec)
+                && !nodes.untouched.contains(node)
+                && let Some(why) = removal_reason(self.snapshot, node, &by.spec)
             {
                 planned.end(pod, Reason::NodeUnfit { why }, out);
             }
@@ -114,9 +119,9 @@ impl<'a> Daemons<'_, 'a, '_> {
     /// nodes that have none.
     fn end_old(
         &self,
-        planned: &Planned<'_, 'a, '_>,
-        target: &Target,
-        nodes: &Nodes<'a>,
+        planned: &WorkloadPlan<'_, 'a, '_>,
+        target: &TargetTemplate,
+        nodes: &DaemonNodes<'a>,
         out: &mut Writes,
     ) -> Vec<&'a str> {
         let mut by_node: BTreeMap<&str, Vec<OwnedPod<'a>>> = BTreeMap::new();
@@ -161,9 +166,9 @@ impl<'a> Daemons<'_, 'a, '_> {
 
     /// Recreates the pods that nodes had when etcd was lost, of both templates if a rollout was under way. Returns
     /// the nodes that had none.
-    fn take_back<'n>(
+    fn recreate_lost<'n>(
         &self,
-        planned: &Planned<'_, '_, '_>,
+        planned: &WorkloadPlan<'_, '_, '_>,
         rollout: &Rollout,
         mut nodes: Vec<&'n str>,
         out: &mut Writes,
@@ -175,7 +180,7 @@ impl<'a> Daemons<'_, 'a, '_> {
                 let is_it = || last.uid == PodInstance::uid_of(&planned.workload.owner(), id, hash);
                 if nodes.contains(&last.node.as_str()) && is_it() && !planned.is_taken(id) {
                     nodes.retain(|node| *node != last.node);
-                    planned.make(id.clone(), hash, &Self::on_node(&template, &last.node), out);
+                    planned.create_pod(id.clone(), hash, &Self::on_node(&template, &last.node), out);
                 }
             }
         }
@@ -183,7 +188,7 @@ impl<'a> Daemons<'_, 'a, '_> {
     }
 
     /// Returns nodes that still run an ended pod of the daemon set.
-    fn left_over(&self) -> BTreeSet<&str> {
+    fn nodes_ending_pods(&self) -> BTreeSet<&str> {
         let traces = self.names.of_workload(&self.object.reference()).iter();
         let ended = traces.filter(|trace| {
             // Where etcd is not settled, nothing is ended: running pods are adopted again.
@@ -195,12 +200,12 @@ impl<'a> Daemons<'_, 'a, '_> {
     /// Creates pods of a template on nodes that have none and have ended the previous one.
     fn create(
         &self,
-        planned: &Planned<'_, '_, '_>,
+        planned: &WorkloadPlan<'_, '_, '_>,
         (hash, template): (&str, &Template),
         mut nodes: Vec<&str>,
         out: &mut Writes,
     ) {
-        let leftover = self.left_over();
+        let leftover = self.nodes_ending_pods();
         nodes.retain(|node| !leftover.contains(node));
         let existing = count(self.pods.iter().filter(|pod| pod.pod().hash == hash).count());
         nodes.truncate(slow_start(existing) as usize);
@@ -216,7 +221,7 @@ impl<'a> Daemons<'_, 'a, '_> {
             let numbers = (0..NUMBERS).map(|step| (number(node) + step) % NUMBERS);
             let Some(id) = numbers.map(|number| self.name(hash, number)).find(is_free) else { continue };
             given.insert(id.clone());
-            planned.make(id, hash, &Self::on_node(template, node), out);
+            planned.create_pod(id, hash, &Self::on_node(template, node), out);
         }
     }
 

@@ -10,12 +10,12 @@ use schema::kinds::node::{NodeSpec, Taint};
 use schema::kinds::pod::{PodPhase, PodSpec, PodStatus};
 use schema::meta::{NamespacedName, ObjectRef};
 use schema::records::{NodeConditions, PodInstance};
-use schema::snapshot::{BoundPod, Snapshot, Versioned, elapsed_seconds};
+use schema::snapshot::{BoundPod, Snapshot, VersionedValue, elapsed_seconds};
 
 /// A pod of a workload.
 #[derive(Clone, Copy)]
 pub(super) struct OwnedPod<'a> {
-    pub(super) record: &'a Arc<Versioned<PodInstance>>,
+    pub(super) record: &'a Arc<VersionedValue<PodInstance>>,
     /// Node of the pod, once it has one.
     pub(super) node: Option<&'a str>,
     /// Report of the node on this very pod.
@@ -23,7 +23,7 @@ pub(super) struct OwnedPod<'a> {
     /// True while the node beats.
     pub(super) node_is_ready: bool,
     /// Set if the pod must leave its node, because of a drain or a taint that it does not tolerate.
-    pub(super) is_to_move: bool,
+    pub(super) must_move: bool,
     /// Set if the node is gone for good, or the pod ended by itself.
     pub(super) is_lost: bool,
 }
@@ -31,13 +31,13 @@ pub(super) struct OwnedPod<'a> {
 impl<'a> OwnedPod<'a> {
     fn of(
         snapshot: &'a Snapshot,
-        nodes: &mut HashMap<&'a str, OwnNode<'a>>,
-        record: &'a Arc<Versioned<PodInstance>>,
+        nodes: &mut HashMap<&'a str, NodeState<'a>>,
+        record: &'a Arc<VersionedValue<PodInstance>>,
         bound: Option<&BoundPod<'a>>,
     ) -> Self {
         let pod = &record.value;
         let name = bound.map(BoundPod::node);
-        let node = name.map(|name| *nodes.entry(name).or_insert_with(|| OwnNode::of(snapshot, name)));
+        let node = name.map(|name| *nodes.entry(name).or_insert_with(|| NodeState::of(snapshot, name)));
         let status = bound.and_then(|bound| bound.status_of(&pod.uid));
         let is_evicted = node.is_some_and(|node| node.is_evicted);
         Self {
@@ -45,7 +45,7 @@ impl<'a> OwnedPod<'a> {
             node: name,
             status,
             node_is_ready: node.is_some_and(|node| node.is_ready),
-            is_to_move: node.is_some_and(|node| node.drives_out(&pod.spec)),
+            must_move: node.is_some_and(|node| node.drives_out(&pod.spec)),
             is_lost: is_evicted || status.is_some_and(PodStatus::has_ended),
         }
     }
@@ -76,7 +76,8 @@ impl<'a> OwnedPod<'a> {
         let needs = SignedDuration::from_secs(min_ready_seconds.into());
         // A time in the future comes from a node whose clock is wrong.
         let ready = self.ready_since()?.min(now).checked_add(needs).unwrap_or(Timestamp::MAX);
-        let steady = self.status?.unsteady(&self.pod().spec, now).map(|unsteady| unsteady.steady_at);
+        let steady =
+            self.status?.unsteady_container(&self.pod().spec, now).map(|unsteady| unsteady.steady_at);
         Some(steady.map_or(ready, |steady| steady.max(ready)))
     }
 
@@ -91,14 +92,14 @@ impl<'a> OwnedPod<'a> {
 
 /// State of a node that all its pods need, looked up once.
 #[derive(Clone, Copy)]
-struct OwnNode<'a> {
+struct NodeState<'a> {
     is_ready: bool,
     is_evicted: bool,
     spec: Option<&'a NodeSpec>,
     conditions: Option<&'a NodeConditions>,
 }
 
-impl<'a> OwnNode<'a> {
+impl<'a> NodeState<'a> {
     fn of(snapshot: &'a Snapshot, name: &str) -> Self {
         Self {
             is_ready: snapshot.node_is_ready(name),
@@ -110,14 +111,14 @@ impl<'a> OwnNode<'a> {
 
     fn drives_out(&self, pod: &PodSpec) -> bool {
         let elapsed = |taint: &Taint| elapsed_seconds(self.conditions, taint);
-        self.spec.is_some_and(|spec| spec.drives_out(pod, elapsed))
+        self.spec.is_some_and(|spec| spec.evicts(pod, elapsed))
     }
 }
 
 /// Pods of each workload, by its kind, namespace and name.
-pub(super) struct ByOwner<'a>(BTreeMap<(Kind, &'a str, &'a str), Vec<OwnedPod<'a>>>);
+pub(super) struct PodsByOwner<'a>(BTreeMap<(Kind, &'a str, &'a str), Vec<OwnedPod<'a>>>);
 
-impl<'a> ByOwner<'a> {
+impl<'a> PodsByOwner<'a> {
     /// Groups all pods that a workload owns; bare pods are not included.
     pub(super) fn of(snapshot: &'a Snapshot) -> Self {
         let (bound, mut nodes) = (snapshot.bound_by_pod(), HashMap::new());
@@ -155,7 +156,7 @@ impl<'a> ByOwner<'a> {
 }
 
 /// Names of pods that are bound or reported anywhere, by the workload in the name.
-pub(super) struct Names<'a> {
+pub(super) struct PodTraces<'a> {
     snapshot: &'a Snapshot,
     /// Filled on first use: a plan with nothing to do does not need it.
     found: OnceCell<ByWorkload<'a>>,
@@ -173,12 +174,12 @@ pub(super) struct Trace<'a> {
     pub(super) status: Option<&'a PodStatus>,
 }
 
-impl<'a> Names<'a> {
+impl<'a> PodTraces<'a> {
     pub(super) fn of(snapshot: &'a Snapshot) -> Self {
         Self { snapshot, found: OnceCell::new() }
     }
 
-    fn look(snapshot: &'a Snapshot) -> ByWorkload<'a> {
+    fn collect_traces(snapshot: &'a Snapshot) -> ByWorkload<'a> {
         let reported = snapshot.pod_status.iter().map(|((node, pod), status)| Trace {
             pod,
             node,
@@ -196,7 +197,7 @@ impl<'a> Names<'a> {
 
     /// Returns the traces of a workload's pods.
     pub(super) fn of_workload(&self, workload: &ObjectRef) -> &[Trace<'a>] {
-        let found = self.found.get_or_init(|| Self::look(self.snapshot));
+        let found = self.found.get_or_init(|| Self::collect_traces(self.snapshot));
         let of_namespace = found.get(workload.namespace.as_str());
         of_namespace.and_then(|names| names.get(workload.name.as_str())).map_or(&[], Vec::as_slice)
     }

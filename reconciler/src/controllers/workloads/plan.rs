@@ -10,11 +10,11 @@ use schema::meta::{NamespacedName, ObjectRef};
 use schema::object::Object;
 use schema::snapshot::Snapshot;
 
-use super::bare::Unreadable;
+use super::bare::UnreadableKeys;
 use super::bare::bare_pod;
-use super::daemon_set::Daemons;
-use super::owned::{ByOwner, Names};
-use super::replica_set::{Clock, Planned};
+use super::daemon_set::DaemonSetPlan;
+use super::owned::{PodTraces, PodsByOwner};
+use super::replica_set::{DeadlineClock, WorkloadPlan};
 use super::workload::Workload;
 use crate::controllers::last_known::LastKnown;
 use crate::controllers::note::{Note, NoteKind};
@@ -30,11 +30,11 @@ pub fn plan(
     now: Timestamp,
 ) -> Writes {
     let waits_until = waits_until.filter(|_| snapshot.settled.is_empty());
-    let clock = waits_until.map_or(Clock::Runs, Clock::WaitsForNodes);
-    let unreadable = Unreadable::of(snapshot);
+    let clock = waits_until.map_or(DeadlineClock::Runs, DeadlineClock::WaitsForNodes);
+    let unreadable = UnreadableKeys::of(snapshot);
     let mut out = Writes::default();
     // Removals first: what they free is available to the others.
-    let (pods, names) = (ByOwner::of(snapshot), Names::of(snapshot));
+    let (pods, names) = (PodsByOwner::of(snapshot), PodTraces::of(snapshot));
     remove_orphans(snapshot, &pods, &unreadable, &mut out);
     // Few pods have copies: spare the many others the lookup of their number.
     let kept = snapshot.scales.keys().chain(snapshot.rollouts.keys()).cloned();
@@ -57,18 +57,19 @@ pub fn plan(
                 }
                 let scale = scale(snapshot, last_known, reference);
                 // A function has no workload before its first image is built.
-                let Some(workload) = Workload::of_scaled(snapshot, last_known, object, scale) else {
+                let Some(workload) = Workload::for_scaled(snapshot, last_known, object, scale) else {
                     continue;
                 };
                 let pods = pods.pods(reference);
-                Planned { snapshot, last_known, workload, pods, names: &names, now, clock }.plan(&mut out);
+                WorkloadPlan { snapshot, last_known, workload, pods, names: &names, now, clock }
+                    .plan(&mut out);
             }
             Resource::DaemonSet(spec) => {
                 if unreadable.workloads.contains(reference) {
                     continue;
                 }
                 let pods = pods.pods(reference);
-                Daemons { snapshot, last_known, object, spec, pods, names: &names, now, clock }
+                DaemonSetPlan { snapshot, last_known, object, spec, pods, names: &names, now, clock }
                     .plan(&mut out);
             }
             Resource::HorizontalPodAutoscaler(spec) => {
@@ -88,7 +89,7 @@ pub fn plan(
     for reference in copied.difference(&unreadable.workloads) {
         let Some(object) = snapshot.objects.get(reference).map(|object| &object.value) else { continue };
         let scale = scale(snapshot, last_known, reference);
-        let Some(workload) = Workload::of_copies(snapshot, object, scale) else { continue };
+        let Some(workload) = Workload::for_copies(snapshot, object, scale) else { continue };
         let pods = pods.pods(reference);
         if workload.desired == 0 && pods.is_empty() {
             if snapshot.rollouts.contains_key(reference) {
@@ -96,7 +97,7 @@ pub fn plan(
             }
             continue;
         }
-        Planned { snapshot, last_known, workload, pods, names: &names, now, clock }.plan(&mut out);
+        WorkloadPlan { snapshot, last_known, workload, pods, names: &names, now, clock }.plan(&mut out);
     }
     for key in &unreadable.keys {
         out.note(Note::about_key(key, NoteKind::Unreadable { key: key.to_string() }));
@@ -131,7 +132,12 @@ fn name_of(object: &ObjectRef) -> (&str, &str) {
 }
 
 /// Removes pods and records whose object is gone.
-fn remove_orphans(snapshot: &Snapshot, pods: &ByOwner<'_>, unreadable: &Unreadable, out: &mut Writes) {
+fn remove_orphans(
+    snapshot: &Snapshot,
+    pods: &PodsByOwner<'_>,
+    unreadable: &UnreadableKeys,
+    out: &mut Writes,
+) {
     let is_gone =
         |object: &ObjectRef| !snapshot.objects.contains_key(object) && !unreadable.objects.contains(object);
     for (_, pods) in pods.all().filter(|(owner, _)| is_gone(owner)) {
@@ -159,10 +165,10 @@ fn remove_orphans(snapshot: &Snapshot, pods: &ByOwner<'_>, unreadable: &Unreadab
 fn remove_records(snapshot: &Snapshot, is_over: impl Fn(&ObjectRef) -> bool, out: &mut Writes) {
     for ((workload, hash), template) in snapshot.templates.iter().filter(|((of, _), _)| is_over(of)) {
         let key = Key::Template(workload.clone(), hash.clone());
-        out.delete(key, template.mod_revision, Reason::RecordOfGone);
+        out.delete(key, template.mod_revision, Reason::RecordOrphaned);
     }
     // The rollout last: while it exists, the rest is searched for.
     for (workload, rollout) in snapshot.rollouts.iter().filter(|(workload, _)| is_over(workload)) {
-        out.delete(Key::Rollout(workload.clone()), rollout.mod_revision, Reason::RecordOfGone);
+        out.delete(Key::Rollout(workload.clone()), rollout.mod_revision, Reason::RecordOrphaned);
     }
 }

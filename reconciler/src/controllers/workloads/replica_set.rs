@@ -11,7 +11,7 @@ use schema::meta::{NamespacedName, ObjectRef};
 use schema::records::{PodInstance, Rollout, Template};
 use schema::snapshot::Snapshot;
 
-use super::owned::{Names, OwnedPod, Trace};
+use super::owned::{OwnedPod, PodTraces, Trace};
 use super::rollout::cause;
 use super::rollout::{self, Counts};
 use super::victims;
@@ -19,44 +19,44 @@ use super::workload::{Group, Moves, moves, slow_start};
 use super::workload::{Strategy, Workload};
 use crate::controllers::last_known::LastKnown;
 use crate::controllers::reason::Reason;
-use crate::controllers::writes::{Expect, Writes};
+use crate::controllers::writes::{Precondition, Writes};
 
 /// A workload with its pods.
-pub(super) struct Planned<'p, 'a, 'n> {
+pub(super) struct WorkloadPlan<'p, 'a, 'n> {
     pub(super) snapshot: &'a Snapshot,
     pub(super) last_known: &'a LastKnown,
     pub(super) workload: Workload<'a>,
     pub(super) pods: &'p [OwnedPod<'a>],
-    pub(super) names: &'p Names<'n>,
+    pub(super) names: &'p PodTraces<'n>,
     pub(super) now: Timestamp,
-    pub(super) clock: Clock,
+    pub(super) clock: DeadlineClock,
 }
 
 /// Clock of a rollout's deadline.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Clock {
+pub(super) enum DeadlineClock {
     /// The time counts.
     Runs,
     /// Nothing can progress for the time being: the deadline starts over.
-    Stands,
+    OnHold,
     /// Etcd is not settled: until then a pod without a node may wait for the node that ran it.
     WaitsForNodes(Timestamp),
 }
 
 /// Template that the pods should have.
-pub(super) struct Target {
+pub(super) struct TargetTemplate {
     pub(super) hash: String,
     /// Set if no pods of other templates are replaced.
     keeps_others: bool,
 }
 
-impl<'n> Planned<'_, '_, 'n> {
+impl<'n> WorkloadPlan<'_, '_, 'n> {
     /// Adds the writes, and the time of the next plan.
     pub(super) fn plan(&self, out: &mut Writes) {
         let rollout = self.advance();
         self.end_lost(out);
         let is_recorded = self.snapshot.rollouts.contains_key(&self.workload.reference);
-        let takes_back = !is_recorded && self.take_back(&rollout, out);
+        let takes_back = !is_recorded && self.recreate_lost(&rollout, out);
         let before = out.writes.len();
         if let Some(target) = self.target(&rollout).filter(|_| !takes_back) {
             self.move_to(&target, out);
@@ -81,18 +81,18 @@ impl<'n> Planned<'_, '_, 'n> {
             before.as_deref(),
             self.counts(),
             || {
-                (self.clock != Clock::Stands && !unavailable().any(OwnedPod::is_silent))
+                (self.clock != DeadlineClock::OnHold && !unavailable().any(OwnedPod::is_silent))
                     .then(|| cause(snapshot, unavailable()))
             },
             self.now,
         );
         // Pods that wait for their nodes are no fault of the template: its time starts at the end of the wait.
-        if let Clock::WaitsForNodes(until) = self.clock
+        if let DeadlineClock::WaitsForNodes(until) = self.clock
             && self.living().any(|pod| pod.node.is_none())
         {
             rollout.progressed_at = rollout.progressed_at.max(until);
         }
-        self.with_trouble(rollout)
+        self.with_pod_trouble(rollout)
     }
 
     /// Adds the record and its templates, and the time of the next plan.
@@ -104,8 +104,8 @@ impl<'n> Planned<'_, '_, 'n> {
             Reason::Rollout(rollout.steps.last().map(|step| step.message.clone()).unwrap_or_default());
         let key = Key::Rollout(workload.reference.clone());
         let changed_step = record.is_none_or(|record| record.value.steps != rollout.steps);
-        let reason = if changed_step { reason } else { Reason::Counted };
-        out.put_if_other(key, record, rollout, reason);
+        let reason = if changed_step { reason } else { Reason::PodsCounted };
+        out.put_if_changed(key, record, rollout, reason);
         let matures = self.living().filter_map(|pod| pod.available_at(workload.min_ready_seconds, self.now));
         let next = matures.filter(|at| *at > self.now).chain(rollout::deadline(workload, rollout)).min();
         out.again_at = out.again_at.into_iter().chain(next).min();
@@ -124,14 +124,14 @@ impl<'n> Planned<'_, '_, 'n> {
 
     /// Recreates the pods that existed when etcd was lost, of both templates if a rollout was under way: the next
     /// plan continues with them. Returns false if there were none.
-    fn take_back(&self, rollout: &Rollout, out: &mut Writes) -> bool {
+    fn recreate_lost(&self, rollout: &Rollout, out: &mut Writes) -> bool {
         let owner = self.workload.owner();
         let mut found = false;
         for hash in templates_of(rollout) {
             let Some(template) = self.template(hash) else { continue };
             for (id, last) in self.last_known.pods_of(&self.workload.reference) {
                 if last.uid == PodInstance::uid_of(&owner, id, hash) && !self.is_taken(id) {
-                    found |= self.make(id.clone(), hash, &template, out);
+                    found |= self.create_pod(id.clone(), hash, &template, out);
                 }
             }
         }
@@ -139,7 +139,7 @@ impl<'n> Planned<'_, '_, 'n> {
     }
 
     /// Adds what keeps new pods from running to the condition, while the rollout is under way.
-    fn with_trouble(&self, mut rollout: Rollout) -> Rollout {
+    fn with_pod_trouble(&self, mut rollout: Rollout) -> Rollout {
         // The scheduler reports why a pod has no node: finding out means checking all nodes.
         let is_broken =
             |pod: &&OwnedPod<'_>| pod.node.is_some() && self.is_wanted(pod) && !self.is_available(pod);
@@ -192,7 +192,7 @@ impl<'n> Planned<'_, '_, 'n> {
     }
 
     /// Returns the wanted template, or after a failure the last good one, whose pods then replace the others.
-    pub(super) fn target(&self, rollout: &Rollout) -> Option<Target> {
+    pub(super) fn target(&self, rollout: &Rollout) -> Option<TargetTemplate> {
         let workload = &self.workload;
         let is_known = |hash: &String| {
             let key = (workload.reference.clone(), hash.clone());
@@ -207,7 +207,7 @@ impl<'n> Planned<'_, '_, 'n> {
             let mut traces = self.names.of_workload(&workload.reference).iter();
             // After a loss of etcd, the workload's pods may already run.
             let hash = good.or_else(|| traces.any(|t| self.runs_without_record(t, wanted)).then_some(wanted));
-            return hash.map(|hash| Target { hash: hash.clone(), keeps_others: true });
+            return hash.map(|hash| TargetTemplate { hash: hash.clone(), keeps_others: true });
         }
         let back = good.filter(|_| rollout.failure.is_some());
         let hash = back.unwrap_or(&workload.wanted).clone();
@@ -216,13 +216,13 @@ impl<'n> Planned<'_, '_, 'n> {
             pod.pod().hash != hash && pod.node.is_some_and(|node| !self.snapshot.settled.contains_key(node))
         };
         let keeps_others = workload.strategy == Strategy::Recreate && self.living().any(stays);
-        Some(Target { hash, keeps_others })
+        Some(TargetTemplate { hash, keeps_others })
     }
 
     pub(super) fn template(&self, hash: &str) -> Option<Template> {
         let workload = &self.workload.reference;
         // The object of a held workload already asks for another template.
-        if hash == self.workload.wanted && !self.workload.is_held {
+        if hash == self.workload.wanted && !self.workload.awaits_image {
             return self.workload.template();
         }
         let stored = self.snapshot.templates.get(&(workload.clone(), hash.to_owned()));
@@ -230,16 +230,16 @@ impl<'n> Planned<'_, '_, 'n> {
         stored.or_else(|| self.last_known.template(workload, hash)).cloned()
     }
 
-    fn move_to(&self, target: &Target, out: &mut Writes) {
+    fn move_to(&self, target: &TargetTemplate, out: &mut Writes) {
         let is_new =
-            |pod: &OwnedPod<'_>| (target.keeps_others || pod.pod().hash == target.hash) && !pod.is_to_move;
+            |pod: &OwnedPod<'_>| (target.keeps_others || pod.pod().hash == target.hash) && !pod.must_move;
         let (new, old): (Vec<_>, Vec<_>) = self.living().partition(|pod| is_new(pod));
         let group = |pods: &[&OwnedPod<'_>]| Group {
             count: count(pods.len()),
             available: count(pods.iter().filter(|pod| self.is_available(pod)).count()),
         };
         let workload = &self.workload;
-        let leftover = workload.strategy == Strategy::Recreate && self.is_left_over();
+        let leftover = workload.strategy == Strategy::Recreate && self.has_ending_pods();
         let moves = moves(workload.desired, workload.strategy, group(&new), group(&old), leftover);
         let Moves { create, end_new, end_unhealthy, end_old } = moves;
         self.end_first(new.iter().copied(), end_new, &Reason::ScaledDown { to: workload.desired }, out);
@@ -288,13 +288,13 @@ impl<'n> Planned<'_, '_, 'n> {
             let commit = self.workload.object.provenance.commit.clone();
             let (labels, annotations) = (wanted.labels.clone(), wanted.annotations.clone());
             let updated = PodInstance { labels, annotations, commit: commit.clone(), ..pod.pod().clone() };
-            let expect = Expect::ModRevision(pod.record.mod_revision);
+            let expect = Precondition::ModRevision(pod.record.mod_revision);
             out.put(Key::Pod(updated.reference()), &updated, expect, Reason::PodUpdated { commit });
         }
     }
 
     /// True if ended pods of the workload still run on a live node.
-    fn is_left_over(&self) -> bool {
+    fn has_ending_pods(&self) -> bool {
         self.names.of_workload(&self.workload.reference).iter().any(|trace| {
             // Where etcd is not settled, nothing is ended: running pods are adopted again.
             !self.snapshot.pods.contains_key(trace.pod)
@@ -303,15 +303,21 @@ impl<'n> Planned<'_, '_, 'n> {
         })
     }
 
-    fn create(&self, target: &Target, number: u32, out: &mut Writes) {
+    fn create(&self, target: &TargetTemplate, number: u32, out: &mut Writes) {
         let Some(template) = self.template(&target.hash).filter(|_| number > 0) else { return };
         for id in self.free_names(&target.hash).take(number as usize) {
-            self.make(id, &target.hash, &template, out);
+            self.create_pod(id, &target.hash, &template, out);
         }
     }
 
     /// Creates a pod of this template.
-    pub(super) fn make(&self, id: NamespacedName, hash: &str, template: &Template, out: &mut Writes) -> bool {
+    pub(super) fn create_pod(
+        &self,
+        id: NamespacedName,
+        hash: &str,
+        template: &Template,
+        out: &mut Writes,
+    ) -> bool {
         let owner = self.workload.owner();
         let pod = PodInstance {
             namespace: id.namespace.clone(),
@@ -322,11 +328,11 @@ impl<'n> Planned<'_, '_, 'n> {
             annotations: template.annotations.clone(),
             owner,
             commit: template.commit.clone(),
-            spec: self.snapshot.cluster().defaults.of_pod(&template.spec),
+            spec: self.snapshot.cluster().defaults.apply_to(&template.spec),
             files: template.files.clone(),
         };
         let reason = Reason::PodWanted { commit: template.commit.clone() };
-        out.put(Key::Pod(id), &pod, Expect::Absent, reason)
+        out.put(Key::Pod(id), &pod, Precondition::Absent, reason)
     }
 
     /// Returns names for new pods: first those of running pods that lack only their record, as after a loss of
@@ -373,7 +379,7 @@ impl<'n> Planned<'_, '_, 'n> {
             if !self.snapshot.templates.contains_key(&(workload.clone(), hash.clone()))
                 && let Some(template) = self.template(hash)
             {
-                out.put(key(hash), &template, Expect::Absent, Reason::TemplateKept);
+                out.put(key(hash), &template, Precondition::Absent, Reason::TemplateKept);
             }
         }
         let all = (workload.clone(), String::new())..;

@@ -119,7 +119,7 @@ fn is_under_way(workload: &Workload<'_>, rollout: &Rollout) -> bool {
 fn begin(workload: &Workload<'_>, before: Option<&Rollout>, counts: Counts, now: Timestamp) -> Rollout {
     let object = workload.object;
     let commit = &object.provenance.commit;
-    if let Some(before) = before.filter(|_| workload.is_held) {
+    if let Some(before) = before.filter(|_| workload.awaits_image) {
         return before.clone();
     }
     let fresh = || Rollout {
@@ -199,7 +199,7 @@ fn status(workload: &Workload<'_>, rollout: &Rollout, counts: Counts, now: Times
     let reason = if is_available { "MinimumReplicasAvailable" } else { "MinimumReplicasUnavailable" };
     set("Available", is_available.into(), reason, String::new());
     ReplicaSetStatus {
-        observed_generation: if workload.is_held {
+        observed_generation: if workload.awaits_image {
             rollout.status.observed_generation
         } else {
             workload.object.generation
@@ -219,7 +219,7 @@ fn status(workload: &Workload<'_>, rollout: &Rollout, counts: Counts, now: Times
 pub(super) fn cause<'p, 'a: 'p>(snapshot: &Snapshot, pods: impl Iterator<Item = &'p OwnedPod<'a>>) -> Cause {
     // A container's own report is more specific than that a pod waits.
     let rank = |pod: &&OwnedPod<'_>| match (pod.node, pod.status.filter(|_| pod.node_is_ready)) {
-        (Some(_), Some(status)) if of_status(status).is_some() => 0,
+        (Some(_), Some(status)) if cause_of_status(status).is_some() => 0,
         (None, _) => 1,
         (Some(_), None) => 2,
         (Some(_), Some(_)) => 3,
@@ -228,10 +228,10 @@ pub(super) fn cause<'p, 'a: 'p>(snapshot: &Snapshot, pods: impl Iterator<Item = 
         reason: "ProgressDeadlineExceeded".to_owned(),
         message: "its pods are not made yet".to_owned(),
     };
-    pods.min_by_key(rank).map_or_else(none, |pod| of_pod(snapshot, pod))
+    pods.min_by_key(rank).map_or_else(none, |pod| cause_of_pod(snapshot, pod))
 }
 
-fn of_pod(snapshot: &Snapshot, pod: &OwnedPod<'_>) -> Cause {
+fn cause_of_pod(snapshot: &Snapshot, pod: &OwnedPod<'_>) -> Cause {
     let name = &pod.pod().name;
     let cause = |reason: &str, why: String| Cause {
         reason: reason.to_owned(),
@@ -244,22 +244,22 @@ fn of_pod(snapshot: &Snapshot, pod: &OwnedPod<'_>) -> Cause {
     let Some(status) = pod.status.filter(|_| pod.node_is_ready) else {
         return cause("ProgressDeadlineExceeded", format!("node {node} does not report it"));
     };
-    match of_status(status) {
+    match cause_of_status(status) {
         Some((reason, why)) => cause(&reason, why),
         None => cause("ProgressDeadlineExceeded", "it is not available yet".to_owned()),
     }
 }
 
 /// Returns a reason of one word, and a sentence with the container's own last message.
-fn of_status(status: &PodStatus) -> Option<(String, String)> {
+fn cause_of_status(status: &PodStatus) -> Option<(String, String)> {
     if !status.reason.is_empty() {
         return Some((status.reason.clone(), status.message.clone()));
     }
     let containers = status.init_container_statuses.iter().chain(&status.container_statuses);
-    containers.filter_map(of_container).next()
+    containers.filter_map(cause_of_container).next()
 }
 
-fn of_container(container: &ContainerStatus) -> Option<(String, String)> {
+fn cause_of_container(container: &ContainerStatus) -> Option<(String, String)> {
     let name = &container.name;
     let end = match &container.state {
         ContainerState::Terminated(end) => Some(end),

@@ -6,7 +6,7 @@ use schema::codec::content_hash;
 use schema::kinds::Resource;
 use schema::kinds::daemon_set::DaemonSetSpec;
 use schema::kinds::function::{FUNCTION_LABEL, FunctionSpec, ImageState};
-use schema::kinds::links::in_hash;
+use schema::kinds::links::hashed_content;
 use schema::kinds::pod::RestartPolicy;
 use schema::kinds::replica_set::{IntOrPercent, PodTemplate, ReplicaSetSpec, RollingUpdate, StrategyType};
 use schema::meta::{NamespacedName, ObjectMeta, ObjectRef};
@@ -30,9 +30,9 @@ pub(super) struct Workload<'a> {
     /// Set while no template is rolled out.
     pub(super) paused: bool,
     /// Set while the present object can't be rolled out yet: its former record continues to apply.
-    pub(super) is_held: bool,
+    pub(super) awaits_image: bool,
     /// Template, if it depends on more than the object.
-    made: Option<Template>,
+    built_template: Option<Template>,
 }
 
 /// Strategy for replacing one template by another.
@@ -46,7 +46,7 @@ pub(super) enum Strategy {
 
 impl<'a> Workload<'a> {
     /// Returns the workload of a replica set or a function. `scale` is the number that an autoscaler set.
-    pub(super) fn of_scaled(
+    pub(super) fn for_scaled(
         snapshot: &Snapshot,
         last_known: &LastKnown,
         object: &'a Object,
@@ -56,15 +56,15 @@ impl<'a> Workload<'a> {
         let record = snapshot.rollouts.get(&reference).map(|record| &record.value);
         let record = record.or_else(|| last_known.rollout(&reference));
         match &object.resource {
-            Resource::ReplicaSet(spec) => Some(Self::of_replica_set(snapshot, object, spec, scale, record)),
-            Resource::Function(spec) => Self::of_function(snapshot, object, spec, scale, record),
+            Resource::ReplicaSet(spec) => Some(Self::for_replica_set(snapshot, object, spec, scale, record)),
+            Resource::Function(spec) => Self::for_function(snapshot, object, spec, scale, record),
             _ => None,
         }
     }
 
     /// Returns the workload of a replica set. `scale` is the number that an autoscaler set. `record` saves hashing
     /// an unchanged object.
-    pub(super) fn of_replica_set(
+    pub(super) fn for_replica_set(
         snapshot: &Snapshot,
         object: &'a Object,
         spec: &'a ReplicaSetSpec,
@@ -82,14 +82,14 @@ impl<'a> Workload<'a> {
             deadline_seconds: health::deadline_seconds(snapshot, object),
             strategy: Strategy::of(spec, desired),
             paused: spec.paused,
-            is_held: false,
-            made: None,
+            awaits_image: false,
+            built_template: None,
         }
     }
 
     /// Returns the workload of a bare pod's copies; `scale` counts the pod as well. `None` if the object is not a
     /// pod.
-    pub(super) fn of_copies(snapshot: &Snapshot, object: &'a Object, scale: Option<u32>) -> Option<Self> {
+    pub(super) fn for_copies(snapshot: &Snapshot, object: &'a Object, scale: Option<u32>) -> Option<Self> {
         let Resource::Pod(spec) = &object.resource else { return None };
         // A copy of a pod that ends by itself would be run again and again.
         let scale = scale.filter(|_| spec.restart_policy == RestartPolicy::Always);
@@ -104,13 +104,13 @@ impl<'a> Workload<'a> {
             deadline_seconds: health::deadline_seconds(snapshot, object),
             strategy: Strategy::rolling(None, desired),
             paused: false,
-            is_held: false,
-            made: None,
+            awaits_image: false,
+            built_template: None,
         })
     }
 
     /// Returns the workload of a daemon set with pods on `nodes` nodes.
-    pub(super) fn of_daemon_set(
+    pub(super) fn for_daemon_set(
         snapshot: &Snapshot,
         object: &'a Object,
         spec: &'a DaemonSetSpec,
@@ -126,14 +126,14 @@ impl<'a> Workload<'a> {
             deadline_seconds: health::deadline_seconds(snapshot, object),
             strategy: Strategy::Rolling { surge: 0, unavailable: spec.max_unavailable(nodes) },
             paused: false,
-            is_held: false,
-            made: None,
+            awaits_image: false,
+            built_template: None,
         }
     }
 
     /// Returns the workload of a function: of the present object once its image is built, before that of the former
     /// one. `None` if it never had an image.
-    fn of_function(
+    fn for_function(
         snapshot: &Snapshot,
         object: &'a Object,
         spec: &FunctionSpec,
@@ -159,7 +159,9 @@ impl<'a> Workload<'a> {
             }
         });
         let wanted = match &made {
-            Some(made) => content_hash(&(&made.spec, &made.labels, in_hash(&object.resource, &made.files))),
+            Some(made) => {
+                content_hash(&(&made.spec, &made.labels, hashed_content(&object.resource, &made.files)))
+            }
             None => record?.wanted.clone(),
         };
         let desired = scale.unwrap_or_else(|| spec.min_scale.max(1));
@@ -172,8 +174,8 @@ impl<'a> Workload<'a> {
             deadline_seconds: health::deadline_seconds(snapshot, object),
             strategy: Strategy::rolling(None, desired),
             paused: false,
-            is_held: made.is_none(),
-            made,
+            awaits_image: made.is_none(),
+            built_template: made,
         })
     }
 
@@ -191,8 +193,8 @@ impl<'a> Workload<'a> {
 
     /// Returns the template that the object asks for.
     pub(super) fn template(&self) -> Option<Template> {
-        if self.made.is_some() {
-            return self.made.clone();
+        if self.built_template.is_some() {
+            return self.built_template.clone();
         }
         let commit = self.object.provenance.commit.clone();
         let files = self.object.files.clone();
@@ -222,7 +224,7 @@ impl Strategy {
     fn rolling(update: Option<&RollingUpdate>, desired: u32) -> Self {
         let amount = |written: Option<&IntOrPercent>, round_up: bool| {
             let written = written.cloned().unwrap_or_else(IntOrPercent::quarter);
-            written.of(desired, round_up).unwrap_or(0)
+            written.resolve(desired, round_up).unwrap_or(0)
         };
         let surge = amount(update.and_then(|update| update.max_surge.as_ref()), true);
         let unavailable =
@@ -241,7 +243,7 @@ fn wanted(object: &Object, template: &PodTemplate, record: Option<&Rollout>) -> 
 
 /// Returns the identity of a pod's version: its template, and the repository's files that it needs.
 fn template_hash(object: &Object, template: &PodTemplate) -> String {
-    content_hash(&(template, in_hash(&object.resource, &object.files)))
+    content_hash(&(template, hashed_content(&object.resource, &object.files)))
 }
 
 // Computes how many pods a rollout creates and ends now. Pure arithmetic, as in Kubernetes' Deployment controller.

@@ -9,7 +9,7 @@ use jiff::Timestamp;
 use tempfile::TempDir;
 
 use super::program::{Answer, run};
-use super::program::{Doubt, HELP_SIGN, Signed};
+use super::program::{Doubt, HELP_SIGN, SignedCommit};
 
 const HELP_KEYRING: &str = "sign it with a key of the keyring, or add the key to the GPG keys of the source";
 /// Digests that no signature may rely on, neither of a commit nor of a key over itself.
@@ -45,7 +45,7 @@ fn status_lines(answer: &Answer) -> impl Iterator<Item = (&str, &str)> {
 }
 
 /// Verifies `armor` over the commit, or returns the reason for rejecting it.
-pub(super) fn verify(keyring: &Keyring, armor: &str, signed: &Signed<'_>) -> Result<(), Doubt> {
+pub(super) fn verify(keyring: &Keyring, armor: &str, signed: &SignedCommit<'_>) -> Result<(), Doubt> {
     let home = keyring.0.path();
     let written = fs::write(home.join("signature"), armor)
         .and_then(|()| fs::write(home.join("commit"), signed.content))

@@ -19,7 +19,7 @@ use self::gpg::Keyring;
 use self::ssh::AllowedSigners;
 use super::GitError;
 use super::config::{SignaturePolicy, SourceConfig};
-use program::{Doubt, HELP_SIGN, Signed};
+use program::{Doubt, HELP_SIGN, SignedCommit};
 
 const KEYS_BYTES_MAX: u64 = 4 * 1024 * 1024;
 /// Limit on a signature: the largest existing one takes a tenth of it; a longer one only costs work.
@@ -72,7 +72,7 @@ pub(super) fn check_commit(
         return Err(refuse(Doubt::new("its signature is larger than 64 KiB", HELP_SIGN)));
     }
     let committer = found.committer();
-    let signed = Signed {
+    let signed = SignedCommit {
         content: &content,
         signature: &signature,
         email: &String::from_utf8_lossy(committer.email_bytes()),
@@ -81,7 +81,7 @@ pub(super) fn check_commit(
     judge(&keys, &signed).map_err(refuse)
 }
 
-fn judge(keys: &Keys, signed: &Signed<'_>) -> Result<(), Doubt> {
+fn judge(keys: &Keys, signed: &SignedCommit<'_>) -> Result<(), Doubt> {
     let armor = String::from_utf8_lossy(signed.signature);
     let armor = armor.trim_start();
     if armor.starts_with("-----BEGIN SSH SIGNATURE-----") {

@@ -62,7 +62,7 @@ impl Doubt {
 pub(super) const HELP_SIGN: &str =
     "sign it (git commit --amend -S) with a key that the source allows, and push";
 
-pub(super) struct Signed<'a> {
+pub(super) struct SignedCommit<'a> {
     pub(super) content: &'a [u8],
     pub(super) signature: &'a [u8],
     pub(super) email: &'a str,

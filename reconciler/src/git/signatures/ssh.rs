@@ -7,7 +7,7 @@ use std::path::Path;
 use jiff::tz::TimeZone;
 
 use super::program::{Answer, run};
-use super::program::{Doubt, HELP_SIGN, Signed};
+use super::program::{Doubt, HELP_SIGN, SignedCommit};
 
 const HELP_ALLOW: &str = "sign it with an allowed key, or add the key to the allowed signers of the source";
 
@@ -24,7 +24,7 @@ impl AllowedSigners {
 }
 
 /// Verifies `armor` over the commit, or returns the reason for rejecting it.
-pub(super) fn verify(signers: &AllowedSigners, armor: &str, signed: &Signed<'_>) -> Result<(), Doubt> {
+pub(super) fn verify(signers: &AllowedSigners, armor: &str, signed: &SignedCommit<'_>) -> Result<(), Doubt> {
     let refuse = |why: String, help| Err(Doubt::new(why, help));
     let io = |error: std::io::Error| Doubt::new(error.to_string(), HELP_ALLOW);
     let dir = tempfile::tempdir().map_err(io)?;

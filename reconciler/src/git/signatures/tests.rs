@@ -111,7 +111,7 @@ impl Bench {
             std::os::unix::fs::symlink(self.at("work/.git"), mirrors.join("main")).unwrap();
         }
         let mut config = SourceConfig::branch("main", "/srv/repo.git", "main");
-        config.signatures = SignaturePolicy::of(signers, keys);
+        config.signatures = SignaturePolicy::from_files(signers, keys);
         Mirror::new(Arc::new(config), Path::new(&state)).check_commit(commit)
     }
 

@@ -75,14 +75,14 @@ fn excepts(entry: &str, host: &str, port: u16) -> bool {
 #[derive(Debug, Default)]
 pub struct Transfer {
     /// Number of packets and messages from the server.
-    pub(in crate::git) signs: AtomicUsize,
+    pub(in crate::git) progress_count: AtomicUsize,
     pub(in crate::git) cancelled: AtomicBool,
 }
 
 impl Transfer {
     /// Counts a sign of life; returns `false` if the transfer must end.
-    pub(in crate::git) fn lives(&self) -> bool {
-        self.signs.fetch_add(1, Ordering::Relaxed);
+    pub(in crate::git) fn record_progress(&self) -> bool {
+        self.progress_count.fetch_add(1, Ordering::Relaxed);
         !self.cancelled.load(Ordering::Relaxed)
     }
 }

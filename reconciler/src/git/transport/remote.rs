@@ -78,7 +78,7 @@ impl Remote {
         call: impl FnOnce(&Mirror, &Arc<Transfer>) -> Result<Oid, GitError> + Send + 'static,
     ) -> Result<Oid, GitError> {
         let left_behind = self.left_behind.load(Ordering::Relaxed);
-        if self.rests(left_behind) {
+        if self.is_backed_off(left_behind) {
             return Err(self.timeout(act, silence));
         }
         let turn = self.turns.take(left_behind > 0).await;
@@ -97,7 +97,7 @@ impl Remote {
     }
 
     /// True if too many threads of the remote are left behind to contact it now.
-    fn rests(&self, left_behind: usize) -> bool {
+    fn is_backed_off(&self, left_behind: usize) -> bool {
         left_behind >= LEFT_BEHIND_MAX && lock(&self.begun).is_some_and(|begun| begun.elapsed() < TRY_AGAIN)
     }
 
@@ -120,11 +120,11 @@ impl Remote {
         let unreachable = |why: &str| GitError::RemoteUnreachable { url: url.clone(), why: why.to_owned() };
         started.map_err(|error| unreachable(&format!("no thread for it: {error}")))?;
         loop {
-            let signs = transfer.signs.load(Ordering::Relaxed);
+            let signs = transfer.progress_count.load(Ordering::Relaxed);
             match tokio::time::timeout(silence, &mut answered).await {
                 Ok(Ok(Ok(outcome))) => return outcome,
                 Ok(_) => return Err(unreachable("the Git library panicked")),
-                Err(_) if transfer.signs.load(Ordering::Relaxed) > signs => {}
+                Err(_) if transfer.progress_count.load(Ordering::Relaxed) > signs => {}
                 Err(_) => {
                     transfer.cancelled.store(true, Ordering::Relaxed);
                     return Err(self.timeout(act, silence));
@@ -286,7 +286,7 @@ mod tests {
         let slow = remote.bounded("fetch", silence, move |_, transfer| {
             for _ in 0..parts {
                 std::thread::sleep(silence / 10);
-                assert!(transfer.lives());
+                assert!(transfer.record_progress());
             }
             Ok(Oid::ZERO_SHA1)
         });

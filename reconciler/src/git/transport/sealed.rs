@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use std::fs;
 
 use git2::{Oid, Repository};
-use schema::content_refs::{LIMITS, SECRET_ENDING, SECRETS_FOLDER, SOURCES_NAMESPACE, normal_path};
+use schema::content_refs::{LIMITS, SECRET_ENDING, SECRETS_FOLDER, SOURCES_NAMESPACE, normalize_path};
 use schema::secrets::format;
 
 use crate::crypt;
@@ -19,21 +19,21 @@ use crate::git::signatures;
 const KEYS: [&str; 4] = ["token", "username", "sshKey", "knownHosts"];
 
 /// Reason why there are no credentials, and the remedy.
-pub(super) struct Missing {
+pub(super) struct CredentialsError {
     pub(super) why: String,
     pub(super) help: String,
 }
 
-fn missing<T>(why: String, help: impl Into<String>) -> Result<T, Missing> {
-    Err(Missing { why, help: help.into() })
+fn missing<T>(why: String, help: impl Into<String>) -> Result<T, CredentialsError> {
+    Err(CredentialsError { why, help: help.into() })
 }
 
 impl SealedCredentials {
     /// Reads the values by key, for the source of this name.
-    pub(super) fn read(&self, source: &str) -> Result<BTreeMap<String, String>, Missing> {
+    pub(super) fn read(&self, source: &str) -> Result<BTreeMap<String, String>, CredentialsError> {
         let (path, ciphertext) = self.ciphertext(source)?;
         let seal = format!("'minik8s secrets seal {source} -n {SOURCES_NAMESPACE} --from FILE' writes it");
-        let text = fs::read_to_string(&self.identity).map_err(|error| Missing {
+        let text = fs::read_to_string(&self.identity).map_err(|error| CredentialsError {
             why: format!("{} cannot be read: {error}", self.identity.display()),
             help: "let this user read it, or restart the reconciler, which makes it".to_owned(),
         })?;
@@ -69,10 +69,10 @@ impl SealedCredentials {
 
     /// Returns the ciphertext from the commit that the mirror holds now, if that commit may be applied: someone who
     /// can push but not sign must not replace credentials. Tries the source's folder first, then the root.
-    fn ciphertext(&self, source: &str) -> Result<(String, Vec<u8>), Missing> {
+    fn ciphertext(&self, source: &str) -> Result<(String, Vec<u8>), CredentialsError> {
         let from = &self.home.name;
         let help = format!("wait until source {from} was fetched, or see what keeps it");
-        let unread = |error: git2::Error| Missing {
+        let unread = |error: git2::Error| CredentialsError {
             why: format!("the credentials in source {from} cannot be read: {}", error.message()),
             help: help.clone(),
         };
@@ -87,7 +87,7 @@ impl SealedCredentials {
         })?;
         let tree = commit.tree().map_err(unread)?;
         let below = format!("{SECRETS_FOLDER}/{SOURCES_NAMESPACE}/{source}{SECRET_ENDING}");
-        for path in [normal_path(&format!("{}/{below}", self.home.path)), below.clone()] {
+        for path in [normalize_path(&format!("{}/{below}", self.home.path)), below.clone()] {
             let Ok(entry) = tree.get_path(path.as_ref()) else { continue };
             let (size, _) = repository.odb().and_then(|odb| odb.read_header(entry.id())).map_err(unread)?;
             if size as u64 > LIMITS.secret_bytes {
@@ -170,7 +170,7 @@ mod tests {
         let key = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIAABAgMEBQYHCAkKCwwNDg8QERITFBUWFxgZGhscHR4f";
         let signers = dir.path().join("signers");
         fs::write(&signers, format!("a@b {key}\n")).unwrap();
-        sealed.home.signatures = SignaturePolicy::of(Some(signers), None);
+        sealed.home.signatures = SignaturePolicy::from_files(Some(signers), None);
         for reference in [sealed.home.reference.clone(), Reference::Branch("main".to_owned())] {
             sealed.home.reference = reference;
             let why = sealed.read("apps").unwrap_err().why;

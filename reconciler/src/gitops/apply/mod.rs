@@ -16,12 +16,12 @@ use schema::store::{Guard, Op, SharedStore, StoreError};
 pub mod record;
 pub(super) mod triggered;
 
-use crate::gitops::plan::{Act, Over, Step, waves};
+use crate::gitops::plan::{Act, Precondition, Step, waves};
 use crate::guarded_writes::{self, PARALLEL, WriteGroup, guard_of_present};
 
 /// Outcome of executing a plan.
 #[derive(Debug, Default)]
-pub struct Applied {
+pub struct ApplyResult {
     /// Number of steps done.
     pub done: usize,
     /// Objects that changed in the meantime; the next plan reads their new state.
@@ -31,14 +31,14 @@ pub struct Applied {
     /// Set if conflicts or failures kept the removals from starting.
     pub removals_left: bool,
     /// Reason for an early end.
-    pub stopped: Option<Stopped>,
+    pub stopped: Option<StopReason>,
     /// Newest store revision written.
     pub revision: i64,
 }
 
 /// Reason why a plan was not executed to its end.
 #[derive(Debug, thiserror::Error)]
-pub enum Stopped {
+pub enum StopReason {
     /// Another reconciler leads.
     #[error("another reconciler leads now")]
     FenceLost,
@@ -53,7 +53,7 @@ pub enum Stopped {
     Ahead(record::RecordError),
 }
 
-impl Applied {
+impl ApplyResult {
     /// True if every step is done.
     pub fn is_complete(&self) -> bool {
         self.stopped.is_none() && self.conflicts.is_empty() && self.failed.is_empty()
@@ -81,7 +81,7 @@ impl Applied {
         }
     }
 
-    fn take(&mut self, other: Applied) {
+    fn take(&mut self, other: ApplyResult) {
         self.done += other.done;
         self.conflicts.extend(other.conflicts);
         self.failed.extend(other.failed);
@@ -91,8 +91,8 @@ impl Applied {
 }
 
 /// Executes `steps` wave by wave, removals only once everything else is done.
-pub async fn apply(store: &SharedStore, fence: Fence, steps: &[Step]) -> Applied {
-    let mut applied = Applied::default();
+pub async fn apply(store: &SharedStore, fence: Fence, steps: &[Step]) -> ApplyResult {
+    let mut applied = ApplyResult::default();
     for wave in waves(steps) {
         let removes = wave.first().is_some_and(|step| matches!(step.act, Act::Delete));
         if removes && !applied.is_complete() {
@@ -107,8 +107,8 @@ pub async fn apply(store: &SharedStore, fence: Fence, steps: &[Step]) -> Applied
     applied
 }
 
-async fn apply_wave(store: &SharedStore, fence: Fence, wave: &[Step]) -> Applied {
-    let mut applied = Applied::default();
+async fn apply_wave(store: &SharedStore, fence: Fence, wave: &[Step]) -> ApplyResult {
+    let mut applied = ApplyResult::default();
     let (mut objects, mut groups) = (Vec::with_capacity(wave.len()), Vec::with_capacity(wave.len()));
     for step in wave {
         match group_of(store, step).await {
@@ -116,8 +116,8 @@ async fn apply_wave(store: &SharedStore, fence: Fence, wave: &[Step]) -> Applied
                 objects.push(&step.object);
                 groups.push(group);
             }
-            Err(Unwritten::Encode(why)) => applied.failed.push((step.object.clone(), why)),
-            Err(Unwritten::Store(error)) => {
+            Err(WriteError::Encode(why)) => applied.failed.push((step.object.clone(), why)),
+            Err(WriteError::Store(error)) => {
                 applied.stopped = Some(error.into());
                 return applied;
             }
@@ -130,27 +130,27 @@ async fn apply_wave(store: &SharedStore, fence: Fence, wave: &[Step]) -> Applied
     applied.revision = written.revision;
     applied.conflicts.extend(written.conflicts.into_iter().map(|number| objects[number].clone()));
     applied.stopped = written.stopped.map(|stopped| match stopped {
-        guarded_writes::Stopped::FenceLost => Stopped::FenceLost,
-        guarded_writes::Stopped::Store(error) => error.into(),
+        guarded_writes::StopReason::FenceLost => StopReason::FenceLost,
+        guarded_writes::StopReason::Store(error) => error.into(),
     });
     applied
 }
 
 /// Reason why a step did not become a write.
 #[derive(Debug, thiserror::Error)]
-enum Unwritten {
+enum WriteError {
     #[error(transparent)]
     Encode(#[from] codec::CodecError),
     #[error(transparent)]
     Store(#[from] StoreError),
 }
 
-async fn group_of(store: &SharedStore, step: &Step) -> Result<WriteGroup, Unwritten> {
+async fn group_of(store: &SharedStore, step: &Step) -> Result<WriteGroup, WriteError> {
     let key = Key::Object(step.object.clone()).to_string();
-    let guard = match step.over {
-        Over::Nothing => Guard::Absent(key.clone()),
-        Over::Revision(revision) => Guard::ModRevision(key.clone(), revision),
-        Over::Unreadable => guard_of_present(store, &key).await?,
+    let guard = match step.precondition {
+        Precondition::Nothing => Guard::Absent(key.clone()),
+        Precondition::Revision(revision) => Guard::ModRevision(key.clone(), revision),
+        Precondition::Unreadable => guard_of_present(store, &key).await?,
     };
     let op = match step.object_after() {
         Some(object) => Op::put(&key, Bytes::from(codec::encode(&**object)?)),

@@ -5,8 +5,8 @@
 use schema::codec;
 use schema::keys::Key;
 use schema::meta::NamespacedName;
-use schema::records::{EventType, Revision, SourceStatus, Waiting};
-use schema::snapshot::{Snapshot, Table, Versioned};
+use schema::records::{EventType, Revision, SourceStatus, WaitingObject};
+use schema::snapshot::{Snapshot, Table, VersionedValue};
 use schema::store::election::Fence;
 use schema::store::events::{EventDraft, EventRecorder};
 use schema::store::{Guard, Op, SharedStore, StoreError};
@@ -35,7 +35,7 @@ pub enum RecordError {
 }
 
 /// Target of a status write: the store, the leader's fence and the revision to replace.
-pub(in crate::gitops) struct Place<'a> {
+pub(in crate::gitops) struct StatusTarget<'a> {
     pub(in crate::gitops) store: &'a SharedStore,
     pub(in crate::gitops) fence: Fence,
     pub(in crate::gitops) snapshot: &'a Snapshot,
@@ -43,7 +43,7 @@ pub(in crate::gitops) struct Place<'a> {
     pub(in crate::gitops) before: Option<i64>,
 }
 
-impl Place<'_> {
+impl StatusTarget<'_> {
     /// Writes status and revision; returns the store's revision.
     pub(in crate::gitops) async fn write(
         &self,
@@ -88,12 +88,12 @@ pub(in crate::gitops) fn record_about(
     reason: &str,
     message: String,
 ) {
-    events.record(EventDraft::of(kind, "Source", &NamespacedName::new("", source), reason, message));
+    events.record(EventDraft::about(kind, "Source", &NamespacedName::new("", source), reason, message));
 }
 
 /// Reports objects that were written although their dependencies are not healthy.
-pub(in crate::gitops) fn record_overdue(events: &EventRecorder, source: &str, overdue: &[Waiting]) {
-    for Waiting { object, on, why, .. } in overdue {
+pub(in crate::gitops) fn record_overdue(events: &EventRecorder, source: &str, overdue: &[WaitingObject]) {
+    for WaitingObject { object, on, why, .. } in overdue {
         let message =
             format!("{object} no longer waits for {on}, which did not become healthy in time: {why}");
         record_about(events, source, EventType::Warning, "WaitOver", message);
@@ -101,7 +101,7 @@ pub(in crate::gitops) fn record_overdue(events: &EventRecorder, source: &str, ov
 }
 
 /// Reports that content of a commit could not be stored on this reconciler's disk.
-pub(in crate::gitops) fn record_unkept(events: &EventRecorder, source: &str, why: &str) {
+pub(in crate::gitops) fn record_missing_content(events: &EventRecorder, source: &str, why: &str) {
     let message =
         format!("{why}; agents get it only if it can be rebuilt when they ask: make room on that disk");
     record_about(events, source, EventType::Warning, "ContentNotKept", message);
@@ -133,26 +133,26 @@ pub const KEPT: usize = 100;
 
 /// Returns the number of the next revision. `last` is the number in the source's status.
 pub fn next_sequence(revisions: &Table<(String, u64), Revision>, source: &str, last: u64) -> u64 {
-    let newest = of(revisions, source).next_back().map_or(0, |(sequence, _)| sequence);
+    let newest = revisions_for(revisions, source).next_back().map_or(0, |(sequence, _)| sequence);
     newest.max(last) + 1
 }
 
 /// Returns at most `max` revisions to remove when one more is written, each with its mod revision.
 pub fn expired(revisions: &Table<(String, u64), Revision>, source: &str, max: usize) -> Vec<(u64, i64)> {
-    let surplus = (of(revisions, source).count() + 1).saturating_sub(KEPT);
-    of(revisions, source)
+    let surplus = (revisions_for(revisions, source).count() + 1).saturating_sub(KEPT);
+    revisions_for(revisions, source)
         .take(surplus.min(max))
         .map(|(sequence, entry)| (sequence, entry.mod_revision))
         .collect()
 }
 
 /// Returns the newest commit whose removals were all done.
-pub fn base(revisions: &Table<(String, u64), Revision>, source: &str) -> Option<String> {
+pub fn newest_pruned(revisions: &Table<(String, u64), Revision>, source: &str) -> Option<String> {
     newest(revisions, source, |revision| revision.counts.held == 0)
 }
 
 /// Returns the newest commit that was applied completely; quarantined files were not applied.
-pub fn whole(revisions: &Table<(String, u64), Revision>, source: &str) -> Option<String> {
+pub fn newest_complete(revisions: &Table<(String, u64), Revision>, source: &str) -> Option<String> {
     newest(revisions, source, is_whole)
 }
 
@@ -166,14 +166,14 @@ fn newest(
     source: &str,
     is_it: impl Fn(&Revision) -> bool,
 ) -> Option<String> {
-    let mut newest = of(revisions, source).rev();
+    let mut newest = revisions_for(revisions, source).rev();
     newest.find(|(_, entry)| is_it(&entry.value)).map(|(_, entry)| entry.value.commit.clone())
 }
 
-fn of<'a>(
+fn revisions_for<'a>(
     revisions: &'a Table<(String, u64), Revision>,
     source: &str,
-) -> impl DoubleEndedIterator<Item = (u64, &'a Versioned<Revision>)> + use<'a> {
+) -> impl DoubleEndedIterator<Item = (u64, &'a VersionedValue<Revision>)> + use<'a> {
     let range = (source.to_owned(), 0)..=(source.to_owned(), u64::MAX);
     revisions.range(range).map(|((_, sequence), revision)| (*sequence, &**revision))
 }
@@ -210,7 +210,7 @@ mod tests {
                 decided_at: None,
                 plan: None,
             };
-            let versioned = Versioned { value, create_revision: 1, mod_revision: 1 };
+            let versioned = VersionedValue { value, create_revision: 1, mod_revision: 1 };
             table.insert((source.to_owned(), sequence), Arc::new(versioned));
         }
         table
@@ -232,8 +232,8 @@ mod tests {
 
     #[test]
     fn the_base_is_the_newest_without_a_held_prune() {
-        assert_eq!(base(&table([]), "main"), None);
-        assert_eq!(base(&table(1..=5), "main").as_deref(), Some("main-4"));
-        assert_eq!(whole(&table(1..=5), "main").as_deref(), Some("main-2"));
+        assert_eq!(newest_pruned(&table([]), "main"), None);
+        assert_eq!(newest_pruned(&table(1..=5), "main").as_deref(), Some("main-4"));
+        assert_eq!(newest_complete(&table(1..=5), "main").as_deref(), Some("main-2"));
     }
 }

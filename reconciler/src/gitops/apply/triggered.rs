@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use schema::kinds::trigger::{OnCommit, StartedBy, Trigger};
+use schema::kinds::trigger::{OnCommit, Trigger, TriggerEvent};
 use schema::meta::ObjectRef;
 use schema::object::Object;
 use schema::snapshot::Table;
@@ -21,7 +21,7 @@ const PATHS_SHOWN_MAX_BYTES: usize = 192 * 1024;
 
 /// A run to request.
 #[derive(Debug, Clone, PartialEq)]
-pub(in crate::gitops) struct Start {
+pub(in crate::gitops) struct RunStart {
     pub(in crate::gitops) run: RunId,
     pub(in crate::gitops) origin: Origin,
     pub(in crate::gitops) input: Json,
@@ -48,14 +48,14 @@ pub(in crate::gitops) fn commit_triggers<'a>(
     let all = objects
         .into_iter()
         .flat_map(|(id, object)| object.resource.triggers().iter().map(move |trigger| (id.clone(), trigger)));
-    all.filter(|(_, trigger)| matches!(trigger.started_by(), Some(StartedBy::Commit(_)))).collect()
+    all.filter(|(_, trigger)| matches!(trigger.event(), Some(TriggerEvent::Commit(_)))).collect()
 }
 
 /// Returns the runs that these commits start, oldest first.
 pub(in crate::gitops) fn starts(
     triggers: &[(ObjectRef, &Trigger)],
     commits: &[(CommitMeta, Changes)],
-) -> Vec<Start> {
+) -> Vec<RunStart> {
     let patterns: Vec<_> = triggers.iter().map(|(_, trigger)| patterns(trigger.on_commit.as_ref())).collect();
     let mut starts = Vec::new();
     for (meta, changes) in commits {
@@ -76,7 +76,7 @@ fn patterns(commits: Option<&OnCommit>) -> Option<IgnoreRules> {
     Some(IgnoreRules::new([("", paths)].into_iter()))
 }
 
-fn start((object, trigger): (&ObjectRef, &Trigger), meta: &CommitMeta, paths: &[&String]) -> Start {
+fn start((object, trigger): (&ObjectRef, &Trigger), meta: &CommitMeta, paths: &[&String]) -> RunStart {
     let mut bytes = 0;
     let fits = |path: &&&String| {
         bytes += Json::from(path.as_str()).to_string().len() + 1;
@@ -96,8 +96,8 @@ fn start((object, trigger): (&ObjectRef, &Trigger), meta: &CommitMeta, paths: &[
         }
         said
     };
-    Start {
-        run: RunId::of_object(object, trigger.run_id(&format!("{:.12}", meta.id))),
+    RunStart {
+        run: RunId::for_object(object, trigger.run_id(&format!("{:.12}", meta.id))),
         origin: Origin::Commit { trigger: trigger.name.clone(), commit: meta.id.clone() },
         input: trigger.params.clone().unwrap_or_else(said),
     }

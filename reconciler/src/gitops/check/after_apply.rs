@@ -7,10 +7,10 @@ use schema::kinds::Resource;
 use schema::manifest::limits::VIOLATIONS_MAX;
 use schema::meta::ObjectRef;
 use schema::object::Object;
-use schema::snapshot::{Table, Versioned};
+use schema::snapshot::{Table, VersionedValue};
 use schema::violation::{OwnedStep, Rule, Violation, rules};
 
-use super::declaration::{Declaration, Live, problem};
+use super::declaration::{Declaration, LiveObject, problem};
 use crate::gitops::diff::dotted;
 use crate::gitops::prune::is_protected;
 
@@ -30,7 +30,7 @@ pub struct Scene<'a> {
     /// Absent objects that are removed unless their file is quarantined.
     removed: BTreeSet<&'a ObjectRef>,
     /// Files of the objects that violations mention, including objects whose document can't be read.
-    spoken_of: BTreeMap<String, Arc<str>>,
+    mentioned: BTreeMap<String, Arc<str>>,
 }
 
 /// A problem with a field.
@@ -43,18 +43,18 @@ pub(super) struct Fault<'f> {
 
 /// An object in its expected state.
 #[derive(Debug, Clone, Copy)]
-pub(super) enum Present<'a> {
+pub(super) enum ExpectedObject<'a> {
     /// Declared by this document.
     Wanted(&'a Declaration<'a>),
     /// Unchanged from its live state.
-    Stays(&'a Versioned<Object>),
+    Stays(&'a VersionedValue<Object>),
 }
 
-impl<'a> Present<'a> {
+impl<'a> ExpectedObject<'a> {
     pub(super) fn resource(self) -> &'a Resource {
         match self {
-            Present::Wanted(declared) => &declared.document.object.resource,
-            Present::Stays(live) => &live.value.resource,
+            ExpectedObject::Wanted(declared) => &declared.document.object.resource,
+            ExpectedObject::Stays(live) => &live.value.resource,
         }
     }
 }
@@ -63,24 +63,24 @@ impl<'a> Scene<'a> {
     pub(super) fn new(
         source: &'a str,
         declarations: &'a [Declaration<'a>],
-        absent: &[Live<'a>],
+        absent: &[LiveObject<'a>],
         live: &'a Table<ObjectRef, Object>,
         quarantined: BTreeMap<Arc<str>, Vec<Violation>>,
     ) -> Self {
         // An unreadable file already holds every removal, so absent objects stay. Files that these checks
         // quarantine come too late for that: a finding must not take back its own cause.
         let held = !quarantined.is_empty();
-        let goes = |(_, live): &&Live<'a>| !held && !is_protected(&live.value.metadata);
+        let goes = |(_, live): &&LiveObject<'a>| !held && !is_protected(&live.value.metadata);
         let removed = absent.iter().filter(goes).map(|(object, _)| *object).collect();
         let mut absent_of: BTreeMap<&str, Vec<&ObjectRef>> = BTreeMap::new();
         for (object, live) in absent {
             absent_of.entry(&live.value.provenance.file).or_default().push(object);
         }
-        let mut spoken_of = BTreeMap::new();
+        let mut mentioned = BTreeMap::new();
         for (file, violation) in quarantined.iter().flat_map(|(file, all)| all.iter().map(move |v| (file, v)))
         {
             if let Some(object) = &violation.object {
-                spoken_of.insert(object.clone(), Arc::clone(file));
+                mentioned.insert(object.clone(), Arc::clone(file));
             }
         }
         Self {
@@ -91,7 +91,7 @@ impl<'a> Scene<'a> {
             found: Findings::default(),
             absent_of,
             removed,
-            spoken_of,
+            mentioned,
         }
     }
 
@@ -107,23 +107,27 @@ impl<'a> Scene<'a> {
     }
 
     /// Returns the object in its expected state; `None` if it will be absent.
-    pub(super) fn present(&self, object: &ObjectRef) -> Option<Present<'a>> {
+    pub(super) fn present(&self, object: &ObjectRef) -> Option<ExpectedObject<'a>> {
         match self.declared(object).filter(|declared| !self.is_quarantined(declared)) {
-            Some(declared) => Some(Present::Wanted(declared)),
-            None => self.live.get(object).filter(|live| self.stays(object, live)).map(|l| Present::Stays(l)),
+            Some(declared) => Some(ExpectedObject::Wanted(declared)),
+            None => self
+                .live
+                .get(object)
+                .filter(|live| self.stays(object, live))
+                .map(|l| ExpectedObject::Stays(l)),
         }
     }
 
     /// Returns the object in its state if every file could be applied as it is.
-    pub(super) fn meant(&self, object: &ObjectRef) -> Option<Present<'a>> {
+    pub(super) fn intended(&self, object: &ObjectRef) -> Option<ExpectedObject<'a>> {
         if let Some(declared) = self.declared(object) {
-            return Some(Present::Wanted(declared));
+            return Some(ExpectedObject::Wanted(declared));
         }
         let live = self.live.get(object)?;
         let is_own = live.value.provenance.source == self.source && !is_protected(&live.value.metadata);
         // An unreadable document names it, so it does not leave.
         let stays = !is_own || self.quarantined_home(object).is_some();
-        stays.then_some(Present::Stays(live))
+        stays.then_some(ExpectedObject::Stays(live))
     }
 
     /// Iterates over all violations in quarantined files.
@@ -132,7 +136,7 @@ impl<'a> Scene<'a> {
     }
 
     /// True if no document names the object, its source had it, and no annotation protects it.
-    pub(super) fn is_to_go(&self, object: &ObjectRef) -> bool {
+    pub(super) fn is_due_for_removal(&self, object: &ObjectRef) -> bool {
         let live = self.live.get(object).filter(|live| !is_protected(&live.value.metadata));
         let home = live.map(|live| live.value.provenance.file.as_str());
         home.and_then(|home| self.absent_of.get(home)).is_some_and(|absent| absent.contains(&object))
@@ -143,7 +147,7 @@ impl<'a> Scene<'a> {
         self.removed.clear();
     }
 
-    fn stays(&self, object: &ObjectRef, live: &Versioned<Object>) -> bool {
+    fn stays(&self, object: &ObjectRef, live: &VersionedValue<Object>) -> bool {
         !self.removed.contains(object) || self.quarantined.contains_key(live.value.provenance.file.as_str())
     }
 
@@ -152,7 +156,7 @@ impl<'a> Scene<'a> {
         if let Some(declared) = self.declared(object).filter(|declared| self.is_quarantined(declared)) {
             return Some(declared.file);
         }
-        self.spoken_of.get(&object.to_string()).map(|file| &**file)
+        self.mentioned.get(&object.to_string()).map(|file| &**file)
     }
 
     /// Records a problem with a field of a document. Returns true if this put its file into quarantine.
@@ -187,17 +191,17 @@ const KEPT_MAX: usize = 250_000;
 /// Violations by file.
 #[derive(Debug, Default)]
 pub(super) struct Findings {
-    files: BTreeMap<Arc<str>, OfFile>,
+    files: BTreeMap<Arc<str>, FileFindings>,
     kept: usize,
 }
 
 #[derive(Debug, Default)]
-struct OfFile {
+struct FileFindings {
     kept: Vec<Violation>,
     left_out: usize,
 }
 
-impl OfFile {
+impl FileFindings {
     /// Keeps the first `most`, without duplicates. Returns the number removed.
     fn cut(&mut self, most: usize) -> usize {
         let before = self.kept.len();
@@ -247,7 +251,7 @@ impl Findings {
             if of_file.left_out > 0 {
                 let message =
                     format!("{} more violations across objects of this file are not shown", of_file.left_out);
-                violations.push(Violation::of(&rules::MORE_VIOLATIONS, &**file, (0, 0), message));
+                violations.push(Violation::new(&rules::MORE_VIOLATIONS, &**file, (0, 0), message));
             }
             violations.sort();
         }
@@ -260,7 +264,7 @@ mod tests {
     use super::*;
 
     fn violation(line: u32, message: &str) -> Violation {
-        Violation::of(&rules::DANGLING_TARGET, "a.yaml", (line, 1), message)
+        Violation::new(&rules::DANGLING_TARGET, "a.yaml", (line, 1), message)
     }
 
     /// Seen red without a bound per file, and with one that kept the first that came.

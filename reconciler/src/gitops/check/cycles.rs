@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use petgraph::algo::kosaraju_scc;
 use petgraph::graph::{DiGraph, NodeIndex};
-use schema::kinds::links::{FieldAt, dependencies};
+use schema::kinds::links::{FieldLocation, dependencies};
 use schema::kinds::metadata::parse_reference;
 use schema::meta::{ObjectMeta, ObjectRef};
 use schema::object::Object;
@@ -12,7 +12,7 @@ use schema::snapshot::Table;
 use schema::violation::OwnedStep;
 
 use super::Declaration;
-use super::after_apply::{Present, Scene};
+use super::after_apply::{ExpectedObject, Scene};
 
 /// Longest cycle that is named in full.
 const SHOWN_MAX: usize = 10;
@@ -21,7 +21,7 @@ const SHOWN_MAX: usize = 10;
 pub(super) const HELP: &str = "take one of them out of `dependsOn`";
 
 /// Dependencies between objects, by their documents and as they are live.
-pub(super) struct Waits<'a> {
+pub(super) struct DependencyGraph<'a> {
     /// Every object that waits for something, in the order of objects: no other can be on a cycle.
     objects: Vec<&'a ObjectRef>,
     /// Dependencies of each object by its document, as positions.
@@ -31,15 +31,15 @@ pub(super) struct Waits<'a> {
 }
 
 /// An object whose document makes it wait for itself in the end.
-pub(super) struct Waiting<'a> {
+pub(super) struct CycleMember<'a> {
     pub(super) declared: &'a Declaration<'a>,
     /// Path of the dependency that leads around.
     pub(super) path: Vec<OwnedStep>,
     pub(super) message: String,
 }
 
-impl<'a> Waits<'a> {
-    pub(super) fn of(scene: &Scene<'a>) -> Self {
+impl<'a> DependencyGraph<'a> {
+    pub(super) fn from_scene(scene: &Scene<'a>) -> Self {
         let waits = |metadata: &ObjectMeta| !metadata.depends_on.is_empty();
         let declared = scene.declarations.iter().filter(|declared| waits(&declared.document.object.metadata));
         let live = scene.live.iter().filter(|(_, live)| waits(&live.value.metadata));
@@ -64,9 +64,9 @@ impl<'a> Waits<'a> {
     pub(super) fn circles(
         &self,
         scene: &Scene<'a>,
-        present: impl Fn(&ObjectRef) -> Option<Present<'a>>,
+        present: impl Fn(&ObjectRef) -> Option<ExpectedObject<'a>>,
         changed: Option<&[&ObjectRef]>,
-    ) -> Vec<Waiting<'a>> {
+    ) -> Vec<CycleMember<'a>> {
         let changed = changed.map(|changed| -> BTreeSet<usize> {
             let found = changed.iter().filter_map(|object| self.objects.binary_search(object).ok());
             // An object in quarantine waits as its live version does.
@@ -75,13 +75,14 @@ impl<'a> Waits<'a> {
         if changed.as_ref().map_or(self.objects.is_empty(), BTreeSet::is_empty) {
             return Vec::new();
         }
-        let present: Vec<Option<Present<'a>>> = self.objects.iter().map(|object| present(object)).collect();
+        let present: Vec<Option<ExpectedObject<'a>>> =
+            self.objects.iter().map(|object| present(object)).collect();
         let edges: Vec<&[usize]> = present
             .iter()
             .enumerate()
             .map(|(at, present)| match present {
-                Some(Present::Wanted(_)) => &*self.wanted[at],
-                Some(Present::Stays(_)) => &*self.live[at],
+                Some(ExpectedObject::Wanted(_)) => &*self.wanted[at],
+                Some(ExpectedObject::Stays(_)) => &*self.live[at],
                 None => &[],
             })
             .collect();
@@ -92,13 +93,13 @@ impl<'a> Waits<'a> {
             }
             for at in &knot {
                 // `None` for a live version: no manifest is at fault now.
-                let is_wanted = matches!(present[*at], Some(Present::Wanted(_)));
+                let is_wanted = matches!(present[*at], Some(ExpectedObject::Wanted(_)));
                 let declared = if is_wanted { scene.declared(self.objects[*at]) } else { None };
                 let Some((declared, next)) = declared.zip(next_in(&knot, &edges, *at)) else {
                     continue;
                 };
                 let message = format!("{} wait for each other", self.chain(&knot, &edges, *at));
-                found.push(Waiting { declared, path: path(declared, self.objects[next]), message });
+                found.push(CycleMember { declared, path: path(declared, self.objects[next]), message });
             }
         }
         found
@@ -146,7 +147,7 @@ fn path(declared: &Declaration<'_>, object: &ObjectRef) -> Vec<OwnedStep> {
     let metadata = &declared.document.object.metadata;
     let names = |text: &String| parse_reference(text, &metadata.namespace).is_ok_and(|one| one == *object);
     let index = metadata.depends_on.iter().position(names).unwrap_or_default();
-    FieldAt::dependency(index).path()
+    FieldLocation::dependency(index).path()
 }
 
 // Order in which objects are applied: by kind, refined by `dependsOn`. Pure.

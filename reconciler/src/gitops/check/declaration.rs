@@ -9,7 +9,7 @@ use schema::manifest::Document;
 use schema::meta::ObjectRef;
 use schema::object::Object;
 use schema::records::{default_service_cidr, dns_address, gateway_address};
-use schema::snapshot::Versioned;
+use schema::snapshot::VersionedValue;
 use schema::violation::{Rule, Violation, field_path, rules};
 
 use crate::gitops::load::Manifests;
@@ -20,11 +20,11 @@ pub struct Declaration<'a> {
     pub file: &'a Arc<str>,
     pub document: &'a Document,
     /// The live object, of any source.
-    pub live: Option<&'a Versioned<Object>>,
+    pub live: Option<&'a VersionedValue<Object>>,
 }
 
 /// A live object with its reference.
-pub type Live<'a> = (&'a ObjectRef, &'a Versioned<Object>);
+pub type LiveObject<'a> = (&'a ObjectRef, &'a VersionedValue<Object>);
 
 /// Builds a violation of `rule` in the document of `declared`, at line and column.
 pub(super) fn problem(

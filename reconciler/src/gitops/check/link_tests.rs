@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use proptest::prelude::*;
 use schema::object::{Object, Provenance};
-use schema::snapshot::{Table, Versioned};
+use schema::snapshot::{Table, VersionedValue};
 
 use super::super::load::Manifests;
 use super::super::tests::generator;
@@ -25,7 +25,7 @@ fn live(source: &str, files: &[(&str, &str)]) -> Table<ObjectRef, Object> {
             let place =
                 Provenance { source: source.to_owned(), file, line: draft.line, ..Provenance::default() };
             let value = (*draft.object).clone().into_object(place, 1);
-            let versioned = Versioned { value, create_revision: 1, mod_revision: 1 };
+            let versioned = VersionedValue { value, create_revision: 1, mod_revision: 1 };
             table.insert(draft.reference.clone(), Arc::new(versioned));
         }
     }
@@ -35,7 +35,7 @@ fn live(source: &str, files: &[(&str, &str)]) -> Table<ObjectRef, Object> {
 /// Every finding of the cross checks, as `file: rule: message`.
 fn found(files: &[(&str, &str)], live: &Table<ObjectRef, Object>) -> Vec<String> {
     let manifests = load(files);
-    let documents = Documents::of("main", &manifests, live);
+    let documents = Documents::from_manifests("main", &manifests, live);
     let checked = finish(&documents, fit(&documents, "main", live));
     let all = checked.quarantined.values().flatten().chain(&checked.remarks);
     let shown = |v: &Violation| format!("{}: {}: {}", v.file, v.rule, v.message);
@@ -45,7 +45,7 @@ fn found(files: &[(&str, &str)], live: &Table<ObjectRef, Object>) -> Vec<String>
 fn order(files: &[(&str, &str)]) -> Vec<String> {
     let manifests = load(files);
     let none = Table::new();
-    let documents = Documents::of("main", &manifests, &none);
+    let documents = Documents::from_manifests("main", &manifests, &none);
     let checked = finish(&documents, fit(&documents, "main", &none));
     checked.wanted.iter().map(|(object, _)| object.to_string()).collect()
 }
@@ -319,7 +319,7 @@ fn a_selector_that_matches_nothing_is_a_warning_and_applies() {
         ["s.yaml: selector-matches-nothing: spec.selector: no pod in namespace default has app=web"]
     );
     let manifests = load(&[("s.yaml", &alone)]);
-    let documents = Documents::of("main", &manifests, &none);
+    let documents = Documents::from_manifests("main", &manifests, &none);
     let checked = finish(&documents, fit(&documents, "main", &none));
     assert_eq!((checked.wanted.len(), checked.quarantined.len()), (1, 0));
     let template = set("w", "web");
@@ -355,7 +355,7 @@ fn violations_point_at_the_field() {
     let files = [("a.yaml", after("a", "Pod/b, Pod/c")), ("b.yaml", pod("b", ""))];
     let manifests = load(&[(files[0].0, &files[0].1), (files[1].0, &files[1].1)]);
     let none = Table::new();
-    let documents = Documents::of("main", &manifests, &none);
+    let documents = Documents::from_manifests("main", &manifests, &none);
     let checked = finish(&documents, fit(&documents, "main", &none));
     let violation = &checked.quarantined["a.yaml"][0];
     assert_eq!((violation.line, violation.column), (5, 22));

@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use schema::kinds::Resource;
-use schema::kinds::exclusive::{Exclusive, ExclusiveUse};
+use schema::kinds::exclusive::{ExclusiveResource, ExclusiveUse};
 use schema::kinds::links::{Reference, references};
 use schema::kinds::pod::PortReference;
 use schema::kinds::service::ServicePort;
@@ -15,8 +15,8 @@ use schema::meta::ObjectRef;
 use schema::violation::rules;
 
 use super::Declaration;
-use super::after_apply::{Fault, Present, Scene};
-use super::cycles::{self, Waiting, Waits};
+use super::after_apply::{ExpectedObject, Fault, Scene};
+use super::cycles::{self, CycleMember, DependencyGraph};
 
 /// Help if the object in the way is due to be removed: then the commit may well be right.
 const STAYS_HELD: &str = "its removal is held: the source's status says why, and what releases it";
@@ -46,9 +46,9 @@ struct Link<'a> {
 #[derive(Default)]
 struct Links<'a> {
     by_target: BTreeMap<ObjectRef, Vec<Link<'a>>>,
-    holders: BTreeMap<Exclusive, Vec<Holder<'a>>>,
+    holders: BTreeMap<ExclusiveResource, Vec<Holder<'a>>>,
     /// Files newly in quarantine.
-    fallen: Vec<Arc<str>>,
+    newly_quarantined: Vec<Arc<str>>,
     /// Objects by file, filled when the first file is quarantined.
     named_in: BTreeMap<&'a str, Vec<&'a ObjectRef>>,
 }
@@ -58,12 +58,12 @@ pub(super) fn check(scene: &mut Scene<'_>) {
     let mut links = Links::default();
     links.gather(scene);
     let targets: Vec<ObjectRef> = links.by_target.keys().cloned().collect();
-    let exclusives: Vec<Exclusive> = links.holders.keys().cloned().collect();
+    let exclusives: Vec<ExclusiveResource> = links.holders.keys().cloned().collect();
     for target in &targets {
         links.follow(scene, target);
     }
     for exclusive in &exclusives {
-        links.decide(scene, exclusive, false);
+        links.resolve_exclusive(scene, exclusive, false);
     }
     links.settle(scene);
 }
@@ -74,9 +74,9 @@ pub(super) fn check_staying(scene: &mut Scene<'_>) {
     scene.nothing_leaves();
     let mut links = Links::default();
     links.gather(scene);
-    let exclusives: Vec<Exclusive> = links.holders.keys().cloned().collect();
+    let exclusives: Vec<ExclusiveResource> = links.holders.keys().cloned().collect();
     for exclusive in &exclusives {
-        links.decide(scene, exclusive, true);
+        links.resolve_exclusive(scene, exclusive, true);
     }
     links.settle(scene);
 }
@@ -85,23 +85,23 @@ impl<'a> Links<'a> {
     /// Handles newly quarantined files until there are none. Each file falls once, and after the first round only
     /// cycles through files that have fallen since are new.
     fn settle(&mut self, scene: &mut Scene<'a>) {
-        let waits = Waits::of(scene);
+        let waits = DependencyGraph::from_scene(scene);
         let mut is_first = true;
         loop {
             let mut changed = Vec::new();
-            while let Some(file) = self.fallen.pop() {
-                changed.extend(self.fall(scene, &file));
+            while let Some(file) = self.newly_quarantined.pop() {
+                changed.extend(self.quarantine_file(scene, &file));
             }
             let changed = if is_first { None } else { Some(&*changed) };
             is_first = false;
-            for Waiting { declared, path, message } in
+            for CycleMember { declared, path, message } in
                 waits.circles(scene, |object| scene.present(object), changed)
             {
                 let (rule, help) = (&rules::DEPENDENCY_CYCLE, cycles::HELP);
                 let fault = Fault { rule, path: &path, message: &message, help };
                 self.blame(scene, declared, &fault);
             }
-            if self.fallen.is_empty() {
+            if self.newly_quarantined.is_empty() {
                 break;
             }
         }
@@ -122,14 +122,14 @@ impl<'a> Links<'a> {
 
     fn stays(&mut self, object: &'a ObjectRef, has: Vec<ExclusiveUse>) {
         for used in has {
-            let what = used.what.clone();
+            let what = used.resource.clone();
             self.holders.entry(what).or_default().push(Holder { object, declared: None, has_it: true, used });
         }
     }
 
     fn blame(&mut self, scene: &mut Scene<'a>, declared: &'a Declaration<'a>, fault: &Fault<'_>) {
         if scene.blame(declared, fault) {
-            self.fallen.push(Arc::clone(declared.file));
+            self.newly_quarantined.push(Arc::clone(declared.file));
         }
     }
 
@@ -155,7 +155,7 @@ impl<'a> Links<'a> {
 
     /// Decides who holds an exclusive resource: an object that stays as it is, else the live holder, else the
     /// first. `again`: files already in quarantine have been reported.
-    fn decide(&mut self, scene: &mut Scene<'a>, exclusive: &Exclusive, again: bool) {
+    fn resolve_exclusive(&mut self, scene: &mut Scene<'a>, exclusive: &ExclusiveResource, again: bool) {
         let is_shared = |holders: &Vec<Holder<'_>>| holders.iter().all(|holder| holder.used.shares);
         if self.holders.get(exclusive).is_none_or(is_shared) {
             return;
@@ -177,7 +177,7 @@ impl<'a> Links<'a> {
                 };
                 let message = format!("the {exclusive} belongs to {owner}");
                 let (rule, mut help) = (exclusive.rule(), exclusive.help(loser.used.shares).to_owned());
-                if winner.declared.is_none() && scene.is_to_go(winner.object) {
+                if winner.declared.is_none() && scene.is_due_for_removal(winner.object) {
                     help = format!("{STAYS_HELD}; or {help}");
                 }
                 let fault = Fault { rule, path: &loser.used.path, message: &message, help: &help };
@@ -188,7 +188,7 @@ impl<'a> Links<'a> {
     }
 
     /// Handles a file in quarantine: its objects, which it returns, stay as they are live, or are absent.
-    fn fall(&mut self, scene: &mut Scene<'a>, file: &str) -> BTreeSet<&'a ObjectRef> {
+    fn quarantine_file(&mut self, scene: &mut Scene<'a>, file: &str) -> BTreeSet<&'a ObjectRef> {
         if self.named_in.is_empty() {
             for declared in scene.declarations {
                 self.named_in.entry(declared.file).or_default().push(&declared.document.reference);
@@ -200,10 +200,10 @@ impl<'a> Links<'a> {
             self.follow(scene, object);
             let Some((object, live)) = scene.live.get_key_value(object) else { continue };
             let has = live.value.resource.exclusives(&live.value.metadata);
-            let names: Vec<Exclusive> = has.iter().map(|used| used.what.clone()).collect();
+            let names: Vec<ExclusiveResource> = has.iter().map(|used| used.resource.clone()).collect();
             self.stays(object, has);
             for exclusive in &names {
-                self.decide(scene, exclusive, true);
+                self.resolve_exclusive(scene, exclusive, true);
             }
         }
         objects
@@ -215,11 +215,11 @@ impl<'a> Links<'a> {
 pub(super) fn holders<'a>(
     scene: &Scene<'a>,
     counts: impl Fn(&Declaration<'_>) -> bool,
-    present: impl Fn(&ObjectRef) -> Option<Present<'a>>,
-) -> BTreeMap<Exclusive, Vec<Holder<'a>>> {
-    let mut found: BTreeMap<Exclusive, Vec<Holder<'a>>> = BTreeMap::new();
+    present: impl Fn(&ObjectRef) -> Option<ExpectedObject<'a>>,
+) -> BTreeMap<ExclusiveResource, Vec<Holder<'a>>> {
+    let mut found: BTreeMap<ExclusiveResource, Vec<Holder<'a>>> = BTreeMap::new();
     let mut add = |object, declared, has_it, used: ExclusiveUse| {
-        let what = used.what.clone();
+        let what = used.resource.clone();
         found.entry(what).or_default().push(Holder { object, declared, has_it, used });
     };
     for declared in scene.declarations.iter().filter(|declared| counts(declared)) {
@@ -227,13 +227,13 @@ pub(super) fn holders<'a>(
         let live = declared.live.filter(|_| !uses.is_empty());
         let live = live.map(|live| live.value.resource.exclusives(&live.value.metadata));
         for used in uses {
-            let has_it = live.iter().flatten().any(|live| live.what == used.what);
+            let has_it = live.iter().flatten().any(|live| live.resource == used.resource);
             add(&declared.document.reference, Some(declared), has_it, used);
         }
     }
     for (object, live) in scene.live {
         let has = live.value.resource.exclusives(&live.value.metadata);
-        if !has.is_empty() && matches!(present(object), Some(Present::Stays(_))) {
+        if !has.is_empty() && matches!(present(object), Some(ExpectedObject::Stays(_))) {
             has.into_iter().for_each(|used| add(object, None, true, used));
         }
     }
@@ -253,7 +253,7 @@ pub(super) fn owner(scene: &Scene<'_>, object: &ObjectRef, declared: Option<&Dec
 }
 
 /// A missing target.
-struct Missing<'s> {
+struct MissingTarget<'s> {
     message: String,
     help: String,
     /// The quarantined file that has the target, if that is the reason.
@@ -265,11 +265,11 @@ struct Missing<'s> {
 fn missing<'s>(
     scene: &'s Scene<'_>,
     target: &ObjectRef,
-    present: Option<Present<'_>>,
+    present: Option<ExpectedObject<'_>>,
     field: &Reference<'_>,
-) -> Option<Missing<'s>> {
+) -> Option<MissingTarget<'s>> {
     let home = || scene.quarantined_home(target);
-    if let Some(held) = held_content(scene, target, present) {
+    if let Some(held) = blocked_content(scene, target, present) {
         return Some(held);
     }
     let Some(present) = present else {
@@ -277,19 +277,19 @@ fn missing<'s>(
             return None;
         }
         return Some(match home() {
-            Some(file) => Missing {
+            Some(file) => MissingTarget {
                 message: format!("{target} is in {file}, which can't be applied, and is not there yet"),
                 help: format!("fix {file} first"),
                 home: Some(file),
                 is_port: false,
             },
-            None if scene.live.contains_key(target) => Missing {
+            None if scene.live.contains_key(target) => MissingTarget {
                 message: format!("{target} is removed by this commit"),
                 help: format!("keep {target}, or take this reference out, too"),
                 home: None,
                 is_port: false,
             },
-            None => Missing {
+            None => MissingTarget {
                 message: format!("there is no {target}"),
                 help: others(scene, target),
                 home: None,
@@ -298,10 +298,10 @@ fn missing<'s>(
         });
     };
     let (Some(port), Resource::Service(service)) = (field.port, present.resource()) else { return None };
-    if service.alias_of().is_some() {
+    if service.alias_target().is_some() {
         let message = format!("{target} is of type ExternalName: no path leads there");
         let help = "give pods the name itself, or let a Service with `addresses` lead there".to_owned();
-        return Some(Missing { message, help, home: None, is_port: true });
+        return Some(MissingTarget { message, help, home: None, is_port: true });
     }
     if service.ports.iter().any(|served| serves(served, port)) {
         return None;
@@ -316,7 +316,7 @@ fn missing<'s>(
         PortReference::Name(name) => format!("`{name}`"),
     };
     let help = if ports.is_empty() { String::new() } else { format!("it has {}", ports.join(", ")) };
-    Some(Missing {
+    Some(MissingTarget {
         message: format!("{target} has no port {port}"),
         help,
         home: if comes { home() } else { None },
@@ -326,15 +326,15 @@ fn missing<'s>(
 
 /// Reports a target whose content differs in a file that can't be applied: objects that name it would be created
 /// with that content.
-fn held_content<'s>(
+fn blocked_content<'s>(
     scene: &'s Scene<'_>,
     target: &ObjectRef,
-    present: Option<Present<'_>>,
-) -> Option<Missing<'s>> {
+    present: Option<ExpectedObject<'_>>,
+) -> Option<MissingTarget<'s>> {
     let declared = scene.declared(target).filter(|declared| scene.is_quarantined(declared))?;
     let (content, _) = declared.document.object.resource.content()?;
     let now = present.and_then(|present| present.resource().content().map(|(now, _)| now));
-    (now != Some(content)).then(|| Missing {
+    (now != Some(content)).then(|| MissingTarget {
         message: format!("{target} is in {}, which can't be applied, so its content waits", declared.file),
         help: format!("fix {} first", declared.file),
         home: Some(declared.file),

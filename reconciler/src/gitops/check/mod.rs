@@ -18,14 +18,14 @@ use schema::violation::{Finding, Findings, Path, Violation};
 
 use super::load::Manifests;
 use super::load::truncated::{Homes, homes};
-use after_apply::Present;
+use after_apply::ExpectedObject;
 use declaration::problem;
 
 pub(super) use cycles::removed;
 pub(crate) use declaration::warn as warn_of_addresses;
 
 pub use after_apply::Scene;
-pub use declaration::{Declaration, Live};
+pub use declaration::{Declaration, LiveObject};
 
 mod cycles;
 mod declaration;
@@ -38,7 +38,7 @@ mod tests;
 
 /// Result of the checks: objects to apply and files to quarantine.
 #[derive(Debug, Default)]
-pub struct Checked<'a> {
+pub struct CheckResult<'a> {
     /// Objects of files without errors, in the order in which they are applied: by kind, and dependencies before
     /// their dependents.
     pub wanted: Vec<(&'a ObjectRef, Declaration<'a>)>,
@@ -53,7 +53,7 @@ pub struct Documents<'a> {
     /// Declarations in the order of objects, a single one per object.
     declarations: Vec<Declaration<'a>>,
     /// Live objects of the source that no document names, not even in a quarantined file.
-    pub absent: Vec<Live<'a>>,
+    pub absent: Vec<LiveObject<'a>>,
     /// Files that can't be applied, with all their violations.
     quarantined: BTreeMap<Arc<str>, Vec<Violation>>,
     /// Number of files meant to be manifests.
@@ -65,7 +65,11 @@ impl<'a> Documents<'a> {
     ///
     /// Runs over everything at each change, so documents and live objects are sorted once and walked side by side:
     /// looking each of 10,000 up in trees takes several times as long.
-    pub fn of(source: &str, manifests: &'a Manifests, live: &'a Table<ObjectRef, Object>) -> Self {
+    pub fn from_manifests(
+        source: &str,
+        manifests: &'a Manifests,
+        live: &'a Table<ObjectRef, Object>,
+    ) -> Self {
         let mut quarantined: BTreeMap<Arc<str>, Vec<Violation>> = BTreeMap::new();
         for (file, manifest) in manifests.iter().filter(|(_, manifest)| manifest.has_errors()) {
             quarantined.insert(Arc::clone(file), manifest.violations.clone());
@@ -106,18 +110,18 @@ pub fn fit<'a>(
 
 /// Checks exclusive resources once more while removals are held: nothing leaves, and no object gets what its holder
 /// keeps. Files that fall because of this are not the reason why removals are held.
-pub fn stay(scene: &mut Scene<'_>) {
+pub fn recheck_staying(scene: &mut Scene<'_>) {
     links::check_staying(scene);
 }
 
 /// Completes the report and returns the result.
-pub fn finish<'a>(documents: &'a Documents<'a>, mut scene: Scene<'a>) -> Checked<'a> {
+pub fn finish<'a>(documents: &'a Documents<'a>, mut scene: Scene<'a>) -> CheckResult<'a> {
     other_faults::report(&mut scene);
     let remarks = owners::check(&scene);
     let quarantined = scene.finish();
     let good = documents.declarations.iter().filter(|declared| !quarantined.contains_key(declared.file));
     let wanted: Vec<_> = good.copied().collect();
-    Checked { wanted: cycles::applied(&wanted), quarantined, remarks }
+    CheckResult { wanted: cycles::applied(&wanted), quarantined, remarks }
 }
 
 /// Pairs every document with its live object, sorted by object; documents of one object in the order of files.
@@ -142,7 +146,7 @@ fn absent<'a>(
     source: &str,
     declarations: &[Declaration<'_>],
     live: &'a Table<ObjectRef, Object>,
-) -> Vec<Live<'a>> {
+) -> Vec<LiveObject<'a>> {
     let mut named = declarations.iter().map(|declared| &declared.document.reference).peekable();
     let mut is_named = |object: &ObjectRef| {
         while named.next_if(|id| *id < object).is_some() {}
@@ -154,7 +158,7 @@ fn absent<'a>(
 }
 
 /// Returns the former files and commits of absent objects: a prune needs the relation of these commits to the head.
-pub fn homes_in_question(source: &str, manifests: &Manifests, live: &Table<ObjectRef, Object>) -> Homes {
+pub fn homes_of_absent(source: &str, manifests: &Manifests, live: &Table<ObjectRef, Object>) -> Homes {
     // No order is needed here: hashing 10,000 names is faster than sorting them.
     let documents = manifests.values().flat_map(|manifest| &manifest.documents);
     let named: HashSet<&ObjectRef> = documents.map(|document| &document.reference).collect();
@@ -191,8 +195,8 @@ fn policy(scene: &Scene<'_>) -> Option<cluster::PodSecurity> {
     let live = scene.live.keys().filter(|object| object.kind == Kind::Cluster);
     let present = named.chain(live).filter_map(|object| scene.present(object));
     let first = present.min_by_key(|present| match present {
-        Present::Stays(_) => (0, None),
-        Present::Wanted(declared) => {
+        ExpectedObject::Stays(_) => (0, None),
+        ExpectedObject::Wanted(declared) => {
             (1 + u8::from(declared.live.is_none()), Some((declared.file.clone(), declared.document.line)))
         }
     })?;

@@ -10,12 +10,12 @@ use schema::violation::rules;
 use super::Declaration;
 use super::after_apply::{Fault, Scene};
 use super::cycles;
-use super::cycles::{Waiting, Waits};
+use super::cycles::{CycleMember, DependencyGraph};
 use super::links::{Holder, holders, owner};
 use crate::gitops::diff::dotted;
 
 /// Object, rule and field of each violation reported before.
-type Reported = BTreeSet<(String, String, String)>;
+type ReportedViolations = BTreeSet<(String, String, String)>;
 
 /// Reports clashes and cycles of quarantined files.
 pub(super) fn report(scene: &mut Scene<'_>) {
@@ -27,7 +27,7 @@ pub(super) fn report(scene: &mut Scene<'_>) {
     circles(scene, &reported);
 }
 
-fn reported(scene: &Scene<'_>) -> Reported {
+fn reported(scene: &Scene<'_>) -> ReportedViolations {
     let field = |message: &str| message.split(": ").next().unwrap_or_default().to_owned();
     let all = scene.violations().filter_map(|violation| {
         Some((violation.object.clone()?, violation.rule.clone(), field(&violation.message)))
@@ -35,8 +35,8 @@ fn reported(scene: &Scene<'_>) -> Reported {
     all.collect()
 }
 
-fn clashes<'a>(scene: &mut Scene<'a>, reported: &Reported) {
-    for (exclusive, holders) in holders(scene, |_| true, |object| scene.meant(object)) {
+fn clashes<'a>(scene: &mut Scene<'a>, reported: &ReportedViolations) {
+    for (exclusive, holders) in holders(scene, |_| true, |object| scene.intended(object)) {
         let place =
             |holder: &Holder<'a>| holder.declared.map(|declared| (declared.file, declared.document.line));
         // A holder that is not in quarantine has it by an earlier decision.
@@ -61,9 +61,10 @@ fn clashes<'a>(scene: &mut Scene<'a>, reported: &Reported) {
     }
 }
 
-fn circles(scene: &mut Scene<'_>, reported: &Reported) {
-    let waits = Waits::of(scene);
-    for Waiting { declared, path, message } in waits.circles(scene, |object| scene.meant(object), None) {
+fn circles(scene: &mut Scene<'_>, reported: &ReportedViolations) {
+    let waits = DependencyGraph::from_scene(scene);
+    for CycleMember { declared, path, message } in waits.circles(scene, |object| scene.intended(object), None)
+    {
         let fault =
             Fault { rule: &rules::DEPENDENCY_CYCLE, path: &path, message: &message, help: cycles::HELP };
         blame(scene, Some(declared), &fault, reported);
@@ -74,7 +75,7 @@ fn blame<'a>(
     scene: &mut Scene<'a>,
     declared: Option<&Declaration<'a>>,
     fault: &Fault<'_>,
-    reported: &Reported,
+    reported: &ReportedViolations,
 ) {
     let Some(declared) = declared.filter(|declared| scene.is_quarantined(declared)) else {
         return;

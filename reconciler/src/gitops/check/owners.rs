@@ -13,7 +13,7 @@ use schema::violation::{Rule, Violation, field_path, rules};
 use super::super::load::Manifests;
 use super::after_apply::Scene;
 use super::declaration::problem;
-use super::{Declaration, Live};
+use super::{Declaration, LiveObject};
 
 /// A document that names an object, usable or not.
 #[derive(Clone, Copy)]
@@ -97,7 +97,7 @@ pub(super) fn judge<'a>(
 
 /// Finds files that live objects came from and that still exist but hold no manifest any longer: truncated or
 /// emptied by mistake. An author who means it removes the file.
-pub(super) fn vanished(manifests: &Manifests, absent: &[Live<'_>]) -> Vec<(Arc<str>, Violation)> {
+pub(super) fn vanished(manifests: &Manifests, absent: &[LiveObject<'_>]) -> Vec<(Arc<str>, Violation)> {
     let mut found = Vec::new();
     for (object, live) in absent {
         let Some(file) = silent_home(&live.value.provenance.file, manifests) else { continue };
@@ -117,7 +117,7 @@ pub(super) fn vanished(manifests: &Manifests, absent: &[Live<'_>]) -> Vec<(Arc<s
 }
 
 /// Finds files that live objects came from and of which only the beginning is left.
-pub(super) fn truncated(manifests: &Manifests, absent: &[Live<'_>]) -> Vec<(Arc<str>, Violation)> {
+pub(super) fn truncated(manifests: &Manifests, absent: &[LiveObject<'_>]) -> Vec<(Arc<str>, Violation)> {
     let mut found = Vec::new();
     for (object, live) in absent {
         let home = manifests.get_key_value(live.value.provenance.file.as_str());
@@ -127,7 +127,7 @@ pub(super) fn truncated(manifests: &Manifests, absent: &[Live<'_>]) -> Vec<(Arc<
         let message = format!(
             "{object} is missing, and {file} is the beginning of what it was, truncated within a document"
         );
-        let violation = Violation::of(&rules::FILE_TRUNCATED, &**file, (0, 0), message)
+        let violation = Violation::new(&rules::FILE_TRUNCATED, &**file, (0, 0), message)
             .with_help("push the whole file; if it is to end there, add a line to it, for example a comment")
             .about(object);
         found.push((Arc::clone(file), violation));
@@ -149,7 +149,7 @@ fn is_unreadable(file: &str, manifests: &Manifests) -> bool {
 impl Rival<'_> {
     fn violation(&self, rule: &'static Rule, message: &str, help: &str) -> Violation {
         let message = format!("{}: {message}", self.reference);
-        Violation::of(rule, &**self.file, (self.line, 1), message).with_help(help).about(self.reference)
+        Violation::new(rule, &**self.file, (self.line, 1), message).with_help(help).about(self.reference)
     }
 }
 
@@ -177,7 +177,7 @@ pub(super) fn check(scene: &Scene<'_>) -> Vec<Violation> {
     let documents = documents.map(|object| (&object.metadata, &object.resource));
     let live = scene.live.values().map(|live| (&live.value.metadata, &live.value.resource));
     for (namespace, labels) in
-        documents.chain(live).filter_map(|(metadata, resource)| of_pods(metadata, resource))
+        documents.chain(live).filter_map(|(metadata, resource)| pod_labels(metadata, resource))
     {
         for (key, value) in labels {
             if let Some(found) = labelled.get_mut(&(namespace, key.as_str(), value.as_str())) {
@@ -209,7 +209,7 @@ fn selector<'a>(declared: &Declaration<'a>) -> Option<&'a StringMap> {
 }
 
 /// Returns namespace and labels of the pods that an object is, or creates.
-fn of_pods<'a>(metadata: &'a ObjectMeta, resource: &'a Resource) -> Option<(&'a str, &'a StringMap)> {
+fn pod_labels<'a>(metadata: &'a ObjectMeta, resource: &'a Resource) -> Option<(&'a str, &'a StringMap)> {
     Some((&metadata.namespace, resource.pod(metadata)?.labels))
 }
 

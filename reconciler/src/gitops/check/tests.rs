@@ -1,7 +1,7 @@
 //! Owners of objects, and findings of the check of a commit.
 
 use schema::object::Provenance;
-use schema::snapshot::Versioned;
+use schema::snapshot::VersionedValue;
 
 use super::*;
 use schema::manifest::load_file as parse;
@@ -24,7 +24,10 @@ fn live(objects: &[(&str, &str, &str)]) -> Table<ObjectRef, Object> {
         let draft = (*parsed.documents[0].object).clone();
         let (source, file) = ((*source).to_owned(), (*file).to_owned());
         let value = draft.into_object(Provenance { source, file, line: 1, ..Provenance::default() }, 1);
-        table.insert(value.reference(), Arc::new(Versioned { value, create_revision: 1, mod_revision: 1 }));
+        table.insert(
+            value.reference(),
+            Arc::new(VersionedValue { value, create_revision: 1, mod_revision: 1 }),
+        );
     }
     table
 }
@@ -34,7 +37,7 @@ type Row<'a> = (&'a [(&'a str, String)], &'a [(&'a str, &'a str, &'a str)], &'a 
 
 fn check_row((files, objects, wanted, quarantined): Row<'_>) {
     let (manifests, live) = (load(files), live(objects));
-    let documents = Documents::of("main", &manifests, &live);
+    let documents = Documents::from_manifests("main", &manifests, &live);
     let checked = finish(&documents, fit(&documents, "main", &live));
     let found: Vec<_> =
         checked.wanted.iter().map(|(o, declared)| format!("{}:{}", declared.file, o.name)).collect();
@@ -92,7 +95,7 @@ fn an_object_may_move_to_another_file() {
 fn nobody_takes_an_object_from_a_file_that_cannot_be_read() {
     let broken = [("a.yaml", "kind: Pod\nspec: [".to_owned()), ("b.yaml", pod("x"))];
     let (manifests, live) = (load(&broken), live(&[("x", "main", "a.yaml")]));
-    let documents = Documents::of("main", &manifests, &live);
+    let documents = Documents::from_manifests("main", &manifests, &live);
     let checked = finish(&documents, fit(&documents, "main", &live));
     assert!(checked.wanted.is_empty());
     assert_eq!(checked.quarantined.keys().map(|file| &**file).collect::<Vec<_>>(), ["a.yaml", "b.yaml"]);

@@ -21,7 +21,7 @@ use crate::gitops::diff::dotted;
 use crate::gitops::prune::is_protected;
 
 /// Inputs of the search for content.
-struct Scope<'a> {
+struct ContentScope<'a> {
     source: &'a str,
     manifests: &'a Manifests,
     live: &'a Table<ObjectRef, Object>,
@@ -38,7 +38,7 @@ pub(crate) fn with_contents(
     manifests: &Manifests,
     live: &Table<ObjectRef, Object>,
 ) -> (Manifests, Vec<Violation>) {
-    let mut scope = Scope { source, manifests, live, written: BTreeMap::new(), is_whole: true };
+    let mut scope = ContentScope { source, manifests, live, written: BTreeMap::new(), is_whole: true };
     for (file, manifest) in manifests {
         scope.is_whole &= !manifest.has_errors();
         let contents = manifest.documents.iter().filter(|one| one.object.resource.content().is_some());
@@ -79,7 +79,7 @@ fn uses(document: &Document) -> Vec<(ContentUse, ObjectRef)> {
     targets.collect()
 }
 
-impl<'a> Scope<'a> {
+impl<'a> ContentScope<'a> {
     /// Finds the content that an object will have, and its file.
     fn find(&self, target: &ObjectRef, is_optional: bool) -> Option<(&Content, &str)> {
         if let Some((file, document)) = self.written.get(target) {
@@ -111,7 +111,7 @@ impl<'a> Scope<'a> {
             };
             document.files.insert(object_path(home, target), blob);
             for (place, key) in &used.keys {
-                problems.extend(unfit(key, used, target, content).map(|(rule, message, help)| {
+                problems.extend(unusable_reason(key, used, target, content).map(|(rule, message, help)| {
                     let message = format!("{}: {message}", dotted(place));
                     violation(rule, file, document, place, message).with_help(help)
                 }));
@@ -181,7 +181,7 @@ pub(super) fn too_large(file: &str, document: &Document) -> Option<Violation> {
 }
 
 /// Explains why the content can't satisfy a use; `None` if it can.
-fn unfit(
+fn unusable_reason(
     key: &KeyUse,
     used: &ContentUse,
     target: &ObjectRef,
@@ -193,14 +193,14 @@ fn unfit(
         if keys.is_empty() { "it is empty".to_owned() } else { format!("its keys: {}", keys.join(", ")) }
     };
     match key {
-        KeyUse::File(key) if !used.is_optional && !content.has(key) => {
+        KeyUse::File(key) if !used.is_optional && !content.has_key(key) => {
             Some((&rules::DANGLING_TARGET, format!("{target} has no key `{key}`"), known()))
         }
         KeyUse::Text(key) if content.binary_data.contains_key(key) => {
             let message = format!("key `{key}` of {target} is binary, so it can't be a variable");
             Some((&rules::DANGLING_TARGET, message, "mount it as a file".to_owned()))
         }
-        KeyUse::Text(key) if !used.is_optional && !content.has(key) => {
+        KeyUse::Text(key) if !used.is_optional && !content.has_key(key) => {
             Some((&rules::DANGLING_TARGET, format!("{target} has no key `{key}`"), known()))
         }
         KeyUse::Texts(prefix) => {
@@ -222,7 +222,7 @@ fn violation(
     place: &[schema::violation::OwnedStep],
     message: String,
 ) -> Violation {
-    let mut violation = Violation::of(rule, file, document.place(place), message);
+    let mut violation = Violation::new(rule, file, document.place(place), message);
     violation.object = Some(document.reference.to_string());
     violation
 }

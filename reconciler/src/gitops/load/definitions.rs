@@ -5,11 +5,11 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use schema::kinds::Resource;
-use schema::manifest::{BrokenDocument, Document, ManifestFile, define};
+use schema::manifest::{BrokenDocument, Document, ManifestFile, fill_in_definition};
 use schema::violation::{Violation, field_path, rules};
 
 use super::Manifests;
-use super::files::Lookup;
+use super::files::ContentSource;
 use crate::git::content::ContentError;
 
 /// Returns the manifests with the state machines that they name. An error in one keeps the file of its workflow
@@ -17,7 +17,7 @@ use crate::git::content::ContentError;
 /// the commit.
 pub(in crate::gitops) fn with_definitions(
     manifests: &Manifests,
-    lookup: &mut impl Lookup,
+    lookup: &mut impl ContentSource,
 ) -> Result<Manifests, ContentError> {
     let mut resolved = manifests.clone();
     let mut known: BTreeMap<String, Result<Vec<u8>, (String, String)>> = BTreeMap::new();
@@ -38,7 +38,7 @@ pub(in crate::gitops) fn with_definitions(
                 None => read(&path, lookup)?,
             };
             let wrong = match &text {
-                Ok(bytes) => define(&mut document, &path, bytes),
+                Ok(bytes) => fill_in_definition(&mut document, &path, bytes),
                 Err((message, help)) => vec![violation(name, &document, message, help)],
             };
             known.insert(path, text);
@@ -65,7 +65,10 @@ fn path_of(document: &Document) -> Option<&str> {
 }
 
 /// Reads a definition; the inner error is a message and a remedy.
-fn read(path: &str, lookup: &mut impl Lookup) -> Result<Result<Vec<u8>, (String, String)>, ContentError> {
+fn read(
+    path: &str,
+    lookup: &mut impl ContentSource,
+) -> Result<Result<Vec<u8>, (String, String)>, ContentError> {
     match lookup.document(path) {
         Ok(Some(bytes)) => Ok(Ok(bytes)),
         Ok(None) => {
@@ -80,7 +83,7 @@ fn read(path: &str, lookup: &mut impl Lookup) -> Result<Result<Vec<u8>, (String,
 fn violation(file: &str, document: &Document, message: &str, help: &str) -> Violation {
     let place = document.place(&field_path(&["spec", "definitionPath"]));
     let message = format!("spec.definitionPath: {message}");
-    let mut violation = Violation::of(&rules::REPO_FILE, file, place, message).with_help(help);
+    let mut violation = Violation::new(&rules::REPO_FILE, file, place, message).with_help(help);
     violation.object = Some(document.reference.to_string());
     violation
 }

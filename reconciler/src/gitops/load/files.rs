@@ -15,24 +15,24 @@ use schema::content_refs::{
     identity_paths, is_lfs_pointer, is_sops, secret_paths,
 };
 use schema::object::Object;
-use schema::secrets::format::sops::Sealed;
+use schema::secrets::format::sops::SopsFile;
 use schema::violation::{Violation, rules};
 
 use crate::blobs::BlobStore;
-use crate::git::content::{self, ContentError, Found, check_ciphertext};
+use crate::git::content::{self, ContentEntry, ContentError, check_ciphertext};
 use crate::git::{self, BLOB_BYTES_MAX};
 use crate::gitops::load::Manifests;
 use crate::gitops::load::contents::too_large;
 use schema::manifest::{Document, ManifestFile};
 
 /// Hashes of the last commit's paths: unchanged content is not hashed again. Holds no more than the commit names.
-pub(in crate::gitops) type HashedContent = BTreeMap<(Found, String, bool), BlobRef>;
+pub(in crate::gitops) type HashedContent = BTreeMap<(ContentEntry, String, bool), BlobRef>;
 
 /// Source of files: a commit or the disk.
-pub(in crate::gitops) trait Lookup {
+pub(in crate::gitops) trait ContentSource {
     /// Returns a reference to the content of `path`, where content is hashed; an error that is not the commit's
     /// fault ends everything.
-    fn look(&mut self, path: &str, is_secret: bool) -> Result<Option<BlobRef>, ContentError>;
+    fn find_blob(&mut self, path: &str, is_secret: bool) -> Result<Option<BlobRef>, ContentError>;
 
     /// Reads the file at `path`; `None` for a folder, or for a file too large to be a manifest.
     fn document(&mut self, path: &str) -> Result<Option<Vec<u8>>, ContentError>;
@@ -58,8 +58,8 @@ pub(in crate::gitops) struct InCommit<'a> {
     pub(in crate::gitops) unkept: Option<String>,
 }
 
-impl Lookup for InCommit<'_> {
-    fn look(&mut self, path: &str, is_secret: bool) -> Result<Option<BlobRef>, ContentError> {
+impl ContentSource for InCommit<'_> {
+    fn find_blob(&mut self, path: &str, is_secret: bool) -> Result<Option<BlobRef>, ContentError> {
         let found = content::find(self.repository, self.commit, path)?;
         let key = (found, path.to_owned(), is_secret);
         let known = self.before.get(&key).filter(|blob| self.store.is_none_or(|store| store.has(blob)));
@@ -95,7 +95,7 @@ impl Lookup for InCommit<'_> {
 }
 
 impl InCommit<'_> {
-    fn hashed(&self, found: Found, path: &str, is_secret: bool) -> Result<BlobRef, ContentError> {
+    fn hashed(&self, found: ContentEntry, path: &str, is_secret: bool) -> Result<BlobRef, ContentError> {
         let (made, kind) = content::archive(self.repository, found, path, is_secret, io::sink())?;
         Ok(BlobRef { digest: made.digest, size: made.size, kind, texts: Vec::new(), source: String::new() })
     }
@@ -108,8 +108,8 @@ pub(in crate::gitops) struct OnDisk<'a, K: Fn(&str) -> bool> {
     pub(in crate::gitops) is_kept_out: K,
 }
 
-impl<K: Fn(&str) -> bool> Lookup for OnDisk<'_, K> {
-    fn look(&mut self, path: &str, is_secret: bool) -> Result<Option<BlobRef>, ContentError> {
+impl<K: Fn(&str) -> bool> ContentSource for OnDisk<'_, K> {
+    fn find_blob(&mut self, path: &str, is_secret: bool) -> Result<Option<BlobRef>, ContentError> {
         let absent = || ContentError::Absent(path.to_owned());
         if path.contains('\0') || path.split('/').any(|part| part == "..") {
             return Err(absent());
@@ -161,7 +161,7 @@ impl<K: Fn(&str) -> bool> Lookup for OnDisk<'_, K> {
     }
 
     fn document(&mut self, path: &str) -> Result<Option<Vec<u8>>, ContentError> {
-        self.look(path, false)?;
+        self.find_blob(path, false)?;
         let at = self.root.join(path);
         let is_fit =
             fs::metadata(&at).is_ok_and(|meta| meta.is_file() && meta.len() <= BLOB_BYTES_MAX as u64);
@@ -193,7 +193,7 @@ struct Refusal {
 
 /// Content that a manifest names and the commit holds.
 #[derive(Clone, Default)]
-struct Content {
+struct NamedContent {
     /// Path and reference; `None` where nothing is hashed.
     found: Option<(String, BlobRef)>,
     /// Keys of a secret and the file that lists them, if there is one.
@@ -201,7 +201,7 @@ struct Content {
 }
 
 /// Content, or the reason why there is none.
-type Granted = Result<Content, Refusal>;
+type ResolvedContent = Result<NamedContent, Refusal>;
 
 /// Folder that may hold the secrets, in addition to the root of the repository.
 #[derive(Clone, Copy)]
@@ -214,7 +214,7 @@ pub(in crate::gitops) enum SourceFolder<'a> {
 
 impl SourceFolder<'_> {
     /// Returns the folders that may hold a manifest's secrets.
-    fn of(self, manifest: &str) -> Vec<String> {
+    fn folders_for(self, manifest: &str) -> Vec<String> {
         match self {
             SourceFolder::Is(folder) => vec![folder.to_owned()],
             SourceFolder::AroundManifest => {
@@ -230,10 +230,10 @@ pub(in crate::gitops) fn resolve(
     manifests: &Manifests,
     source: &str,
     folder: SourceFolder<'_>,
-    lookup: &mut impl Lookup,
+    lookup: &mut impl ContentSource,
 ) -> Result<Manifests, ContentError> {
     let mut resolved = manifests.clone();
-    let mut known: BTreeMap<(Vec<String>, String, ContentRef), Granted> = BTreeMap::new();
+    let mut known: BTreeMap<(Vec<String>, String, ContentRef), ResolvedContent> = BTreeMap::new();
     for (name, file) in manifests {
         let uses = || file.documents.iter().map(|draft| draft.object.resource.files());
         // The usual case: an empty list costs nothing.
@@ -242,15 +242,15 @@ pub(in crate::gitops) fn resolve(
         }
         let by_document: Vec<Vec<ContentUse>> = uses().collect();
         let mut file = ManifestFile::clone(file);
-        let folders = folder.of(name);
+        let folders = folder.folders_for(name);
         for (draft, uses) in file.documents.iter_mut().zip(by_document) {
             let mut files = Files::new();
             let mut reported = BTreeSet::new();
             for used in uses {
-                let key = (folders.clone(), draft.reference.namespace.clone(), used.what.clone());
+                let key = (folders.clone(), draft.reference.namespace.clone(), used.content.clone());
                 let granted = match known.get(&key) {
                     Some(granted) => granted.clone(),
-                    None => grant(&key, lookup)?,
+                    None => resolve_content(&key, lookup)?,
                 };
                 match &granted {
                     Ok(content) => {
@@ -261,7 +261,7 @@ pub(in crate::gitops) fn resolve(
                     }
                     Err(refusal) if refusal.is_absent && used.is_optional => {}
                     Err(refusal) => {
-                        if reported.insert(used.what.clone()) {
+                        if reported.insert(used.content.clone()) {
                             file.violations.push(violation(name, draft, &used, refusal));
                         }
                     }
@@ -289,7 +289,7 @@ fn add(files: &mut Files, path: &str, blob: &BlobRef, source: &str) {
 }
 
 /// Reports keys of a secret that are used but missing from the list next to it.
-fn unlisted_keys(file: &str, draft: &Document, used: &ContentUse, content: &Content) -> Vec<Violation> {
+fn unlisted_keys(file: &str, draft: &Document, used: &ContentUse, content: &NamedContent) -> Vec<Violation> {
     let Some((list, keys)) = &content.keys else { return Vec::new() };
     let wanted = used.keys.iter().filter_map(|(at, key)| match key {
         KeyUse::File(key) | KeyUse::Text(key) if !used.is_optional && !keys.contains(key) => Some((at, key)),
@@ -297,12 +297,13 @@ fn unlisted_keys(file: &str, draft: &Document, used: &ContentUse, content: &Cont
     });
     let missing = wanted.map(|(at, key)| {
         let known = keys.iter().map(String::as_str).collect::<Vec<_>>().join(", ");
-        let message = format!("{}: {} has no key `{key}`", crate::gitops::diff::dotted(at), used.what);
+        let message = format!("{}: {} has no key `{key}`", crate::gitops::diff::dotted(at), used.content);
         let help = match is_sops(list) {
             true => format!("{list} has {known}; 'sops edit' adds a key"),
             false => format!("{list} lists {known}; 'minik8s secrets edit' adds a key and lists it"),
         };
-        let mut violation = Violation::of(&rules::SECRET_KEY, file, draft.place(at), message).with_help(help);
+        let mut violation =
+            Violation::new(&rules::SECRET_KEY, file, draft.place(at), message).with_help(help);
         violation.object = Some(draft.reference.to_string());
         violation
     });
@@ -310,9 +311,9 @@ fn unlisted_keys(file: &str, draft: &Document, used: &ContentUse, content: &Cont
 }
 
 /// Returns the keys of a secret: in clear text in a SOPS file, else from the list next to it.
-fn listed_keys(path: &str, lookup: &impl Lookup) -> Option<(String, BTreeSet<String>)> {
+fn listed_keys(path: &str, lookup: &impl ContentSource) -> Option<(String, BTreeSet<String>)> {
     if is_sops(path) {
-        let sealed = Sealed::parse(lookup.text(path)?.as_bytes()).ok()?;
+        let sealed = SopsFile::parse(lookup.text(path)?.as_bytes()).ok()?;
         return Some((path.to_owned(), sealed.keys().map(str::to_owned).collect()));
     }
     let list = format!("{}{KEYS_ENDING}", path.strip_suffix(SECRET_ENDING)?);
@@ -321,10 +322,10 @@ fn listed_keys(path: &str, lookup: &impl Lookup) -> Option<(String, BTreeSet<Str
     Some((list, lines.map(str::to_owned).collect()))
 }
 
-fn grant(
+fn resolve_content(
     (folders, namespace, named): &(Vec<String>, String, ContentRef),
-    lookup: &mut impl Lookup,
-) -> Result<Granted, ContentError> {
+    lookup: &mut impl ContentSource,
+) -> Result<ResolvedContent, ContentError> {
     let (paths, is_secret) = match named {
         ContentRef::Path(path) => (vec![path.clone()], false),
         ContentRef::Secret(name) => {
@@ -334,14 +335,14 @@ fn grant(
             (folders.iter().flat_map(|folder| identity_paths(folder)).collect::<Vec<_>>(), true)
         }
         // `contents` resolves objects, because it also knows the live ones.
-        ContentRef::Object(..) => return Ok(Ok(Content::default())),
+        ContentRef::Object(..) => return Ok(Ok(NamedContent::default())),
     };
     for path in &paths {
-        match lookup.look(path, is_secret) {
+        match lookup.find_blob(path, is_secret) {
             Ok(found) => {
                 let is_keyed = matches!(named, ContentRef::Secret(_));
                 let keys = is_keyed.then(|| listed_keys(path, lookup)).flatten();
-                return Ok(Ok(Content { found: found.map(|blob| (path.clone(), blob)), keys }));
+                return Ok(Ok(NamedContent { found: found.map(|blob| (path.clone(), blob)), keys }));
             }
             Err(ContentError::Absent(_)) => {}
             Err(error) if error.is_ours() => return Err(error),
@@ -353,7 +354,7 @@ fn grant(
     }
     Ok(Err(match named {
         // A cluster may have no identity.
-        ContentRef::ClusterIdentity => return Ok(Ok(Content::default())),
+        ContentRef::ClusterIdentity => return Ok(Ok(NamedContent::default())),
         ContentRef::Path(_) | ContentRef::Object(..) => {
             let error = ContentError::Absent(named.to_string());
             Refusal { message: error.to_string(), help: error.help().to_owned(), is_absent: true }
@@ -382,13 +383,13 @@ fn places(folders: &[String], namespace: &str, name: &str) -> String {
 }
 
 fn violation(file: &str, draft: &Document, used: &ContentUse, refusal: &Refusal) -> Violation {
-    let rule = match used.what {
+    let rule = match used.content {
         ContentRef::Path(_) | ContentRef::Object(..) => &rules::REPO_FILE,
         ContentRef::Secret(_) | ContentRef::ClusterIdentity => &rules::SECRET_FILE,
     };
-    let message = format!("{}: {}", crate::gitops::diff::dotted(&used.at), refusal.message);
+    let message = format!("{}: {}", crate::gitops::diff::dotted(&used.field), refusal.message);
     let mut violation =
-        Violation::of(rule, file, draft.place(&used.at), message).with_help(refusal.help.clone());
+        Violation::new(rule, file, draft.place(&used.field), message).with_help(refusal.help.clone());
     violation.object = Some(draft.reference.to_string());
     violation
 }

@@ -82,19 +82,19 @@ pub fn update_with_layouts(
     parsed: &Manifests,
     most: usize,
 ) -> Result<(Manifests, Layouts), ReadError> {
-    let mut room = Room { bytes: most, layouts: Layouts::new() };
+    let mut room = LayoutBudget { bytes: most, layouts: Layouts::new() };
     let (manifests, _) = update_within(repository, (before, now), parsed, LIMITS, Some(&mut room))?;
     Ok((manifests, room.layouts))
 }
 
 /// Budget for layouts.
-struct Room {
+struct LayoutBudget {
     /// Bytes of text that may still be kept as layouts.
     bytes: usize,
     layouts: Layouts,
 }
 
-impl Room {
+impl LayoutBudget {
     /// Reserves room for a file of this size; returns true if its layout is kept.
     fn take(&mut self, bytes: usize) -> bool {
         let left = self.bytes.checked_sub(bytes);
@@ -108,7 +108,7 @@ fn update_within(
     (before, now): (&Blobs, &Blobs),
     parsed: &Manifests,
     limits: Limits,
-    mut room: Option<&mut Room>,
+    mut room: Option<&mut LayoutBudget>,
 ) -> Result<(Manifests, usize), ReadError> {
     let mut manifests = parsed.clone();
     let mut changed = Vec::new();
@@ -125,7 +125,7 @@ fn update_within(
     }
     let count = changed.len();
     // A blob may appear under many paths, so the limit applies to what is kept, not to what is fetched.
-    let mut kept = Kept::default();
+    let mut kept = KeptTotals::default();
     kept.count(manifests.values(), limits)?;
     let mut changed = changed.into_iter();
     while changed.len() > 0 {
@@ -137,13 +137,13 @@ fn update_within(
 
 /// Totals of what is kept already.
 #[derive(Default)]
-struct Kept {
+struct KeptTotals {
     documents: usize,
     violations: usize,
 }
 
-impl Kept {
-    fn add(&mut self, to: &mut Manifests, files: Vec<Parsed>, limits: Limits) -> Result<(), ReadError> {
+impl KeptTotals {
+    fn add(&mut self, to: &mut Manifests, files: Vec<ParsedFile>, limits: Limits) -> Result<(), ReadError> {
         self.count(files.iter().map(|(_, file)| file), limits)?;
         to.extend(files);
         Ok(())
@@ -169,7 +169,7 @@ impl Kept {
 }
 
 /// A parsed file and its path.
-type Parsed = (Arc<str>, Arc<ManifestFile>);
+type ParsedFile = (Arc<str>, Arc<ManifestFile>);
 
 /// A file and its bytes; `None` if it is too large.
 pub(super) type Blob = (Arc<str>, Option<Vec<u8>>);
@@ -178,8 +178,8 @@ pub(super) type Blob = (Arc<str>, Option<Vec<u8>>);
 fn read_batch(
     repository: &Repository,
     files: &mut std::vec::IntoIter<(Arc<str>, Oid)>,
-    mut room: Option<&mut Room>,
-) -> Result<Vec<Parsed>, ReadError> {
+    mut room: Option<&mut LayoutBudget>,
+) -> Result<Vec<ParsedFile>, ReadError> {
     let (mut bytes, mut failed) = (0, None);
     let expected = files.len();
     let feed = std::iter::from_fn(|| {
@@ -200,7 +200,7 @@ fn read_batch(
     if let Some(error) = failed {
         return Err(error.into());
     }
-    let keep = |(file, layout): (Parsed, Option<Layout>)| {
+    let keep = |(file, layout): (ParsedFile, Option<Layout>)| {
         if let (Some(room), Some(layout)) = (room.as_deref_mut(), layout) {
             room.layouts.insert(Arc::clone(&file.0), layout);
         }
@@ -210,11 +210,11 @@ fn read_batch(
 }
 
 /// Parses on all cores if worthwhile.
-pub(super) fn parse_all(files: &[Blob]) -> Vec<Parsed> {
+pub(super) fn parse_all(files: &[Blob]) -> Vec<ParsedFile> {
     spread(files.len(), files.iter(), parse_one)
 }
 
-fn parse_one((path, bytes): &Blob) -> Parsed {
+fn parse_one((path, bytes): &Blob) -> ParsedFile {
     let file = bytes.as_ref().map_or_else(|| too_large(path), |bytes| load_file(path, bytes));
     (Arc::clone(path), Arc::new(file))
 }
@@ -222,7 +222,7 @@ fn parse_one((path, bytes): &Blob) -> Parsed {
 /// Substitute for a file that was not read: nothing of its size is a manifest.
 pub(super) fn too_large(path: &str) -> ManifestFile {
     let message = "the file is too large to be a manifest";
-    let violation = Violation::of(&rules::FILE_TOO_LARGE, path, (0, 0), message)
+    let violation = Violation::new(&rules::FILE_TOO_LARGE, path, (0, 0), message)
         .with_help("split it, or list it in .minik8signore");
     ManifestFile { violations: vec![violation], is_manifest: true, ..ManifestFile::default() }
 }

@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::io::Write as _;
 use std::process::{Command, Stdio};
 
-use schema::content_refs::normal_path;
+use schema::content_refs::normalize_path;
 use schema::kinds::Resource;
 use schema::kinds::function::{FunctionSpec, Runtime};
 use schema::manifest::Document;
@@ -59,13 +59,13 @@ pub(crate) struct Module {
 }
 
 #[derive(Deserialize)]
-struct Parsed {
+struct ParseResult {
     version: (u32, u32),
-    found: Vec<Found>,
+    found: Vec<SyntaxFault>,
 }
 
 #[derive(Deserialize)]
-struct Found {
+struct SyntaxFault {
     path: String,
     line: u32,
     column: u32,
@@ -75,11 +75,11 @@ struct Found {
 /// Reports syntax errors in the code of all functions; a note if this machine has no Python. `read` returns a file
 /// of the repository, `None` if it is missing.
 pub(crate) fn check(manifests: &Manifests, read: impl Fn(&str) -> Option<String>) -> Vec<Violation> {
-    check_with(PYTHON, &modules(manifests, read), names_base(manifests))
+    check_with(PYTHON, &modules(manifests, read), overrides_base(manifests))
 }
 
 /// True if the cluster sets its own Python base.
-fn names_base(manifests: &Manifests) -> bool {
+fn overrides_base(manifests: &Manifests) -> bool {
     let mut documents = manifests.values().flat_map(|file| &file.documents);
     documents.any(|document| match &document.object.resource {
         Resource::Cluster(spec) => spec.functions.python_base.is_some(),
@@ -109,7 +109,7 @@ struct Modules<R> {
 
 impl<R: Fn(&str) -> Option<String>> Modules<R> {
     fn add_function(&mut self, document: &Document, spec: &FunctionSpec) {
-        let Some(source) = spec.source.as_deref().map(normal_path) else { return };
+        let Some(source) = spec.source.as_deref().map(normalize_path) else { return };
         let below = |file: &str| if source == "." { file.to_owned() } else { format!("{source}/{file}") };
         let is_python = spec.runtime == Some(Runtime::Python) || (self.read)(&below("Dockerfile")).is_none();
         if !is_python {
@@ -186,22 +186,27 @@ fn handler_file(spec: &FunctionSpec) -> Option<String> {
 
 fn check_with(python: &str, modules: &[Module], names_base: bool) -> Vec<Violation> {
     let Some(first) = modules.first() else { return Vec::new() };
-    let Parsed { version, found } = match parse(python, modules) {
+    let ParseResult { version, found } = match parse(python, modules) {
         Ok(parsed) => parsed,
         Err(why) => {
             let message = format!("the syntax of Python functions is not checked: {why}");
-            let note = Violation::of(&rules::PYTHON_UNCHECKED, first.path.as_str(), (0, 0), message);
+            let note = Violation::new(&rules::PYTHON_UNCHECKED, first.path.as_str(), (0, 0), message);
             return vec![note.with_help("install python3; a build would find it, too")];
         }
     };
     found.into_iter().filter_map(|found| violation(found, modules, version, names_base)).collect()
 }
 
-fn violation(found: Found, modules: &[Module], version: (u32, u32), names_base: bool) -> Option<Violation> {
+fn violation(
+    found: SyntaxFault,
+    modules: &[Module],
+    version: (u32, u32),
+    names_base: bool,
+) -> Option<Violation> {
     let function = modules.iter().find(|module| module.path == found.path)?;
-    let Found { path, line, column, message } = found;
+    let SyntaxFault { path, line, column, message } = found;
     let message = format!("{message} (parsed by Python {}.{})", version.0, version.1);
-    let violation = Violation::of(&rules::PYTHON_SYNTAX, path, (line, column), message);
+    let violation = Violation::new(&rules::PYTHON_SYNTAX, path, (line, column), message);
     let violation = violation.about(&function.function);
     if !names_base && version >= BASE_VERSION {
         return Some(violation);
@@ -211,7 +216,7 @@ fn violation(found: Found, modules: &[Module], version: (u32, u32), names_base: 
     Some(Violation { severity: Severity::Warning, ..violation.with_help(help) })
 }
 
-fn parse(python: &str, modules: &[Module]) -> Result<Parsed, String> {
+fn parse(python: &str, modules: &[Module]) -> Result<ParseResult, String> {
     // Isolated mode: nothing from this folder or the environment is imported.
     let mut command = Command::new(python);
     command
@@ -281,7 +286,7 @@ mod tests {
         let modules = [module("a/main.py", "type X = int\n")];
         let severity = |version, names_base| {
             let path = "a/main.py".to_owned();
-            let found = Found { path, line: 1, column: 1, message: "SyntaxError: no".to_owned() };
+            let found = SyntaxFault { path, line: 1, column: 1, message: "SyntaxError: no".to_owned() };
             let violation = violation(found, &modules, version, names_base).unwrap();
             let says = format!("parsed by Python {}.{}", version.0, version.1);
             assert!(violation.message.contains(&says), "{violation}");

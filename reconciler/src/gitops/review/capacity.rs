@@ -4,7 +4,7 @@ use schema::kinds::pod::{Container, PodSpec, ResourceRequirements};
 use schema::quantity::{Cpu, Memory};
 
 use super::effects::PlannedObjects;
-use super::node_room::Room;
+use super::node_room::NodeRoom;
 
 #[derive(Default)]
 struct Need {
@@ -15,11 +15,11 @@ struct Need {
 
 /// Describes each shortage in a sentence. Sums are compared: requests that fit in sum may still fit no node, but
 /// requests that do not fit in sum never will.
-pub(super) fn missing(planned: &PlannedObjects<'_>, nodes: &[Room]) -> Vec<String> {
+pub(super) fn missing(planned: &PlannedObjects<'_>, nodes: &[NodeRoom]) -> Vec<String> {
     let mut need = Need::default();
     let mut lines = Vec::new();
     let defaults = planned.defaults();
-    let largest = |of: fn(&Room) -> u64| nodes.iter().map(of).max().unwrap_or_default();
+    let largest = |of: fn(&NodeRoom) -> u64| nodes.iter().map(of).max().unwrap_or_default();
     let (largest_cpu, largest_memory) = (largest(|node| node.cpu.millis), largest(|node| node.memory.bytes));
     for (object, after) in planned.after() {
         let Some(pod) = after.resource.pod(&after.metadata) else { continue };
@@ -40,7 +40,7 @@ pub(super) fn missing(planned: &PlannedObjects<'_>, nodes: &[Room]) -> Vec<Strin
         }
         return lines;
     }
-    let sum = |of: fn(&Room) -> u64| nodes.iter().map(of).fold(0, u64::saturating_add);
+    let sum = |of: fn(&NodeRoom) -> u64| nodes.iter().map(of).fold(0, u64::saturating_add);
     let (millis, bytes, pods) = (sum(|n| n.cpu.millis), sum(|n| n.memory.bytes), sum(|n| n.max_pods));
     if need.millis > millis {
         let (wanted, there) = (Cpu { millis: need.millis }, Cpu { millis });

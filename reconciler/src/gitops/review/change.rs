@@ -25,7 +25,7 @@ pub enum Action {
 }
 
 impl Action {
-    pub(super) fn of(act: &Act) -> Self {
+    pub(super) fn from_act(act: &Act) -> Self {
         match act {
             Act::Create(_) => Action::Create,
             Act::Update(_) => Action::Update,

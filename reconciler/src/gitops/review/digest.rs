@@ -14,7 +14,7 @@ use schema::snapshot::Table;
 use super::Action;
 use crate::gitops::load::spread::spread;
 use crate::gitops::plan::{Step, StepReason, SyncPlan};
-use crate::gitops::prune::{Hold, Prune};
+use crate::gitops::prune::{Prune, PruneHold};
 use crate::simulate::placements::Placement;
 
 /// Number of hash digits shown; they are enough to name one.
@@ -28,7 +28,7 @@ pub fn plan_hash(plan: &SyncPlan, live: &Table<ObjectRef, Object>) -> String {
         let before = live.get(&step.object).map(|live| content(&live.value));
         let after = step.object_after().map(|object| content(object));
         let [before, after] = [before, after].map(|hash| hash.unwrap_or_else(|| "-".to_owned()));
-        let line = format!("{} {} {before} {after}", Action::of(&step.act), in_hash(&step.object));
+        let line = format!("{} {} {before} {after}", Action::from_act(&step.act), in_hash(&step.object));
         (step.object.clone(), line)
     });
     let by_object: BTreeMap<ObjectRef, String> = lines.into_iter().collect();
@@ -59,15 +59,15 @@ fn content(object: &Object) -> String {
     if object.files.is_empty() { content_hash(&says) } else { content_hash(&(says, &object.files)) }
 }
 
-fn word_of(why: &Hold) -> &'static str {
+fn word_of(why: &PruneHold) -> &'static str {
     match why {
-        Hold::Incomplete(_) => "incomplete",
-        Hold::Quarantine(_) => "quarantine",
-        Hold::Protected(_) => "protected",
-        Hold::Empty => "empty",
-        Hold::UnrelatedHistory { .. } => "unrelated",
-        Hold::Everything { .. } => "everything",
-        Hold::Budget { .. } => "budget",
+        PruneHold::Incomplete(_) => "incomplete",
+        PruneHold::Quarantine(_) => "quarantine",
+        PruneHold::Protected(_) => "protected",
+        PruneHold::Empty => "empty",
+        PruneHold::UnrelatedHistory { .. } => "unrelated",
+        PruneHold::Everything { .. } => "everything",
+        PruneHold::Budget { .. } => "budget",
     }
 }
 

@@ -11,7 +11,7 @@ use schema::violation::{OwnedStep, Severity, Violation};
 use serde::Serialize;
 
 use super::diff::FILES;
-use super::plan::{Situation, Step, StepReason, SyncPlan};
+use super::plan::{PlanInput, Step, StepReason, SyncPlan};
 use super::prune::Prune;
 use crate::plural::plural;
 use crate::simulate::placements::{ObjectChanges, Placement};
@@ -31,7 +31,7 @@ pub use change::{Action, Change, Field};
 pub use digest::{plan_hash, same_hash, short_hash};
 pub use effects::Effect;
 pub use markdown::{BYTES_MAX, MARKER, markdown, no_review};
-pub use node_room::Room;
+pub use node_room::NodeRoom;
 pub use text::text;
 
 /// Limit on named held removals.
@@ -115,11 +115,11 @@ pub struct PruneView {
 
 /// Base of a plan, and knowledge of the cluster besides its objects.
 #[derive(Debug, Clone, Copy)]
-pub struct Frame<'a> {
+pub struct ReviewContext<'a> {
     /// Live commit, or the one that is taken to be live.
     pub base: &'a str,
     /// Live nodes; `None` without a server.
-    pub nodes: Option<&'a [Room]>,
+    pub nodes: Option<&'a [NodeRoom]>,
     /// Running pods of each workload, whatever number Git asks for; empty without a server.
     pub running: &'a BTreeMap<ObjectRef, u32>,
     /// Remarks on how the plan was made.
@@ -127,9 +127,9 @@ pub struct Frame<'a> {
 }
 
 /// Reviews a plan, for people to read.
-pub fn review(situation: &Situation, plan: &SyncPlan, frame: &Frame<'_>) -> Review {
+pub fn review(situation: &PlanInput, plan: &SyncPlan, frame: &ReviewContext<'_>) -> Review {
     let planned = effects::PlannedObjects::new(&situation.live, &plan.steps, frame.running, frame.nodes);
-    let mut endpoints = effects::service::lost(&planned, &plan.steps);
+    let mut endpoints = effects::service::lost_endpoints(&planned, &plan.steps);
     let changes = plan.steps.iter().map(|step| change(situation, &planned, step, &mut endpoints)).collect();
     let counts = plan.counts();
     let summary = Summary {
@@ -168,7 +168,7 @@ fn object_changes(plan: &SyncPlan) -> ObjectChanges {
 }
 
 fn change(
-    situation: &Situation,
+    situation: &PlanInput,
     planned: &effects::PlannedObjects<'_>,
     step: &Step,
     endpoints: &mut BTreeMap<ObjectRef, Vec<Effect>>,
@@ -197,10 +197,10 @@ fn change(
         StepReason::Changed(_) => reason(&fields),
         other => other.to_string(),
     };
-    let mut effects = effects::of(planned, step, &fields);
+    let mut effects = effects::for_step(planned, step, &fields);
     effects.extend(endpoints.remove(&step.object).unwrap_or_default());
     Change {
-        action: Action::of(&step.act),
+        action: Action::from_act(&step.act),
         kind,
         namespace,
         name,
@@ -224,7 +224,7 @@ fn reason(fields: &[Field]) -> String {
 }
 
 /// Returns the violations of quarantined files, with those found across files, and of all others.
-fn violations(situation: &Situation, plan: &SyncPlan) -> Vec<Violation> {
+fn violations(situation: &PlanInput, plan: &SyncPlan) -> Vec<Violation> {
     let good = situation.manifests.iter().filter(|(file, _)| !plan.quarantined.contains_key(*file));
     let mut all: Vec<Violation> =
         good.flat_map(|(_, manifest)| manifest.violations.iter().cloned()).collect();
@@ -235,7 +235,7 @@ fn violations(situation: &Situation, plan: &SyncPlan) -> Vec<Violation> {
     all
 }
 
-fn prune(situation: &Situation, plan: &SyncPlan) -> PruneView {
+fn prune(situation: &PlanInput, plan: &SyncPlan) -> PruneView {
     let protected = plan.protected.iter().map(ToString::to_string).collect();
     if plan.refused {
         return PruneView { protected, ..PruneView::default() };

@@ -7,7 +7,7 @@ use schema::quantity::{Cpu, Memory};
 
 /// Room for pods on one node.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Room {
+pub struct NodeRoom {
     pub name: String,
     pub labels: StringMap,
     /// CPU for pods.
@@ -18,7 +18,7 @@ pub struct Room {
     pub max_pods: u64,
 }
 
-impl Room {
+impl NodeRoom {
     /// True if a daemon set with pods of `pod` has one here. `spec` is the node's object in Git.
     pub(super) fn has_daemon(&self, pod: &PodSpec, spec: Option<&NodeSpec>) -> bool {
         let keeps_away = |effect: TaintEffect| effect != TaintEffect::PreferNoSchedule;

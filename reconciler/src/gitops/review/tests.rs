@@ -41,11 +41,11 @@ fn commit(id: &str) -> Arc<CommitMeta> {
     })
 }
 
-fn situation(base: &Files, head: &Files) -> Situation {
+fn situation(base: &Files, head: &Files) -> PlanInput {
     let (before, after) = (commit("a"), commit("b"));
     let live: Table<ObjectRef, Object> = objects_of("main", &before, &load(base)).0;
     let base = before.id.clone();
-    Situation {
+    PlanInput {
         source: "main".into(),
         manifests: load(head),
         lineage: Lineage {
@@ -64,19 +64,19 @@ fn situation(base: &Files, head: &Files) -> Situation {
     }
 }
 
-fn reviewed_with(base: &Files, head: &Files, nodes: Option<&[Room]>) -> Review {
+fn reviewed_with(base: &Files, head: &Files, nodes: Option<&[NodeRoom]>) -> Review {
     reviewed_while(base, head, nodes, &BTreeMap::new())
 }
 
 fn reviewed_while(
     base: &Files,
     head: &Files,
-    nodes: Option<&[Room]>,
+    nodes: Option<&[NodeRoom]>,
     running: &BTreeMap<ObjectRef, u32>,
 ) -> Review {
     let situation = situation(base, head);
     let decided = plan(&situation);
-    review(&situation, &decided, &Frame { base: &"a".repeat(40), nodes, running, notes: &[] })
+    review(&situation, &decided, &ReviewContext { base: &"a".repeat(40), nodes, running, notes: &[] })
 }
 
 fn reviewed(base: &Files, head: &Files) -> Review {
@@ -222,7 +222,7 @@ fn effects_and_capacity_count_the_pods_that_run() {
     };
     let set = ObjectRef { kind: Kind::ReplicaSet, namespace: "default".into(), name: "api".into() };
     let running = BTreeMap::from([(set, 7)]);
-    let room = Room {
+    let room = NodeRoom {
         name: "n1".into(),
         labels: Default::default(),
         cpu: schema::quantity::Cpu { millis: 8_000 },
@@ -260,7 +260,7 @@ fn a_daemon_set_has_one_pod_on_each_node_that_fits() {
              template:\n    metadata: {{labels: {{app: log}}}}\n    spec:\n      containers: [{{name: main, image: '{image}'}}]\n{more}"
         )
     };
-    let node = |name: &str| Room {
+    let node = |name: &str| NodeRoom {
         name: name.into(),
         labels: [("disk".to_owned(), if name == "n1" { "ssd" } else { "hdd" }.to_owned())].into(),
         cpu: "8".parse().unwrap(),
@@ -269,7 +269,7 @@ fn a_daemon_set_has_one_pod_on_each_node_that_fits() {
     };
     let rooms = [node("n1"), node("n2"), node("n3")];
     let set = ObjectRef { kind: Kind::DaemonSet, namespace: "default".into(), name: "log".into() };
-    let shown = |base: &str, head: &str, rooms: Option<&[Room]>, running: Option<u32>| {
+    let shown = |base: &str, head: &str, rooms: Option<&[NodeRoom]>, running: Option<u32>| {
         let file = |text: &str| match text {
             "" => files([("keep.yaml", POD_KEEP)]),
             text => files([("a.yaml", text), ("keep.yaml", POD_KEEP)]),
@@ -370,7 +370,7 @@ fn another_image_or_label_of_a_function_replaces_its_replicas() {
 #[test]
 fn what_does_not_fit_on_the_nodes_is_said() {
     let head = files([("a.yaml", &replica_set(5, "api:1"))]);
-    let room = Room {
+    let room = NodeRoom {
         name: "n1".into(),
         labels: Default::default(),
         cpu: "2".parse().unwrap(),

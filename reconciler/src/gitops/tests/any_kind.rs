@@ -11,14 +11,14 @@ use schema::codec;
 use schema::kinds::Kind;
 use schema::meta::ObjectRef;
 use schema::object::Object;
-use schema::snapshot::{Table, Versioned};
+use schema::snapshot::{Table, VersionedValue};
 
 use super::kit::Files;
 use super::proofs::{applied, ends_between_documents, generator, situation, without_place};
 use super::rounds;
 use crate::git::CommitMeta;
 use crate::gitops::load::truncated::is_truncated;
-use crate::gitops::plan::{Act, Situation, Step, StepReason, SyncPlan, plan};
+use crate::gitops::plan::{Act, PlanInput, Step, StepReason, SyncPlan, plan};
 use crate::gitops::review::plan_hash;
 use schema::manifest::load_file as parse;
 
@@ -67,7 +67,7 @@ fn by_file(fleet: &Fleet) -> Files {
 
 /// Live objects after a round trip through etcd.
 fn through_json(live: &Table<ObjectRef, Object>) -> Table<ObjectRef, Object> {
-    let again = |stored: &Versioned<Object>| Versioned {
+    let again = |stored: &VersionedValue<Object>| VersionedValue {
         value: codec::decode(&codec::encode(&stored.value).unwrap()).unwrap(),
         ..stored.clone()
     };
@@ -97,7 +97,7 @@ proptest! {
         let decided = plan(&next);
         prop_assert!(decided.quarantined.is_empty(), "{:#?}", decided.quarantined);
         let live = through_json(&applied(&live, &decided.steps));
-        let last = plan(&Situation { live: live.clone(), ..next });
+        let last = plan(&PlanInput { live: live.clone(), ..next });
         prop_assert!(last.steps.is_empty(), "{:?}", without_place(&last.steps));
         prop_assert_eq!(last.unchanged as usize, live.len());
         let wanted: usize = after.iter().map(|(n, (kind, seed, _))| documents(*n, *kind, *seed).len()).sum();

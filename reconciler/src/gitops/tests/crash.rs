@@ -7,7 +7,7 @@ use async_trait::async_trait;
 use futures::stream::BoxStream;
 use schema::store::memory::MemoryStore;
 use schema::store::{
-    Guard, KeyValue, LeaseId, Listing, Newest, Op, Store, StoreError, TxnOutcome, WatchBatch,
+    Guard, KeyValue, LeaseId, Listing, NewestKeys, Op, Store, StoreError, TxnOutcome, WatchBatch,
 };
 
 /// The store behind a crash.
@@ -51,7 +51,7 @@ impl Store for CrashingStore {
         self.inner.list(prefix).await
     }
 
-    async fn newest(&self, prefix: &str, limit: u16, before: Option<i64>) -> Result<Newest, StoreError> {
+    async fn newest(&self, prefix: &str, limit: u16, before: Option<i64>) -> Result<NewestKeys, StoreError> {
         self.dead()?;
         self.inner.newest(prefix, limit, before).await
     }

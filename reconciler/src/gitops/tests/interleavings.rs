@@ -101,7 +101,7 @@ impl Reconciler {
             peer: "192.0.2.1".into(),
         };
         let intake = &self.running.intake;
-        intake.take(intake.target(Some(SOURCES[source])).unwrap(), incoming).await;
+        intake.accept(intake.target(Some(SOURCES[source])).unwrap(), incoming).await;
     }
 }
 
@@ -111,7 +111,7 @@ impl Running {
         let (token, mut tasks) = (CancellationToken::new(), JoinSet::new());
         let shared: SharedStore = Arc::new(store.clone());
         let (fence, election) =
-            election::stand(Arc::clone(&shared), name.to_owned(), LEADER_TTL, token.clone());
+            election::stand_for_election(Arc::clone(&shared), name.to_owned(), LEADER_TTL, token.clone());
         let (snapshot, reflector) =
             reflector::reflect(Arc::clone(&shared), vec![ROOT.to_owned()], token.clone());
         for task in [election, reflector] {

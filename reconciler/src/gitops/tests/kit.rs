@@ -284,7 +284,7 @@ impl Cluster {
             Err(error) => return Ran::failed(error.to_string()),
         };
         let plan = SourceLoop::plan(&observed, Timestamp::now() + self.sync.ahead);
-        let (steps, again_at) = (plan.steps.len(), plan.again_at());
+        let (steps, again_at) = (plan.steps.len(), plan.replan_at());
         assert_eq!(plan.is_empty(), steps == 0);
         let outcome = self.sync.act(&observed, plan).await;
         match self.sync.report(observed, outcome).await {

@@ -213,7 +213,7 @@ proptest! {
         let mut owned = BTreeSet::new();
         for object in left.values() {
             let has = object.value.resource.exclusives(&object.value.metadata);
-            for one in has.into_iter().filter(|one| !one.shares).map(|one| one.what) {
+            for one in has.into_iter().filter(|one| !one.shares).map(|one| one.resource) {
                 prop_assert!(owned.insert(one.clone()), "{one} has two owners");
             }
         }

@@ -105,19 +105,19 @@ fn one_changed_file_by_parts() {
 #[ignore = "measures; run by hand"]
 fn a_plan_of_ten_thousand_by_parts() {
     use super::proofs::{applied, situation};
-    use crate::gitops::check::{Documents, finish, fit, homes_in_question};
+    use crate::gitops::check::{Documents, finish, fit, homes_of_absent};
     use crate::gitops::plan::plan;
 
     let none = schema::snapshot::Table::new();
     let first = situation(&fleet(), &none);
     let live = applied(&none, &plan(&first).steps);
-    let next = crate::gitops::plan::Situation { live, ..first };
+    let next = crate::gitops::plan::PlanInput { live, ..first };
     for _ in 0..3 {
         let begun = Instant::now();
-        let in_question = homes_in_question("main", &next.manifests, &next.live).len();
+        let in_question = homes_of_absent("main", &next.manifests, &next.live).len();
         println!("commits in question ({in_question}): {:?}", begun.elapsed());
         let begun = Instant::now();
-        let documents = Documents::of("main", &next.manifests, &next.live);
+        let documents = Documents::from_manifests("main", &next.manifests, &next.live);
         let wanted = finish(&documents, fit(&documents, "main", &next.live)).wanted.len();
         println!("check ({wanted}): {:?}", begun.elapsed());
         let begun = Instant::now();

@@ -6,13 +6,13 @@ use std::sync::Arc;
 use proptest::prelude::*;
 use proptest::test_runner::{Config, TestCaseError};
 use schema::object::Object;
-use schema::snapshot::{Table, Versioned};
+use schema::snapshot::{Table, VersionedValue};
 
 use super::kit::{Cluster, Files, Repo, many, pod};
 use crate::git::CommitMeta;
 use crate::gitops::load::Manifests;
 use crate::gitops::load::truncated::is_truncated;
-use crate::gitops::plan::{Act, Situation, Step, plan};
+use crate::gitops::plan::{Act, PlanInput, Step, plan};
 use crate::gitops::prune::Lineage;
 use schema::manifest::load_file as parse;
 
@@ -25,7 +25,7 @@ fn load(files: &Files) -> Manifests {
         .collect()
 }
 
-pub(super) fn situation(files: &Files, live: &Table<schema::meta::ObjectRef, Object>) -> Situation {
+pub(super) fn situation(files: &Files, live: &Table<schema::meta::ObjectRef, Object>) -> PlanInput {
     let commit = CommitMeta {
         id: "c0ffee".into(),
         author: "Ada <ada@example.org>".into(),
@@ -33,7 +33,7 @@ pub(super) fn situation(files: &Files, live: &Table<schema::meta::ObjectRef, Obj
         committed_at: jiff::Timestamp::UNIX_EPOCH,
         allows_prune: true,
     };
-    Situation {
+    PlanInput {
         source: "main".into(),
         commit: Arc::new(commit),
         manifests: load(files),
@@ -57,7 +57,8 @@ pub(super) fn applied(
     for step in steps {
         match &step.act {
             Act::Create(object) | Act::Update(object) | Act::Replace(object) => {
-                let versioned = Versioned { value: (**object).clone(), create_revision: 1, mod_revision: 1 };
+                let versioned =
+                    VersionedValue { value: (**object).clone(), create_revision: 1, mod_revision: 1 };
                 live.insert(step.object.clone(), Arc::new(versioned));
             }
             Act::Delete => drop(live.remove(&step.object)),
@@ -75,7 +76,7 @@ pub(super) fn without_place(steps: &[Step]) -> Vec<String> {
             Act::Replace(object) => format!("replace {}", object.hash),
             Act::Delete => "delete".to_owned(),
         };
-        format!("{} {act} {:?}", step.object, step.over)
+        format!("{} {act} {:?}", step.object, step.precondition)
     };
     steps.iter().map(shown).collect()
 }
@@ -110,7 +111,7 @@ proptest! {
         let live = applied(&none, &first.steps);
         let next = situation(&laid_out(&after, shared, false), &live);
         let live = applied(&live, &plan(&next).steps);
-        let last = plan(&Situation { live: live.clone(), ..next });
+        let last = plan(&PlanInput { live: live.clone(), ..next });
         prop_assert!(last.steps.is_empty(), "{:?}", without_place(&last.steps));
         prop_assert_eq!(live.len(), after.len());
         prop_assert_eq!(last.unchanged as usize, after.len());

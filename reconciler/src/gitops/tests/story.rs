@@ -403,7 +403,7 @@ async fn a_daemon_does_not_start_on_an_unsigned_commit() {
     let signers = repo.state().with_extension("signers");
     std::fs::write(&signers, SIGNER).unwrap();
     let mut config = repo.config();
-    config.signatures = crate::git::SignaturePolicy::of(Some(signers), None);
+    config.signatures = crate::git::SignaturePolicy::from_files(Some(signers), None);
     // The folder is missing, too, but the signature is checked first.
     config.path = "none".to_owned();
     let error = preflight(&config, &repo.state()).await.unwrap_err();

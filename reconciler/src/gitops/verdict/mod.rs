@@ -29,7 +29,7 @@ pub mod plan;
 mod tests;
 
 use plan::Verdicts;
-use plan::Woken;
+use plan::WakeHistory;
 
 /// Follows applied commits.
 pub struct VerdictLoop {
@@ -39,7 +39,7 @@ pub struct VerdictLoop {
     snapshot: SnapshotReader,
     fence: FenceReader,
     events: EventRecorder,
-    woken: Woken,
+    woken: WakeHistory,
 }
 
 /// Observations of one run.
@@ -47,7 +47,7 @@ pub struct Observed {
     fence: Fence,
     snapshot: Arc<Snapshot>,
     configured: BTreeSet<String>,
-    woken: Woken,
+    woken: WakeHistory,
 }
 
 impl VerdictLoop {
@@ -60,7 +60,7 @@ impl VerdictLoop {
         events: &EventRecorder,
     ) -> Self {
         let events = events.reporting_as("gitops");
-        Self { sources, store, snapshot, fence, events, woken: Woken::default() }
+        Self { sources, store, snapshot, fence, events, woken: WakeHistory::default() }
     }
 
     /// Writes a value over the observed version. A conflict is left to the next run, which reads the present state.

@@ -14,10 +14,10 @@ use schema::records::{
     ChangeCounts, Revision, SourceError, SourceErrorKind, SourceState, SourceStatus, Verdict,
 };
 use schema::snapshot::health::{deadline_or, deadline_seconds, health, progressed_at, trouble, unsteady};
-use schema::snapshot::{Snapshot, Versioned};
+use schema::snapshot::{Snapshot, VersionedValue};
 
 use crate::gitops::gate;
-use crate::gitops::gate::patience;
+use crate::gitops::gate::progress_deadline;
 use crate::plural::plural;
 
 /// Limit on objects named in the reason of a verdict.
@@ -31,11 +31,11 @@ pub struct Verdicts {
     /// Statuses of sources that are no longer configured, with the version that they replace.
     pub orphaned: Vec<(SourceStatus, i64)>,
     /// Waits that are over: their sources should run again.
-    pub released: Released,
+    pub released: FinishedWaits,
     /// Sources to wake now for these waits.
     pub wake: Vec<String>,
     /// Waits that sources were woken for, including these.
-    pub woken: Woken,
+    pub woken: WakeHistory,
     /// Time of the next run even if nothing changes: the next deadline.
     pub again_at: Option<Timestamp>,
 }
@@ -45,7 +45,7 @@ impl schema::control::Plan for Verdicts {
         self.decided.is_empty() && self.orphaned.is_empty() && self.wake.is_empty()
     }
 
-    fn again_at(&self) -> Option<Timestamp> {
+    fn replan_at(&self) -> Option<Timestamp> {
         self.again_at
     }
 }
@@ -54,7 +54,7 @@ impl schema::control::Plan for Verdicts {
 pub fn plan_and_wake(
     snapshot: &Snapshot,
     configured: &BTreeSet<String>,
-    woken: &Woken,
+    woken: &WakeHistory,
     now: Timestamp,
 ) -> Verdicts {
     let mut out = plan(snapshot, configured, now);
@@ -93,7 +93,7 @@ pub fn plan(snapshot: &Snapshot, configured: &BTreeSet<String>, now: Timestamp) 
             out.orphaned.extend(orphaned(status, now));
         }
     }
-    out.released = released(snapshot, configured);
+    out.released = finished_waits(snapshot, configured);
     out
 }
 
@@ -111,7 +111,7 @@ fn judge(
     // Only objects of the newest commit wait. A wait for an object that waits itself has no deadline yet.
     let waiting = || status.filter(|_| is_newest).into_iter().flat_map(|status| &status.waiting);
     let waits = waiting().filter_map(|waiting| {
-        let within = patience(snapshot, &waiting.on);
+        let within = progress_deadline(snapshot, &waiting.on);
         Some(Trouble {
             object: waiting.object.clone(),
             why: format!("it waits for {}: {}", waiting.on, waiting.why),
@@ -125,7 +125,7 @@ fn judge(
     let is_early = first > Some(now);
     let mut judged = Vec::with_capacity(if is_early { 0 } else { objects.len() });
     for object in objects {
-        let object = Judged::of(snapshot, object);
+        let object = JudgedObject::of(snapshot, object);
         if is_early && object.trouble.is_some() {
             *again_at = again_at.iter().copied().chain(first).min();
             return None;
@@ -171,7 +171,7 @@ fn first_deadline(snapshot: &Snapshot, revision: &Revision, objects: &[&Object])
 fn troubles(
     snapshot: &Snapshot,
     revision: &Revision,
-    objects: &[Judged<'_>],
+    objects: &[JudgedObject<'_>],
     released_at: Option<Timestamp>,
     now: Timestamp,
 ) -> (Vec<Trouble>, bool) {
@@ -180,7 +180,7 @@ fn troubles(
     let newest_progress =
         LazyCell::new(|| objects.iter().filter_map(|it| progressed_at(snapshot, it.object, now)).max());
     let mut troubles = Vec::new();
-    for Judged { object, trouble, is_silent } in objects {
+    for JudgedObject { object, trouble, is_silent } in objects {
         let Some(why) = trouble.clone() else { continue };
         let has_pods = object.resource.pod(&object.metadata).is_some();
         if is_open && (!has_pods || *is_silent) {
@@ -196,7 +196,7 @@ fn troubles(
 }
 
 /// An object that a commit changed, with its health.
-struct Judged<'a> {
+struct JudgedObject<'a> {
     object: &'a Object,
     /// Reason why it is not healthy, if its kind can fail commits.
     trouble: Option<String>,
@@ -204,7 +204,7 @@ struct Judged<'a> {
     is_silent: bool,
 }
 
-impl<'a> Judged<'a> {
+impl<'a> JudgedObject<'a> {
     fn of(snapshot: &Snapshot, object: &'a Object) -> Self {
         let is_awaited = object.kind().descriptor().fails_commits;
         let health = is_awaited.then(|| health(snapshot, object));
@@ -245,7 +245,7 @@ fn why_bad(failed: &[&Trouble], before: &Verdict) -> String {
 }
 
 /// Reports, once, a source that is no longer configured. Its objects stay.
-fn orphaned(status: &Versioned<SourceStatus>, now: Timestamp) -> Option<(SourceStatus, i64)> {
+fn orphaned(status: &VersionedValue<SourceStatus>, now: Timestamp) -> Option<(SourceStatus, i64)> {
     let before = &status.value;
     if before.error.as_ref().is_some_and(|error| error.kind == SourceErrorKind::NotConfigured) {
         return None;
@@ -270,10 +270,10 @@ fn orphaned(status: &Versioned<SourceStatus>, now: Timestamp) -> Option<(SourceS
 const GAP: SignedDuration = SignedDuration::from_secs(2);
 
 /// Objects that may proceed and their dependencies, by source.
-pub type Released = BTreeMap<String, BTreeSet<(ObjectRef, ObjectRef)>>;
+pub type FinishedWaits = BTreeMap<String, BTreeSet<(ObjectRef, ObjectRef)>>;
 
 /// Returns the waits of the configured sources that are over: the dependency is healthy and waits for nothing itself.
-pub fn released(snapshot: &Snapshot, configured: &BTreeSet<String>) -> Released {
+pub fn finished_waits(snapshot: &Snapshot, configured: &BTreeSet<String>) -> FinishedWaits {
     let statuses = || configured.iter().filter_map(|name| Some((name, &snapshot.sources.get(name)?.value)));
     let waiting: BTreeSet<&ObjectRef> =
         statuses().flat_map(|(_, status)| status.waiting.iter().map(|waiting| &waiting.object)).collect();
@@ -281,7 +281,7 @@ pub fn released(snapshot: &Snapshot, configured: &BTreeSet<String>) -> Released 
         !waiting.contains(on)
             && snapshot.objects.get(on).is_some_and(|live| trouble(snapshot, &live.value).is_none())
     };
-    let mut out = Released::new();
+    let mut out = FinishedWaits::new();
     for (name, status) in statuses() {
         for wait in status.waiting.iter().filter(|wait| well(&wait.on)) {
             out.entry(name.clone()).or_default().insert((wait.object.clone(), wait.on.clone()));
@@ -292,14 +292,14 @@ pub fn released(snapshot: &Snapshot, configured: &BTreeSet<String>) -> Released 
 
 /// Waits that sources were woken for, while they last.
 #[derive(Debug, Clone, Default, PartialEq)]
-pub struct Woken {
-    released: Released,
+pub struct WakeHistory {
+    released: FinishedWaits,
     at: BTreeMap<String, Timestamp>,
 }
 
-impl Woken {
+impl WakeHistory {
     /// Returns the sources to wake, and the time to ask again if some must wait for that.
-    pub fn next(&mut self, released: &Released, now: Timestamp) -> (Vec<String>, Option<Timestamp>) {
+    pub fn next(&mut self, released: &FinishedWaits, now: Timestamp) -> (Vec<String>, Option<Timestamp>) {
         let (mut wake, mut again_at) = (Vec::new(), None::<Timestamp>);
         // A wait that starts again is news when it is over again.
         self.released.retain(|source, waits| {
@@ -328,13 +328,13 @@ impl Woken {
 mod tests {
     use super::*;
 
-    fn released(waits: &[(&str, &str, &str)]) -> Released {
+    fn released(waits: &[(&str, &str, &str)]) -> FinishedWaits {
         let reference = |name: &str| ObjectRef {
             kind: schema::kinds::Kind::Pod,
             namespace: "default".to_owned(),
             name: name.to_owned(),
         };
-        let mut out = Released::new();
+        let mut out = FinishedWaits::new();
         for (source, object, on) in waits {
             out.entry((*source).to_owned()).or_default().insert((reference(object), reference(on)));
         }
@@ -347,7 +347,7 @@ mod tests {
 
     #[test]
     fn a_source_is_woken_once_for_each_wait_that_is_over() {
-        let mut woken = Woken::default();
+        let mut woken = WakeHistory::default();
         let (one, two) = (released(&[("a", "x", "db")]), released(&[("a", "x", "db"), ("b", "y", "db")]));
         assert_eq!(woken.next(&one, at(0)).0, ["a"]);
         for second in 1..100 {
@@ -361,7 +361,7 @@ mod tests {
 
     #[test]
     fn what_comes_and_goes_quickly_does_not_wake_more_often_than_the_gap_and_is_not_forgotten() {
-        let mut woken = Woken::default();
+        let mut woken = WakeHistory::default();
         let over = released(&[("a", "x", "db")]);
         let mut times = Vec::new();
         for ms in (0..10_000).step_by(100) {

@@ -9,7 +9,7 @@ use schema::kinds::job::JobPhase;
 use schema::kinds::pod::PodPhase;
 use schema::meta::NamespacedName;
 use schema::records::{FunctionImage, FunctionRecord, SourceErrorKind, SourceState, Verdict};
-use schema::snapshot::{Snapshot, Versioned, health};
+use schema::snapshot::{Snapshot, VersionedValue, health};
 
 use super::plan::{Verdicts, plan};
 use crate::gitops::tests::kit::{Cluster, JOB, Repo, pod, pods};
@@ -167,7 +167,7 @@ async fn a_commit_with_a_function_has_its_time_from_when_the_image_is_there() {
             image_ready_at: ready_at.map(after),
             ..FunctionRecord::default()
         };
-        let stored = Versioned { value: record, create_revision: 1, mod_revision: 1 };
+        let stored = VersionedValue { value: record, create_revision: 1, mod_revision: 1 };
         snapshot.functions.insert(NamespacedName::new("default", "hello"), Arc::new(stored));
         snapshot.clone()
     };
@@ -182,8 +182,11 @@ async fn a_commit_with_a_function_has_its_time_from_when_the_image_is_there() {
     let rollout = serde_json::json!({"objectHash": object.hash, "commit": "", "wanted": "new", "startedAt": after(510),
         "progressedAt": after(510), "best": {"updated": 0, "available": 0, "old": 0},
         "status": {"observedGeneration": object.generation, "desiredReplicas": 1}});
-    let rollout =
-        Versioned { value: serde_json::from_value(rollout).unwrap(), create_revision: 1, mod_revision: 1 };
+    let rollout = VersionedValue {
+        value: serde_json::from_value(rollout).unwrap(),
+        create_revision: 1,
+        mod_revision: 1,
+    };
     rolled.rollouts.insert(object.reference(), Arc::new(rollout));
     assert_eq!(judged(&rolled, 629), []);
     assert!(matches!(judged(&rolled, 630)[..], [(1, Verdict::Bad { .. })]));
@@ -344,7 +347,7 @@ async fn what_waits_for_one_that_waits_itself_has_no_deadline_yet() {
     let mut decided = |why: &str, since: Option<Timestamp>| {
         let why = why.to_owned();
         status.value.waiting =
-            vec![schema::records::Waiting { object: reference("d"), on: reference("c"), why, since }];
+            vec![schema::records::WaitingObject { object: reference("d"), on: reference("c"), why, since }];
         snapshot.sources.insert("main".to_owned(), Arc::new(status.clone()));
         verdicts(&plan(&snapshot, &["main".to_owned()].into(), applied + SignedDuration::from_secs(600)))
     };

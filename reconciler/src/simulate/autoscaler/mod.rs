@@ -19,13 +19,13 @@ pub use trace::Trace;
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Report {
     /// Entry of each evaluation.
-    pub steps: Vec<Entry>,
+    pub steps: Vec<Evaluation>,
 }
 
 /// Result of an evaluation.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub struct Entry {
+pub struct Evaluation {
     /// Time in seconds of the trace.
     pub at: Number,
     /// Pods at that time.

@@ -6,16 +6,16 @@ use schema::kinds::autoscaler::{HorizontalPodAutoscalerSpec, ResourceName};
 use schema::kinds::pod::PodPhase;
 use schema::quantity::{Cpu, Memory as Bytes};
 
-use super::trace::{StepForm, Trace, load_of};
-use super::{Entry, Metric, Report};
+use super::trace::{StepForm, Trace, total_usage};
+use super::{Evaluation, Metric, Report};
 use crate::controllers::autoscaler::{
-    AutoscalerMemory, Basis, Decision, Input, LOOK_SECONDS, MetricResult, PerResource, Pod, Sample, Tuning,
-    decide, word,
+    AutoscalerMemory, Basis, Decision, EVALUATION_SECONDS, Input, MetricResult, PerResource, Pod, Sample,
+    Tuning, decide, resource_name,
 };
 use crate::simulate::trace::{TraceError, number, time};
 
 /// Maximum number of evaluations of a load: a month of them.
-const LOOKS_MAX: i64 = 200_000;
+const EVALUATIONS_MAX: i64 = 200_000;
 
 /// Maximum number of pods in a trace, as in a manifest.
 const REPLICAS_MAX: u32 = 10_000;
@@ -27,11 +27,12 @@ const REPLICAS_MAX: u32 = 10_000;
 pub fn run(spec: &HorizontalPodAutoscalerSpec, trace: &Trace) -> Result<Report, TraceError> {
     let forms: Vec<StepForm> =
         trace.steps.iter().enumerate().map(|(index, step)| step.form(index)).collect::<Result<_, _>>()?;
-    let mut looks = Looks { spec, tuning: trace.tuning()?, memory: trace.memory()?, entries: Vec::new() };
+    let mut looks =
+        Evaluations { spec, tuning: trace.tuning()?, memory: trace.memory()?, entries: Vec::new() };
     let loads = forms.iter().filter(|form| matches!(form, StepForm::Load(_))).count();
     match loads {
-        0 => looks.follow(trace, &forms)?,
-        all if all == forms.len() => looks.follow_load(trace, &forms)?,
+        0 => looks.evaluate_steps(trace, &forms)?,
+        all if all == forms.len() => looks.evaluate_load(trace, &forms)?,
         _ => {
             let why = "some steps are of load and some are not";
             return Err(TraceError::at("steps", why, "give load to all steps or to none"));
@@ -41,16 +42,16 @@ pub fn run(spec: &HorizontalPodAutoscalerSpec, trace: &Trace) -> Result<Report, 
 }
 
 /// Decisions so far, and the resulting memory.
-struct Looks<'a> {
+struct Evaluations<'a> {
     spec: &'a HorizontalPodAutoscalerSpec,
     tuning: Tuning,
     memory: AutoscalerMemory,
-    entries: Vec<Entry>,
+    entries: Vec<Evaluation>,
 }
 
-impl Looks<'_> {
+impl Evaluations<'_> {
     /// Evaluates steps that give pods or a recommendation.
-    fn follow(&mut self, trace: &Trace, forms: &[StepForm]) -> Result<(), TraceError> {
+    fn evaluate_steps(&mut self, trace: &Trace, forms: &[StepForm]) -> Result<(), TraceError> {
         let mut before = trace.replicas;
         for (index, (step, form)) in trace.steps.iter().zip(forms).enumerate() {
             let Some(current) = step.current.or(before) else {
@@ -60,22 +61,22 @@ impl Looks<'_> {
             };
             let basis = match form {
                 StepForm::Pods(pods) => Basis::Pods(pods),
-                StepForm::Recommendation(replicas) => Basis::Given(*replicas),
+                StepForm::Recommendation(replicas) => Basis::Fixed(*replicas),
                 StepForm::Load(_) => continue,
             };
-            before = Some(self.look(step.at, current, basis));
+            before = Some(self.evaluate(step.at, current, basis));
         }
         Ok(())
     }
 
     /// Evaluates a load on the pods that the decisions result in.
-    fn follow_load(&mut self, trace: &Trace, forms: &[StepForm]) -> Result<(), TraceError> {
+    fn evaluate_load(&mut self, trace: &Trace, forms: &[StepForm]) -> Result<(), TraceError> {
         let (Some(first), Some(last)) = (trace.steps.first(), trace.steps.last()) else { return Ok(()) };
-        let looks = ((last.at - first.at) / LOOK_SECONDS as f64).floor() as i64;
-        if looks > LOOKS_MAX {
+        let looks = ((last.at - first.at) / EVALUATION_SECONDS as f64).floor() as i64;
+        if looks > EVALUATIONS_MAX {
             let place = format!("steps[{}].at", forms.len() - 1);
-            let why = format!("that would be {looks} looks, one every {LOOK_SECONDS} s");
-            return Err(TraceError::at(place, why, format!("end within {LOOKS_MAX} of them")));
+            let why = format!("that would be {looks} looks, one every {EVALUATION_SECONDS} s");
+            return Err(TraceError::at(place, why, format!("end within {EVALUATIONS_MAX} of them")));
         }
         let replicas = trace.replicas.unwrap_or(self.spec.min_replicas);
         if replicas > REPLICAS_MAX {
@@ -87,13 +88,13 @@ impl Looks<'_> {
             return Err(TraceError::at("readyAfterSeconds", why, "write seconds from 0 to 86400"));
         }
         let ready_after = SignedDuration::from_millis((ready_after * 1000.0).round() as i64);
-        let requests = trace.requests.unwrap_or_default().of();
-        let window = SignedDuration::from_secs(LOOK_SECONDS);
+        let requests = trace.requests.unwrap_or_default().per_resource();
+        let window = SignedDuration::from_secs(EVALUATION_SECONDS);
         let mut fleet = Fleet::new(replicas, time(first.at), ready_after, requests, window);
         let mut load = PerResource::default();
         let mut coming = trace.steps.iter().zip(forms).peekable();
         for number in 0..=looks {
-            let at = first.at + (number * LOOK_SECONDS) as f64;
+            let at = first.at + (number * EVALUATION_SECONDS) as f64;
             while let Some((_, form)) = coming.next_if(|(step, _)| step.at <= at) {
                 if let StepForm::Load(now) = form {
                     load = *now;
@@ -101,14 +102,14 @@ impl Looks<'_> {
             }
             let now = time(at);
             let pods = fleet.pods(load, now);
-            let desired = self.look(at, fleet.count(), Basis::Pods(&pods));
+            let desired = self.evaluate(at, fleet.count(), Basis::Pods(&pods));
             fleet.scale(desired, now);
         }
         Ok(())
     }
 
     /// Decides, and returns the new number of pods.
-    fn look(&mut self, at: f64, current: u32, basis: Basis<'_>) -> u32 {
+    fn evaluate(&mut self, at: f64, current: u32, basis: Basis<'_>) -> u32 {
         let now: Timestamp = time(at);
         let decision = decide(&Input {
             spec: self.spec,
@@ -120,7 +121,7 @@ impl Looks<'_> {
         });
         let first = self.spec.metrics.iter().find_map(|metric| metric.resource.as_ref());
         let load = match (basis, first) {
-            (Basis::Pods(pods), Some(metric)) => Some(load_of(pods, metric.name)),
+            (Basis::Pods(pods), Some(metric)) => Some(total_usage(pods, metric.name)),
             _ => None,
         };
         let Decision { desired, recommendation, limit, metrics, memory, reason } = decision;
@@ -132,7 +133,7 @@ impl Looks<'_> {
             };
             (condition.kind.clone(), format!("{status}/{}", condition.reason))
         });
-        self.entries.push(Entry {
+        self.entries.push(Evaluation {
             at: number(at),
             current,
             recommendation,
@@ -155,7 +156,7 @@ fn metric(result: &MetricResult) -> Metric {
         ResourceName::Memory => Bytes { bytes: amount }.to_string(),
     };
     Metric {
-        name: word(result.name),
+        name: resource_name(result.name),
         utilization: proposal.and_then(|proposal| proposal.utilization),
         average_value: proposal.map(|proposal| quantity(proposal.average)),
         desired: proposal.map(|proposal| proposal.desired),

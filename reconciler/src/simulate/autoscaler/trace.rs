@@ -76,7 +76,7 @@ pub(super) struct Amounts {
 }
 
 impl Amounts {
-    pub(super) fn of(self) -> PerResource<Option<u64>> {
+    pub(super) fn per_resource(self) -> PerResource<Option<u64>> {
         PerResource { cpu: self.cpu.map(|cpu| cpu.millis), memory: self.memory.map(|memory| memory.bytes) }
     }
 }
@@ -213,7 +213,7 @@ impl Step {
                 Ok(StepForm::Pods(pods.collect::<Result<_, _>>()?))
             }
             (None, Some(recommendation), None) => Ok(StepForm::Recommendation(recommendation)),
-            (None, None, Some(load)) if self.current.is_none() => Ok(StepForm::Load(load.of())),
+            (None, None, Some(load)) if self.current.is_none() => Ok(StepForm::Load(load.per_resource())),
             (None, None, Some(_)) => Err(TraceError::at(
                 format!("{place}.current"),
                 "a step of load has no number of pods of its own: it follows from the step before",
@@ -246,7 +246,7 @@ impl TracedPod {
         let age = ago(Some(self.usage_age_seconds.unwrap_or_default()), "usageAgeSeconds")?;
         let window = self.usage_window_seconds.unwrap_or(WINDOW_SECONDS);
         let window = seconds(window, &format!("{place}.usageWindowSeconds"), 0.0)?;
-        let sample = |usage: Amounts| Sample { used: usage.of(), at: age.unwrap_or(now), window };
+        let sample = |usage: Amounts| Sample { used: usage.per_resource(), at: age.unwrap_or(now), window };
         Ok(Pod {
             name: self.name.clone(),
             phase: self.phase.unwrap_or(PodPhase::Running),
@@ -254,15 +254,15 @@ impl TracedPod {
             started,
             ready_since,
             is_deleted: self.deletion.unwrap_or_default(),
-            requests: self.requests.unwrap_or_default().of(),
+            requests: self.requests.unwrap_or_default().per_resource(),
             usage: self.usage.map(sample),
         })
     }
 }
 
 /// Usage of a resource by all pods.
-pub(super) fn load_of(pods: &[Pod], resource: ResourceName) -> u64 {
-    pods.iter().filter_map(|pod| pod.usage?.used.of(resource)).sum()
+pub(super) fn total_usage(pods: &[Pod], resource: ResourceName) -> u64 {
+    pods.iter().filter_map(|pod| pod.usage?.used.get(resource)).sum()
 }
 
 fn past_time(at: f64, place: &str) -> Result<Timestamp, TraceError> {

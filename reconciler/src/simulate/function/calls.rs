@@ -4,7 +4,7 @@ use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
 
 use super::trace::Arrival;
-use super::{CallCounts, Waits};
+use super::{CallCounts, WaitPercentiles};
 use crate::simulate::trace::number;
 
 /// Microseconds per second.
@@ -12,19 +12,19 @@ pub(super) const SECOND: f64 = 1e6;
 
 /// Calls that arrive at even intervals, in several concurrent rows.
 pub(super) struct Arrivals {
-    rows: Vec<Row>,
+    rows: Vec<ArrivalRow>,
     /// Time of the next call of each row, with the row.
     next: BinaryHeap<Reverse<(i64, usize)>>,
 }
 
-struct Row {
+struct ArrivalRow {
     at: i64,
     per_second: f64,
     all: u64,
     gone: u64,
 }
 
-impl Row {
+impl ArrivalRow {
     /// Time of the row's next call.
     fn next(&self) -> Option<i64> {
         // Computed from the start, so that errors don't accumulate.
@@ -35,13 +35,13 @@ impl Row {
 
 impl Arrivals {
     pub(super) fn new(arrivals: &[Arrival]) -> Self {
-        let row = |arrival: &Arrival| Row {
+        let row = |arrival: &Arrival| ArrivalRow {
             at: micros(arrival.at),
             per_second: arrival.per_second,
             all: count(arrival),
             gone: 0,
         };
-        let rows: Vec<Row> = arrivals.iter().map(row).collect();
+        let rows: Vec<ArrivalRow> = arrivals.iter().map(row).collect();
         let next = rows.iter().enumerate().filter_map(|(index, row)| Some(Reverse((row.next()?, index))));
         Self { next: next.collect(), rows }
     }
@@ -81,7 +81,7 @@ pub(super) struct Queue {
     /// Maximum number of waiting calls.
     pub(super) length: usize,
     /// Time that a call waits before it is answered with 503.
-    pub(super) patience: i64,
+    pub(super) timeout: i64,
     /// Arrival times of the waiting calls.
     pub(super) waiting: VecDeque<i64>,
     pub(super) counts: CallCounts,
@@ -92,7 +92,7 @@ pub(super) struct Queue {
 impl Queue {
     /// Time at which the first waiting call gives up.
     pub(super) fn next_event(&self) -> Option<i64> {
-        self.waiting.front().map(|came| came + self.patience)
+        self.waiting.front().map(|came| came + self.timeout)
     }
 
     /// Records an arriving call, which a replica has taken or not.
@@ -126,14 +126,14 @@ impl Queue {
     }
 
     /// Percentiles of the waiting times.
-    pub(super) fn waits(&mut self) -> Option<Waits> {
+    pub(super) fn waits(&mut self) -> Option<WaitPercentiles> {
         self.waits.sort_unstable();
         let of = |percent: usize| {
             let rank = (self.waits.len() * percent).div_ceil(100);
             let wait = self.waits.get(rank.checked_sub(1)?)?;
             Some(rounded(f64::from(*wait) / SECOND))
         };
-        Some(Waits { p50: of(50)?, p95: of(95)?, max: of(100)? })
+        Some(WaitPercentiles { p50: of(50)?, p95: of(95)?, max: of(100)? })
     }
 }
 

@@ -10,8 +10,8 @@ use schema::kinds::function::FunctionSpec;
 
 use super::calls::{Arrivals, Queue, SECOND, count, micros, rounded};
 use super::fleet::Fleet;
-use super::trace::{Form, Load, Step, Trace};
-use super::{CallCounts, Change, Entry, LoadReport, Report};
+use super::trace::{Load, Step, Trace, TraceForm};
+use super::{CallCounts, LoadReport, ReplicaChange, Report, StepDecision};
 use crate::controllers::functions::decider::{
     Config, Decision, Observation, ScalerMemory, TICK, Windows, decide,
 };
@@ -28,7 +28,7 @@ const SPAN_SECONDS_MAX: f64 = 86_400.0;
 const REST_SECONDS_MAX: f64 = 2.0 * 86_400.0 + 7_200.0;
 
 /// Simulates calls until all are answered and the function is as small as it may be.
-pub(super) fn follow_load(
+pub(super) fn simulate_load(
     spec: &FunctionSpec,
     config: Config,
     load: &Load<'_>,
@@ -85,7 +85,7 @@ struct Simulation {
     /// Sum of the lifetimes of all replicas.
     replica_micros: u64,
     most_replicas: usize,
-    changes: Vec<Change>,
+    changes: Vec<ReplicaChange>,
 }
 
 impl Simulation {
@@ -99,11 +99,11 @@ impl Simulation {
         windows.record(timestamp(begin) - config.stable_window, timestamp(begin), 0.0);
         Self {
             config,
-            bounds: Bounds::of(spec),
+            bounds: Bounds::for_function(spec),
             arrivals: Arrivals::new(load.arrivals),
             queue: Queue {
                 length: spec.queue_length as usize,
-                patience: micros(f64::from(spec.cold_start_timeout_seconds)),
+                timeout: micros(f64::from(spec.cold_start_timeout_seconds)),
                 waiting: Default::default(),
                 counts: CallCounts::default(),
                 waits: Vec::new(),
@@ -127,13 +127,13 @@ impl Simulation {
             self.serve();
             let is_wake_up = self.wanted == 0 && self.idle_since.is_none();
             if is_wake_up || self.now >= self.next_tick || self.sleeps_at().is_some_and(|at| at <= self.now) {
-                self.look();
+                self.evaluate();
             }
             if is_wake_up {
                 // The controller plans again as soon as its first replica is written.
-                self.look();
+                self.evaluate();
             }
-            self.note();
+            self.record_change();
             if self.is_over() {
                 return;
             }
@@ -185,7 +185,7 @@ impl Simulation {
     }
 
     /// Decides, and starts or removes replicas.
-    fn look(&mut self) {
+    fn evaluate(&mut self) {
         let decision = self.decide();
         let idle = self.idle_since.map(|since| SignedDuration::from_micros(self.now - since));
         self.wanted = self.bounds.wanted(decision.map(|decision| decision.desired), self.wanted, idle);
@@ -215,13 +215,13 @@ impl Simulation {
     }
 
     /// Records the state, if the number of desired or ready replicas has changed.
-    fn note(&mut self) {
+    fn record_change(&mut self) {
         let of = |count: usize| u32::try_from(count).unwrap_or(u32::MAX);
         let (wanted, ready) = (self.wanted, of(self.fleet.ready()));
         if self.changes.last().is_some_and(|last| (last.wanted, last.ready) == (wanted, ready)) {
             return;
         }
-        self.changes.push(Change {
+        self.changes.push(ReplicaChange {
             at: rounded(self.now as f64 / SECOND),
             wanted,
             ready,
@@ -258,13 +258,13 @@ fn timestamp(micros: i64) -> Timestamp {
 
 /// Returns a decision for each step. `ready` is the number of ready replicas when the decider is created, and at
 /// steps without one; if `None`, the first step with data creates the decider.
-pub(super) fn follow_steps(
+pub(super) fn simulate_steps(
     mut config: Config,
     ready: Option<u32>,
     steps: &[Step],
-) -> Result<Vec<Entry>, TraceError> {
+) -> Result<Vec<StepDecision>, TraceError> {
     let begin = steps.first().map(|step| time(step.at)).unwrap_or_default();
-    let mut memory = ready.map(|ready| ScalerMemory::at_first(ready, begin)).unwrap_or_default();
+    let mut memory = ready.map(|ready| ScalerMemory::initial(ready, begin)).unwrap_or_default();
     let mut last_known = ready;
     let mut entries = Vec::with_capacity(steps.len());
     for (index, step) in steps.iter().enumerate() {
@@ -276,7 +276,7 @@ pub(super) fn follow_steps(
         last_known = ready.or(last_known);
         let (stable, panic) = (step.stable_concurrency, step.panic_concurrency);
         let (decision, after) = decide(&config, &memory, Observation { ready, stable, panic }, time(step.at));
-        entries.push(Entry {
+        entries.push(StepDecision {
             at: number(step.at),
             desired: decision.map(|decision| decision.desired).unwrap_or_default(),
             valid: decision.is_some(),
@@ -298,10 +298,12 @@ pub(super) fn follow_steps(
 /// Fails if the trace is invalid.
 pub fn run(spec: &FunctionSpec, trace: &Trace) -> Result<Report, TraceError> {
     let spec = spec.with_defaults(&FunctionDefaults::default());
-    let mut config = Config::of(&spec);
+    let mut config = Config::for_function(&spec);
     trace.config.unwrap_or_default().apply("config", &mut config)?;
     match trace.form()? {
-        Form::Steps { ready, steps } => Ok(Report::Steps { steps: follow_steps(config, ready, steps)? }),
-        Form::Load(load) => Ok(Report::Load(follow_load(&spec, config, &load)?)),
+        TraceForm::Steps { ready, steps } => {
+            Ok(Report::Steps { steps: simulate_steps(config, ready, steps)? })
+        }
+        TraceForm::Load(load) => Ok(Report::Load(simulate_load(&spec, config, &load)?)),
     }
 }

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 /// Number of a replica, in start order.
-type Number = u32;
+type ReplicaNumber = u32;
 
 /// The replicas of one function.
 pub(super) struct Fleet {
@@ -12,16 +12,16 @@ pub(super) struct Fleet {
     cold_start: i64,
     handling: i64,
     /// Starting replicas with their time of readiness, in order because all take equally long to start.
-    starting: VecDeque<(i64, Number)>,
+    starting: VecDeque<(i64, ReplicaNumber)>,
     /// Number of calls of each replica that takes calls; fewest first.
-    serving: BTreeSet<(u32, Number)>,
+    serving: BTreeSet<(u32, ReplicaNumber)>,
     /// Number of calls of each replica that only finishes its calls.
-    draining: BTreeMap<Number, u32>,
+    draining: BTreeMap<ReplicaNumber, u32>,
     /// Ends of calls, in order because all calls take equally long.
-    ends: VecDeque<(i64, Number)>,
+    ends: VecDeque<(i64, ReplicaNumber)>,
     /// Number of calls of each serving replica.
-    in_flight: BTreeMap<Number, u32>,
-    next: Number,
+    in_flight: BTreeMap<ReplicaNumber, u32>,
+    next: ReplicaNumber,
 }
 
 impl Fleet {
@@ -74,7 +74,7 @@ impl Fleet {
                 continue;
             }
             let Some(&(fewest, _)) = self.serving.first() else { return };
-            let newest = self.serving.range(..=(fewest, Number::MAX)).next_back().copied();
+            let newest = self.serving.range(..=(fewest, ReplicaNumber::MAX)).next_back().copied();
             let Some((calls, number)) = newest else { return };
             self.serving.remove(&(calls, number));
             self.in_flight.remove(&number);

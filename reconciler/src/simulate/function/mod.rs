@@ -24,7 +24,7 @@ pub enum Report {
     /// Result of a trace with `steps`.
     Steps {
         /// Decision of each step.
-        steps: Vec<Entry>,
+        steps: Vec<StepDecision>,
     },
     /// Result of a trace with `arrivals`.
     Load(LoadReport),
@@ -33,7 +33,7 @@ pub enum Report {
 /// A decision of the decider.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub struct Entry {
+pub struct StepDecision {
     /// Time in seconds of the trace.
     pub at: Number,
     /// Desired replicas; 0 without data, when `valid` is false.
@@ -59,9 +59,9 @@ pub struct LoadReport {
     /// Outcomes of the calls.
     pub calls: CallCounts,
     /// Waiting times of the calls that waited; `None` if no call did.
-    pub wait_seconds: Option<Waits>,
+    pub wait_seconds: Option<WaitPercentiles>,
     /// Replicas over time: an entry for each change.
-    pub replicas: Vec<Change>,
+    pub replicas: Vec<ReplicaChange>,
     /// Maximum number of replicas at any time, including starting and draining ones.
     pub most_replicas: u32,
     /// Sum of the lifetimes of all replicas.
@@ -88,7 +88,7 @@ pub struct CallCounts {
 
 /// Waiting times, in seconds.
 #[derive(Debug, Clone, PartialEq, Serialize)]
-pub struct Waits {
+pub struct WaitPercentiles {
     /// Median of the calls that waited.
     pub p50: Number,
     /// 95th percentile.
@@ -100,7 +100,7 @@ pub struct Waits {
 /// State of a function from a time on.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub struct Change {
+pub struct ReplicaChange {
     /// Time in seconds of the trace.
     pub at: Number,
     /// Desired replicas.

@@ -70,7 +70,7 @@ pub(super) struct Arrival {
 }
 
 /// Form of a trace.
-pub(super) enum Form<'a> {
+pub(super) enum TraceForm<'a> {
     Steps { ready: Option<u32>, steps: &'a [Step] },
     Load(Load<'a>),
 }
@@ -93,7 +93,7 @@ impl Trace {
     }
 
     /// Determines which of the two forms the trace has.
-    pub(super) fn form(&self) -> Result<Form<'_>, TraceError> {
+    pub(super) fn form(&self) -> Result<TraceForm<'_>, TraceError> {
         let of_load = [
             ("coldStartSeconds", self.cold_start_seconds.is_some()),
             ("handlingSeconds", self.handling_seconds.is_some()),
@@ -109,7 +109,7 @@ impl Trace {
                 let help = "leave it out: the function begins with the replicas of minScale";
                 return Err(TraceError::at("ready", why, help));
             }
-            return self.load().map(Form::Load);
+            return self.load().map(TraceForm::Load);
         };
         if let Some((field, _)) = of_load.iter().find(|(_, is_there)| *is_there) {
             let why = "it does not go with steps";
@@ -119,7 +119,7 @@ impl Trace {
             return Err(TraceError::at("steps", "there is none", "give at least one step"));
         }
         trace::check_order(steps.iter().map(|step| step.at))?;
-        Ok(Form::Steps { ready: self.ready, steps })
+        Ok(TraceForm::Steps { ready: self.ready, steps })
     }
 
     fn load(&self) -> Result<Load<'_>, TraceError> {

@@ -19,7 +19,7 @@ const CASES_MAX: usize = 1000;
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-struct File {
+struct CasesFile {
     cases: Vec<Case>,
 }
 
@@ -79,11 +79,11 @@ impl CaseResult {
     /// Violations for the failure and for unused mocks.
     pub fn violations(&self, file: &str, workflow: &ObjectRef) -> Vec<Violation> {
         let failed =
-            self.failed().map(|message| Violation::of(&rules::WORKFLOW_TEST, file, self.place, message));
+            self.failed().map(|message| Violation::new(&rules::WORKFLOW_TEST, file, self.place, message));
         let unknown = self.unknown.iter().map(|(UnknownMock { name, help }, place)| {
             let message =
                 format!("{}: mock `{name}`: no Task of the workflow calls such a function", self.case);
-            Violation::of(&rules::WORKFLOW_TEST_UNUSED, file, *place, message).with_help(help)
+            Violation::new(&rules::WORKFLOW_TEST_UNUSED, file, *place, message).with_help(help)
         });
         failed.into_iter().chain(unknown).map(|violation| violation.about(workflow)).collect()
     }
@@ -96,7 +96,7 @@ pub fn check(
     spec: &WorkflowSpec,
     limits: &FunctionLimits,
 ) -> Vec<CaseResult> {
-    let file: File = match serde_yaml::from_str(text) {
+    let file: CasesFile = match serde_yaml::from_str(text) {
         Ok(file) => file,
         Err(error) => {
             let whole = error.to_string();
@@ -112,12 +112,12 @@ pub fn check(
         return CaseResult::of_file(why, (0, 0));
     }
     let layout = Layout::read("tests.yaml", text.as_bytes());
-    let tested = Tested { workflow, spec, limits, layout };
+    let tested = CaseContext { workflow, spec, limits, layout };
     file.cases.into_iter().enumerate().map(|(index, case)| case.result(index, &tested)).collect()
 }
 
 /// Data shared by all cases of a file.
-struct Tested<'a> {
+struct CaseContext<'a> {
     workflow: &'a ObjectRef,
     spec: &'a WorkflowSpec,
     limits: &'a FunctionLimits,
@@ -125,8 +125,8 @@ struct Tested<'a> {
 }
 
 impl Case {
-    fn result(mut self, index: usize, tested: &Tested<'_>) -> CaseResult {
-        let Tested { workflow, spec, limits, layout } = tested;
+    fn result(mut self, index: usize, tested: &CaseContext<'_>) -> CaseResult {
+        let CaseContext { workflow, spec, limits, layout } = tested;
         let place = |field: &str, below: &[OwnedStep]| {
             let mut at = vec![OwnedStep::Field("cases".to_owned()), OwnedStep::Index(index)];
             at.extend((!field.is_empty()).then(|| OwnedStep::Field(field.to_owned())));
@@ -142,7 +142,7 @@ impl Case {
             input: self.input.take().unwrap_or_else(params),
             started_at: BEGIN,
         };
-        let mocks = Mocks::of_values(std::mem::take(&mut self.mocks));
+        let mocks = Mocks::from_values(std::mem::take(&mut self.mocks));
         let unknown = mocks.as_ref().map_or(Vec::new(), |mocks| mocks.unknown(spec, &workflow.namespace));
         let unknown = unknown.into_iter().map(|mock| {
             let at = place("mocks", &[OwnedStep::Field(mock.name.clone())]);
@@ -151,7 +151,7 @@ impl Case {
         let unknown = unknown.collect();
         let (failure, place) = match mocks.and_then(|mocks| run(context, spec, &mocks, limits)) {
             Err(error) => (Some(error.to_string()), place("mocks", &error.at)),
-            Ok(report) => match self.differs(&report) {
+            Ok(report) => match self.first_difference(&report) {
                 Some((field, why)) => (Some(why), place(field, &[])),
                 None => (None, place("", &[])),
             },
@@ -160,7 +160,7 @@ impl Case {
     }
 
     /// First difference from the expected result, with its field.
-    fn differs(&self, report: &Report) -> Option<(&'static str, String)> {
+    fn first_difference(&self, report: &Report) -> Option<(&'static str, String)> {
         let said = || {
             let said = [report.error.as_deref(), report.cause.as_deref()];
             said.into_iter().flatten().filter(|said| !said.is_empty()).collect::<Vec<_>>().join(": ")
@@ -264,7 +264,7 @@ pub fn unused<'a>(
             (why, help)
         };
         let message = format!("none of these cases is run: {why}");
-        violations.push(Violation::of(&rules::WORKFLOW_TEST_UNUSED, file, (0, 0), message).with_help(help));
+        violations.push(Violation::new(&rules::WORKFLOW_TEST_UNUSED, file, (0, 0), message).with_help(help));
     }
     violations
 }

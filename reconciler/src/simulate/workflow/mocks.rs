@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use jiff::SignedDuration;
-use schema::kinds::workflow::{WorkflowSpec, function_of_resource};
+use schema::kinds::workflow::{WorkflowSpec, function_from_resource};
 use schema::manifest::{Layout, suggestion};
 use schema::violation::OwnedStep;
 use serde::Deserialize;
@@ -31,7 +31,7 @@ impl MockError {
 
 /// Mocked answers, by name of the function or by the Resource that names it.
 #[derive(Debug, Clone, Default, PartialEq)]
-pub struct Mocks(BTreeMap<String, Answers>);
+pub struct Mocks(BTreeMap<String, MockAnswers>);
 
 /// A mock that no Task of the workflow uses.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -43,7 +43,7 @@ pub struct UnknownMock {
 
 /// Answers of a function.
 #[derive(Debug, Clone, PartialEq)]
-pub(super) struct Answers {
+pub(super) struct MockAnswers {
     all: Vec<Answer>,
     is_list: bool,
 }
@@ -58,7 +58,7 @@ pub(super) struct Answer {
 
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
-struct WrittenAnswer {
+struct RawAnswer {
     #[serde(default, rename = "return", deserialize_with = "crate::simulate::trace::present")]
     returned: Option<Json>,
     error: Option<String>,
@@ -72,7 +72,7 @@ impl Mocks {
     pub fn read(text: &str) -> Result<Self, String> {
         let help = "see 'minik8s simulate workflow --help' for what MOCKS says";
         let values = read_json(text).map_err(|(place, why)| format!("{place}: {why}; {help}"))?;
-        Self::of_values(values).map_err(|error| {
+        Self::from_values(values).map_err(|error| {
             let place = Layout::read("mocks.json", text.as_bytes()).place(&error.at);
             let place = place.map(|(line, column)| format!("line {line}, column {column}: "));
             format!("{}{error}", place.unwrap_or_default())
@@ -80,7 +80,7 @@ impl Mocks {
     }
 
     /// Builds mocks from values: each an answer, or a list of answers.
-    pub(super) fn of_values(values: BTreeMap<String, Json>) -> Result<Self, MockError> {
+    pub(super) fn from_values(values: BTreeMap<String, Json>) -> Result<Self, MockError> {
         let mut mocks = BTreeMap::new();
         for (name, value) in values {
             let mut at = vec![OwnedStep::Field(name.clone())];
@@ -95,15 +95,15 @@ impl Mocks {
                 let shown = if is_list { format!("{name}[{index}]") } else { name.clone() };
                 answers.push(answer(one, &shown, &at)?);
             }
-            mocks.insert(name, Answers { all: answers, is_list });
+            mocks.insert(name, MockAnswers { all: answers, is_list });
         }
         Ok(Self(mocks))
     }
 
     /// Answers of a function, with the name of its mock.
-    pub(super) fn of(&self, function: &str, namespace: &str) -> Option<(&str, &Answers)> {
+    pub(super) fn for_function(&self, function: &str, namespace: &str) -> Option<(&str, &MockAnswers)> {
         let exact = self.0.get_key_value(function);
-        let found = exact.or_else(|| self.0.iter().find(|(name, _)| is_meant(name, function, namespace)));
+        let found = exact.or_else(|| self.0.iter().find(|(name, _)| applies_to(name, function, namespace)));
         found.map(|(name, answers)| (name.as_str(), answers))
     }
 
@@ -112,7 +112,7 @@ impl Mocks {
         let functions = spec.functions();
         let functions: BTreeSet<&str> = functions.iter().map(|(_, function)| *function).collect();
         let is_unknown =
-            |name: &&String| !functions.iter().any(|function| is_meant(name, function, namespace));
+            |name: &&String| !functions.iter().any(|function| applies_to(name, function, namespace));
         let unknown = self.0.keys().filter(is_unknown).map(|name| UnknownMock {
             name: name.clone(),
             help: match functions.is_empty() {
@@ -124,7 +124,7 @@ impl Mocks {
     }
 
     /// True if an answer comes later than its call.
-    pub fn take_time(&self) -> bool {
+    pub fn have_delays(&self) -> bool {
         self.0.values().flat_map(|answers| &answers.all).any(|answer| answer.after.is_positive())
     }
 
@@ -150,14 +150,14 @@ impl Mocks {
 }
 
 /// True if a mock of this name applies to the function that a Task of this namespace names.
-fn is_meant(name: &str, function: &str, namespace: &str) -> bool {
-    let named = function_of_resource(name, "").unwrap_or_else(|| name.to_owned());
+fn applies_to(name: &str, function: &str, namespace: &str) -> bool {
+    let named = function_from_resource(name, "").unwrap_or_else(|| name.to_owned());
     named == function
         || named == format!("{namespace}/{function}")
         || Some(named.as_str()) == function.rsplit('/').next()
 }
 
-impl Answers {
+impl MockAnswers {
     /// Answer to the call of this number, from 0. A single answer applies to all calls.
     pub(super) fn get(&self, call: usize) -> Option<&Answer> {
         self.all.get(if self.is_list { call } else { 0 })
@@ -169,7 +169,7 @@ fn answer(written: Json, shown: &str, at: &[OwnedStep]) -> Result<Answer, MockEr
     if !written.is_object() {
         return Err(error(&format!("an answer is an object, found {written}"), HELP));
     }
-    let read: WrittenAnswer =
+    let read: RawAnswer =
         serde_json::from_value(written).map_err(|failed| error(&failed.to_string(), HELP))?;
     if read.returned.is_some() == (read.error.is_some() || read.cause.is_some()) {
         return Err(error("expected exactly one of `return` and `error`", HELP));

@@ -91,13 +91,13 @@ pub fn run(
     let (mut run, begun) = Run::begin(context, spec);
     let mut history = History::default();
     history.add(begun);
-    let mut answers = Answers { mocks, limits, namespace, given: BTreeMap::new(), open: BTreeMap::new() };
+    let mut answers = MockedCalls { mocks, limits, namespace, given: BTreeMap::new(), open: BTreeMap::new() };
     while run.outcome().is_none() {
         let pending = run.pending();
         let event = if pending.continues {
             Event::Continue
         } else {
-            answers.take_up(&pending, now)?;
+            answers.prepare(&pending, now)?;
             let (at, event) = answers.next(&pending);
             now = now.max(at);
             event
@@ -110,7 +110,7 @@ pub fn run(
 }
 
 /// Answers from the mocks, with their times.
-struct Answers<'a> {
+struct MockedCalls<'a> {
     mocks: &'a Mocks,
     limits: &'a FunctionLimits,
     namespace: String,
@@ -120,9 +120,9 @@ struct Answers<'a> {
     open: BTreeMap<u64, (Timestamp, Event)>,
 }
 
-impl Answers<'_> {
+impl MockedCalls<'_> {
     /// Prepares answers for new calls, and drops those of calls that are gone.
-    fn take_up(&mut self, pending: &Pending<'_>, now: Timestamp) -> Result<(), MockError> {
+    fn prepare(&mut self, pending: &Pending<'_>, now: Timestamp) -> Result<(), MockError> {
         self.open.retain(|id, _| pending.calls.iter().any(|call| call.id == *id));
         for call in &pending.calls {
             if !self.open.contains_key(&call.id) {
@@ -134,7 +134,7 @@ impl Answers<'_> {
     }
 
     fn answer(&mut self, call: &Call) -> Result<(SignedDuration, Event), MockError> {
-        if let Some(refused) = call.refused() {
+        if let Some(refused) = call.rejection() {
             return Ok((SignedDuration::ZERO, refused));
         }
         let function = &call.function;
@@ -144,7 +144,7 @@ impl Answers<'_> {
                 format!("add a mock: {{\"{}\": {{\"return\": {{}}}}}}", function.replace(['"', '\\'], ""));
             MockError::new(Vec::new(), message, help)
         };
-        let Some((name, answers)) = self.mocks.of(function, &self.namespace) else {
+        let Some((name, answers)) = self.mocks.for_function(function, &self.namespace) else {
             return Err(missing(""));
         };
         let given = self.given.entry(name.to_owned()).or_default();
@@ -204,7 +204,7 @@ pub struct FunctionLimits(BTreeMap<(String, String), u32>);
 
 impl FunctionLimits {
     /// Collects the limits of the Functions in `documents`, with the defaults of the Cluster among them.
-    pub fn of<'a>(documents: impl Iterator<Item = &'a Document>) -> Self {
+    pub fn from_documents<'a>(documents: impl Iterator<Item = &'a Document>) -> Self {
         let (mut functions, mut defaults) = (Vec::new(), FunctionDefaults::default());
         for document in documents {
             match &document.object.resource {
@@ -227,7 +227,7 @@ impl FunctionLimits {
     }
 
     /// True if the limits of all functions that the workflow calls are known.
-    pub fn know_all(&self, spec: &WorkflowSpec, namespace: &str) -> bool {
+    pub fn cover_all(&self, spec: &WorkflowSpec, namespace: &str) -> bool {
         spec.functions().into_iter().all(|(_, function)| self.seconds(function, namespace).is_some())
     }
 }

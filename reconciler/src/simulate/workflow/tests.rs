@@ -121,7 +121,7 @@ fn a_mock_that_takes_longer_than_its_function_may_is_a_timeout() {
                      cluster}\nspec: {functions: {timeoutSeconds: 7}}\n";
     let loaded = schema::manifest::load_file("f.yaml", functions.as_bytes());
     assert!(!loaded.has_errors(), "{:#?}", loaded.violations);
-    let limits = FunctionLimits::of(loaded.documents.iter());
+    let limits = FunctionLimits::from_documents(loaded.documents.iter());
     let ended = |charge: f64, tell: f64| {
         let mocks = json!({
             "charge": {"return": {}, "afterSeconds": charge},

@@ -68,7 +68,7 @@ pub struct AutoscalerDetail {
 
 pub fn autoscalers(snapshot: &Snapshot, which: &Selection<'_>, now: Timestamp) -> Vec<AutoscalerView> {
     let context = Context::new(snapshot, now);
-    let all = snapshot.objects.iter().filter(|(id, found)| which.takes(id, &found.value));
+    let all = snapshot.objects.iter().filter(|(id, found)| which.matches(id, &found.value));
     all.filter_map(|(id, found)| match &found.value.resource {
         Resource::HorizontalPodAutoscaler(spec) => Some(context.row(id, &found.value, spec)),
         _ => None,

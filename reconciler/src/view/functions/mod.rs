@@ -91,7 +91,7 @@ pub struct FunctionRevision {
 
 pub fn functions(snapshot: &Snapshot, which: &Selection<'_>, now: Timestamp) -> Vec<FunctionView> {
     let applied = AppliedAt::new(snapshot);
-    let all = snapshot.objects.iter().filter(|(id, found)| which.takes(id, &found.value));
+    let all = snapshot.objects.iter().filter(|(id, found)| which.matches(id, &found.value));
     all.filter_map(|(_, found)| match &found.value.resource {
         Resource::Function(spec) => Some(row(snapshot, &found.value, spec, (&applied, now))),
         _ => None,

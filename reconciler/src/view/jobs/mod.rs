@@ -60,7 +60,7 @@ pub struct JobDetail {
 
 pub fn jobs(snapshot: &Snapshot, which: &Selection<'_>, now: Timestamp) -> Vec<JobView> {
     let applied = AppliedAt::new(snapshot);
-    let all = snapshot.objects.iter().filter(|(id, found)| which.takes(id, &found.value));
+    let all = snapshot.objects.iter().filter(|(id, found)| which.matches(id, &found.value));
     all.filter_map(|(_, found)| match &found.value.resource {
         Resource::Job(_) => Some(row(snapshot, &found.value, (&applied, now))),
         _ => None,
@@ -130,7 +130,7 @@ fn row(snapshot: &Snapshot, object: &Object, (applied, now): (&AppliedAt<'_>, Ti
     });
     let class = status.class.map(|class| format!("{class:?}")).unwrap_or_default();
     let reason = match (class.as_str(), status.reason.as_str()) {
-        ("", "") => former.map(removing).unwrap_or_default(),
+        ("", "") => former.map(removal_reason).unwrap_or_default(),
         ("", reason) => reason.to_owned(),
         (class, "") => class.to_owned(),
         (class, reason) => format!("{class}: {reason}"),
@@ -153,7 +153,7 @@ fn row(snapshot: &Snapshot, object: &Object, (applied, now): (&AppliedAt<'_>, Ti
 }
 
 /// Reason that a changed job has not begun.
-fn removing(former: &JobReport) -> String {
+fn removal_reason(former: &JobReport) -> String {
     let JobReport { login, status, .. } = former;
     match status.reason.as_str() {
         "" => format!("removing the former job at {login} first"),

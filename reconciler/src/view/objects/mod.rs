@@ -79,7 +79,7 @@ pub struct Selection<'a> {
 }
 
 impl Selection<'_> {
-    pub(super) fn takes(&self, id: &ObjectRef, object: &Object) -> bool {
+    pub(super) fn matches(&self, id: &ObjectRef, object: &Object) -> bool {
         self.source.is_none_or(|source| object.provenance.source == source)
             && self.labels.as_ref().is_none_or(|labels| labels.matches(&object.metadata.labels))
             && self.kind.is_none_or(|kind| id.kind == kind)
@@ -94,7 +94,7 @@ pub fn stored_objects(snapshot: &Snapshot, selection: &Selection<'_>) -> Vec<Sto
     for pod in snapshot.pods.values().map(|pod| &pod.value) {
         *pods.entry((pod.owner.kind, &pod.namespace, &pod.owner.name)).or_default() += 1;
     }
-    let chosen = snapshot.objects.iter().filter(|(id, found)| selection.takes(id, &found.value));
+    let chosen = snapshot.objects.iter().filter(|(id, found)| selection.matches(id, &found.value));
     let stored = chosen.map(|(id, found)| {
         let object = &found.value;
         let has_pods = object.resource.pod(&object.metadata).is_some();
@@ -113,7 +113,7 @@ pub fn stored_objects(snapshot: &Snapshot, selection: &Selection<'_>) -> Vec<Sto
 
 pub fn objects(snapshot: &Snapshot, selection: &Selection<'_>, now: Timestamp) -> Vec<ObjectView> {
     let context = Context::new(snapshot, now);
-    let chosen = snapshot.objects.iter().filter(|(id, found)| selection.takes(id, &found.value));
+    let chosen = snapshot.objects.iter().filter(|(id, found)| selection.matches(id, &found.value));
     chosen.map(|(id, found)| context.row(id, &found.value)).collect()
 }
 
@@ -256,7 +256,7 @@ impl WorkloadView {
     }
 
     /// Parses the status of a workload; default values if none is reported yet.
-    pub fn of(status: &serde_json::Value) -> Self {
+    pub fn from_status(status: &serde_json::Value) -> Self {
         serde_json::from_value(status.clone()).unwrap_or_default()
     }
 

@@ -11,8 +11,8 @@ use schema::snapshot::Snapshot;
 use serde::{Deserialize, Serialize};
 use serde_with::skip_serializing_none;
 
-use super::index::Index;
-use super::{Facts, PodView};
+use super::index::PodIndex;
+use super::{PodFacts, PodView};
 use crate::view::events::EventView;
 use crate::view::usage::{PodUsageView, usage_of};
 
@@ -48,8 +48,8 @@ pub fn pod(
     events: Vec<EventView>,
     now: Timestamp,
 ) -> Option<PodDetail> {
-    let index = Index::new(snapshot);
-    let facts = Facts::of(&index, pod);
+    let index = PodIndex::new(snapshot);
+    let facts = PodFacts::gather(&index, pod);
     if facts.instance.is_none() && facts.binding.is_none() && facts.status.is_none() {
         return None;
     }

@@ -13,15 +13,15 @@ use schema::snapshot::Snapshot;
 use crate::controllers::scheduler::Explainer;
 use crate::view::age::AppliedAt;
 
-pub(in crate::view) struct Index<'a> {
+pub(in crate::view) struct PodIndex<'a> {
     pub(in crate::view) snapshot: &'a Snapshot,
     bindings: BTreeMap<&'a NamespacedName, Vec<&'a Binding>>,
     statuses: BTreeMap<&'a NamespacedName, Vec<(&'a str, &'a PodStatus)>>,
     pub(in crate::view) applied: AppliedAt<'a>,
-    pub(in crate::view) unbound: Unbound<'a>,
+    pub(in crate::view) unbound: UnboundReasons<'a>,
 }
 
-impl<'a> Index<'a> {
+impl<'a> PodIndex<'a> {
     pub(in crate::view) fn new(snapshot: &'a Snapshot) -> Self {
         let mut bindings: BTreeMap<_, Vec<_>> = BTreeMap::new();
         for ((_, pod), binding) in &snapshot.bindings {
@@ -36,7 +36,7 @@ impl<'a> Index<'a> {
             bindings,
             statuses,
             applied: AppliedAt::new(snapshot),
-            unbound: Unbound::new(snapshot),
+            unbound: UnboundReasons::new(snapshot),
         }
     }
 
@@ -69,12 +69,12 @@ impl<'a> Index<'a> {
 // Reason that a pod has no node, computed by the scheduler on the same snapshot.
 
 /// Computes the resources taken on every node lazily, because most snapshots need no explanation.
-pub(in crate::view) struct Unbound<'a> {
+pub(in crate::view) struct UnboundReasons<'a> {
     snapshot: &'a Snapshot,
     explainer: OnceCell<Explainer<'a>>,
 }
 
-impl<'a> Unbound<'a> {
+impl<'a> UnboundReasons<'a> {
     pub(in crate::view) fn new(snapshot: &'a Snapshot) -> Self {
         Self { snapshot, explainer: OnceCell::new() }
     }

@@ -16,8 +16,8 @@ mod status;
 
 use crate::view::age::age;
 pub use detail::{PodDetail, pod};
-use index::Index;
-use status::{Word, cannot_be_removed, reported};
+use index::PodIndex;
+use status::{StatusWord, removal_error, reported_status};
 
 #[skip_serializing_none]
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
@@ -57,22 +57,22 @@ pub struct PodView {
 
 /// Rows by namespace and name. A pod that moved has a second row while its old node still stops it.
 pub fn pods(snapshot: &Snapshot, namespace: Option<&str>, now: Timestamp) -> Vec<PodView> {
-    let index = Index::new(snapshot);
+    let index = PodIndex::new(snapshot);
     let mut rows = Vec::new();
     for pod in index.pods().filter(|pod| namespace.is_none_or(|n| n == pod.namespace)) {
-        let facts = Facts::of(&index, pod);
+        let facts = PodFacts::gather(&index, pod);
         rows.push(facts.view(&index, now));
-        rows.extend(facts.elsewhere(&index).map(|(node, status)| leftover(pod, node, status, now)));
+        rows.extend(facts.other_reports(&index).map(|(node, status)| leftover(pod, node, status, now)));
     }
     rows
 }
 
 /// The row of a pod, for callers that already have an index.
-pub(super) fn row<'a>(index: &Index<'a>, pod: &'a NamespacedName, now: Timestamp) -> PodView {
-    Facts::of(index, pod).view(index, now)
+pub(super) fn row<'a>(index: &PodIndex<'a>, pod: &'a NamespacedName, now: Timestamp) -> PodView {
+    PodFacts::gather(index, pod).view(index, now)
 }
 
-struct Facts<'a> {
+struct PodFacts<'a> {
     pod: &'a NamespacedName,
     instance: Option<&'a PodInstance>,
     object: Option<&'a Object>,
@@ -82,8 +82,8 @@ struct Facts<'a> {
     status: Option<&'a PodStatus>,
 }
 
-impl<'a> Facts<'a> {
-    fn of(index: &Index<'a>, pod: &'a NamespacedName) -> Self {
+impl<'a> PodFacts<'a> {
+    fn gather(index: &PodIndex<'a>, pod: &'a NamespacedName) -> Self {
         let instance = index.snapshot.pods.get(pod).map(|p| &p.value);
         let binding = index.binding(pod, instance.map(|p| p.uid.as_str()));
         let owner = instance.or(binding.map(|b| &b.pod)).map(|p| &p.owner);
@@ -107,7 +107,10 @@ impl<'a> Facts<'a> {
     }
 
     /// Reports of nodes other than the one that counts.
-    fn elsewhere(&self, index: &Index<'a>) -> impl Iterator<Item = (&'a str, &'a PodStatus)> + use<'a> {
+    fn other_reports(
+        &self,
+        index: &PodIndex<'a>,
+    ) -> impl Iterator<Item = (&'a str, &'a PodStatus)> + use<'a> {
         let counted = self.node;
         index.statuses(self.pod).filter(move |(node, _)| Some(*node) != counted)
     }
@@ -117,13 +120,13 @@ impl<'a> Facts<'a> {
         self.status.filter(|status| self.wanted().is_none_or(|pod| pod.uid == status.uid))
     }
 
-    fn view(&self, index: &Index<'a>, now: Timestamp) -> PodView {
-        let Word { word, why } = self.word(index);
+    fn view(&self, index: &PodIndex<'a>, now: Timestamp) -> PodView {
+        let StatusWord { word, why } = self.word(index);
         let lost = word == "NodeLost";
         let current = self.current();
         let wanted = self.wanted();
         let commit = wanted.map(|p| p.commit.clone()).unwrap_or_default();
-        let created_at = current.and_then(|s| s.start_time).or_else(|| index.applied.of(&commit));
+        let created_at = current.and_then(|s| s.start_time).or_else(|| index.applied.time(&commit));
         let provenance = self.object.map(|object| &object.provenance);
         PodView {
             namespace: self.pod.namespace.clone(),
@@ -148,9 +151,9 @@ impl<'a> Facts<'a> {
         }
     }
 
-    fn word(&self, index: &Index<'_>) -> Word {
+    fn word(&self, index: &PodIndex<'_>) -> StatusWord {
         let snapshot = index.snapshot;
-        let word = |word: &str, why: String| Word { word: word.to_owned(), why };
+        let word = |word: &str, why: String| StatusWord { word: word.to_owned(), why };
         let Some(instance) = self.instance else {
             return word("Terminating", self.why_terminating(snapshot));
         };
@@ -168,7 +171,7 @@ impl<'a> Facts<'a> {
             return word("Pending", index.unbound.reason(self.pod));
         }
         match (self.current(), self.status) {
-            (Some(status), _) => reported(status),
+            (Some(status), _) => reported_status(status),
             (None, Some(_)) => {
                 word("ContainerCreating", format!("waiting for its previous version on node {node} to stop"))
             }
@@ -177,7 +180,7 @@ impl<'a> Facts<'a> {
     }
 
     fn last_seen(&self) -> String {
-        self.current().map_or_else(|| "never".to_owned(), |status| reported(status).word)
+        self.current().map_or_else(|| "never".to_owned(), |status| reported_status(status).word)
     }
 
     fn why_terminating(&self, snapshot: &Snapshot) -> String {
@@ -185,8 +188,8 @@ impl<'a> Facts<'a> {
             (Some(node), _) if !snapshot.node_is_ready(node) => {
                 format!("node {node} has no heartbeat; it stops the pod when it is back")
             }
-            (Some(node), _) if self.status.is_some_and(|s| cannot_be_removed(s).is_some()) => {
-                let why = self.status.and_then(cannot_be_removed).unwrap_or_default();
+            (Some(node), _) if self.status.is_some_and(|s| removal_error(s).is_some()) => {
+                let why = self.status.and_then(removal_error).unwrap_or_default();
                 format!("node {node} can't remove it: {why}")
             }
             (Some(node), Some(_)) => format!("waiting for the scheduler to take it from node {node}"),

@@ -5,13 +5,13 @@ use schema::kinds::pod::{ContainerState, ContainerStatus, PodPhase, PodStatus};
 
 /// Status word and, if the pod is not well, the reason as a sentence.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) struct Word {
+pub(super) struct StatusWord {
     pub(super) word: String,
     pub(super) why: String,
 }
 
 /// Status as reported by the pod's own node.
-pub(super) fn reported(status: &PodStatus) -> Word {
+pub(super) fn reported_status(status: &PodStatus) -> StatusWord {
     let whole = if status.reason.is_empty() { phase(status.phase).to_owned() } else { status.reason.clone() };
     let word = if status.is_terminating() {
         whole
@@ -19,11 +19,11 @@ pub(super) fn reported(status: &PodStatus) -> Word {
         initializing(status).unwrap_or_else(|| containers(status, &whole))
     };
     let why = why(status, &word);
-    Word { word, why }
+    StatusWord { word, why }
 }
 
 /// Error that keeps a node from removing a pod; `None` without one.
-pub(super) fn cannot_be_removed(status: &PodStatus) -> Option<&str> {
+pub(super) fn removal_error(status: &PodStatus) -> Option<&str> {
     let condition = status.conditions.iter().find(|c| c.kind == "Ready" && c.reason == "FailedKillPod")?;
     Some(condition.message.as_str())
 }
@@ -177,7 +177,7 @@ mod tests {
             };
             set_condition(&mut status.conditions, one);
         }
-        reported(&status).word
+        reported_status(&status).word
     }
 
     /// kubectl's `printPod`, row by row.
@@ -218,7 +218,7 @@ mod tests {
                 container_statuses: vec![container("ended:Error:137")],
                 ..PodStatus::default()
             };
-            let Word { word, why } = reported(&leaving);
+            let StatusWord { word, why } = reported_status(&leaving);
             assert_eq!((word.as_str(), why.as_str()), ("Terminating", "its containers have ended"));
         }
     }

@@ -8,7 +8,7 @@ use schema::kinds::pod::Protocol;
 use schema::kinds::service::ServiceSpec;
 use schema::kinds::{Health, Kind, Resource};
 use schema::meta::{NamespacedName, ObjectRef, StringMap};
-use schema::records::{LeftOut, RulesStatus};
+use schema::records::{LeftOutPod, RulesStatus};
 use schema::snapshot::Snapshot;
 use schema::snapshot::health::health;
 use serde::{Deserialize, Serialize};
@@ -61,7 +61,7 @@ pub struct ServiceDetail {
     pub selector: StringMap,
     pub endpoints: Vec<EndpointView>,
     /// Pods that match the selector but are no endpoints, with the reason; at most 20 of them.
-    pub not_ready: Vec<LeftOut>,
+    pub not_ready: Vec<LeftOutPod>,
     pub nodes: Vec<NodeRules>,
     /// Manifest that defines it: `services/web.yaml:1 of source main`.
     pub set_by: String,
@@ -118,7 +118,7 @@ pub struct RouteView {
 
 pub fn services(snapshot: &Snapshot, which: &Selection<'_>, now: Timestamp) -> Vec<ServiceView> {
     let applied = AppliedAt::new(snapshot);
-    let all = of_kind(snapshot, Kind::Service, which);
+    let all = objects_of_kind(snapshot, Kind::Service, which);
     all.filter_map(|(id, object)| match &object.resource {
         Resource::Service(spec) => {
             Some(row(snapshot, id, object, spec, applied.age(&object.provenance.commit, now)))
@@ -170,7 +170,7 @@ pub fn service(
 }
 
 /// First live node that has not programmed the newest record of a service, with the reason.
-pub(super) fn unprogrammed(snapshot: &Snapshot, service: &NamespacedName) -> Option<String> {
+pub(super) fn unprogrammed_node(snapshot: &Snapshot, service: &NamespacedName) -> Option<String> {
     let stored = snapshot.services.get(service).filter(|stored| stored.value.cluster_ip.is_some())?;
     let nodes = node_rules(snapshot, service, stored.mod_revision, Timestamp::UNIX_EPOCH).into_iter();
     let mut behind = nodes.filter(|rules| rules.state != PROGRAMMED && snapshot.node_is_ready(&rules.node));
@@ -204,7 +204,7 @@ fn node_rules(
 
 pub fn endpoints(snapshot: &Snapshot, which: &Selection<'_>, now: Timestamp) -> Vec<EndpointsView> {
     let applied = AppliedAt::new(snapshot);
-    of_kind(snapshot, Kind::Service, which)
+    objects_of_kind(snapshot, Kind::Service, which)
         .map(|(id, object)| {
             let record = snapshot.services.get(&NamespacedName::new(&id.namespace, &id.name));
             let endpoints = record.map(|record| record.value.endpoints.as_slice()).unwrap_or_default();
@@ -226,7 +226,7 @@ pub fn endpoints(snapshot: &Snapshot, which: &Selection<'_>, now: Timestamp) -> 
 pub fn routes(snapshot: &Snapshot, which: &Selection<'_>, now: Timestamp) -> Vec<RouteView> {
     let applied = AppliedAt::new(snapshot);
     let mut all = Vec::new();
-    for (id, object) in of_kind(snapshot, Kind::Dns, which) {
+    for (id, object) in objects_of_kind(snapshot, Kind::Dns, which) {
         let Resource::Dns(spec) = &object.resource else { continue };
         let record =
             snapshot.routes.get(&NamespacedName::new(&id.namespace, &id.name)).map(|found| &found.value);
@@ -245,13 +245,13 @@ pub fn routes(snapshot: &Snapshot, which: &Selection<'_>, now: Timestamp) -> Vec
     all
 }
 
-fn of_kind<'a>(
+fn objects_of_kind<'a>(
     snapshot: &'a Snapshot,
     kind: Kind,
     which: &'a Selection<'a>,
 ) -> impl Iterator<Item = (&'a ObjectRef, &'a schema::object::Object)> {
     let all = snapshot.objects.iter().map(|(id, object)| (id, &object.value));
-    all.filter(move |(id, object)| id.kind == kind && which.takes(id, object))
+    all.filter(move |(id, object)| id.kind == kind && which.matches(id, object))
 }
 
 fn row(
@@ -276,7 +276,7 @@ fn row(
         None => format!("{}/{}", port.port, word(port.protocol)),
     });
     let (health, note) = words(&health(snapshot, object));
-    let external_name = spec.alias_of().unwrap_or_default().to_owned();
+    let external_name = spec.alias_target().unwrap_or_default().to_owned();
     ServiceView {
         namespace: id.namespace.clone(),
         name: id.name.clone(),

@@ -21,7 +21,7 @@ const OLD: SignedDuration = SignedDuration::from_secs(60);
 #[skip_serializing_none]
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub struct Use {
+pub struct ResourceUsage {
     /// CPU in use, the mean of the sample's window; `None` without a sample.
     pub cpu: Option<Cpu>,
     pub cpu_requested: Option<Cpu>,
@@ -44,8 +44,8 @@ pub struct PodUsageView {
     pub node: Option<String>,
     /// Sum of all containers; a limit only if every container has one.
     #[serde(flatten)]
-    pub total: Use,
-    pub containers: BTreeMap<String, Use>,
+    pub total: ResourceUsage,
+    pub containers: BTreeMap<String, ResourceUsage>,
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub volumes: BTreeMap<String, Memory>,
     /// Volumes with too many files to count; their sizes are lower bounds.
@@ -65,7 +65,7 @@ pub struct NodeUsageView {
     pub memory_capacity: Memory,
     /// Usage of everything on the node, and the requests of its pods; the limit is the node itself.
     #[serde(flatten)]
-    pub total: Use,
+    pub total: ResourceUsage,
     pub pods: u64,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub at: Option<Timestamp>,
@@ -90,10 +90,10 @@ pub fn node_usage(snapshot: &Snapshot, now: Timestamp) -> Vec<NodeUsageView> {
             let why = match sample {
                 None if !node.is_ready => format!("it has never reported what it uses; {}", node.why),
                 None => "it has not reported what it uses yet".to_owned(),
-                Some(sample) => old(sample, node.is_ready, now),
+                Some(sample) => staleness(sample, node.is_ready, now),
             };
             NodeUsageView {
-                total: Use {
+                total: ResourceUsage {
                     cpu: cpu.map(|millis| Cpu { millis }),
                     cpu_requested: Some(node.cpu_requested),
                     cpu_limit: None,
@@ -123,24 +123,24 @@ pub(super) fn usage_of(snapshot: &Snapshot, row: &PodView, now: Timestamp) -> Po
     let used = sample.and_then(|sample| sample.pod(&pod, &row.uid));
     let capacity = node.and_then(|node| snapshot.nodes.get(node)).map(|node| &node.value);
     let capacity = capacity.map(|node| (node.cpu, node.memory)).unwrap_or_default();
-    let mut containers: BTreeMap<String, Use> = BTreeMap::new();
+    let mut containers: BTreeMap<String, ResourceUsage> = BTreeMap::new();
     for container in spec.map_or(&[][..], |spec| &spec.containers) {
         let resources = &container.resources;
-        let wanted = Use {
+        let wanted = ResourceUsage {
             cpu_requested: resources.requests.cpu.or(resources.limits.cpu),
             cpu_limit: resources.limits.cpu,
             memory_requested: resources.requests.memory.or(resources.limits.memory),
             memory_limit: resources.limits.memory,
-            ..Use::default()
+            ..ResourceUsage::default()
         };
         containers.insert(container.name.clone(), wanted);
     }
     let mut total = sum(spec, &containers);
     if let Some(used) = used {
-        take(&mut total, used.total(), capacity);
+        set_usage(&mut total, used.total(), capacity);
         // An entry without a name is the sum of all containers.
         for (name, usage) in used.containers.iter().filter(|(name, _)| !name.is_empty()) {
-            take(containers.entry(name.clone()).or_default(), *usage, capacity);
+            set_usage(containers.entry(name.clone()).or_default(), *usage, capacity);
         }
     }
     let volumes = used.map(|used| &used.volumes).into_iter().flatten();
@@ -169,7 +169,7 @@ fn why(
     match (sample, used) {
         (None, _) => format!("node {node} has not reported what it uses yet"),
         (Some(sample), Some(_)) => {
-            let old = old(sample, snapshot.node_is_ready(node), now);
+            let old = staleness(sample, snapshot.node_is_ready(node), now);
             if old.is_empty() { sample.left_out.clone() } else { old }
         }
         (Some(sample), None) => {
@@ -196,7 +196,7 @@ fn started(status: &PodStatus) -> Option<Timestamp> {
     running.min()
 }
 
-fn old(sample: &NodeUsage, ready: bool, now: Timestamp) -> String {
+fn staleness(sample: &NodeUsage, ready: bool, now: Timestamp) -> String {
     let since = age(sample.at, now);
     match now.duration_since(sample.at) > OLD {
         true if !ready => format!("as of {since} ago: the node has no heartbeat"),
@@ -205,7 +205,7 @@ fn old(sample: &NodeUsage, ready: bool, now: Timestamp) -> String {
     }
 }
 
-fn take(into: &mut Use, used: ContainerUsage, (cpu, memory): (Cpu, Memory)) {
+fn set_usage(into: &mut ResourceUsage, used: ContainerUsage, (cpu, memory): (Cpu, Memory)) {
     into.cpu = Some(Cpu { millis: used.cpu });
     into.cpu_percent = percent(used.cpu, cpu.millis);
     into.memory = Some(Memory { bytes: used.memory });
@@ -213,19 +213,19 @@ fn take(into: &mut Use, used: ContainerUsage, (cpu, memory): (Cpu, Memory)) {
 }
 
 /// Sums the requests of all containers; a limit only if each has one.
-fn sum(spec: Option<&PodSpec>, containers: &BTreeMap<String, Use>) -> Use {
+fn sum(spec: Option<&PodSpec>, containers: &BTreeMap<String, ResourceUsage>) -> ResourceUsage {
     let all = || containers.values();
     let any = |sum: u64| (sum > 0).then_some(sum);
     let cpu = any(all().filter_map(|c| c.cpu_requested).map(|cpu| cpu.millis).sum());
     let memory = any(all().filter_map(|c| c.memory_requested).map(|memory| memory.bytes).sum());
     let cpu_limit = all().map(|c| c.cpu_limit.map(|cpu| cpu.millis)).sum::<Option<u64>>();
     let memory_limit = all().map(|c| c.memory_limit.map(|memory| memory.bytes)).sum::<Option<u64>>();
-    Use {
+    ResourceUsage {
         cpu_requested: cpu.map(|millis| Cpu { millis }),
         cpu_limit: cpu_limit.filter(|_| spec.is_some()).map(|millis| Cpu { millis }),
         memory_requested: memory.map(|bytes| Memory { bytes }),
         memory_limit: memory_limit.filter(|_| spec.is_some()).map(|bytes| Memory { bytes }),
-        ..Use::default()
+        ..ResourceUsage::default()
     }
 }
 

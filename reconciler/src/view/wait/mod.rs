@@ -13,9 +13,9 @@ use schema::snapshot::health::{health, trouble, unsteady};
 use serde::{Deserialize, Serialize};
 use serde_with::skip_serializing_none;
 
-use super::pods::index::Index;
+use super::pods::index::PodIndex;
 use super::pods::row;
-use super::services::unprogrammed;
+use super::services::unprogrammed_node;
 use super::short;
 
 /// Minimum number of digits that identify a commit.
@@ -50,7 +50,7 @@ pub fn wait_state(snapshot: &Snapshot, commit: Option<&str>, now: Timestamp) -> 
     }
     let all = || snapshot.sources.values().map(|source| &source.value);
     let mut targets: Vec<Target<'_>> =
-        all().filter_map(|source| Target::of(snapshot, source, commit)).collect();
+        all().filter_map(|source| Target::find(snapshot, source, commit)).collect();
     if targets.is_empty() {
         return unknown_commit(all(), commit);
     }
@@ -60,7 +60,7 @@ pub fn wait_state(snapshot: &Snapshot, commit: Option<&str>, now: Timestamp) -> 
     targets.sort_by_key(|target| target.source.name.as_str());
     // First the parts that need a change.
     let missing = targets.iter().find_map(Target::missing);
-    let missing = missing.or_else(|| targets.iter().find_map(Target::still_waits));
+    let missing = missing.or_else(|| targets.iter().find_map(Target::pending_part));
     let judged = judge(snapshot, &targets, commit.is_some(), now);
     let mut state = WaitState { synced: true, missing, ..judged };
     if let Some(target) = targets.iter().find(|target| !target.is_synced()) {
@@ -86,7 +86,7 @@ struct Target<'a> {
 }
 
 impl<'a> Target<'a> {
-    fn of(snapshot: &'a Snapshot, source: &'a SourceStatus, wanted: Option<&str>) -> Option<Self> {
+    fn find(snapshot: &'a Snapshot, source: &'a SourceStatus, wanted: Option<&str>) -> Option<Self> {
         let newest = source.observed_commit.as_deref();
         let is_wanted = |commit: &str| match wanted {
             None => Some(commit) == newest,
@@ -124,8 +124,7 @@ impl<'a> Target<'a> {
     /// Part of the commit that is not applied and needs a change.
     fn missing(&self) -> Option<String> {
         let name = &self.source.name;
-        let quarantined =
-            || self.source.quarantined.iter().filter(|file| self.shares_trouble_of(&file.commit));
+        let quarantined = || self.source.quarantined.iter().filter(|file| self.is_affected_by(&file.commit));
         if let Some(file) = quarantined().next() {
             let first = file.violations.first().map_or_else(|| file.file.clone(), ToString::to_string);
             let more = match quarantined().count() - 1 {
@@ -135,16 +134,14 @@ impl<'a> Target<'a> {
             };
             return Some(format!("source {name}: quarantined: {first}{more}"));
         }
-        if let Some(held) =
-            self.source.held_prune.as_ref().filter(|held| self.shares_trouble_of(&held.commit))
-        {
+        if let Some(held) = self.source.held_prune.as_ref().filter(|held| self.is_affected_by(&held.commit)) {
             return Some(format!("source {name}: prune of {} objects is held: {}", held.deletes, held.why));
         }
         None
     }
 
     /// True if the object belongs to the source and, with `only_own`, to the commit.
-    fn has(&self, object: &Object, only_own: bool) -> bool {
+    fn includes(&self, object: &Object, only_own: bool) -> bool {
         object.provenance.source == self.source.name && (!only_own || object.provenance.commit == self.commit)
     }
 
@@ -164,13 +161,13 @@ impl<'a> Target<'a> {
     }
 
     /// First part of the commit that is not written yet. Commits before the newest no longer wait.
-    fn still_waits(&self) -> Option<String> {
+    fn pending_part(&self) -> Option<String> {
         let first = self.source.waiting.first().filter(|_| self.is_newest())?;
         Some(format!("source {}: {first}", self.source.name))
     }
 
     /// Reason that the commit can't become healthy without a change.
-    fn refused(&self) -> Option<String> {
+    fn failure_reason(&self) -> Option<String> {
         if let Some(missing) = self.missing() {
             return Some(missing);
         }
@@ -185,7 +182,7 @@ impl<'a> Target<'a> {
     }
 
     /// True if this target's commit has the problem that `commit` introduced: problems of later commits don't count.
-    fn shares_trouble_of(&self, commit: &str) -> bool {
+    fn is_affected_by(&self, commit: &str) -> bool {
         let since = || {
             let mut history = history_of(self.snapshot, &self.source.name);
             history.find(|revision| revision.commit == commit).map(|revision| revision.sequence)
@@ -243,37 +240,37 @@ fn unknown_commit<'a>(sources: impl Iterator<Item = &'a SourceStatus>, commit: O
 
 /// Health of targets that are all synced: of their commits' own objects only, or of all their objects.
 fn judge(snapshot: &Snapshot, targets: &[Target<'_>], only_own: bool, now: Timestamp) -> WaitState {
-    if let Some(why) = targets.iter().find_map(Target::refused) {
+    if let Some(why) = targets.iter().find_map(Target::failure_reason) {
         return failed(why);
     }
     // An unreadable key may hold an object or a pod: nothing is healthy until it can be read.
-    if let Some((key, why)) = snapshot.malformed.iter().find(|(key, _)| holds_intent(key)) {
+    if let Some((key, why)) = snapshot.malformed.iter().find(|(key, _)| holds_desired_state(key)) {
         return waiting(format!("etcd's {key} can't be read: {why}"));
     }
-    if let Some(why) = targets.iter().find_map(Target::still_waits) {
+    if let Some(why) = targets.iter().find_map(Target::pending_part) {
         return waiting(why);
     }
-    let index = Index::new(snapshot);
-    let is_target = |object: &&Object| targets.iter().any(|target| target.has(object, only_own));
+    let index = PodIndex::new(snapshot);
+    let is_target = |object: &&Object| targets.iter().any(|target| target.includes(object, only_own));
     let owned = || snapshot.objects.values().map(|object| &object.value).filter(is_target);
     // Pods first, because the problem of a pod explains why a service has none.
     let pods = owned().filter(|object| object.kind() == Kind::Pod);
     let unwell = pods.map(|pod| bare_pod(&index, pod, now)).find(|state| !state.healthy);
     let unwell = unwell.or_else(|| {
-        owned().filter(|object| object.kind() != Kind::Pod).find_map(|object| awaited(snapshot, object))
+        owned().filter(|object| object.kind() != Kind::Pod).find_map(|object| pending_state(snapshot, object))
     });
     // A commit does not wait for removals by other commits.
     let is_awaited =
         |pod: &NamespacedName| !only_own || targets.iter().any(|target| target.may_have_removed(pod));
-    let unwell = unwell.or_else(|| still_there(&index, is_awaited));
+    let unwell = unwell.or_else(|| lingering_pod(&index, is_awaited));
     unwell.unwrap_or(WaitState { healthy: true, ..WaitState::default() })
 }
 
-fn holds_intent(key: &str) -> bool {
+fn holds_desired_state(key: &str) -> bool {
     [prefix::OBJECTS, prefix::PODS, prefix::BINDINGS].iter().any(|prefix| key.starts_with(prefix))
 }
 
-fn bare_pod(index: &Index<'_>, object: &Object, now: Timestamp) -> WaitState {
+fn bare_pod(index: &PodIndex<'_>, object: &Object, now: Timestamp) -> WaitState {
     let pod = NamespacedName::new(&object.metadata.namespace, &object.metadata.name);
     let commit = short(&object.provenance.commit);
     let Some((pod, instance)) = index.snapshot.pods.get_key_value(&pod) else {
@@ -303,19 +300,19 @@ fn bare_pod(index: &Index<'_>, object: &Object, now: Timestamp) -> WaitState {
 }
 
 /// Reason to wait for an object other than a pod.
-fn awaited(snapshot: &Snapshot, object: &Object) -> Option<WaitState> {
+fn pending_state(snapshot: &Snapshot, object: &Object) -> Option<WaitState> {
     let id = NamespacedName::new(&object.metadata.namespace, &object.metadata.name);
     // A host has no rules.
-    let on_nodes = || unprogrammed(snapshot, &id).filter(|_| object.kind() == Kind::Service);
+    let on_nodes = || unprogrammed_node(snapshot, &id).filter(|_| object.kind() == Kind::Service);
     let why = trouble(snapshot, object).or_else(on_nodes)?;
     let why = format!("{} {id}: {why}", object.kind().as_str().to_lowercase());
-    let has_failed = object.kind().descriptor().fails_for_good
+    let has_failed = object.kind().descriptor().failure_is_final
         && matches!(health(snapshot, object), Health::Degraded { .. });
     Some(if has_failed { failed(why) } else { waiting(why) })
 }
 
 /// Finds a pod of a removed object on a live node. Pods that a workload removes are not awaited.
-fn still_there(index: &Index<'_>, is_awaited: impl Fn(&NamespacedName) -> bool) -> Option<WaitState> {
+fn lingering_pod(index: &PodIndex<'_>, is_awaited: impl Fn(&NamespacedName) -> bool) -> Option<WaitState> {
     let snapshot = index.snapshot;
     let has_workload = |pod: &NamespacedName| {
         let is_owner = |object: &Object| {

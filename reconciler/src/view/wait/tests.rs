@@ -5,7 +5,7 @@ use schema::kinds::pod::{ContainerState, PodPhase, PodStatus, RunningState};
 use schema::kinds::{Kind, Resource};
 use schema::records::{
     ChangeCounts, FunctionImage, FunctionRecord, HeldPrune, Quarantine, SourceError, SourceErrorKind,
-    SourceState, Waiting,
+    SourceState, WaitingObject,
 };
 use schema::violation::{Severity, Violation};
 
@@ -154,7 +154,7 @@ fn what_of_a_synced_commit_is_not_applied_is_reported_beside_it() {
             name: name.to_owned(),
         };
         let why = "it is not ready".to_owned();
-        status.waiting = vec![Waiting { object: object("web"), on: object("db"), why, since: None }];
+        status.waiting = vec![WaitingObject { object: object("web"), on: object("db"), why, since: None }];
     };
     let [newest, before] = in_source(&waits);
     assert_eq!((newest.is_some(), before), (true, None), "{newest:?}");

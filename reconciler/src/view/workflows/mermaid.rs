@@ -47,7 +47,7 @@ impl Chart {
         let mut is_ended = false;
         for (name, state) in machine.states {
             let from = id(name);
-            match state.onward() {
+            match state.transition() {
                 Some((Some(next), _)) => self.line(depth, &format!("{from} --> {}", id(next))),
                 Some((None, _)) => {
                     is_ended = true;

@@ -17,7 +17,7 @@ use crate::view::age::{AppliedAt, age};
 use crate::view::events::EventView;
 use crate::view::objects::Selection;
 use crate::workflows::machine::{Event, History, HistoryEvent, Outcome, Run, RunContext};
-use crate::workflows::{Entry, Loaded, RunHead};
+use crate::workflows::{Entry, LoadedJournal, RunHead};
 
 mod mermaid;
 mod triggers;
@@ -144,7 +144,7 @@ pub struct RunAccepted {
 
 pub fn workflows(snapshot: &Snapshot, which: &Selection<'_>, now: Timestamp) -> Vec<WorkflowView> {
     let applied = AppliedAt::new(snapshot);
-    let all = snapshot.objects.iter().filter(|(id, found)| which.takes(id, &found.value));
+    let all = snapshot.objects.iter().filter(|(id, found)| which.matches(id, &found.value));
     all.filter(|(id, _)| id.kind == Kind::Workflow)
         .map(|(_, found)| row(snapshot, &found.value, (&applied, now)))
         .collect()
@@ -212,7 +212,7 @@ pub fn run_detail(
     workflow: &NamespacedName,
     id: &str,
     (head, definition): (&RunHead, WorkflowSpec),
-    journal: Loaded,
+    journal: LoadedJournal,
     now: Timestamp,
 ) -> RunDetail {
     let context = RunContext {
@@ -238,13 +238,13 @@ pub fn run_detail(
         .filter(|event| event.detail.function.is_some())
         .filter_map(|event| Some((event.detail.call?, event)))
         .collect();
-    let calls = journal.entries.iter().filter_map(|entry| called(entry, &made)).collect();
+    let calls = journal.entries.iter().filter_map(|entry| answered_call(entry, &made)).collect();
     let row = RunView { state: gone_through.state_name().to_owned(), ..run(workflow, id, head, now) };
     let steps = gone_through.steps();
     RunDetail { row, steps, input: journal.input, output, definition, calls, history, without_data }
 }
 
-fn called(entry: &Entry, made: &BTreeMap<u64, &HistoryEvent>) -> Option<RunCall> {
+fn answered_call(entry: &Entry, made: &BTreeMap<u64, &HistoryEvent>) -> Option<RunCall> {
     let (Event::Returned { call, .. } | Event::Failed { call, .. }) = &entry.event else { return None };
     let made = made.get(call)?;
     Some(RunCall {

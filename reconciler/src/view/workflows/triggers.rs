@@ -2,7 +2,7 @@
 
 use jiff::Timestamp;
 use schema::kinds::Kind;
-use schema::kinds::trigger::{OnCommit, Schedule, StartedBy, Trigger};
+use schema::kinds::trigger::{OnCommit, Schedule, Trigger, TriggerEvent};
 use schema::meta::ObjectRef;
 use schema::object::Object;
 use schema::records::TriggerStart;
@@ -69,7 +69,7 @@ fn row(snapshot: &Snapshot, id: &ObjectRef, trigger: &Trigger) -> TriggerView {
     let record = snapshot.triggers.get(&(id.clone(), trigger.name.clone())).map(|found| &found.value);
     // A record of another schedule does not determine the next time.
     let current = record.filter(|record| record.schedule == trigger.schedule);
-    let is_called = matches!(trigger.started_by(), Some(StartedBy::Call(_)));
+    let is_called = matches!(trigger.event(), Some(TriggerEvent::Call(_)));
     TriggerView {
         namespace: id.namespace.clone(),
         name: trigger.name.clone(),

@@ -17,7 +17,7 @@ use schema::snapshot::Snapshot;
 use schema::store::Guard;
 use schema::store::election::{Fence, FenceReader};
 
-use self::plan::{AnswersPlan, Look, Waiting};
+use self::plan::{AnswersPlan, RepoCheck, WaitingRequests};
 use super::intake::Intake;
 
 mod plan;
@@ -29,7 +29,7 @@ pub struct AnswersLoop {
     fence: FenceReader,
     /// Last run of each source's loop, in the order of the targets.
     runs: Vec<LastRunReader>,
-    waiting: Waiting,
+    waiting: WaitingRequests,
 }
 
 /// Observations of a run.
@@ -39,9 +39,9 @@ pub struct Observed {
     /// Time at which the snapshot was read.
     at: Timestamp,
     identity: String,
-    waiting: Waiting,
+    waiting: WaitingRequests,
     /// Last check of each source and the source's status, if a request waits for it.
-    looks: BTreeMap<String, (Look, Option<SourceStatus>)>,
+    looks: BTreeMap<String, (RepoCheck, Option<SourceStatus>)>,
     /// Failure to read a status.
     error: Option<LoopError>,
 }
@@ -50,7 +50,7 @@ impl AnswersLoop {
     /// Creates a loop that answers the requests accepted by `intake`, and those that other reconcilers accepted for
     /// its sources.
     pub fn new(intake: &Arc<Intake>, fence: FenceReader, runs: Vec<LastRunReader>) -> Self {
-        Self { intake: Arc::clone(intake), fence, runs, waiting: Waiting::default() }
+        Self { intake: Arc::clone(intake), fence, runs, waiting: WaitingRequests::default() }
     }
 
     /// Writes the answers. A request that was repeated or answered meanwhile is left to the next run.
@@ -59,7 +59,7 @@ impl AnswersLoop {
         let mut orphans = plan.orphans.as_slice();
         for planned in &plan.answers {
             let (request, key) = (Key::Request(planned.id.clone()), Key::Answer(planned.id.clone()));
-            let own = match planned.over {
+            let own = match planned.replaced_revision {
                 Some(former) => Guard::ModRevision(key.to_string(), former),
                 None => Guard::Absent(key.to_string()),
             };
@@ -136,9 +136,9 @@ impl Loop for AnswersLoop {
 }
 
 /// Converts a run to a check of the repository; `None` if the run failed or was not ready.
-fn look(run: &Option<LastRun>) -> Option<Look> {
+fn look(run: &Option<LastRun>) -> Option<RepoCheck> {
     let run = run.as_ref().filter(|run| run.error.is_none() && run.not_ready.is_none())?;
     let took = SignedDuration::try_from(run.took).ok()?;
     let over = run.started_at.checked_add(took).ok()?;
-    Some(Look { began: run.started_at, over, wrote: run.did_something })
+    Some(RepoCheck { began: run.started_at, over, wrote: run.did_something })
 }

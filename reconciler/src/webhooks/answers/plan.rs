@@ -11,7 +11,7 @@ use crate::webhooks::decide::REMOVED_MAX;
 
 /// A run of a source's loop that checked the repository.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Look {
+pub(super) struct RepoCheck {
     pub(super) began: Timestamp,
     pub(super) over: Timestamp,
     /// Set if the run's plan had steps.
@@ -20,16 +20,16 @@ pub(super) struct Look {
 
 /// Requests that wait for an answer, kept from one run to the next.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(super) struct Waiting {
+pub(super) struct WaitingRequests {
     /// By id of the request: revision of its last write, and time at which this process first saw it.
     requests: BTreeMap<String, (i64, Timestamp)>,
     /// By source: start of the last check that answers nothing and is not considered again.
     answered_nothing: BTreeMap<String, Timestamp>,
 }
 
-impl Waiting {
+impl WaitingRequests {
     /// True if this check may answer a request of `source`.
-    pub(super) fn may_be_answered(&self, look: Look, source: &str, snapshot: &Snapshot) -> bool {
+    pub(super) fn may_be_answered(&self, look: RepoCheck, source: &str, snapshot: &Snapshot) -> bool {
         let is_asked = || snapshot.waiting_requests().any(|(_, request)| request.value.source == source);
         self.answered_nothing.get(source) != Some(&look.began) && is_asked()
     }
@@ -57,7 +57,7 @@ impl Waiting {
         &'a self,
         snapshot: &'a Snapshot,
         source: &'a str,
-        look: Look,
+        look: RepoCheck,
     ) -> impl Iterator<Item = (&'a SyncRequest, i64)> {
         let seen_before = self.requests.iter().filter(move |(_, (_, seen))| *seen <= look.began);
         seen_before.filter_map(move |(id, (revision, _))| {
@@ -76,7 +76,7 @@ pub struct AnswersPlan {
     pub(super) answers: Vec<PlannedAnswer>,
     /// Answers whose requests are gone, with the revisions of their last writes; removed with the first answer.
     pub(super) orphans: Vec<(Key, i64)>,
-    pub(super) waiting: Waiting,
+    pub(super) waiting: WaitingRequests,
 }
 
 #[derive(Debug, PartialEq, Eq)]
@@ -84,7 +84,7 @@ pub(super) struct PlannedAnswer {
     pub(super) id: String,
     pub(super) answer: RequestAnswer,
     /// Revision of the answer to replace.
-    pub(super) over: Option<i64>,
+    pub(super) replaced_revision: Option<i64>,
 }
 
 impl schema::control::Plan for AnswersPlan {
@@ -94,7 +94,7 @@ impl schema::control::Plan for AnswersPlan {
 }
 
 /// Result of a check of the repository.
-enum Applied {
+enum CheckResult {
     /// Everything was applied; this commit is applied now.
     All(Option<String>),
     /// Nothing was applied; the status gives the reason.
@@ -103,10 +103,10 @@ enum Applied {
     Half,
 }
 
-fn applied(look: Look, status: Option<&SourceStatus>) -> Applied {
-    let Some(status) = status.filter(|status| status.error.is_none()) else { return Applied::Nothing };
+fn applied(look: RepoCheck, status: Option<&SourceStatus>) -> CheckResult {
+    let Some(status) = status.filter(|status| status.error.is_none()) else { return CheckResult::Nothing };
     let is_noted = status.applied_at.is_some_and(|at| at >= look.began);
-    if look.wrote && !is_noted { Applied::Half } else { Applied::All(status.applied_commit.clone()) }
+    if look.wrote && !is_noted { CheckResult::Half } else { CheckResult::All(status.applied_commit.clone()) }
 }
 
 /// Plans for the requests that wait at `now`; `looks` are the last checks of the sources for which
@@ -114,8 +114,8 @@ fn applied(look: Look, status: Option<&SourceStatus>) -> Applied {
 pub(super) fn plan(
     snapshot: &Snapshot,
     identity: &str,
-    mut waiting: Waiting,
-    looks: &BTreeMap<String, (Look, Option<SourceStatus>)>,
+    mut waiting: WaitingRequests,
+    looks: &BTreeMap<String, (RepoCheck, Option<SourceStatus>)>,
     now: Timestamp,
 ) -> AnswersPlan {
     let mut wake = waiting.notice(snapshot, identity, now);
@@ -126,7 +126,7 @@ pub(super) fn plan(
             continue;
         }
         match applied(*look, status.as_ref()) {
-            Applied::All(commit) => {
+            CheckResult::All(commit) => {
                 answers.extend(answered.map(|(request, revision)| PlannedAnswer {
                     id: request.id.clone(),
                     answer: RequestAnswer {
@@ -134,12 +134,12 @@ pub(super) fn plan(
                         at: look.over,
                         commit: commit.clone(),
                     },
-                    over: snapshot.answers.get(&request.id).map(|former| former.mod_revision),
+                    replaced_revision: snapshot.answers.get(&request.id).map(|former| former.mod_revision),
                 }));
                 continue;
             }
-            Applied::Nothing => {}
-            Applied::Half => drop(wake.insert(source.clone())),
+            CheckResult::Nothing => {}
+            CheckResult::Half => drop(wake.insert(source.clone())),
         }
         drop(answered);
         waiting.answered_nothing.insert(source.clone(), look.began);

@@ -9,7 +9,7 @@ use schema::records::{
 };
 use schema::snapshot::Snapshot;
 
-use super::plan::{AnswersPlan, Look, Waiting, plan};
+use super::plan::{AnswersPlan, RepoCheck, WaitingRequests, plan};
 use crate::view::testing;
 
 fn at(second: i64) -> Timestamp {
@@ -47,13 +47,18 @@ fn seen(by: &str) -> Snapshot {
 }
 
 /// Plans at 20 s as the reconciler `r1`, after a run from `began` to 30 s.
-fn planned(snapshot: &Snapshot, waiting: &Waiting, look: Look, status: Option<SourceStatus>) -> AnswersPlan {
+fn planned(
+    snapshot: &Snapshot,
+    waiting: &WaitingRequests,
+    look: RepoCheck,
+    status: Option<SourceStatus>,
+) -> AnswersPlan {
     let looks = BTreeMap::from([("apps".to_owned(), (look, status))]);
     plan(snapshot, "r1", waiting.clone(), &looks, at(20))
 }
 
-fn began(began: i64, wrote: bool) -> Look {
-    Look { began: at(began), over: at(30), wrote }
+fn began(began: i64, wrote: bool) -> RepoCheck {
+    RepoCheck { began: at(began), over: at(30), wrote }
 }
 
 #[test]
@@ -68,18 +73,18 @@ fn a_request_is_answered_by_a_look_that_began_after_this_process_saw_it_and_by_n
         (&others, 20, 1, 1),
     ];
     for (snapshot, start, answers, wake) in cases {
-        let plan = planned(snapshot, &Waiting::default(), began(start, false), Some(status(8)));
+        let plan = planned(snapshot, &WaitingRequests::default(), began(start, false), Some(status(8)));
         assert_eq!((plan.answers.len(), plan.wake.len()), (answers, wake), "{start}: {plan:?}");
     }
-    let plan = planned(&own, &Waiting::default(), began(10, false), Some(status(8)));
+    let plan = planned(&own, &WaitingRequests::default(), began(10, false), Some(status(8)));
     let answer = RequestAnswer { request_revision: 5, at: at(30), commit: Some("c2".into()) };
-    assert_eq!((&plan.answers[0].answer, plan.answers[0].over), (&answer, None));
+    assert_eq!((&plan.answers[0].answer, plan.answers[0].replaced_revision), (&answer, None));
 }
 
 #[test]
 fn another_reconcilers_request_wakes_the_loop_once_and_again_only_when_it_is_repeated() {
     let mut snapshot = seen("r2");
-    let first = plan(&snapshot, "r1", Waiting::default(), &BTreeMap::new(), at(20));
+    let first = plan(&snapshot, "r1", WaitingRequests::default(), &BTreeMap::new(), at(20));
     let again = plan(&snapshot, "r1", first.waiting.clone(), &BTreeMap::new(), at(21));
     assert_eq!((first.wake.len(), again.wake.len()), (1, 0));
     // It was first observed at 20 s, not at 21: a run in between answers it.
@@ -93,14 +98,14 @@ fn another_reconcilers_request_wakes_the_loop_once_and_again_only_when_it_is_rep
 #[test]
 fn a_look_that_wrote_half_is_looked_after_once_and_one_that_failed_answers_nothing() {
     let snapshot = seen("r1");
-    let half = planned(&snapshot, &Waiting::default(), began(15, true), Some(status(14)));
+    let half = planned(&snapshot, &WaitingRequests::default(), began(15, true), Some(status(14)));
     assert_eq!((half.answers.len(), half.wake.len()), (0, 1));
     assert!(
         !half.waiting.may_be_answered(began(15, true), "apps", &snapshot),
         "the same look is not asked again"
     );
     assert!(half.waiting.may_be_answered(began(16, true), "apps", &snapshot));
-    let noted = planned(&snapshot, &Waiting::default(), began(15, true), Some(status(15)));
+    let noted = planned(&snapshot, &WaitingRequests::default(), began(15, true), Some(status(15)));
     assert_eq!((noted.answers.len(), noted.wake.len()), (1, 0));
     let error = SourceError {
         kind: SourceErrorKind::ReferenceNotFound,
@@ -109,7 +114,7 @@ fn a_look_that_wrote_half_is_looked_after_once_and_one_that_failed_answers_nothi
     };
     let failed = SourceStatus { error: Some(error), ..status(16) };
     for status in [Some(failed), None] {
-        let plan = planned(&snapshot, &Waiting::default(), began(15, false), status);
+        let plan = planned(&snapshot, &WaitingRequests::default(), began(15, false), status);
         assert_eq!((plan.answers.len(), plan.wake.len()), (0, 0));
     }
 }
@@ -120,7 +125,11 @@ fn an_answer_to_a_request_that_is_gone_is_removed_with_the_next_answer() {
     let answer = RequestAnswer { request_revision: 2, at: at(3), commit: None };
     snapshot.put(&Key::Answer("d0".into()), &answer, 4);
     snapshot.put(&Key::Answer("d1".into()), &answer, 3);
-    let plan = planned(&snapshot, &Waiting::default(), began(15, false), Some(status(8)));
+    let plan = planned(&snapshot, &WaitingRequests::default(), began(15, false), Some(status(8)));
     assert_eq!(plan.orphans, [(Key::Answer("d0".into()), 4)]);
-    assert_eq!(plan.answers[0].over, Some(3), "the answer to the request before it was repeated is replaced");
+    assert_eq!(
+        plan.answers[0].replaced_revision,
+        Some(3),
+        "the answer to the request before it was repeated is replaced"
+    );
 }

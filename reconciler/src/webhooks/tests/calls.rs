@@ -18,7 +18,7 @@ use tokio::io::AsyncWriteExt as _;
 use tokio::net::{TcpListener, TcpStream};
 
 use crate::webhooks::calls::{CallState, router};
-use crate::workflows::Waiting;
+use crate::workflows::RequestQueue;
 
 const TOKEN: &str = "a-token-of-this-test";
 
@@ -55,7 +55,7 @@ impl Desk {
         }
         let store = MemoryStore::new();
         let shared: SharedStore = Arc::new(store.clone());
-        let desk = CallState::new(&shared, &SnapshotReader::fixed(snapshot), "r0", &Waiting::default());
+        let desk = CallState::new(&shared, &SnapshotReader::fixed(snapshot), "r0", &RequestQueue::default());
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
         tokio::spawn(async move { axum::serve(listener, router(desk)).await });

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use schema::codec::decode;
-use schema::control::{Nudge, Nudged};
+use schema::control::{Nudge, NudgeReceiver};
 use schema::keys::{Key, ROOT, prefix};
 use schema::records::{CLI_REQUESTS_MAX, Provider, RequestOutcome, SyncRequest, WEBHOOK_REQUESTS_MAX};
 use schema::store::memory::MemoryStore;
@@ -19,7 +19,7 @@ struct House {
     store: MemoryStore,
     snapshot: SnapshotReader,
     intake: Intake,
-    nudged: Nudged,
+    nudged: NudgeReceiver,
 }
 
 impl House {
@@ -36,7 +36,7 @@ impl House {
     }
 
     async fn take(&mut self, incoming: IncomingRequest) -> (String, Outcome) {
-        let taken = self.intake.take(self.intake.target(None).unwrap(), incoming).await;
+        let taken = self.intake.accept(self.intake.target(None).unwrap(), incoming).await;
         let newest = self.store.revision();
         while self.snapshot.current().revision < newest {
             self.snapshot.changed().await;
@@ -125,7 +125,7 @@ async fn every_one_for_the_branch_nudges_and_no_other_does() {
 async fn without_etcd_the_nudge_stands_alone_and_the_sender_hears_of_it() {
     let mut house = House::new();
     house.store.refuse_everything(true);
-    let taken = house.intake.take(house.intake.target(None).unwrap(), push(Some("d1"), "b1")).await;
+    let taken = house.intake.accept(house.intake.target(None).unwrap(), push(Some("d1"), "b1")).await;
     assert_eq!(taken.outcome, Outcome::Accepted);
     assert!(taken.note.unwrap().starts_with("cannot write the sync request"));
     assert!(house.was_nudged().await);
@@ -138,7 +138,7 @@ async fn an_etcd_that_was_made_anew_has_no_lease_and_gets_one() {
     let mut house = House::new();
     house.take(push(Some("d1"), "b1")).await;
     house.store.lose_everything();
-    let taken = house.intake.take(house.intake.target(None).unwrap(), push(Some("d2"), "b2")).await;
+    let taken = house.intake.accept(house.intake.target(None).unwrap(), push(Some("d2"), "b2")).await;
     assert_eq!((taken.outcome, taken.note), (Outcome::Accepted, None));
     assert_eq!(house.requests().await.len(), 1);
 }

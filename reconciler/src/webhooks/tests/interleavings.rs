@@ -112,7 +112,8 @@ impl Reconciler {
             reflector::reflect(Arc::clone(&shared), vec![ROOT.to_owned()], token.clone());
         tokio::spawn(reflecting);
         let ttl = Duration::from_secs(15);
-        let (fence, election) = election::stand(Arc::clone(&shared), name.to_owned(), ttl, token.clone());
+        let (fence, election) =
+            election::stand_for_election(Arc::clone(&shared), name.to_owned(), ttl, token.clone());
         tokio::spawn(election);
         let (nudge, nudged) = Nudge::new();
         let target = SourceTarget::of_branch("main", "main", nudge.clone());
@@ -145,7 +146,7 @@ impl Reconciler {
             body: format!("{id:064}"),
             peer: "192.0.2.1".into(),
         };
-        self.intake.take(self.intake.target(None).unwrap(), incoming).await;
+        self.intake.accept(self.intake.target(None).unwrap(), incoming).await;
     }
 }
 

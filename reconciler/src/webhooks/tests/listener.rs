@@ -6,7 +6,7 @@ use std::sync::Arc;
 use axum::body::Body;
 use axum::extract::Request;
 use axum::http::header::RETRY_AFTER;
-use schema::control::{Nudge, Nudged};
+use schema::control::{Nudge, NudgeReceiver};
 use schema::keys::prefix;
 use schema::snapshot::Snapshot;
 use schema::store::memory::MemoryStore;
@@ -28,7 +28,7 @@ struct Gate {
     store: MemoryStore,
     counts: Arc<Counts>,
     secret: tempfile::NamedTempFile,
-    _nudged: Vec<Nudged>,
+    _nudged: Vec<NudgeReceiver>,
 }
 
 fn hooks(sources: &[&str]) -> (Hooks, Gate) {
@@ -206,7 +206,7 @@ fn request(signature: &str) -> Request {
 async fn when_all_places_are_taken_the_next_learns_when_to_come_again() {
     let (hooks, gate) = hooks(&["main"]);
     let address = IpAddr::from([192, 0, 2, 1]);
-    let taken = hooks.full();
+    let taken = hooks.take_all_permits();
     let answer = hooks.receive(address, None, request(signed()[0].1)).await;
     assert_eq!((answer.status().as_u16(), answer.headers().contains_key(RETRY_AFTER)), (503, true));
     drop(taken);

@@ -9,12 +9,12 @@ use serde_json::{Value as Json, json};
 use super::Event;
 use super::context::Context;
 use super::context::{MAP_CONCURRENCY_MAX, STEPS_MAX, STRANDS_MAX, size};
-use super::data::{fill, lookup, place, select, sized};
+use super::data::{fill, lookup, place_result, select, within_limits};
 use super::failure::{Failure, errors};
 use super::history::HistoryDetail;
-use super::strand::{Bounds, Branch, Item, Phase, Strand};
-use super::task::count;
-use super::transition::{Position, Progress, Transition, inner_machine};
+use super::strand::{Branch, Item, MapLimits, Phase, Strand};
+use super::task::whole_number;
+use super::transition::{Position, StrandProgress, Transition, inner_machine};
 
 impl Transition<'_> {
     /// Begins all branches of a Parallel.
@@ -31,7 +31,7 @@ impl Transition<'_> {
                 None => input.into_owned(),
             }
         };
-        let input = sized("input of the branches", input)?;
+        let input = within_limits("input of the branches", input)?;
         self.record(strand, "ParallelStateStarted", HistoryDetail::default());
         let mut branches = Vec::with_capacity(parallel.branches.len());
         for machine in &parallel.branches {
@@ -44,7 +44,7 @@ impl Transition<'_> {
                 break;
             }
         }
-        Ok(Phase::Inside { branches, bounds: Bounds::default() })
+        Ok(Phase::Inside { branches, bounds: MapLimits::default() })
     }
 
     /// Begins as many items of a Map as may run at the same time.
@@ -76,7 +76,7 @@ impl Transition<'_> {
         map: &MapState,
         strand: &Strand,
         branches: &mut [Branch],
-        bounds: Bounds,
+        bounds: MapLimits,
     ) -> Result<(), Failure> {
         let running = branches.iter().filter(|branch| matches!(branch, Branch::Running { .. })).count();
         let waiting = branches.iter().enumerate().filter(|(_, branch)| **branch == Branch::Waiting);
@@ -126,7 +126,7 @@ impl Transition<'_> {
                 None => value.clone(),
                 Some(template) => {
                     let of_item = Context { item: Some((*index, &value)), ..self.context(strand) };
-                    sized("input of an item", fill(template, &seen, &of_item)?)?
+                    within_limits("input of an item", fill(template, &seen, &of_item)?)?
                 }
             };
             Ok((*index, value, input))
@@ -135,9 +135,14 @@ impl Transition<'_> {
     }
 
     /// Applies the event to the branches; the state ends once all of them have.
-    pub(super) fn inside(&mut self, position: Position<'_>, strand: &mut Strand, event: &Event) -> Progress {
+    pub(super) fn advance_branches(
+        &mut self,
+        position: Position<'_>,
+        strand: &mut Strand,
+        event: &Event,
+    ) -> StrandProgress {
         let state = position.state;
-        let Phase::Inside { branches, bounds } = &mut strand.phase else { return Progress::Unconcerned };
+        let Phase::Inside { branches, bounds } = &mut strand.phase else { return StrandProgress::Unaffected };
         let (mut branches, bounds) = (mem::take(branches), *bounds);
         // A Map without items ends at the first `Continue`.
         let mut has_moved = *event == Event::Continue && branches.is_empty();
@@ -149,9 +154,9 @@ impl Transition<'_> {
                 continue;
             };
             let ended = match self.advance(inner_machine, inner, event) {
-                Progress::Unconcerned => continue,
-                Progress::Moved => None,
-                Progress::Ended(ended) => Some((inner.last_event, ended)),
+                StrandProgress::Unaffected => continue,
+                StrandProgress::Moved => None,
+                StrandProgress::Ended(ended) => Some((inner.last_event, ended)),
             };
             has_moved = true;
             if let Some((last_event, ended)) = ended {
@@ -167,14 +172,14 @@ impl Transition<'_> {
             failed = self.fill_up(map, strand, &mut branches, bounds).err();
         }
         if let Some(failure) = failed {
-            return self.fail_around(position, strand, &mut branches, failure);
+            return self.fail_with_branches(position, strand, &mut branches, failure);
         }
         let is_over = |branch: &Branch| matches!(branch, Branch::Done { .. } | Branch::Failed { .. });
         if has_moved && self.fatal.is_none() && branches.iter().all(is_over) {
             return self.join(position, strand, branches);
         }
         strand.phase = Phase::Inside { branches, bounds };
-        if has_moved { Progress::Moved } else { Progress::Unconcerned }
+        if has_moved { StrandProgress::Moved } else { StrandProgress::Unaffected }
     }
 
     /// Records the end of a branch. Returns the failure of the state if this makes it fail.
@@ -183,7 +188,7 @@ impl Transition<'_> {
         strand: &mut Strand,
         branches: &mut [Branch],
         (index, ended): (usize, Result<Json, Failure>),
-        bounds: Bounds,
+        bounds: MapLimits,
     ) -> Option<Failure> {
         let is_map = bounds.is_map;
         let (ended, failed) = match ended {
@@ -214,13 +219,13 @@ impl Transition<'_> {
     }
 
     /// Ends all running branches, and fails the state.
-    fn fail_around(
+    fn fail_with_branches(
         &mut self,
         position: Position<'_>,
         strand: &mut Strand,
         branches: &mut [Branch],
         failure: Failure,
-    ) -> Progress {
+    ) -> StrandProgress {
         let state = position.state;
         branches.iter().for_each(|branch| self.load.remove(branch));
         self.abort(matches!(state, State::Map(_)).then_some(&strand.state), branches);
@@ -236,7 +241,7 @@ impl Transition<'_> {
             let kind = match mem::replace(&mut inner.phase, Phase::Over) {
                 Phase::Calling { .. } | Phase::Queued => Some("TaskStateAborted"),
                 Phase::Waiting { .. } => Some("WaitStateAborted"),
-                Phase::Inside { branches: mut inside, bounds: Bounds { is_map, .. } } => {
+                Phase::Inside { branches: mut inside, bounds: MapLimits { is_map, .. } } => {
                     self.abort(is_map.then_some(&inner.state), &mut inside);
                     Some(if is_map { "MapStateAborted" } else { "ParallelStateAborted" })
                 }
@@ -253,7 +258,7 @@ impl Transition<'_> {
     }
 
     /// Joins the branches after all have ended: the list of their outputs is the result.
-    fn join(&mut self, position: Position<'_>, strand: &mut Strand, branches: Vec<Branch>) -> Progress {
+    fn join(&mut self, position: Position<'_>, strand: &mut Strand, branches: Vec<Branch>) -> StrandProgress {
         let state = position.state;
         self.record(strand, format!("{}StateSucceeded", state.kind()), HistoryDetail::default());
         branches.iter().for_each(|branch| self.load.remove(branch));
@@ -278,12 +283,12 @@ impl Transition<'_> {
             Some(template) => fill(template, &outputs, &context)?,
             None => outputs,
         };
-        let placed = place(result.as_ref(), &strand.input, outputs)?;
+        let placed = place_result(result.as_ref(), &strand.input, outputs)?;
         Ok(select("outputPath", output.as_ref(), &placed, &context)?.into_owned())
     }
 }
 
-impl Bounds {
+impl MapLimits {
     /// Returns the failure of the Map or Parallel that has this failed branch; `None` if the failure is tolerated.
     fn exceeded(self, branches: &[Branch], failure: Failure) -> Option<Failure> {
         if self.failures == 0 && self.failure_percentage == 0 {
@@ -310,13 +315,13 @@ fn items<'a>(map: &MapState, seen: &'a Json, context: &'a Context<'_>) -> Result
     }
 }
 
-fn bounds(map: &MapState, seen: &Json, context: &Context<'_>) -> Result<Bounds, Failure> {
+fn bounds(map: &MapState, seen: &Json, context: &Context<'_>) -> Result<MapLimits, Failure> {
     let number = |field: &str, plain: u32, path: &Option<String>| match path {
         None => Ok(plain),
-        Some(path) => count(field, path, seen, context),
+        Some(path) => whole_number(field, path, seen, context),
     };
     let concurrency = number("maxConcurrencyPath", map.max_concurrency, &map.max_concurrency_path)?;
-    Ok(Bounds {
+    Ok(MapLimits {
         is_map: true,
         concurrency: if concurrency == 0 {
             MAP_CONCURRENCY_MAX

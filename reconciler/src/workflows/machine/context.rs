@@ -19,13 +19,13 @@ pub(super) struct Context<'a> {
     pub(super) retries: u32,
     /// Index and value of the item, inside a Map.
     pub(super) item: Option<(usize, &'a Json)>,
-    pub(super) made: OnceCell<Json>,
+    pub(super) object_cell: OnceCell<Json>,
 }
 
 impl Context<'_> {
     /// Returns the context object, with the names of the language.
     pub(super) fn object(&self) -> &Json {
-        self.made.get_or_init(|| {
+        self.object_cell.get_or_init(|| {
             let RunContext { namespace, workflow, id, input, started_at } = self.run;
             let mut object = json!({
                 "Execution": {
@@ -57,7 +57,7 @@ pub(super) fn resolve<'a>(
     };
     let mut found = vec![root];
     for segment in &path.segments {
-        found = found.into_iter().flat_map(|value| below(value, segment)).collect();
+        found = found.into_iter().flat_map(|value| children(value, segment)).collect();
     }
     let is_many =
         path.segments.iter().any(|segment| matches!(segment, Segment::Slice(..) | Segment::Wildcard));
@@ -67,7 +67,7 @@ pub(super) fn resolve<'a>(
     found.first().copied().map(Cow::Borrowed)
 }
 
-fn below<'a>(value: &'a Json, segment: &Segment) -> Vec<&'a Json> {
+fn children<'a>(value: &'a Json, segment: &Segment) -> Vec<&'a Json> {
     match (segment, value) {
         (Segment::Name(name), Json::Object(fields)) => fields.get(name).into_iter().collect(),
         (Segment::Index(index), Json::Array(items)) => {

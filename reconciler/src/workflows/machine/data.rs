@@ -7,7 +7,7 @@ use serde_json::{Map, Value as Json};
 
 use super::context::{Context, resolve};
 use super::context::{DEPTH_MAX, PAYLOAD_MAX_BYTES, size};
-use super::failure::{Failure, Refused, errors};
+use super::failure::{Failure, IntrinsicError, errors};
 use super::intrinsic;
 
 /// Resolves the path in a field; an error if it leads nowhere.
@@ -104,8 +104,10 @@ pub(super) fn expression(
         })?,
         Ok(Expression::Call(call)) => {
             let made = intrinsic::evaluate(&call, data, context, *left).map_err(|refused| match refused {
-                Refused::Because(why) => Failure::new(errors::INTRINSIC, format!("{name}: {text}: {why}")),
-                Refused::TooLarge => too_large(name),
+                IntrinsicError::Because(why) => {
+                    Failure::new(errors::INTRINSIC, format!("{name}: {text}: {why}"))
+                }
+                IntrinsicError::TooLarge => too_large(name),
             });
             Cow::Owned(made?)
         }
@@ -118,7 +120,7 @@ pub(super) fn expression(
 
 /// Applies `resultPath`: if absent, the result replaces the input; if null, the input stays; otherwise the result
 /// is placed in the input.
-pub(super) fn place(path: Option<&NullablePath>, input: &Json, result: Json) -> Result<Json, Failure> {
+pub(super) fn place_result(path: Option<&NullablePath>, input: &Json, result: Json) -> Result<Json, Failure> {
     let text = match path.map(|path| path.0.as_deref()) {
         None => return Ok(result),
         Some(None) => return Ok(input.clone()),
@@ -151,7 +153,7 @@ pub(super) fn place(path: Option<&NullablePath>, input: &Json, result: Json) -> 
 }
 
 /// Returns the value, or an error if it is larger or nested deeper than a state's data may be.
-pub(super) fn sized(what: &str, value: Json) -> Result<Json, Failure> {
+pub(super) fn within_limits(what: &str, value: Json) -> Result<Json, Failure> {
     if is_deeper_than(&value, DEPTH_MAX) {
         let cause = format!("the {what} is nested more than {DEPTH_MAX} levels deep");
         return Err(Failure::new(errors::DATA_LIMIT, cause));

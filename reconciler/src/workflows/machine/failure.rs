@@ -90,14 +90,14 @@ impl Failure {
 }
 
 /// Reason why an intrinsic function gives no result.
-pub(super) enum Refused {
+pub(super) enum IntrinsicError {
     /// Part of a sentence.
     Because(String),
     /// The result, or the results of the arguments, are too large.
     TooLarge,
 }
 
-impl From<String> for Refused {
+impl From<String> for IntrinsicError {
     fn from(why: String) -> Self {
         Self::Because(why)
     }

@@ -7,11 +7,11 @@ use serde_json::Value as Json;
 
 use super::context::Random;
 use super::context::{EVENTS_MAX, RUN_MAX, RUN_MAX_BYTES, size};
-use super::data::sized;
+use super::data::within_limits;
 use super::failure::{Failure, errors};
 use super::history::{HistoryDetail, HistoryEvent};
 use super::strand::{Load, Phase, Strand};
-use super::transition::{Counters, Progress, Transition};
+use super::transition::{Counters, StrandProgress, Transition};
 use super::{Event, Outcome, Pending, RunContext, Timer};
 
 /// Timer id of the run's own limit.
@@ -50,11 +50,11 @@ impl Run {
             root.last_event =
                 transition.note(0, "ExecutionStarted", None, HistoryDetail::input(&transition.run.input));
             let machine = spec.machine();
-            match sized("input", input) {
+            match within_limits("input", input) {
                 Ok(input) => transition.enter(machine, root, machine.start_at, input),
                 Err(failure) => transition.fatal = Some(failure),
             }
-            Progress::Moved
+            StrandProgress::Moved
         });
         (run, history.unwrap_or_default())
     }
@@ -78,7 +78,7 @@ impl Run {
             }
             event => self.transition(|transition, root| {
                 let progress = transition.advance(spec.machine(), root, event);
-                if matches!(progress, Progress::Moved) && transition.fatal.is_none() {
+                if matches!(progress, StrandProgress::Moved) && transition.fatal.is_none() {
                     transition.call_queued(spec.machine(), root);
                 }
                 progress
@@ -152,7 +152,7 @@ impl Run {
 
     fn transition(
         &mut self,
-        act: impl FnOnce(&mut Transition<'_>, &mut Strand) -> Progress,
+        act: impl FnOnce(&mut Transition<'_>, &mut Strand) -> StrandProgress,
     ) -> Option<Vec<HistoryEvent>> {
         let (progress, mut history, fatal) = {
             let random = Random::new(&self.context.id, self.counters.draws);
@@ -171,10 +171,10 @@ impl Run {
             (progress, history, fatal)
         };
         let ended = match (fatal, progress) {
-            (Some(failure), _) | (None, Progress::Ended(Err(failure))) => self.fail(failure),
-            (None, Progress::Ended(Ok(output))) => self.succeed(output),
-            (None, Progress::Moved) => Vec::new(),
-            (None, Progress::Unconcerned) => return None,
+            (Some(failure), _) | (None, StrandProgress::Ended(Err(failure))) => self.fail(failure),
+            (None, StrandProgress::Ended(Ok(output))) => self.succeed(output),
+            (None, StrandProgress::Moved) => Vec::new(),
+            (None, StrandProgress::Unaffected) => return None,
         };
         history.extend(ended);
         Some(history)

@@ -7,10 +7,10 @@ use schema::kinds::workflow::{ChoiceState, FailState, PassState, State, WaitStat
 use serde_json::Value as Json;
 
 use super::context::PAYLOAD_MAX_BYTES;
-use super::data::{expression, fill, lookup, place, select};
+use super::data::{expression, fill, lookup, place_result, select};
 use super::failure::Failure;
 use super::strand::{Phase, Strand};
-use super::task::count;
+use super::task::whole_number;
 use super::transition::Transition;
 use super::{Timer, choice};
 
@@ -23,7 +23,7 @@ impl Transition<'_> {
             None => input,
         };
         let result = pass.result.clone().unwrap_or_else(|| input.into_owned());
-        let placed = place(pass.result_path.as_ref(), &strand.input, result)?;
+        let placed = place_result(pass.result_path.as_ref(), &strand.input, result)?;
         Ok(select("outputPath", pass.output_path.as_ref(), &placed, &context)?.into_owned())
     }
 
@@ -58,7 +58,7 @@ impl Transition<'_> {
     }
 
     /// Returns the output of a state without a result: its input, through both paths.
-    pub(super) fn passed_on(&self, state: &State, strand: &Strand) -> Result<Json, Failure> {
+    pub(super) fn output_of_input(&self, state: &State, strand: &Strand) -> Result<Json, Failure> {
         let (input, output) = match state {
             State::Wait(wait) => (&wait.input_path, &wait.output_path),
             State::Succeed(succeed) => (&succeed.input_path, &succeed.output_path),
@@ -74,7 +74,7 @@ impl Transition<'_> {
             let context = self.context(strand);
             let input = select("inputPath", wait.input_path.as_ref(), &strand.input, &context)?;
             let seconds = match &wait.seconds_path {
-                Some(path) => Some(count("secondsPath", path, &input, &context)?),
+                Some(path) => Some(whole_number("secondsPath", path, &input, &context)?),
                 None => wait.seconds,
             };
             let until = |text: &str| {

@@ -61,7 +61,7 @@ pub(super) enum Phase {
     /// Waits for the time of a retry.
     Retrying { timer: Timer },
     /// Waits for its branches or items.
-    Inside { branches: Vec<Branch>, bounds: Bounds },
+    Inside { branches: Vec<Branch>, bounds: MapLimits },
     /// The run is over.
     Over,
 }
@@ -69,7 +69,7 @@ pub(super) enum Phase {
 /// Limits of a Map, as they were when it was entered. Those of a Parallel are 0.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub(super) struct Bounds {
+pub(super) struct MapLimits {
     pub(super) is_map: bool,
     /// Maximum number of items at the same time.
     pub(super) concurrency: u32,

@@ -6,17 +6,17 @@ use serde_json::Value as Json;
 
 use super::context::Context;
 use super::context::{CALLS_MAX, DEPTH_MAX};
-use super::data::{fill, is_deeper_than, lookup, place, select, sized};
+use super::data::{fill, is_deeper_than, lookup, place_result, select, within_limits};
 use super::failure::{Failure, errors};
 use super::history::HistoryDetail;
 use super::strand::{Branch, Load, Phase, Strand};
-use super::transition::{Position, Progress, Transition, inner_machine};
+use super::transition::{Position, StrandProgress, Transition, inner_machine};
 use super::{Call, Event, Timer};
 
 impl Call {
     /// Returns the failure of a call that is not made because no function takes its payload. Used by real and
     /// simulated runs.
-    pub fn refused(&self) -> Option<Event> {
+    pub fn rejection(&self) -> Option<Event> {
         let found = match &self.payload {
             Json::Object(_) => return None,
             Json::Null => "null",
@@ -49,7 +49,7 @@ impl Call {
 }
 
 /// Values that a call takes from the state's data.
-struct Prepared {
+struct CallParameters {
     payload: Json,
     timeout: Option<u32>,
     heartbeat: Option<u32>,
@@ -62,7 +62,7 @@ impl Transition<'_> {
             self.load.queued += 1;
             return Ok(Phase::Queued);
         }
-        let Prepared { payload, timeout, heartbeat } = prepare(task, strand, &self.context(strand))?;
+        let CallParameters { payload, timeout, heartbeat } = prepare(task, strand, &self.context(strand))?;
         let call = Call {
             id: self.id(),
             state: strand.state.clone(),
@@ -122,21 +122,21 @@ impl Transition<'_> {
     }
 
     /// Applies an event to a strand that waits for a function.
-    pub(super) fn answered(
+    pub(super) fn apply_answer(
         &mut self,
         position: Position<'_>,
         strand: &mut Strand,
         event: &Event,
-    ) -> Progress {
+    ) -> StrandProgress {
         let state = position.state;
         let (Phase::Calling { call, timeout, heartbeat }, State::Task(task)) = (&mut strand.phase, state)
         else {
-            return Progress::Unconcerned;
+            return StrandProgress::Unaffected;
         };
         match event {
             Event::Returned { call: id, output } if *id == call.id => {
                 let of_call = HistoryDetail { call: Some(*id), ..HistoryDetail::output(output) };
-                let sized = sized("answer of the function", output.clone());
+                let sized = within_limits("answer of the function", output.clone());
                 if sized.is_ok() {
                     self.record(strand, "TaskSucceeded", of_call);
                 }
@@ -152,15 +152,15 @@ impl Transition<'_> {
             }
             Event::Beat { call: id } if *id == call.id => {
                 let (Some(timer), Some(seconds)) = (heartbeat, call.heartbeat_seconds) else {
-                    return Progress::Unconcerned;
+                    return StrandProgress::Unaffected;
                 };
                 let due = self.at.checked_add(SignedDuration::from_secs(i64::from(seconds)));
                 match due {
                     Ok(due) if due > timer.due => {
                         timer.due = due;
-                        Progress::Moved
+                        StrandProgress::Moved
                     }
-                    _ => Progress::Unconcerned,
+                    _ => StrandProgress::Unaffected,
                 }
             }
             Event::Due { timer: id } => {
@@ -174,14 +174,14 @@ impl Transition<'_> {
                     let seconds = call.heartbeat_seconds.unwrap_or_default();
                     (errors::HEARTBEAT_TIMEOUT, format!("no sign of life for {seconds} s"))
                 } else {
-                    return Progress::Unconcerned;
+                    return StrandProgress::Unaffected;
                 };
                 let of_call = HistoryDetail { call: Some(call.id), ..HistoryDetail::error(error, &cause) };
                 self.record(strand, "TaskTimedOut", of_call);
                 let failure = Failure { of_task: true, ..Failure::new(error, cause) };
                 self.fail(position, strand, failure)
             }
-            _ => Progress::Unconcerned,
+            _ => StrandProgress::Unaffected,
         }
     }
 
@@ -191,15 +191,15 @@ impl Transition<'_> {
             Some(template) => fill(template, output, &context)?,
             None => output.clone(),
         };
-        let placed = place(task.result_path.as_ref(), &strand.input, result)?;
+        let placed = place_result(task.result_path.as_ref(), &strand.input, result)?;
         Ok(select("outputPath", task.output_path.as_ref(), &placed, &context)?.into_owned())
     }
 }
 
-fn prepare(task: &TaskState, strand: &Strand, context: &Context<'_>) -> Result<Prepared, Failure> {
+fn prepare(task: &TaskState, strand: &Strand, context: &Context<'_>) -> Result<CallParameters, Failure> {
     let input = select("inputPath", task.input_path.as_ref(), &strand.input, context)?;
     let limit = |name: &str, plain: Option<u32>, path: &Option<String>| match path {
-        Some(path) => count(name, path, &input, context).map(Some),
+        Some(path) => whole_number(name, path, &input, context).map(Some),
         None => Ok(plain),
     };
     let timeout = limit("timeoutSecondsPath", task.timeout_seconds, &task.timeout_seconds_path)?;
@@ -208,11 +208,16 @@ fn prepare(task: &TaskState, strand: &Strand, context: &Context<'_>) -> Result<P
         Some(template) => fill(template, &input, context)?,
         None => input.into_owned(),
     };
-    Ok(Prepared { payload: sized("payload", payload)?, timeout, heartbeat })
+    Ok(CallParameters { payload: within_limits("payload", payload)?, timeout, heartbeat })
 }
 
 /// Returns the whole number at a path.
-pub(super) fn count(field: &str, path: &str, data: &Json, context: &Context<'_>) -> Result<u32, Failure> {
+pub(super) fn whole_number(
+    field: &str,
+    path: &str,
+    data: &Json,
+    context: &Context<'_>,
+) -> Result<u32, Failure> {
     let value = lookup(field, path, data, context)?;
     let number = value.as_u64().and_then(|number| u32::try_from(number).ok());
     number.filter(|number| *number <= COUNT_MAX).ok_or_else(|| {

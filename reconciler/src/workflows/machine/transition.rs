@@ -11,7 +11,7 @@ use serde_json::{Value as Json, json};
 use super::context::Context;
 use super::context::Random;
 use super::context::{RUN_MAX_BYTES, STEPS_MAX, size};
-use super::data::{place, sized};
+use super::data::{place_result, within_limits};
 use super::failure::{Failure, delay, errors};
 use super::history::{HistoryDetail, HistoryEvent};
 use super::strand::{Load, Phase, Strand};
@@ -40,9 +40,9 @@ pub(super) struct Counters {
 }
 
 /// Effect of an event on a strand.
-pub(super) enum Progress {
+pub(super) enum StrandProgress {
     /// No effect: the event does not concern this strand, is late or a duplicate.
-    Unconcerned,
+    Unaffected,
     /// The strand went on.
     Moved,
     /// The strand's machine has ended.
@@ -116,7 +116,7 @@ impl Transition<'_> {
             entered: strand.entered,
             retries: strand.retry_count(),
             item: strand.item.as_ref().map(|item| (item.index, &item.value)),
-            made: OnceCell::new(),
+            object_cell: OnceCell::new(),
         }
     }
 
@@ -179,10 +179,10 @@ impl Transition<'_> {
         machine: MachineRef<'_>,
         strand: &mut Strand,
         event: &Event,
-    ) -> Progress {
+    ) -> StrandProgress {
         let Some(state) = machine.states.get(&strand.state) else {
             self.fatal.get_or_insert(Failure::runtime(format!("there is no state {}", strand.state)));
-            return Progress::Moved;
+            return StrandProgress::Moved;
         };
         let position = Position { machine, state };
         match (&mut strand.phase, event) {
@@ -194,23 +194,23 @@ impl Transition<'_> {
             (Phase::Waiting { timer }, Event::Due { timer: id })
                 if timer.id == *id && timer.due <= self.at =>
             {
-                let output = self.passed_on(state, strand);
+                let output = self.output_of_input(state, strand);
                 self.leave_or_fail(position, strand, output)
             }
             (Phase::Retrying { timer }, Event::Due { timer: id })
                 if timer.id == *id && timer.due <= self.at =>
             {
                 self.start(state, strand);
-                Progress::Moved
+                StrandProgress::Moved
             }
-            (Phase::Calling { .. }, _) => self.answered(position, strand, event),
-            (Phase::Inside { .. }, _) => self.inside(position, strand, event),
-            _ => Progress::Unconcerned,
+            (Phase::Calling { .. }, _) => self.apply_answer(position, strand, event),
+            (Phase::Inside { .. }, _) => self.advance_branches(position, strand, event),
+            _ => StrandProgress::Unaffected,
         }
     }
 
     /// Executes a state that needs nothing from outside.
-    fn work(&mut self, position: Position<'_>, strand: &mut Strand) -> Progress {
+    fn work(&mut self, position: Position<'_>, strand: &mut Strand) -> StrandProgress {
         let state = position.state;
         match state {
             State::Pass(pass) => {
@@ -222,7 +222,7 @@ impl Transition<'_> {
                 Err(failure) => self.fail(position, strand, failure),
             },
             State::Succeed(_) => {
-                let output = self.passed_on(state, strand);
+                let output = self.output_of_input(state, strand);
                 self.leave_or_fail(position, strand, output)
             }
             State::Fail(fail) => {
@@ -230,7 +230,9 @@ impl Transition<'_> {
                 self.fail(position, strand, failure)
             }
             // These states have begun on entry.
-            State::Task(_) | State::Wait(_) | State::Parallel(_) | State::Map(_) => Progress::Unconcerned,
+            State::Task(_) | State::Wait(_) | State::Parallel(_) | State::Map(_) => {
+                StrandProgress::Unaffected
+            }
         }
     }
 
@@ -240,11 +242,11 @@ impl Transition<'_> {
         position: Position<'_>,
         strand: &mut Strand,
         output: Result<Json, Failure>,
-    ) -> Progress {
+    ) -> StrandProgress {
         let state = position.state;
-        match output.and_then(|output| sized("output", output)) {
+        match output.and_then(|output| within_limits("output", output)) {
             Ok(output) => {
-                let next = state.onward().and_then(|(next, _)| next);
+                let next = state.transition().and_then(|(next, _)| next);
                 self.leave(position, strand, output, next)
             }
             Err(failure) => self.fail(position, strand, failure),
@@ -257,24 +259,29 @@ impl Transition<'_> {
         strand: &mut Strand,
         output: Json,
         next: Option<&str>,
-    ) -> Progress {
+    ) -> StrandProgress {
         let Position { machine, state } = position;
         self.record(strand, format!("{}StateExited", state.kind()), HistoryDetail::output(&output));
         match next {
             Some(next) => {
                 self.enter(machine, strand, next, output);
-                Progress::Moved
+                StrandProgress::Moved
             }
-            None => Progress::Ended(Ok(output)),
+            None => StrandProgress::Ended(Ok(output)),
         }
     }
 
     /// Handles the failure of a state: retriers first, then catchers, each in order.
-    pub(super) fn fail(&mut self, position: Position<'_>, strand: &mut Strand, failure: Failure) -> Progress {
+    pub(super) fn fail(
+        &mut self,
+        position: Position<'_>,
+        strand: &mut Strand,
+        failure: Failure,
+    ) -> StrandProgress {
         let state = position.state;
         if failure.is_fatal() {
             self.fatal.get_or_insert(failure);
-            return Progress::Moved;
+            return StrandProgress::Moved;
         }
         let (retriers, catchers) = state.handlers();
         let retrier = retriers.iter().position(|retrier| failure.fits(&retrier.error_equals));
@@ -284,16 +291,16 @@ impl Transition<'_> {
             *used += 1;
             let after = delay(retrier, *used, self.random);
             strand.phase = Phase::Retrying { timer: self.timer(after) };
-            return Progress::Moved;
+            return StrandProgress::Moved;
         }
         let Some(catcher) = catchers.iter().find(|catcher| failure.fits(&catcher.error_equals)) else {
-            return Progress::Ended(Err(failure));
+            return StrandProgress::Ended(Err(failure));
         };
         let said = json!({ "Error": failure.error, "Cause": failure.cause });
-        let caught = place(catcher.result_path.as_ref(), &strand.input, said);
-        match caught.and_then(|output| sized("output", output)) {
+        let caught = place_result(catcher.result_path.as_ref(), &strand.input, said);
+        match caught.and_then(|output| within_limits("output", output)) {
             Ok(output) => self.leave(position, strand, output, Some(&catcher.next)),
-            Err(failure) => Progress::Ended(Err(failure)),
+            Err(failure) => StrandProgress::Ended(Err(failure)),
         }
     }
 }

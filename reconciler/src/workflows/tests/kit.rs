@@ -22,7 +22,7 @@ use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
 use super::super::records::{Origin, RunHead, RunId};
-use super::super::{Asked, WorkflowsDeps, WorkflowsLoop, ask};
+use super::super::{RunRequestOutcome, WorkflowsDeps, WorkflowsLoop, request_run};
 
 pub(super) struct Kit {
     pub(super) memory: Arc<MemoryStore>,
@@ -109,7 +109,7 @@ impl Kit {
 
     /// Marks etcd as holding everything in Git.
     pub(super) async fn settle(&self) {
-        let settled = schema::records::Settled::default();
+        let settled = schema::records::SettledRecord::default();
         self.put(&Key::Settled("n1".into()), encode(&settled).unwrap()).await;
     }
 
@@ -121,13 +121,13 @@ impl Kit {
         let _ = self.store.txn(Vec::new(), vec![Op::delete(object_key(kind, name))]).await.unwrap();
     }
 
-    pub(super) async fn ask(&self, workflow: &str, run: &str, input: Json) -> Asked {
+    pub(super) async fn ask(&self, workflow: &str, run: &str, input: Json) -> RunRequestOutcome {
         let origin = Origin::Request { reconciler: "r0".into() };
         self.ask_as(&id(workflow, run), input, origin).await
     }
 
-    pub(super) async fn ask_as(&self, run: &RunId, input: Json, origin: Origin) -> Asked {
-        ask(&self.store, run, input, origin, Timestamp::now()).await.unwrap()
+    pub(super) async fn ask_as(&self, run: &RunId, input: Json, origin: Origin) -> RunRequestOutcome {
+        request_run(&self.store, run, input, origin, Timestamp::now()).await.unwrap()
     }
 
     /// Runs once on everything in the store.

@@ -9,14 +9,14 @@ use schema::kinds::workflow::RunPhase;
 use schema::snapshot::Snapshot;
 use serde_json::{Value as Json, json};
 
-use super::super::active_runs::{Heads, KeptHead};
+use super::super::active_runs::{Heads, StoredHead};
 use super::super::batches::Batches;
 use super::super::journal::Journal;
 use super::super::plan;
-use super::super::plan::{KEPT_FOR, KEPT_PER_WORKFLOW, Observed, RUNNING_MAX, Step, Steps};
+use super::super::plan::{KEPT_FOR, KEPT_PER_WORKFLOW, Observed, RUNNING_MAX, RunStep, RunSteps};
 use super::super::records::{Origin, RunHead};
 use super::super::request::WAITING_MAX;
-use super::super::{Asked, RequestError, Waiting, ask, kept_run};
+use super::super::{RequestError, RequestQueue, RunRequestOutcome, kept_run, request_run};
 use super::kit::{COUNTS, Kit, count_to, id};
 
 const WAITS: &str = "\n  startAt: wait\n  states:\n    wait: {type: Wait, seconds: 3000, end: true}";
@@ -52,11 +52,11 @@ async fn the_same_id_is_the_same_run_and_its_input_may_lie_in_parts() {
     kit.push("flow", 1, "\n  startAt: a\n  states: {a: {type: Pass, end: true}}").await;
     // Quotes and multi-byte characters: no part may end within one.
     let input = json!({"text": "\"€𝄞\\".repeat(9_000)});
-    assert_eq!(kit.ask("flow", "big", input.clone()).await, Asked::New);
-    assert_eq!(kit.ask("flow", "big", Json::Null).await, Asked::Existing);
+    assert_eq!(kit.ask("flow", "big", input.clone()).await, RunRequestOutcome::New);
+    assert_eq!(kit.ask("flow", "big", Json::Null).await, RunRequestOutcome::Existing);
     assert!(kit.count(prefix::RUN_INPUTS).await > 1);
     assert_eq!(kit.ended("flow", "big").await.phase, RunPhase::Succeeded);
-    assert_eq!(kit.ask("flow", "big", Json::Null).await, Asked::Existing);
+    assert_eq!(kit.ask("flow", "big", Json::Null).await, RunRequestOutcome::Existing);
     kit.look().await;
     let (_, _, loaded) = kept_run(&kit.store, &id("flow", "big")).await.unwrap().unwrap();
     assert_eq!(loaded.input, input);
@@ -98,7 +98,8 @@ async fn a_run_goes_on_where_its_journal_ends_whenever_its_process_ends() {
         kit.crash().await;
         crashes += 1;
         let after = Journal::load(&kit.store, &id("flow", "r1")).await.unwrap();
-        let length = |loaded: Option<super::super::Loaded>| loaded.map_or(0, |loaded| loaded.entries.len());
+        let length =
+            |loaded: Option<super::super::LoadedJournal>| loaded.map_or(0, |loaded| loaded.entries.len());
         assert!(length(after) >= length(before), "the journal only grows");
         // The next one gets further before it ends, too.
         kit.look().await;
@@ -222,7 +223,7 @@ async fn an_input_that_could_not_be_read_back_is_refused_and_such_a_request_is_r
     kit.push("flow", 1, WAITS).await;
     let deep = (0..101).fold(json!(1), |inner, _| json!([inner]));
     let origin = Origin::Request { reconciler: "r0".into() };
-    let refused = ask(&kit.store, &id("flow", "deep"), deep, origin, Timestamp::now()).await;
+    let refused = request_run(&kit.store, &id("flow", "deep"), deep, origin, Timestamp::now()).await;
     assert!(matches!(refused, Err(RequestError::TooDeep)), "{refused:?}");
     kit.put(&id("flow", "broken").request(), b"{\"askedAt\": 7".to_vec()).await;
     kit.look().await;
@@ -260,7 +261,7 @@ async fn what_git_asks_for_comes_before_what_people_ask_for() {
 #[tokio::test]
 async fn no_further_run_is_taken_while_too_many_wait() {
     let kit = Kit::new().await;
-    let waiting = Waiting::default();
+    let waiting = RequestQueue::default();
     let follows = tokio::spawn(waiting.clone().follow(Arc::clone(&kit.store), Nudge::new().0));
     for number in 0..WAITING_MAX {
         waiting.admit(&kit.store, &id("flow", &format!("r{number}"))).await.unwrap();
@@ -287,7 +288,7 @@ async fn no_further_run_is_taken_while_too_many_wait() {
 }
 
 /// A run that ended `ended` before `now`.
-fn ended_before(now: Timestamp, ended: SignedDuration) -> Arc<KeptHead> {
+fn ended_before(now: Timestamp, ended: SignedDuration) -> Arc<StoredHead> {
     let head = RunHead {
         definition: "ab".into(),
         origin: Origin::Push { generation: 1 },
@@ -300,7 +301,7 @@ fn ended_before(now: Timestamp, ended: SignedDuration) -> Arc<KeptHead> {
         cause: String::new(),
         tries: None,
     };
-    Arc::new(KeptHead { head, revision: 1 })
+    Arc::new(StoredHead { head, revision: 1 })
 }
 
 /// Observed state without running tasks.
@@ -324,7 +325,7 @@ fn forgotten(heads: Heads, snapshot: Arc<Snapshot>, now: Timestamp) -> (Vec<Stri
     let more = plan.has_more_to_forget;
     assert_eq!(more, plan.again_at.is_some(), "it looks again at once");
     let forgets = plan.steps.into_iter().filter_map(|step| match step {
-        Step::Forget { id, definition } => {
+        RunStep::Forget { id, definition } => {
             let with = if definition.is_some() { " and its definition" } else { "" };
             Some(format!("{}/{}{with}", id.workflow.name, id.run))
         }
@@ -341,7 +342,7 @@ async fn runs_that_are_resumed_after_a_pause_keep_their_places() {
     let begins = |resting: usize| {
         let resting = (0..resting).map(|number| id("other", &number.to_string())).collect();
         let seen = Observed { resting, ..observed(Heads::new(), kit.snapshot.current()) };
-        plan::plan(&seen, Timestamp::now()).steps.iter().any(|step| matches!(step, Step::Begin(_)))
+        plan::plan(&seen, Timestamp::now()).steps.iter().any(|step| matches!(step, RunStep::Begin(_)))
     };
     assert!(begins(RUNNING_MAX - 1));
     assert!(!begins(RUNNING_MAX));
@@ -374,13 +375,13 @@ async fn a_definition_goes_after_the_last_run_that_has_it_and_not_while_another_
     let (snapshot, now) = (kit.snapshot.current(), Timestamp::now());
     let begun = plan::plan(&observed(Heads::new(), Arc::clone(&snapshot)), now);
     let definition = begun.steps.iter().find_map(|step| match step {
-        Step::Begin(begin) => Some(begin.head.definition.clone()),
+        RunStep::Begin(begin) => Some(begin.head.definition.clone()),
         _ => None,
     });
     let old = |workflow: &str, run: &str, definition: &str| {
         let kept = ended_before(now, KEPT_FOR + SignedDuration::from_secs(60));
         let head = RunHead { definition: definition.to_owned(), ..kept.head.clone() };
-        (id(workflow, run), Arc::new(KeptHead { head, revision: 1 }))
+        (id(workflow, run), Arc::new(StoredHead { head, revision: 1 }))
     };
     let definition = definition.expect("a run begins");
     let heads: Heads = [
@@ -399,9 +400,9 @@ async fn a_definition_goes_after_the_last_run_that_has_it_and_not_while_another_
         "whether the run of flow begins is not known yet"
     );
     let batches = Batches::of(plan::plan(&observed(heads.clone(), snapshot), now), &heads).batches;
-    let names = |batch: &Vec<Step>| {
+    let names = |batch: &Vec<RunStep>| {
         let forgets = batch.iter().filter_map(|step| match step {
-            Step::Forget { id, .. } => Some(id.run.clone()),
+            RunStep::Forget { id, .. } => Some(id.run.clone()),
             _ => None,
         });
         forgets.collect::<Vec<_>>()
@@ -413,12 +414,13 @@ async fn a_definition_goes_after_the_last_run_that_has_it_and_not_while_another_
 // Seen red with every run in one batch.
 #[test]
 fn a_run_by_which_a_reconciler_may_have_ended_is_taken_up_alone_and_of_others_at_most_32_at_once() {
-    let resume = |run: usize| Step::Resume { id: id("flow", &format!("r{run:02}")), cancelled: None };
-    let plan = Steps { steps: (0..40).map(resume).collect(), ..Steps::default() };
+    let resume = |run: usize| RunStep::Resume { id: id("flow", &format!("r{run:02}")), cancelled: None };
+    let plan = RunSteps { steps: (0..40).map(resume).collect(), ..RunSteps::default() };
     let mut tried = ended_before(Timestamp::now(), SignedDuration::ZERO).head.clone();
     tried.tries = tried.next_try(0).ok();
     let heads = [3, 5].map(|run| (id("flow", &format!("r{run:02}")), tried.clone()));
-    let heads = heads.into_iter().map(|(id, head)| (id, Arc::new(KeptHead { head, revision: 1 }))).collect();
+    let heads =
+        heads.into_iter().map(|(id, head)| (id, Arc::new(StoredHead { head, revision: 1 }))).collect();
     let batches = Batches::of(plan, &heads).batches;
     assert_eq!(batches.iter().map(Vec::len).collect::<Vec<_>>(), [32, 6, 1, 1]);
     assert_eq!(batches[2..], [vec![resume(3)], vec![resume(5)]]);

@@ -11,10 +11,10 @@ use schema::records::TriggerRecord;
 use schema::snapshot::Snapshot;
 use serde_json::json;
 
-use super::super::Asked;
+use super::super::RunRequestOutcome;
 use super::super::kept_run;
 use super::super::plan;
-use super::super::plan::{Observed, Step};
+use super::super::plan::{Observed, RunStep};
 use super::super::records::{Origin, RunId};
 use super::kit::{Kit, id};
 use crate::controllers::LastKnown;
@@ -114,7 +114,8 @@ async fn after_a_loss_of_etcd_the_disk_says_which_ticks_had_their_run() {
         kit.look_at(at(time)).await;
     }
     let whole = kit.snapshot.current();
-    let kept = LastKnown::from_disk(&LastKnown::of(&whole, Timestamp::UNIX_EPOCH).unwrap().to_disk());
+    let kept =
+        LastKnown::from_disk(&LastKnown::from_snapshot(&whole, Timestamp::UNIX_EPOCH).unwrap().to_disk());
     let lost = Snapshot { objects: whole.objects.clone(), ..Snapshot::default() };
     let mut seen = Observed {
         resting: Vec::new(),
@@ -127,16 +128,16 @@ async fn after_a_loss_of_etcd_the_disk_says_which_ticks_had_their_run() {
         unreadable: Vec::new(),
         forgets: false,
     };
-    let begun = |plan: &plan::Steps| {
+    let begun = |plan: &plan::RunSteps| {
         let begins = plan.steps.iter().filter_map(|step| match step {
-            Step::Begin(begin) => Some(begin.id.run.clone()),
+            RunStep::Begin(begin) => Some(begin.id.run.clone()),
             _ => None,
         });
         begins.collect::<Vec<_>>()
     };
     let soon = plan::plan(&seen, at("16:06:00"));
     assert_eq!((begun(&soon).len(), soon.again_at), (0, Some(at("16:10:00"))));
-    assert!(soon.steps.iter().any(|step| matches!(step, Step::WriteTrigger(_))), "etcd gets it back");
+    assert!(soon.steps.iter().any(|step| matches!(step, RunStep::WriteTrigger(_))), "etcd gets it back");
     assert_eq!(begun(&plan::plan(&seen, at("16:21:00"))), ["tick.20991123T1620Z"]);
     seen.last_known = Arc::default();
     assert_eq!(begun(&plan::plan(&seen, at("16:21:00"))).len(), 0, "without it, it is the first sight");
@@ -146,7 +147,7 @@ const BY_COMMIT: &str = "\n  triggers: [{name: data, onCommit: {paths: [/data/]}
 
 fn commit_of(flow: &ObjectRef, digit: char) -> (RunId, Origin) {
     let commit = digit.to_string().repeat(40);
-    let run = RunId::of_object(flow, format!("data.{commit:.12}"));
+    let run = RunId::for_object(flow, format!("data.{commit:.12}"));
     (run, Origin::Commit { trigger: "data".into(), commit })
 }
 
@@ -162,7 +163,7 @@ async fn what_a_trigger_asks_for_is_a_run_of_its_own_and_said_once() {
     let head = kit.ended("flow", &first.run).await;
     assert_eq!(head.origin.to_string(), "trigger data of commit aaaaaaaaaaaa");
     kit.ended("flow", &second.run).await;
-    assert_eq!(kit.ask_as(&first, json!({}), origin).await, Asked::Existing);
+    assert_eq!(kit.ask_as(&first, json!({}), origin).await, RunRequestOutcome::Existing);
     assert_eq!(runs(&kit).await, ["data.aaaaaaaaaaaa", "data.bbbbbbbbbbbb"]);
     let found = kit.store.get(&Key::Trigger(flow(), "data".into()).to_string()).await.unwrap().unwrap();
     let record: TriggerRecord = decode(&found.value).unwrap();
@@ -180,7 +181,7 @@ async fn a_trigger_of_a_function_runs_one_task_which_ends_with_the_function() {
     kit.push_kind(Kind::Function, "thumb", 1, spec).await;
     kit.look_at(at("16:03:00")).await;
     kit.look_at(at("16:05:00")).await;
-    let id = RunId::of_object(&thumb(), "tick.20991123T1605Z");
+    let id = RunId::for_object(&thumb(), "tick.20991123T1605Z");
     let (head, spec, _) = kept_run(&kit.store, &id).await.unwrap().unwrap();
     assert_eq!(id.to_string(), "default/function:thumb/tick.20991123T1605Z");
     assert_eq!((head.is_running(), spec.functions()[0].1), (true, "thumb"));

@@ -5,9 +5,9 @@ use super::{
     PolicyType, ResourceMetric, ResourceName, ScalingPolicy, ScalingRules, SelectPolicy, TargetType, dialect,
     validate,
 };
-use crate::kinds::exclusive::{Exclusive, ExclusiveUse};
-use crate::kinds::links::{FieldAt, Reference};
-use crate::kinds::{Descriptor, Fields, KindSpec, Links, NameForm, Older};
+use crate::kinds::exclusive::{ExclusiveResource, ExclusiveUse};
+use crate::kinds::links::{FieldLocation, Reference};
+use crate::kinds::{Descriptor, FieldPlacement, KindSpec, Links, NameForm, OlderSpellings};
 use crate::meta::ObjectMeta;
 use crate::violation::{Findings, Path, field_path};
 
@@ -19,14 +19,14 @@ impl KindSpec for HorizontalPodAutoscalerSpec {
         plural: "horizontalpodautoscalers",
         short_names: &["hpa"],
         api_version: "autoscaling/v2",
-        fields: Fields::InSpec,
+        fields: FieldPlacement::InSpec,
         is_namespaced: true,
         fails_commits: true,
-        fails_for_good: false,
-        pods_bear_its_name: false,
-        labels_are_of_replicas: false,
+        failure_is_final: false,
+        names_its_pods: false,
+        labels_propagate: false,
         names: NameForm::Short,
-        older: Older {
+        older: OlderSpellings {
             words: &["Hpa", "HPA"],
             api_versions: &["v1", "app/v1", "apps/v1", "autoscaling/v1", "autoscaling/v2beta2"],
             may_lack_api_version: false,
@@ -52,12 +52,12 @@ impl KindSpec for HorizontalPodAutoscalerSpec {
 
 impl HorizontalPodAutoscalerSpec {
     fn references(&self, metadata: &ObjectMeta) -> Vec<Reference<'_>> {
-        let (at, target) = (FieldAt::Fields(TARGET_AT), self.target(metadata));
+        let (at, target) = (FieldLocation::Fields(TARGET_AT), self.target(metadata));
         vec![Reference { at, target, port: None, is_optional: false }]
     }
 
     fn exclusives(&self, metadata: &ObjectMeta) -> Vec<ExclusiveUse> {
-        vec![ExclusiveUse::alone(Exclusive::Scale(self.target(metadata)), field_path(TARGET_AT))]
+        vec![ExclusiveUse::unshared(ExclusiveResource::Scale(self.target(metadata)), field_path(TARGET_AT))]
     }
 }
 

@@ -69,10 +69,10 @@ fn same_namespace(document: &mut Node, target: Entry, notes: &mut Notes<'_>) {
 /// Rewrites older names and versions of the target's kind.
 fn target_kind(target: &mut Node, notes: &mut Notes<'_>) {
     let Some(Node { mark, value: Value::Scalar { text, .. } }) = below(target, &["kind"]) else { return };
-    if let Some(kind) = Kind::of_word(text) {
+    if let Some(kind) = Kind::from_manifest_word(text) {
         *text = kind.to_string();
     }
-    if let Some(kind) = Kind::of_older_word(text) {
+    if let Some(kind) = Kind::from_older_word(text) {
         notes.older(*mark, &format!("kind: {text}"), &format!("kind: {kind}"));
         *text = kind.to_string();
     }
@@ -201,22 +201,22 @@ fn interval(spec: &mut Node, notes: &mut Notes<'_>) {
         first = Some((key, seconds));
         let written = value.text().unwrap_or_default();
         notes.older(mark, &format!("{key}: {written}"), &format!("behavior: 1 pod per {seconds} s"));
-        let rules = || one_per(value.mark, seconds);
+        let rules = || one_pod_per(value.mark, seconds);
         let behavior = mapping(value.mark, [("scaleUp", rules()), ("scaleDown", rules())]);
         put(spec, entry("behavior", mark, behavior));
     }
 }
 
 /// Minimum seconds between two evaluations: by the next one, a change is older than a policy of this period.
-const LOOK_SECONDS: i64 = 15;
+const EVALUATION_SECONDS: i64 = 15;
 
 /// Maximum stabilization window in seconds.
 const WINDOW_MAX_SECONDS: i64 = 3600;
 
-fn one_per(mark: Mark, seconds: i64) -> Node {
+fn one_pod_per(mark: Mark, seconds: i64) -> Node {
     // Policies count from the start of the period: a reversal within a longer one would undo the previous step and
     // go one further, two pods together.
-    let window = if seconds > LOOK_SECONDS { seconds.min(WINDOW_MAX_SECONDS) } else { 0 };
+    let window = if seconds > EVALUATION_SECONDS { seconds.min(WINDOW_MAX_SECONDS) } else { 0 };
     let policy = mapping(
         mark,
         [("type", text(mark, "Pods")), ("value", plain(mark, 1)), ("periodSeconds", plain(mark, seconds))],

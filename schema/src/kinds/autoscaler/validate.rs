@@ -38,7 +38,7 @@ fn target(target: &ScaleTarget, at: &Path<'_>, findings: &mut Findings) {
         let message = format!("Invalid value: `{}`: {DNS_LABEL}", target.name);
         findings.add(&rules::INVALID_NAME, &at.field("name"), message);
     } else {
-        metadata::name_of_pods(&target.name, &at.field("name"), findings);
+        metadata::workload_name(&target.name, &at.field("name"), findings);
     }
     let kind = target.kind.kind();
     let (wanted, written) = (kind.api_version(), target.api_version.as_deref());

@@ -2,8 +2,8 @@
 
 use std::net::IpAddr;
 
-use super::super::pod::content_uses::used;
-use super::super::{Descriptor, Fields, KindSpec, Links, NameForm, OWN_API_VERSION, Older};
+use super::super::pod::content_uses::content_use;
+use super::super::{Descriptor, FieldPlacement, KindSpec, Links, NameForm, OWN_API_VERSION, OlderSpellings};
 use super::{CLUSTER_NAME, ClusterSpec, FunctionDefaults, Registry};
 use crate::content_refs::{ContentRef, ContentUse};
 use crate::kinds::names::{is_dns_subdomain, is_name};
@@ -16,14 +16,14 @@ impl KindSpec for ClusterSpec {
         plural: "clusters",
         short_names: &[],
         api_version: OWN_API_VERSION,
-        fields: Fields::InSpec,
+        fields: FieldPlacement::InSpec,
         is_namespaced: false,
         fails_commits: true,
-        fails_for_good: false,
-        pods_bear_its_name: false,
-        labels_are_of_replicas: false,
+        failure_is_final: false,
+        names_its_pods: false,
+        labels_propagate: false,
         names: NameForm::Only(CLUSTER_NAME),
-        older: Older::of_own_kind(crate::kinds::job::descriptor::rewrite_cluster),
+        older: OlderSpellings::for_own_kind(crate::kinds::job::descriptor::rewrite_cluster),
     };
 
     const LINKS: Links<Self> = Links {
@@ -66,13 +66,16 @@ impl ClusterSpec {
 
 fn login(field: &[&'static str], secret: Option<&LocalReference>) -> Option<ContentUse> {
     let at = field_path(&[&["spec"], field, &["name"]].concat());
-    Some(ContentUse { is_login: true, ..used(at, ContentRef::Secret(secret?.name.clone())) })
+    Some(ContentUse { is_login: true, ..content_use(at, ContentRef::Secret(secret?.name.clone())) })
 }
 
 /// Returns the use of the cluster identity. Every source has it at the same place, so no field names it; problems
 /// with it are reported for the object.
 fn identity() -> ContentUse {
-    ContentUse { is_optional: true, ..used(field_path(&["metadata", "name"]), ContentRef::ClusterIdentity) }
+    ContentUse {
+        is_optional: true,
+        ..content_use(field_path(&["metadata", "name"]), ContentRef::ClusterIdentity)
+    }
 }
 
 // Checks of the Cluster object beyond the schema.

@@ -49,7 +49,7 @@ pub struct ClusterSpec {
     /// DNS zone of the cluster, and servers for all other names.
     pub dns: ClusterDns,
     /// Defaults for workloads that do not set these fields.
-    pub defaults: Defaults,
+    pub defaults: WorkloadDefaults,
     /// Handling of nodes that are not ready.
     pub nodes: NodePolicy,
     /// Settings that no pod of the cluster may use.
@@ -141,7 +141,7 @@ impl Default for ClusterDns {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 #[schemars(deny_unknown_fields)]
-pub struct Defaults {
+pub struct WorkloadDefaults {
     /// Requests and limits of containers, for each amount that a container does not set. Applied when a pod is
     /// created; a change does not affect existing pods.
     #[serde(skip_serializing_if = "ResourceRequirements::is_empty")]
@@ -151,7 +151,7 @@ pub struct Defaults {
     pub progress_deadline_seconds: u32,
 }
 
-impl Default for Defaults {
+impl Default for WorkloadDefaults {
     fn default() -> Self {
         Self { resources: ResourceRequirements::default(), progress_deadline_seconds: 120 }
     }
@@ -183,9 +183,9 @@ pub struct Slurm {
     pub login: SlurmLogin,
 }
 
-impl Defaults {
+impl WorkloadDefaults {
     /// Returns the spec of a new pod, with default amounts where its containers set none.
-    pub fn of_pod(&self, spec: &Arc<PodSpec>) -> Arc<PodSpec> {
+    pub fn apply_to(&self, spec: &Arc<PodSpec>) -> Arc<PodSpec> {
         let mut spec = Arc::clone(spec);
         if !self.resources.is_empty() {
             let pod = Arc::make_mut(&mut spec);
@@ -213,7 +213,7 @@ mod tests {
     // Seen red without `init_containers`.
     #[test]
     fn a_pod_gets_default_amounts_where_it_names_none() {
-        let mut defaults = Defaults::default();
+        let mut defaults = WorkloadDefaults::default();
         let memory = |mebibytes: u64| Some(Memory { bytes: mebibytes << 20 });
         let mut own = Container::default();
         own.resources.limits.memory = memory(1);
@@ -222,9 +222,9 @@ mod tests {
             init_containers: vec![Container::default()],
             ..PodSpec::default()
         });
-        assert!(Arc::ptr_eq(&defaults.of_pod(&spec), &spec));
+        assert!(Arc::ptr_eq(&defaults.apply_to(&spec), &spec));
         defaults.resources.limits.memory = memory(64);
-        let pod = defaults.of_pod(&spec);
+        let pod = defaults.apply_to(&spec);
         let limits = pod.containers.iter().chain(&pod.init_containers).map(|c| c.resources.limits.memory);
         assert_eq!(limits.collect::<Vec<_>>(), [memory(1), memory(64), memory(64)]);
     }

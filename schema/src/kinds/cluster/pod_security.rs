@@ -30,7 +30,7 @@ pub struct PodSecurity {
 
 /// Capabilities that let a container escape its bounds: mounts, modules, files by handle, ports and memory of the
 /// machine, other processes.
-const AS_GOOD_AS_PRIVILEGED: [&str; 6] =
+const PRIVILEGED_EQUIVALENTS: [&str; 6] =
     ["ALL", "DAC_READ_SEARCH", "SYS_ADMIN", "SYS_MODULE", "SYS_PTRACE", "SYS_RAWIO"];
 
 impl PodSecurity {
@@ -47,14 +47,14 @@ impl PodSecurity {
             };
             let here = volumes.index(index);
             let here = here.field("hostPath");
-            if let Some(prefix) = self.forbid_host_paths.iter().find(|prefix| reaches(path, prefix)) {
+            if let Some(prefix) = self.forbid_host_paths.iter().find(|prefix| overlap(path, prefix)) {
                 let message = format!(
                     "Forbidden: `{path}`: the Cluster object says podSecurity.forbidHostPaths: {prefix}"
                 );
                 findings.add(&rules::FORBIDDEN_BY_CLUSTER, &here.field("path"), message);
             }
             let allowed = &self.allow_host_paths;
-            if !allowed.is_empty() && !allowed.iter().any(|prefix| lies_below(path, prefix)) {
+            if !allowed.is_empty() && !allowed.iter().any(|prefix| is_within(path, prefix)) {
                 let message = format!(
                     "Forbidden: `{path}`: the Cluster object says podSecurity.allowHostPaths: {}",
                     allowed.join(", ")
@@ -87,7 +87,7 @@ fn unprivileged(context: &SecurityContext, at: &Path<'_>, findings: &mut Finding
     let capabilities = at.field("capabilities");
     let list = capabilities.field("add");
     for (index, name) in added.iter().enumerate() {
-        if AS_GOOD_AS_PRIVILEGED.contains(&name.as_str()) {
+        if PRIVILEGED_EQUIVALENTS.contains(&name.as_str()) {
             let message = format!(
                 "Forbidden: `{name}` is as good as privileged, and the Cluster object says podSecurity.forbidPrivileged"
             );
@@ -97,18 +97,18 @@ fn unprivileged(context: &SecurityContext, at: &Path<'_>, findings: &mut Finding
 }
 
 /// True if one path is at, below or above the other.
-fn reaches(path: &str, forbidden: &str) -> bool {
-    lies_below(path, forbidden) || lies_below(forbidden, path)
+fn overlap(path: &str, forbidden: &str) -> bool {
+    is_within(path, forbidden) || is_within(forbidden, path)
 }
 
 /// True if a path is the directory or below it, compared part by part as written. Symbolic links are not resolved:
 /// the agent mounts their target on the node, which is not known here.
-fn lies_below(path: &str, directory: &str) -> bool {
-    parts(path).starts_with(&parts(directory))
+fn is_within(path: &str, directory: &str) -> bool {
+    components(path).starts_with(&components(directory))
 }
 
 /// Splits an absolute path into parts, without empty parts and `.`, and with `..` resolved.
-fn parts(path: &str) -> Vec<&str> {
+fn components(path: &str) -> Vec<&str> {
     let mut parts = Vec::new();
     for part in path.split('/') {
         match part {
@@ -129,12 +129,12 @@ mod tests {
     #[test]
     fn a_forbidden_directory_is_reached_from_below_and_from_above_but_not_from_beside() {
         for path in ["/etc", "/etc/", "/etc/ssl", "//etc/./ssl", "/"] {
-            assert!(reaches(path, "/etc"), "{path}");
+            assert!(overlap(path, "/etc"), "{path}");
         }
         for path in ["/etcetera", "/srv", "/srv/etc"] {
-            assert!(!reaches(path, "/etc"), "{path}");
+            assert!(!overlap(path, "/etc"), "{path}");
         }
-        assert!(reaches("/anything", "/"));
+        assert!(overlap("/anything", "/"));
     }
 
     #[test]

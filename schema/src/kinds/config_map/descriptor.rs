@@ -1,8 +1,8 @@
 //! The `ConfigMap` kind: names, content, defaults.
 
-use super::super::{ContentOf, Descriptor, Fields, KindSpec, Links, NameForm, Older};
+use super::super::{ContentLink, Descriptor, FieldPlacement, KindSpec, Links, NameForm, OlderSpellings};
 use super::ConfigMapSpec;
-use crate::kinds::content::{CONTENT_MAX_BYTES, Content, decoded};
+use crate::kinds::content::{CONTENT_MAX_BYTES, Content, decode_base64};
 use crate::kinds::names::is_key;
 use crate::secrets::{is_clear_key, is_clear_secret};
 use crate::violation::{Findings, Path, rules};
@@ -12,20 +12,25 @@ impl KindSpec for ConfigMapSpec {
         plural: "configmaps",
         short_names: &["cm"],
         api_version: "v1",
-        fields: Fields::AtTop,
+        fields: FieldPlacement::AtTop,
         is_namespaced: true,
         fails_commits: true,
-        fails_for_good: false,
-        pods_bear_its_name: false,
-        labels_are_of_replicas: false,
+        failure_is_final: false,
+        names_its_pods: false,
+        labels_propagate: false,
         names: NameForm::Long,
-        older: Older { words: &[], api_versions: &[], may_lack_api_version: false, rewrite: |_, _| () },
+        older: OlderSpellings {
+            words: &[],
+            api_versions: &[],
+            may_lack_api_version: false,
+            rewrite: |_, _| (),
+        },
     };
 
     const LINKS: Links<Self> = Links {
-        content: Some(ContentOf {
-            written: Self::values,
-            kept: |spec| Some((spec.content.as_ref()?, spec.immutable)),
+        content: Some(ContentLink {
+            values: Self::values,
+            stored: |spec| Some((spec.content.as_ref()?, spec.immutable)),
         }),
         ..Links::NONE
     };
@@ -36,7 +41,7 @@ impl KindSpec for ConfigMapSpec {
 
     fn fill_defaults(&mut self) {
         if self.content.is_none() {
-            self.content = Content::of(&self.values());
+            self.content = Content::from_values(&self.values());
             (self.data, self.binary_data) = Default::default();
         }
     }
@@ -66,7 +71,7 @@ pub(super) fn validate(spec: &ConfigMapSpec, at: &Path<'_>, findings: &mut Findi
     for (key, text) in &spec.binary_data {
         check_key(key, &binary_data, findings);
         let here = binary_data.field(key);
-        match decoded(text) {
+        match decode_base64(text) {
             Some(value) => {
                 bytes += value.len();
                 if str::from_utf8(&value).is_ok_and(is_clear_key) {

@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 
 mod descriptor;
 
-use super::content::{Content, Values, decoded};
+use super::content::{Content, Values, decode_base64};
 
 /// Configuration values by key.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -36,7 +36,8 @@ pub struct ConfigMapSpec {
 impl ConfigMapSpec {
     fn values(&self) -> Values {
         let texts = self.data.iter().map(|(key, text)| (key.clone(), text.clone().into_bytes()));
-        let binaries = self.binary_data.iter().filter_map(|(key, text)| Some((key.clone(), decoded(text)?)));
+        let binaries =
+            self.binary_data.iter().filter_map(|(key, text)| Some((key.clone(), decode_base64(text)?)));
         Values { texts: texts.collect(), binaries: binaries.collect() }
     }
 }

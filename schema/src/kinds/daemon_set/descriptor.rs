@@ -1,10 +1,12 @@
 //! The `DaemonSet` kind: names, links, defaults.
 
-use super::super::{Descriptor, Fields, KindSpec, Links, NameForm, Older, PodOf, exclusive};
-use super::{DaemonSetSpec, NodeByNode};
+use super::super::{
+    Descriptor, FieldPlacement, KindSpec, Links, NameForm, ObjectPod, OlderSpellings, exclusive,
+};
+use super::{DaemonSetSpec, RollingUpdateDaemonSet};
 use crate::document::edit::below;
 use crate::kinds::Kind;
-use crate::kinds::replica_set::validate::{Shared, percent};
+use crate::kinds::replica_set::validate::{WorkloadFields, percent};
 use crate::kinds::replica_set::{IntOrPercent, descriptor, dialect};
 use crate::manifest::dialects::{Node, Notes};
 use crate::meta::ObjectMeta;
@@ -15,14 +17,14 @@ impl KindSpec for DaemonSetSpec {
         plural: "daemonsets",
         short_names: &["ds"],
         api_version: "apps/v1",
-        fields: Fields::InSpec,
+        fields: FieldPlacement::InSpec,
         is_namespaced: true,
         fails_commits: true,
-        fails_for_good: true,
-        pods_bear_its_name: true,
-        labels_are_of_replicas: false,
-        names: NameForm::OfPods,
-        older: Older {
+        failure_is_final: true,
+        names_its_pods: true,
+        labels_propagate: false,
+        names: NameForm::Workload,
+        older: OlderSpellings {
             words: &["Daemonset"],
             api_versions: &["extensions/v1beta1"],
             may_lack_api_version: false,
@@ -31,7 +33,7 @@ impl KindSpec for DaemonSetSpec {
     };
 
     const LINKS: Links<Self> = Links {
-        exclusives: |set, metadata| exclusive::of_selector(&set.selector, metadata),
+        exclusives: |set, metadata| exclusive::selector_use(&set.selector, metadata),
         pod: Self::pod,
         ..Links::NONE
     };
@@ -50,9 +52,9 @@ impl KindSpec for DaemonSetSpec {
 }
 
 impl DaemonSetSpec {
-    fn pod<'a>(&'a self, _: &'a ObjectMeta) -> Option<PodOf<'a>> {
+    fn pod<'a>(&'a self, _: &'a ObjectMeta) -> Option<ObjectPod<'a>> {
         let (spec, labels) = (&self.template.spec, &self.template.metadata.labels);
-        Some(PodOf { spec, at: &["spec", "template", "spec"], labels, count: 1, is_per_node: true })
+        Some(ObjectPod { spec, at: &["spec", "template", "spec"], labels, count: 1, is_per_node: true })
     }
 }
 
@@ -64,15 +66,15 @@ pub(super) fn fill(spec: &mut DaemonSetSpec) {
     let written = spec.update_strategy.rolling_update.take().unwrap_or_default().max_unavailable;
     let max_unavailable = Some(written.map_or(IntOrPercent::Number(1), descriptor::plain));
     // `maxSurge` can only be 0.
-    spec.update_strategy.rolling_update = Some(NodeByNode { max_unavailable, max_surge: None });
+    spec.update_strategy.rolling_update = Some(RollingUpdateDaemonSet { max_unavailable, max_surge: None });
 }
 
 // Older DaemonSet manifests: the spellings that all workloads share, and fields that Git makes needless.
 
 pub(super) fn rewrite(document: &mut Node, notes: &mut Notes<'_>) {
-    dialect::workload(Kind::DaemonSet, document, notes);
+    dialect::rewrite_workload(Kind::DaemonSet, document, notes);
     if let Some(spec) = below(document, &["spec"]) {
-        dialect::without_history(spec, notes);
+        dialect::drop_history(spec, notes);
     }
 }
 
@@ -80,7 +82,7 @@ pub(super) fn rewrite(document: &mut Node, notes: &mut Notes<'_>) {
 
 /// Checks a spec as written, before defaults, at the path `at`.
 pub(super) fn validate(spec: &DaemonSetSpec, at: &Path<'_>, findings: &mut Findings) {
-    let shared = Shared {
+    let shared = WorkloadFields {
         kind: Kind::DaemonSet,
         selector: &spec.selector,
         template: &spec.template,
@@ -101,7 +103,7 @@ fn update_strategy(spec: &DaemonSetSpec, at: &Path<'_>, findings: &mut Findings)
         findings.add(&rules::ROLLOUT, &unavailable, "Invalid value: must not be greater than 100%");
     }
     let is = |amount: &Option<IntOrPercent>, number: fn(u32) -> bool| {
-        amount.as_ref().and_then(|amount| amount.of(100, true)).is_some_and(number)
+        amount.as_ref().and_then(|amount| amount.resolve(100, true)).is_some_and(number)
     };
     if is(&update.max_unavailable, |pods| pods == 0) {
         findings

@@ -40,7 +40,7 @@ pub struct UpdateStrategy {
     pub kind: UpdateStrategyType,
     /// Parameters of `RollingUpdate`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub rolling_update: Option<NodeByNode>,
+    pub rolling_update: Option<RollingUpdateDaemonSet>,
 }
 
 /// Type of a rollout.
@@ -56,7 +56,7 @@ pub enum UpdateStrategyType {
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 #[schemars(deny_unknown_fields)]
-pub struct NodeByNode {
+pub struct RollingUpdateDaemonSet {
     /// Maximum number of nodes whose pod may be unavailable, as a number or percentage of the nodes; defaults to 1.
     pub max_unavailable: Option<IntOrPercent>,
     /// Must be 0: a node never has two pods of a DaemonSet.
@@ -69,7 +69,7 @@ impl DaemonSetSpec {
     pub fn max_unavailable(&self, nodes: u32) -> u32 {
         let update = self.update_strategy.rolling_update.as_ref();
         let written = update.and_then(|update| update.max_unavailable.as_ref());
-        written.and_then(|amount| amount.of(nodes, true)).unwrap_or(1).max(1)
+        written.and_then(|amount| amount.resolve(nodes, true)).unwrap_or(1).max(1)
     }
 }
 
@@ -80,7 +80,7 @@ mod tests {
     #[test]
     fn a_share_of_the_nodes_is_rounded_up() {
         let with = |amount: Option<IntOrPercent>| {
-            let update = NodeByNode { max_unavailable: amount, max_surge: None };
+            let update = RollingUpdateDaemonSet { max_unavailable: amount, max_surge: None };
             let update_strategy =
                 UpdateStrategy { rolling_update: Some(update), ..UpdateStrategy::default() };
             DaemonSetSpec { update_strategy, ..DaemonSetSpec::default() }

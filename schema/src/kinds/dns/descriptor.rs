@@ -1,9 +1,10 @@
 //! The `Dns` kind: names, links, defaults.
 
-use super::super::exclusive::{Exclusive, ExclusiveUse};
-use super::super::links::{FieldAt, Reference};
+use super::super::exclusive::{ExclusiveResource, ExclusiveUse};
+use super::super::links::{FieldLocation, Reference};
 use super::super::{
-    Descriptor, Fields, Kind, KindSpec, Links, NameForm, OWN_API_VERSION, OWN_OLDER_API_VERSIONS, Older,
+    Descriptor, FieldPlacement, Kind, KindSpec, Links, NameForm, OWN_API_VERSION, OWN_OLDER_API_VERSIONS,
+    OlderSpellings,
 };
 use super::{DnsSpec, validate, without_final_slash};
 use crate::document::edit::{below, entry, items_mut, plain, put, rename, take};
@@ -16,14 +17,14 @@ impl KindSpec for DnsSpec {
         plural: "dns",
         short_names: &[],
         api_version: OWN_API_VERSION,
-        fields: Fields::InSpec,
+        fields: FieldPlacement::InSpec,
         is_namespaced: true,
         fails_commits: true,
-        fails_for_good: false,
-        pods_bear_its_name: false,
-        labels_are_of_replicas: false,
+        failure_is_final: false,
+        names_its_pods: false,
+        labels_propagate: false,
         names: NameForm::Label,
-        older: Older {
+        older: OlderSpellings {
             words: &["DNS"],
             api_versions: OWN_OLDER_API_VERSIONS,
             may_lack_api_version: true,
@@ -34,7 +35,7 @@ impl KindSpec for DnsSpec {
     const LINKS: Links<Self> = Links {
         references: Self::references,
         exclusives: Self::exclusives,
-        further_places: Self::further_places,
+        extra_position_paths: Self::extra_position_paths,
         ..Links::NONE
     };
 
@@ -63,7 +64,7 @@ impl DnsSpec {
         let mut found = Vec::new();
         for (index, path) in self.paths.iter().enumerate() {
             found.extend(path.service.iter().map(|service| Reference {
-                at: FieldAt::Item(&["spec", "paths"], index, &["service", "name"]),
+                at: FieldLocation::Item(&["spec", "paths"], index, &["service", "name"]),
                 target: metadata.reference(Kind::Service, &service.name),
                 port: Some(&service.port),
                 is_optional: false,
@@ -75,7 +76,7 @@ impl DnsSpec {
                     (None, None) => continue,
                 };
                 let above = indexed(&["spec", "paths"], index, &[]);
-                let at = FieldAt::Steps([above, indexed(&["backends"], number, &[field])].concat());
+                let at = FieldLocation::Steps([above, indexed(&["backends"], number, &[field])].concat());
                 let target = metadata.reference(kind, name);
                 found.push(Reference { at, target, port, is_optional: false });
             }
@@ -85,13 +86,14 @@ impl DnsSpec {
 
     fn exclusives(&self, _: &ObjectMeta) -> Vec<ExclusiveUse> {
         let host = self.host.trim_end_matches('.').to_ascii_lowercase();
-        let route = |path: &str| Exclusive::Route(host.clone(), format!("/{}", path.trim_matches('/')));
+        let route =
+            |path: &str| ExclusiveResource::Route(host.clone(), format!("/{}", path.trim_matches('/')));
         let at = |index| indexed(&["spec", "paths"], index, &["path"]);
         let paths = self.paths.iter().enumerate();
-        paths.map(|(index, path)| ExclusiveUse::alone(route(&path.path), at(index))).collect()
+        paths.map(|(index, path)| ExclusiveUse::unshared(route(&path.path), at(index))).collect()
     }
 
-    fn further_places(&self) -> Vec<Vec<OwnedStep>> {
+    fn extra_position_paths(&self) -> Vec<Vec<OwnedStep>> {
         vec![field_path(&["spec", "host"])]
     }
 }

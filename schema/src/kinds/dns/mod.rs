@@ -37,7 +37,7 @@ pub struct DnsPath {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub backends: Vec<DnsBackend>,
     /// Keeps each client on one of the `backends`; by default requests are distributed independently.
-    pub sticky: Option<Sticky>,
+    pub sticky: Option<StickyKey>,
     /// Replacement for `path` in the request; nothing is replaced if absent.
     pub rewrite: Option<String>,
 }
@@ -95,7 +95,7 @@ pub struct DnsBackend {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 #[schemars(deny_unknown_fields)]
-pub struct Sticky {
+pub struct StickyKey {
     /// Name of the header that holds the value.
     pub header: Option<String>,
     /// Name of the cookie that holds the value.
@@ -109,22 +109,22 @@ pub(crate) fn is_one(weight: &u32) -> bool {
 
 /// A backend for display.
 #[derive(Debug, Clone)]
-pub struct Share<'a> {
+pub struct BackendShare<'a> {
     /// Target of the requests: `service web:80`.
-    pub to: String,
+    pub target: String,
     /// Weight of the backend.
     pub weight: u32,
     /// Headers that requests must have.
     pub headers: &'a BTreeMap<String, String>,
 }
 
-impl Share<'_> {
+impl BackendShare<'_> {
     /// Describes the shares in words: `service web:80 90%, service next:80 10%, service next:80 with x-canary: yes`.
     pub fn in_words(shares: &[Self]) -> String {
         let words = shares.iter().map(|share| {
             let group = shares.iter().filter(|other| other.headers == share.headers);
             let (count, total) = group.fold((0, 0), |(count, total), one| (count + 1, total + one.weight));
-            let mut words = share.to.clone();
+            let mut words = share.target.clone();
             if count > 1 || share.weight == 0 {
                 words.push_str(&format!(" {}%", percent(share.weight, total)));
             }
@@ -164,12 +164,16 @@ impl DnsPath {
                 (_, _, Some(name)) => format!("function {name}"),
                 (name, _, _) => format!("service {}", name.as_deref().unwrap_or_default()),
             };
-            Share { to, weight: backend.weight, headers: &backend.headers }
+            BackendShare { target: to, weight: backend.weight, headers: &backend.headers }
         });
-        let mut words = Share::in_words(&shares.collect::<Vec<_>>());
+        let mut words = BackendShare::in_words(&shares.collect::<Vec<_>>());
         match &self.sticky {
-            Some(Sticky { header: Some(name), .. }) => words.push_str(&format!(", sticky by header {name}")),
-            Some(Sticky { cookie: Some(name), .. }) => words.push_str(&format!(", sticky by cookie {name}")),
+            Some(StickyKey { header: Some(name), .. }) => {
+                words.push_str(&format!(", sticky by header {name}"))
+            }
+            Some(StickyKey { cookie: Some(name), .. }) => {
+                words.push_str(&format!(", sticky by cookie {name}"))
+            }
             _ => {}
         }
         words
@@ -183,10 +187,10 @@ mod tests {
     #[test]
     fn shares_are_percentages_among_backends_with_the_same_headers() {
         let (none, canary) = (BTreeMap::new(), BTreeMap::from([("x-canary".to_owned(), "yes".to_owned())]));
-        let share = |to: &str, weight, headers| Share { to: to.to_owned(), weight, headers };
+        let share = |to: &str, weight, headers| BackendShare { target: to.to_owned(), weight, headers };
         let all = [share("a", 2, &none), share("b", 1, &none), share("b", 1, &canary)];
-        assert_eq!(Share::in_words(&all), "a 66.7%, b 33.3%, b with x-canary: yes");
-        assert_eq!(Share::in_words(&[share("a", 1, &none), share("b", 0, &none)]), "a 100%, b 0%");
-        assert_eq!(Share::in_words(&all[..1]), "a");
+        assert_eq!(BackendShare::in_words(&all), "a 66.7%, b 33.3%, b with x-canary: yes");
+        assert_eq!(BackendShare::in_words(&[share("a", 1, &none), share("b", 0, &none)]), "a 100%, b 0%");
+        assert_eq!(BackendShare::in_words(&all[..1]), "a");
     }
 }

@@ -6,7 +6,7 @@ use super::super::cluster::DEFAULT_ZONE;
 use super::super::names::{DNS_LABEL, is_dns_label, is_dns_subdomain};
 use super::super::pod::PortReference;
 use super::{BACKENDS_MAX, WEIGHT_MAX};
-use super::{DnsBackend, DnsPath, DnsSpec, Sticky, without_final_slash};
+use super::{DnsBackend, DnsPath, DnsSpec, StickyKey, without_final_slash};
 use crate::violation::{Findings, Path, rules};
 
 /// Checks a spec as written, before defaults, at the path `at`.
@@ -29,12 +29,12 @@ pub(super) fn validate(spec: &DnsSpec, at: &Path<'_>, findings: &mut Findings) {
         if let Some(rewrite) = &one.rewrite {
             path(rewrite, &here.field("rewrite"), findings);
         }
-        leads(one, &here, findings);
+        path_target(one, &here, findings);
     }
 }
 
 /// Checks that a path leads to one service, or to backends.
-fn leads(path: &DnsPath, at: &Path<'_>, findings: &mut Findings) {
+fn path_target(path: &DnsPath, at: &Path<'_>, findings: &mut Findings) {
     match (&path.service, &path.backends[..]) {
         (Some(service), []) => {
             let here = at.field("service");
@@ -85,10 +85,10 @@ fn backends(path: &DnsPath, all: &[DnsBackend], at: &Path<'_>, findings: &mut Fi
     }
     match &path.sticky {
         None => {}
-        Some(Sticky { header: Some(header), cookie: None }) => {
+        Some(StickyKey { header: Some(header), cookie: None }) => {
             header_name(header, &at.field("sticky").field("header"), findings);
         }
-        Some(Sticky { header: None, cookie: Some(cookie) }) => {
+        Some(StickyKey { header: None, cookie: Some(cookie) }) => {
             header_name(cookie, &at.field("sticky").field("cookie"), findings);
         }
         Some(_) => {

@@ -1,9 +1,9 @@
 //! The `Function` kind: names, links, defaults.
 
-use super::super::pod::content_uses::{env_uses, login_key, used};
-use super::super::{Descriptor, Fields, KindSpec, Links, NameForm, OWN_API_VERSION, Older};
+use super::super::pod::content_uses::{content_use, env_uses, login_key};
+use super::super::{Descriptor, FieldPlacement, KindSpec, Links, NameForm, OWN_API_VERSION, OlderSpellings};
 use super::{DEFAULT_HANDLER, FunctionSpec, Runtime};
-use crate::content_refs::{ContentRef, ContentUse, normal_path};
+use crate::content_refs::{ContentRef, ContentUse, normalize_path};
 use crate::document::edit::{below, rename};
 use crate::kinds::{names, pod, trigger};
 use crate::manifest::dialects::{Node, Notes};
@@ -15,14 +15,14 @@ impl KindSpec for FunctionSpec {
         plural: "functions",
         short_names: &["fn"],
         api_version: OWN_API_VERSION,
-        fields: Fields::InSpec,
+        fields: FieldPlacement::InSpec,
         is_namespaced: true,
         fails_commits: true,
-        fails_for_good: true,
-        pods_bear_its_name: true,
-        labels_are_of_replicas: true,
+        failure_is_final: true,
+        names_its_pods: true,
+        labels_propagate: true,
         names: NameForm::Short,
-        older: Older::of_own_kind(rewrite),
+        older: OlderSpellings::for_own_kind(rewrite),
     };
 
     const LINKS: Links<Self> = Links { files: Self::files, ..Links::NONE };
@@ -33,7 +33,7 @@ impl KindSpec for FunctionSpec {
 
     fn fill_defaults(&mut self) {
         if let Some(source) = &mut self.source {
-            *source = normal_path(source);
+            *source = normalize_path(source);
         }
         if self.runtime != Some(Runtime::Dockerfile) && self.image.is_none() {
             self.handler.get_or_insert_with(|| DEFAULT_HANDLER.to_owned());
@@ -54,8 +54,8 @@ impl KindSpec for FunctionSpec {
 
 impl FunctionSpec {
     fn files(&self) -> Vec<ContentUse> {
-        let folder = self.source.iter().map(|path| ContentRef::Path(normal_path(path)));
-        let source = folder.map(|folder| used(field_path(&["spec", "source"]), folder));
+        let folder = self.source.iter().map(|path| ContentRef::Path(normalize_path(path)));
+        let source = folder.map(|folder| content_use(field_path(&["spec", "source"]), folder));
         let env = env_uses(&self.env, |number| indexed(&["spec", "env"], number, &[]));
         // Replicas keep running when the token changes: only gateways read it.
         let token = self.auth.iter().map(|auth| {

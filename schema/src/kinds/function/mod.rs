@@ -14,7 +14,7 @@ use super::cluster::FunctionDefaults;
 use super::pod::{EnvVar, ResourceRequirements, SecretKeyRef};
 use super::trigger::Trigger;
 use crate::codec::content_hash;
-use crate::content_refs::{BlobRef, Files, of_path};
+use crate::content_refs::{BlobRef, Files, find_path};
 use crate::quantity::Memory;
 
 pub use pod::{FUNCTION_LABEL, PORT};
@@ -247,7 +247,7 @@ pub const IMAGE_PREFIX: &str = "minik8s.local/function:";
 pub const RUNTIME_VERSION: u32 = 4;
 
 /// Prefix of the names of all images that nodes build.
-const LOCAL: &str = "minik8s.local/";
+const LOCAL_PREFIX: &str = "minik8s.local/";
 /// Repository in a registry, below its address.
 const REGISTRY_REPOSITORY: &str = "function";
 
@@ -260,7 +260,7 @@ pub fn built_image<'f>(
     files: &'f Files,
     cluster: &FunctionDefaults,
 ) -> Option<(String, &'f BlobRef)> {
-    let (_, source) = of_path(files, function.source.as_ref()?)?;
+    let (_, source) = find_path(files, function.source.as_ref()?)?;
     let of = (RUNTIME_VERSION, &function.runtime, &cluster.python_base, &source.digest);
     let mut hash = content_hash(&of);
     hash.truncate(HASH_DIGITS);
@@ -282,10 +282,10 @@ pub fn registry_image(address: &str, hash: &str) -> String {
 }
 
 /// Splits such a name, in any registry, into its repository and hash.
-pub fn of_registry(reference: &str) -> Option<(&str, &str)> {
+pub fn split_registry_image(reference: &str) -> Option<(&str, &str)> {
     let (repository, hash) = reference.rsplit_once(':')?;
     let (address, name) = repository.rsplit_once('/')?;
-    (name == REGISTRY_REPOSITORY && format!("{address}/") != LOCAL && is_hash(hash))
+    (name == REGISTRY_REPOSITORY && format!("{address}/") != LOCAL_PREFIX && is_hash(hash))
         .then_some((repository, hash))
 }
 

@@ -47,7 +47,7 @@ impl FunctionSpec {
                 ..VolumeMount::default()
             }],
             image_pull_policy: super::image_hash(image).map(|_| PullPolicy::IfNotPresent),
-            readiness_probe: Some(Box::new(ready_when_it_listens())),
+            readiness_probe: Some(Box::new(readiness_probe())),
             security_context: Some(Box::new(SecurityContext {
                 run_as_user: Some(sandbox.run_as_user.into()),
                 run_as_non_root: Some(true),
@@ -75,7 +75,7 @@ impl FunctionSpec {
 }
 
 /// Readiness probe: a replica listens once the function's code is loaded.
-fn ready_when_it_listens() -> Probe {
+fn readiness_probe() -> Probe {
     Probe {
         exec: None,
         http_get: None,

@@ -1,12 +1,12 @@
 //! The `Job` kind: names, links, defaults.
 
-use super::super::pod::content_uses::{login_key, used};
-use super::super::{Descriptor, Fields, KindSpec, Links, NameForm, OWN_API_VERSION, Older};
+use super::super::pod::content_uses::{content_use, login_key};
+use super::super::{Descriptor, FieldPlacement, KindSpec, Links, NameForm, OWN_API_VERSION, OlderSpellings};
 use super::{JobSpec, SlurmLogin, validate};
-use crate::content_refs::{ContentRef, ContentUse, normal_path};
+use crate::content_refs::{ContentRef, ContentUse, normalize_path};
 use crate::document::edit::{below, entry, list, mapping, put, rename, take, text};
 use crate::kinds::Kind;
-use crate::kinds::reference::{FieldAt, Reference};
+use crate::kinds::reference::{FieldLocation, Reference};
 use crate::manifest::dialects::{Mark, Node, Notes, Value};
 use crate::meta::ObjectMeta;
 use crate::violation::{Findings, Path, field_path, rules};
@@ -16,14 +16,14 @@ impl KindSpec for JobSpec {
         plural: "jobs",
         short_names: &[],
         api_version: OWN_API_VERSION,
-        fields: Fields::InSpec,
+        fields: FieldPlacement::InSpec,
         is_namespaced: true,
         fails_commits: true,
-        fails_for_good: true,
-        pods_bear_its_name: false,
-        labels_are_of_replicas: false,
+        failure_is_final: true,
+        names_its_pods: false,
+        labels_propagate: false,
         names: NameForm::Short,
-        older: Older::of_own_kind(rewrite),
+        older: OlderSpellings::for_own_kind(rewrite),
     };
 
     const LINKS: Links<Self> = Links { references: Self::references, files: Self::files, ..Links::NONE };
@@ -34,7 +34,7 @@ impl KindSpec for JobSpec {
 
     fn fill_defaults(&mut self) {
         if let Some(files) = &mut self.files {
-            *files = normal_path(files);
+            *files = normalize_path(files);
         }
         self.gpus_per_node = self.gpus_per_node.filter(|gpus| *gpus > 0);
         let default = if self.array.is_some() { "slurm-%A_%a.out" } else { "slurm-%j.out" };
@@ -48,14 +48,14 @@ impl KindSpec for JobSpec {
 
 impl JobSpec {
     fn files(&self) -> Vec<ContentUse> {
-        let folder = self.files.iter().map(|path| ContentRef::Path(normal_path(path)));
-        let files = folder.map(|folder| used(field_path(&["spec", "files"]), folder));
+        let folder = self.files.iter().map(|path| ContentRef::Path(normalize_path(path)));
+        let files = folder.map(|folder| content_use(field_path(&["spec", "files"]), folder));
         files.chain(self.login.content_uses(&["spec", "login"])).collect()
     }
 
     fn references(&self, metadata: &ObjectMeta) -> Vec<Reference<'_>> {
         let on = self.dependency.iter().map(|dependency| Reference {
-            at: FieldAt::Fields(&["spec", "dependency", "job"]),
+            at: FieldLocation::Fields(&["spec", "dependency", "job"]),
             target: metadata.reference(Kind::Job, &dependency.job),
             port: None,
             is_optional: false,
@@ -79,7 +79,7 @@ impl SlurmLogin {
 /// Renamed fields of `spec`, each with its current name.
 const RENAMED: [(&str, &str); 2] = [("gpuNums", "gpusPerNode"), ("submitDirectory", "files")];
 /// Fields of `spec` that have moved to `spec.login`, each with its current name.
-const OF_LOGIN: [(&str, &str); 2] = [("submitHost", "host"), ("username", "username")];
+const LOGIN_FIELDS: [(&str, &str); 2] = [("submitHost", "host"), ("username", "username")];
 /// Names under which people write secrets, and the fields for references to secrets.
 const SECRETS: [(&str, &str); 6] = [
     ("password", "password"),
@@ -91,7 +91,7 @@ const SECRETS: [(&str, &str); 6] = [
 ];
 
 pub(super) fn rewrite(node: &mut Node, notes: &mut Notes<'_>) {
-    if is_of_kubernetes(node) {
+    if is_kubernetes_job(node) {
         return not_a_batch_job(node, notes);
     }
     let Some(spec) = below(node, &["spec"]) else { return };
@@ -101,7 +101,7 @@ pub(super) fn rewrite(node: &mut Node, notes: &mut Notes<'_>) {
             notes.older(mark, &format!("spec.{old}"), &format!("spec.{new}"));
         }
     }
-    for (old, new) in OF_LOGIN {
+    for (old, new) in LOGIN_FIELDS {
         let Some(written) = spec.entry(old) else { continue };
         let mark = written.mark;
         let of_login = spec.entry("login").map(|login| &login.value);
@@ -156,7 +156,7 @@ fn secrets_in_clear(node: &mut Node, path: &str, notes: &mut Notes<'_>) {
 }
 
 /// True for a Kubernetes Job, which runs pods.
-fn is_of_kubernetes(node: &Node) -> bool {
+fn is_kubernetes_job(node: &Node) -> bool {
     let is_batch = node
         .entry("apiVersion")
         .and_then(|entry| entry.value.text())

@@ -1,7 +1,7 @@
 //! The `Node` kind: names, validation, defaults.
 
 use super::super::names::{check_qualified_name, is_label_value};
-use super::super::{Descriptor, Fields, KindSpec, Links, NameForm, Older};
+use super::super::{Descriptor, FieldPlacement, KindSpec, Links, NameForm, OlderSpellings};
 use super::{NodeSpec, Taint};
 use crate::document::edit::{entry, mapping, put, take};
 use crate::manifest::dialects::{Node, Notes};
@@ -12,14 +12,14 @@ impl KindSpec for NodeSpec {
         plural: "nodes",
         short_names: &["no"],
         api_version: "v1",
-        fields: Fields::InSpec,
+        fields: FieldPlacement::InSpec,
         is_namespaced: false,
         fails_commits: false,
-        fails_for_good: false,
-        pods_bear_its_name: false,
-        labels_are_of_replicas: false,
+        failure_is_final: false,
+        names_its_pods: false,
+        labels_propagate: false,
         names: NameForm::Short,
-        older: Older { words: &[], api_versions: &[], may_lack_api_version: true, rewrite: rewrite },
+        older: OlderSpellings { words: &[], api_versions: &[], may_lack_api_version: true, rewrite: rewrite },
     };
 
     const LINKS: Links<Self> = Links::NONE;

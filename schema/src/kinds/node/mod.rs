@@ -46,14 +46,14 @@ impl Taint {
     /// True if the first toleration that matches this taint still applies `elapsed_seconds` after the taint
     /// appeared, by the rules of Kubernetes.
     pub fn is_tolerated_by(&self, tolerations: &[Toleration], elapsed_seconds: i64) -> bool {
-        let Some(toleration) = self.toleration(tolerations) else { return false };
+        let Some(toleration) = self.matching_toleration(tolerations) else { return false };
         // Tolerations of other effects do not expire.
         self.effect != TaintEffect::NoExecute
             || toleration.toleration_seconds.is_none_or(|seconds| seconds > elapsed_seconds)
     }
 
     /// Returns the first toleration that matches this taint; fields that a toleration leaves out match anything.
-    pub fn toleration<'a>(&self, tolerations: &'a [Toleration]) -> Option<&'a Toleration> {
+    pub fn matching_toleration<'a>(&self, tolerations: &'a [Toleration]) -> Option<&'a Toleration> {
         tolerations.iter().find(|toleration| {
             let value = toleration.value.as_deref().unwrap_or_default();
             toleration.effect.is_none_or(|effect| effect == self.effect)
@@ -78,7 +78,7 @@ impl NodeSpec {
     /// True if a running pod must leave the node: because of a `NoExecute` taint that it does not or no longer
     /// tolerates, or because of a drain, unless the pod names the node. `elapsed_seconds`: see
     /// [`Taint::is_tolerated_by`].
-    pub fn drives_out(&self, pod: &PodSpec, elapsed_seconds: impl Fn(&Taint) -> i64) -> bool {
+    pub fn evicts(&self, pod: &PodSpec, elapsed_seconds: impl Fn(&Taint) -> i64) -> bool {
         let mut taints = self.taints.iter().filter(|taint| taint.effect == TaintEffect::NoExecute);
         self.drain && pod.node_name.is_none()
             || taints.any(|taint| !taint.is_tolerated_by(&pod.tolerations, elapsed_seconds(taint)))

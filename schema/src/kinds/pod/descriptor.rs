@@ -1,6 +1,6 @@
 //! The `Pod` kind: names, links, defaults.
 
-use super::super::{Descriptor, Fields, KindSpec, Links, NameForm, Older, PodOf};
+use super::super::{Descriptor, FieldPlacement, KindSpec, Links, NameForm, ObjectPod, OlderSpellings};
 use super::container::ten;
 use super::{
     Container, EmptyDirVolume, HostPathType, HttpGetAction, HttpScheme, PodSpec, Probe, StorageMedium,
@@ -14,18 +14,23 @@ impl KindSpec for PodSpec {
         plural: "pods",
         short_names: &["po"],
         api_version: "v1",
-        fields: Fields::InSpec,
+        fields: FieldPlacement::InSpec,
         is_namespaced: true,
         fails_commits: true,
-        fails_for_good: false,
-        pods_bear_its_name: true,
-        labels_are_of_replicas: false,
+        failure_is_final: false,
+        names_its_pods: true,
+        labels_propagate: false,
         names: NameForm::Long,
-        older: Older { words: &[], api_versions: &[], may_lack_api_version: false, rewrite: |_, _| () },
+        older: OlderSpellings {
+            words: &[],
+            api_versions: &[],
+            may_lack_api_version: false,
+            rewrite: |_, _| (),
+        },
     };
 
     const LINKS: Links<Self> = Links {
-        further_places: |pod| pod.node_name.iter().map(|_| field_path(&["spec", "nodeName"])).collect(),
+        extra_position_paths: |pod| pod.node_name.iter().map(|_| field_path(&["spec", "nodeName"])).collect(),
         pod: Self::pod,
         ..Links::NONE
     };
@@ -44,8 +49,8 @@ impl KindSpec for PodSpec {
 }
 
 impl PodSpec {
-    fn pod<'a>(&'a self, metadata: &'a ObjectMeta) -> Option<PodOf<'a>> {
-        Some(PodOf { spec: self, at: &["spec"], labels: &metadata.labels, count: 1, is_per_node: false })
+    fn pod<'a>(&'a self, metadata: &'a ObjectMeta) -> Option<ObjectPod<'a>> {
+        Some(ObjectPod { spec: self, at: &["spec"], labels: &metadata.labels, count: 1, is_per_node: false })
     }
 }
 

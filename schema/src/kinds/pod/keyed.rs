@@ -8,9 +8,9 @@ use crate::kinds::Kind;
 
 /// A value used as a variable.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct ValueOf<'a> {
+pub struct ValueSource<'a> {
     /// Secret or object that holds the value.
-    pub of: ContentRef,
+    pub owner: ContentRef,
     /// Key of the value.
     pub key: &'a str,
     /// True if the value may be absent.
@@ -21,7 +21,7 @@ pub struct ValueOf<'a> {
 
 /// Every text of a secret or object, used as variables.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct AllOf<'a> {
+pub struct TextsSource<'a> {
     /// Secret or object that holds the texts.
     pub of: ContentRef,
     /// Prefix for each key.
@@ -34,7 +34,7 @@ pub struct AllOf<'a> {
 
 /// Values used as the files of a volume.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct VolumeOf<'a> {
+pub struct VolumeContent<'a> {
     /// Secret or object that holds the values.
     pub of: ContentRef,
     /// Selected values, with their paths in the volume; if empty, every value under its key.
@@ -55,13 +55,13 @@ pub enum Variable<'a> {
     /// A single variable.
     One(&'a EnvVar),
     /// Several variables.
-    All(AllOf<'a>),
+    All(TextsSource<'a>),
 }
 
 impl Container {
     /// Returns the variables of the container. Later ones of the same name override earlier ones.
     pub fn variables(&self) -> impl Iterator<Item = Variable<'_>> {
-        let from = self.env_from.iter().filter_map(|from| from.all().map(Variable::All));
+        let from = self.env_from.iter().filter_map(|from| from.texts().map(Variable::All));
         from.chain(self.env.iter().map(Variable::One))
     }
 }
@@ -71,19 +71,19 @@ impl EnvFromSource {
     pub(super) const FIELDS: &[&str] = &["configMapRef", "secretRef"];
 
     /// Returns the secret or ConfigMap of the entry.
-    pub(super) fn all(&self) -> Option<AllOf<'_>> {
-        self.all_named().next()
+    pub(super) fn texts(&self) -> Option<TextsSource<'_>> {
+        self.all_texts().next()
     }
 
     /// Returns every secret or ConfigMap that is written, of which only one may be.
-    pub(super) fn all_named(&self) -> impl Iterator<Item = AllOf<'_>> {
-        let map = self.config_map_ref.iter().map(|map| AllOf {
+    pub(super) fn all_texts(&self) -> impl Iterator<Item = TextsSource<'_>> {
+        let map = self.config_map_ref.iter().map(|map| TextsSource {
             of: ContentRef::Object(Kind::ConfigMap, map.name.clone()),
             prefix: &self.prefix,
             is_optional: map.optional,
             at: "configMapRef",
         });
-        map.chain(self.secret_ref.iter().map(|secret| AllOf {
+        map.chain(self.secret_ref.iter().map(|secret| TextsSource {
             of: ContentRef::Secret(secret.name.clone()),
             prefix: &self.prefix,
             is_optional: secret.optional,
@@ -97,20 +97,20 @@ impl EnvVarSource {
     pub(super) const FIELDS: &[&str] = &["fieldRef", "secretKeyRef", "configMapKeyRef"];
 
     /// Returns the value that is named by a key, if any.
-    pub fn keyed(&self) -> Option<ValueOf<'_>> {
+    pub fn keyed(&self) -> Option<ValueSource<'_>> {
         self.all_keyed().next()
     }
 
     /// Returns every such value that is written, of which only one may be.
-    pub(super) fn all_keyed(&self) -> impl Iterator<Item = ValueOf<'_>> {
-        let secret = self.secret_key_ref.iter().map(|secret| ValueOf {
-            of: ContentRef::Secret(secret.name.clone()),
+    pub(super) fn all_keyed(&self) -> impl Iterator<Item = ValueSource<'_>> {
+        let secret = self.secret_key_ref.iter().map(|secret| ValueSource {
+            owner: ContentRef::Secret(secret.name.clone()),
             key: &secret.key,
             is_optional: false,
             at: ["valueFrom", "secretKeyRef"],
         });
-        secret.chain(self.config_map_key_ref.iter().map(|map| ValueOf {
-            of: ContentRef::Object(Kind::ConfigMap, map.name.clone()),
+        secret.chain(self.config_map_key_ref.iter().map(|map| ValueSource {
+            owner: ContentRef::Object(Kind::ConfigMap, map.name.clone()),
             key: &map.key,
             is_optional: map.optional,
             at: ["valueFrom", "configMapKeyRef"],
@@ -123,13 +123,13 @@ impl Volume {
     pub(super) const SOURCES: &[&str] = &["emptyDir", "hostPath", "repo", "secret", "configMap"];
 
     /// Returns the values that become the files of the volume, if any.
-    pub fn keyed(&self) -> Option<VolumeOf<'_>> {
+    pub fn keyed(&self) -> Option<VolumeContent<'_>> {
         self.all_keyed().next()
     }
 
     /// Returns every such source that is written, of which only one may be.
-    pub(super) fn all_keyed(&self) -> impl Iterator<Item = VolumeOf<'_>> {
-        let secret = self.secret.iter().map(|secret| VolumeOf {
+    pub(super) fn all_keyed(&self) -> impl Iterator<Item = VolumeContent<'_>> {
+        let secret = self.secret.iter().map(|secret| VolumeContent {
             of: ContentRef::Secret(secret.secret_name.clone()),
             items: &[],
             mode: 0o400,
@@ -137,7 +137,7 @@ impl Volume {
             is_secret: true,
             at: ["secret", "secretName"],
         });
-        secret.chain(self.config_map.iter().map(|map| VolumeOf {
+        secret.chain(self.config_map.iter().map(|map| VolumeContent {
             of: ContentRef::Object(Kind::ConfigMap, map.name.clone()),
             items: &map.items,
             mode: map.default_mode,

@@ -27,7 +27,7 @@ pub use container::{
 pub use container::{Capabilities, PodSecurityContext, SecurityContext};
 pub use status::{
     ContainerState, ContainerStatus, HostPortStatus, PodPhase, PodStatus, RunningState, TerminatedState,
-    Unsteady, WaitingState,
+    UnsteadyContainer, WaitingState,
 };
 pub(crate) use validate::{check_env, check_image, check_resources};
 pub use volume::{
@@ -95,7 +95,7 @@ pub struct PodSpec {
 
 /// A port of the node that a container takes.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct TakenPort {
+pub struct HostPortUse {
     /// Port number; never 0, which stands for any free port.
     pub port: u16,
     /// Transport protocol.
@@ -107,7 +107,7 @@ pub struct TakenPort {
 impl PodSpec {
     /// Returns the ports of the node that the pod takes wherever it runs; `at` is the path of the spec. Expects a
     /// spec after its defaults: on the host network each port of a container is a host port.
-    pub fn host_ports(&self, at: &[&str]) -> Vec<TakenPort> {
+    pub fn host_ports(&self, at: &[&str]) -> Vec<HostPortUse> {
         let mut found = Vec::new();
         for (container_index, container) in self.containers.iter().enumerate() {
             for (index, port) in container.ports.iter().enumerate() {
@@ -118,7 +118,7 @@ impl PodSpec {
                 path.extend(field_path(&["ports"]));
                 path.push(OwnedStep::Index(index));
                 path.extend(field_path(&["hostPort"]));
-                found.push(TakenPort { port: host_port, protocol: port.protocol, path });
+                found.push(HostPortUse { port: host_port, protocol: port.protocol, path });
             }
         }
         found

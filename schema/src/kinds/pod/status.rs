@@ -96,7 +96,7 @@ const STEADY_AFTER_RESTART: SignedDuration = SignedDuration::from_secs(10);
 
 /// A container that has not run long enough to count as healthy.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Unsteady<'a> {
+pub struct UnsteadyContainer<'a> {
     /// Name of the container.
     pub container: &'a str,
     /// Required running time.
@@ -105,7 +105,7 @@ pub struct Unsteady<'a> {
     pub steady_at: Timestamp,
 }
 
-impl fmt::Display for Unsteady<'_> {
+impl fmt::Display for UnsteadyContainer<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { container, needs, .. } = self;
         let seconds = needs.as_secs();
@@ -119,7 +119,7 @@ impl fmt::Display for Unsteady<'_> {
 impl PodStatus {
     /// Returns the first container that reports ready but may end a moment later. A container without a readiness
     /// probe is ready as soon as it runs, so it counts only after some time.
-    pub fn unsteady(&self, spec: &PodSpec, now: Timestamp) -> Option<Unsteady<'_>> {
+    pub fn unsteady_container(&self, spec: &PodSpec, now: Timestamp) -> Option<UnsteadyContainer<'_>> {
         self.container_statuses.iter().find_map(|container| {
             let is_probed = |c: &Container| c.name == container.name && c.readiness_probe.is_some();
             let ContainerState::Running(running) = &container.state else { return None };
@@ -131,7 +131,7 @@ impl PodStatus {
             // A start in the future comes from another machine's clock and means nothing.
             let is_unsteady = !ran.is_negative() && ran < needs;
             let steady_at = running.started_at.checked_add(needs).ok().filter(|_| is_unsteady)?;
-            Some(Unsteady { container: &container.name, needs, steady_at })
+            Some(UnsteadyContainer { container: &container.name, needs, steady_at })
         })
     }
 }

@@ -1,6 +1,8 @@
 //! The `ReplicaSet` kind: names, links, defaults.
 
-use super::super::{Descriptor, Fields, KindSpec, Links, NameForm, Older, PodOf, exclusive};
+use super::super::{
+    Descriptor, FieldPlacement, KindSpec, Links, NameForm, ObjectPod, OlderSpellings, exclusive,
+};
 use super::{
     IntOrPercent, LabelSelector, PodTemplate, ReplicaSetSpec, RollingUpdate, StrategyType, dialect, validate,
 };
@@ -12,14 +14,14 @@ impl KindSpec for ReplicaSetSpec {
         plural: "replicasets",
         short_names: &["rs", "deployments", "deployment", "deploy"],
         api_version: "apps/v1",
-        fields: Fields::InSpec,
+        fields: FieldPlacement::InSpec,
         is_namespaced: true,
         fails_commits: true,
-        fails_for_good: true,
-        pods_bear_its_name: true,
-        labels_are_of_replicas: false,
-        names: NameForm::OfPods,
-        older: Older {
+        failure_is_final: true,
+        names_its_pods: true,
+        labels_propagate: false,
+        names: NameForm::Workload,
+        older: OlderSpellings {
             words: &["Replicaset"],
             api_versions: &["v1"],
             may_lack_api_version: false,
@@ -28,8 +30,8 @@ impl KindSpec for ReplicaSetSpec {
     };
 
     const LINKS: Links<Self> = Links {
-        exclusives: |set, metadata| exclusive::of_selector(&set.selector, metadata),
-        further_places: |_| vec![field_path(&["spec", "replicas"])],
+        exclusives: |set, metadata| exclusive::selector_use(&set.selector, metadata),
+        extra_position_paths: |_| vec![field_path(&["spec", "replicas"])],
         pod: Self::pod,
         ..Links::NONE
     };
@@ -48,9 +50,9 @@ impl KindSpec for ReplicaSetSpec {
 }
 
 impl ReplicaSetSpec {
-    fn pod<'a>(&'a self, _: &'a ObjectMeta) -> Option<PodOf<'a>> {
+    fn pod<'a>(&'a self, _: &'a ObjectMeta) -> Option<ObjectPod<'a>> {
         let (spec, labels) = (&self.template.spec, &self.template.metadata.labels);
-        Some(PodOf {
+        Some(ObjectPod {
             spec,
             at: &["spec", "template", "spec"],
             labels,

@@ -7,11 +7,11 @@ use crate::kinds::kind::DEPLOYMENT;
 use crate::manifest::dialects::{Node, Notes, Value};
 
 pub(super) fn rewrite(document: &mut Node, notes: &mut Notes<'_>) {
-    workload(Kind::ReplicaSet, document, notes);
+    rewrite_workload(Kind::ReplicaSet, document, notes);
 }
 
 /// Rewrites the older spellings that workloads of every kind share.
-pub(in crate::kinds) fn workload(kind: Kind, document: &mut Node, notes: &mut Notes<'_>) {
+pub(in crate::kinds) fn rewrite_workload(kind: Kind, document: &mut Node, notes: &mut Notes<'_>) {
     let Some(spec) = below(document, &["spec"]) else { return };
     flat_selector(spec, notes);
     template_name(kind, spec, notes);
@@ -26,7 +26,7 @@ pub(in crate::kinds) fn workload(kind: Kind, document: &mut Node, notes: &mut No
 }
 
 /// Rewrites a Kubernetes Deployment as a replica set with a longer deadline: Minik8s rolls out templates itself.
-pub(crate) fn deployment(document: &mut Node, notes: &mut Notes<'_>) {
+pub(crate) fn rewrite_deployment(document: &mut Node, notes: &mut Notes<'_>) {
     let Some(kind) = below(document, &["kind"]) else { return };
     let Value::Scalar { text, .. } = &mut kind.value else { return };
     if text != DEPLOYMENT {
@@ -36,11 +36,11 @@ pub(crate) fn deployment(document: &mut Node, notes: &mut Notes<'_>) {
     let Some(spec) = below(document, &["spec"]) else { return };
     let mark = spec.first_mark();
     put(spec, entry("progressDeadlineSeconds", mark, plain(mark, DEPLOYMENT_DEADLINE_SECONDS)));
-    without_history(spec, notes);
+    drop_history(spec, notes);
 }
 
 /// Drops `revisionHistoryLimit`, because Git has the former templates.
-pub(in crate::kinds) fn without_history(spec: &mut Node, notes: &mut Notes<'_>) {
+pub(in crate::kinds) fn drop_history(spec: &mut Node, notes: &mut Notes<'_>) {
     if let Some(limit) = take(spec, "revisionHistoryLimit") {
         let why = "the last good template is kept, and Git has all others";
         notes.dropped(limit.mark, "revisionHistoryLimit", why);

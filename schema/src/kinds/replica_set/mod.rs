@@ -202,7 +202,7 @@ impl IntOrPercent {
 
     /// Returns the number of pods out of `wanted`, if well-formed. Kubernetes rounds up for `maxSurge` and down for
     /// `maxUnavailable`.
-    pub fn of(&self, wanted: u32, round_up: bool) -> Option<u32> {
+    pub fn resolve(&self, wanted: u32, round_up: bool) -> Option<u32> {
         if let Self::Number(number) = self {
             return Some(*number);
         }
@@ -253,10 +253,10 @@ mod rollout_tests {
     #[test]
     fn shares_round_as_in_kubernetes() {
         let quarter = IntOrPercent::quarter();
-        assert_eq!((quarter.of(10, true), quarter.of(10, false)), (Some(3), Some(2)));
-        assert_eq!(IntOrPercent::Number(7).of(3, true), Some(7));
+        assert_eq!((quarter.resolve(10, true), quarter.resolve(10, false)), (Some(3), Some(2)));
+        assert_eq!(IntOrPercent::Number(7).resolve(3, true), Some(7));
         for text in ["25", "%", "+5%", "-5%", "5 %", "99999999999%"] {
-            assert_eq!(IntOrPercent::Percent(text.to_owned()).of(10, true), None, "{text}");
+            assert_eq!(IntOrPercent::Percent(text.to_owned()).resolve(10, true), None, "{text}");
         }
     }
 }

@@ -7,7 +7,7 @@ use crate::violation::{Findings, Path, rules};
 
 /// Checks a spec as written, before defaults, at the path `at`.
 pub(super) fn validate(spec: &ReplicaSetSpec, at: &Path<'_>, findings: &mut Findings) {
-    let shared = Shared {
+    let shared = WorkloadFields {
         kind: Kind::ReplicaSet,
         selector: &spec.selector,
         template: &spec.template,
@@ -21,7 +21,7 @@ pub(super) fn validate(spec: &ReplicaSetSpec, at: &Path<'_>, findings: &mut Find
 }
 
 /// Fields that every kind of workload has.
-pub(in crate::kinds) struct Shared<'a> {
+pub(in crate::kinds) struct WorkloadFields<'a> {
     pub(in crate::kinds) kind: Kind,
     pub(in crate::kinds) selector: &'a LabelSelector,
     pub(in crate::kinds) template: &'a PodTemplate,
@@ -29,7 +29,7 @@ pub(in crate::kinds) struct Shared<'a> {
     pub(in crate::kinds) progress_deadline_seconds: Option<u32>,
 }
 
-impl Shared<'_> {
+impl WorkloadFields<'_> {
     /// Checks the selector and the template.
     pub(in crate::kinds) fn validate_template(&self, at: &Path<'_>, findings: &mut Findings) {
         let Self { kind, template, .. } = self;
@@ -123,8 +123,9 @@ fn strategy(spec: &ReplicaSetSpec, at: &Path<'_>, findings: &mut Findings) {
         let message = "Invalid value: must not be greater than 100%";
         findings.add(&rules::ROLLOUT, &unavailable_here, message);
     }
-    let is_zero =
-        |amount: &Option<IntOrPercent>| amount.as_ref().is_some_and(|amount| amount.of(100, true) == Some(0));
+    let is_zero = |amount: &Option<IntOrPercent>| {
+        amount.as_ref().is_some_and(|amount| amount.resolve(100, true) == Some(0))
+    };
     if is_zero(&update.max_surge) && is_zero(&update.max_unavailable) {
         let message = "Invalid value: may not be 0 when `maxSurge` is 0";
         findings.add(&rules::ROLLOUT, &unavailable_here, message).help("no pod could ever be replaced");

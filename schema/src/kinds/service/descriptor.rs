@@ -2,8 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use super::super::exclusive::{Exclusive, ExclusiveUse};
-use super::super::{Descriptor, Fields, KindSpec, Links, NameForm, Older};
+use super::super::exclusive::{ExclusiveResource, ExclusiveUse};
+use super::super::{Descriptor, FieldPlacement, KindSpec, Links, NameForm, OlderSpellings};
 use super::{
     ClientIpConfig, DEFAULT_AFFINITY_SECONDS, ServicePort, ServiceSpec, ServiceType, SessionAffinity,
     SessionAffinityConfig, validate,
@@ -23,18 +23,26 @@ impl KindSpec for ServiceSpec {
         plural: "services",
         short_names: &["svc"],
         api_version: "v1",
-        fields: Fields::InSpec,
+        fields: FieldPlacement::InSpec,
         is_namespaced: true,
         fails_commits: true,
-        fails_for_good: false,
-        pods_bear_its_name: false,
-        labels_are_of_replicas: false,
+        failure_is_final: false,
+        names_its_pods: false,
+        labels_propagate: false,
         names: NameForm::Label,
-        older: Older { words: &[], api_versions: &[], may_lack_api_version: false, rewrite: rewrite },
+        older: OlderSpellings {
+            words: &[],
+            api_versions: &[],
+            may_lack_api_version: false,
+            rewrite: rewrite,
+        },
     };
 
-    const LINKS: Links<Self> =
-        Links { exclusives: Self::exclusives, further_places: Self::further_places, ..Links::NONE };
+    const LINKS: Links<Self> = Links {
+        exclusives: Self::exclusives,
+        extra_position_paths: Self::extra_position_paths,
+        ..Links::NONE
+    };
 
     fn validate(&self, at: &Path<'_>, findings: &mut Findings) {
         validate::validate(self, at, findings);
@@ -53,15 +61,18 @@ impl ServiceSpec {
     fn exclusives(&self, _: &ObjectMeta) -> Vec<ExclusiveUse> {
         let mut found = Vec::new();
         if let Some(address) = self.cluster_ip.as_deref().filter(|a| !a.is_empty() && *a != "None") {
-            found.push(ExclusiveUse::alone(
-                Exclusive::ClusterIp(address.to_owned()),
+            found.push(ExclusiveUse::unshared(
+                ExclusiveResource::ClusterIp(address.to_owned()),
                 field_path(&["spec", "clusterIP"]),
             ));
         }
         for (index, port) in self.ports.iter().enumerate() {
             if let (ServiceType::NodePort, Some(node_port @ 1..)) = (self.kind, port.node_port) {
                 let path = indexed(&["spec", "ports"], index, &["nodePort"]);
-                found.push(ExclusiveUse::alone(Exclusive::NodePort(node_port, port.protocol), path));
+                found.push(ExclusiveUse::unshared(
+                    ExclusiveResource::NodePort(node_port, port.protocol),
+                    path,
+                ));
             }
         }
         let addresses: BTreeMap<&String, usize> =
@@ -70,13 +81,13 @@ impl ServiceSpec {
             self.ports.iter().map(move |port| (*address, *index, (port.port, port.protocol)))
         });
         found.extend(pairs.take(EXTERNAL_MAX).map(|(address, index, (port, protocol))| {
-            let what = Exclusive::External(address.clone(), port, protocol);
-            ExclusiveUse::alone(what, indexed(&["spec", "externalIPs"], index, &[]))
+            let what = ExclusiveResource::ExternalPort(address.clone(), port, protocol);
+            ExclusiveUse::unshared(what, indexed(&["spec", "externalIPs"], index, &[]))
         }));
         found
     }
 
-    fn further_places(&self) -> Vec<Vec<OwnedStep>> {
+    fn extra_position_paths(&self) -> Vec<Vec<OwnedStep>> {
         vec![field_path(&["spec", "selector"])]
     }
 }
@@ -115,15 +126,15 @@ fn fill_port(port: &mut ServicePort) {
 
 pub(super) fn rewrite(document: &mut Node, notes: &mut Notes<'_>) {
     let Some(spec) = below(document, &["spec"]) else { return };
-    word(spec, "type", &["ClusterIP", "NodePort", "ExternalName"], notes);
+    any_case(spec, "type", &["ClusterIP", "NodePort", "ExternalName"], notes);
     let ports = below(spec, &["ports"]).and_then(items_mut);
     for port in ports.into_iter().flatten() {
-        word(port, "protocol", &["TCP", "UDP"], notes);
+        any_case(port, "protocol", &["TCP", "UDP"], notes);
     }
 }
 
 /// Accepts the value of `key` in any case.
-fn word(node: &mut Node, key: &str, words: &[&str], notes: &mut Notes<'_>) {
+fn any_case(node: &mut Node, key: &str, words: &[&str], notes: &mut Notes<'_>) {
     let Some(Node { mark, value: Value::Scalar { text, .. } }) = below(node, &[key]) else { return };
     let today = words.iter().find(|word| word.eq_ignore_ascii_case(text) && *word != text);
     if let Some(today) = today {

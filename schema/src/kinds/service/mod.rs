@@ -147,7 +147,7 @@ impl ServiceSpec {
     }
 
     /// Returns the name that the service is an alias of.
-    pub fn alias_of(&self) -> Option<&str> {
+    pub fn alias_target(&self) -> Option<&str> {
         self.external_name.as_deref().filter(|_| self.kind == ServiceType::ExternalName)
     }
 }

@@ -176,7 +176,7 @@ fn validate_ports(spec: &ServiceSpec, at: &Path<'_>, findings: &mut Findings) {
             let message = format!(
                 "Duplicate value: {} {}: another port of this service has them",
                 port.port,
-                word(port.protocol)
+                protocol_name(port.protocol)
             );
             findings.add(&rules::INVALID_PORT, &here.field("port"), message);
         }
@@ -258,7 +258,7 @@ fn node_port(
     }
 }
 
-fn word(protocol: Protocol) -> &'static str {
+fn protocol_name(protocol: Protocol) -> &'static str {
     match protocol {
         Protocol::Tcp => "TCP",
         Protocol::Udp => "UDP",

@@ -57,7 +57,7 @@ pub struct OnCall {
 
 /// Event that starts the runs of a trigger.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum StartedBy<'a> {
+pub enum TriggerEvent<'a> {
     /// Times of a schedule.
     Schedule(&'a Schedule),
     /// Applied commits.
@@ -68,10 +68,10 @@ pub enum StartedBy<'a> {
 
 impl Trigger {
     /// Returns the event that starts the runs; `None` if the trigger is not valid.
-    pub fn started_by(&self) -> Option<StartedBy<'_>> {
-        let schedule = self.schedule.as_ref().map(StartedBy::Schedule);
-        let commit = self.on_commit.as_ref().map(StartedBy::Commit);
-        schedule.or(commit).or(self.on_call.as_ref().map(StartedBy::Call))
+    pub fn event(&self) -> Option<TriggerEvent<'_>> {
+        let schedule = self.schedule.as_ref().map(TriggerEvent::Schedule);
+        let commit = self.on_commit.as_ref().map(TriggerEvent::Commit);
+        schedule.or(commit).or(self.on_call.as_ref().map(TriggerEvent::Call))
     }
 
     /// Returns the id of the run that the trigger starts for `key`. Trigger names have no dots, so no two triggers
@@ -97,7 +97,7 @@ pub struct Schedule {
     pub time_zone: String,
     /// Handling of times that passed while no reconciler ran; defaults to `run`, a single run for all of them.
     #[serde(default, skip_serializing_if = "is_default")]
-    pub missed: Missed,
+    pub missed: MissedPolicy,
 }
 
 fn utc() -> String {
@@ -111,7 +111,7 @@ fn is_utc(zone: &str) -> bool {
 /// Handling of times that passed while no reconciler ran.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
-pub enum Missed {
+pub enum MissedPolicy {
     /// A single run for all of them.
     #[default]
     Run,
@@ -203,11 +203,11 @@ impl Ticks {
     /// Returns the first tick after `time`.
     pub fn after(&self, time: Timestamp) -> Option<Timestamp> {
         if self.is_hourly {
-            return self.found_after(time);
+            return self.next_after(time);
         }
         let mut on_the_wall = Offset::UTC.to_timestamp(self.zone.to_datetime(time)).ok()?;
         loop {
-            on_the_wall = self.found_after(on_the_wall)?;
+            on_the_wall = self.next_after(on_the_wall)?;
             let there = self.zone.to_ambiguous_timestamp(Offset::UTC.to_datetime(on_the_wall));
             let tick = there.compatible().ok()?;
             if tick > time {
@@ -216,7 +216,7 @@ impl Ticks {
         }
     }
 
-    fn found_after(&self, time: Timestamp) -> Option<Timestamp> {
+    fn next_after(&self, time: Timestamp) -> Option<Timestamp> {
         let from = MakeTimestamp::from_second(time.as_second()).ok()?;
         Some(self.crontab.find_next(from).ok()?.timestamp())
     }
@@ -227,7 +227,7 @@ mod tests {
     use super::*;
 
     fn schedule(cron: &str, zone: &str) -> Schedule {
-        Schedule { cron: cron.to_owned(), time_zone: zone.to_owned(), missed: Missed::Run }
+        Schedule { cron: cron.to_owned(), time_zone: zone.to_owned(), missed: MissedPolicy::Run }
     }
 
     /// Returns the ticks after `from`, with the offset of the zone.

@@ -38,11 +38,11 @@ pub(in crate::kinds) fn validate(triggers: &[Trigger], at: &Path<'_>, findings: 
             let message = format!("Duplicate value: `{name}`");
             findings.add(&rules::DUPLICATE_NAME, &here.field("name"), message);
         }
-        what_starts_it(trigger, &here, findings);
+        event_fields(trigger, &here, findings);
     }
 }
 
-fn what_starts_it(trigger: &Trigger, here: &Path<'_>, findings: &mut Findings) {
+fn event_fields(trigger: &Trigger, here: &Path<'_>, findings: &mut Findings) {
     let given = [
         ("schedule", trigger.schedule.is_some()),
         ("onCommit", trigger.on_commit.is_some()),

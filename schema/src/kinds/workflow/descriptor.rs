@@ -2,10 +2,12 @@
 
 use std::collections::BTreeMap;
 
-use super::super::links::{FieldAt, Reference};
-use super::super::{Descriptor, Fields, Kind, KindSpec, Links, NameForm, OWN_API_VERSION, Older};
+use super::super::links::{FieldLocation, Reference};
+use super::super::{
+    Descriptor, FieldPlacement, Kind, KindSpec, Links, NameForm, OWN_API_VERSION, OlderSpellings,
+};
 use super::{Catcher, Machine, NullablePath, Retrier, Rule, State, WorkflowSpec, dialect, validate};
-use crate::content_refs::normal_path;
+use crate::content_refs::normalize_path;
 use crate::meta::{ObjectMeta, ObjectRef};
 use crate::violation::{Findings, Path, field_path};
 
@@ -14,19 +16,19 @@ impl KindSpec for WorkflowSpec {
         plural: "workflows",
         short_names: &["wf"],
         api_version: OWN_API_VERSION,
-        fields: Fields::InSpec,
+        fields: FieldPlacement::InSpec,
         is_namespaced: true,
         fails_commits: true,
-        fails_for_good: true,
-        pods_bear_its_name: false,
-        labels_are_of_replicas: false,
+        failure_is_final: true,
+        names_its_pods: false,
+        labels_propagate: false,
         names: NameForm::Short,
-        older: Older::of_own_kind(dialect::rewrite),
+        older: OlderSpellings::for_own_kind(dialect::rewrite),
     };
 
     const LINKS: Links<Self> = Links {
         references: Self::references,
-        further_places: |spec| {
+        extra_position_paths: |spec| {
             spec.definition_path.iter().map(|_| field_path(&["spec", "definitionPath"])).collect()
         },
         ..Links::NONE
@@ -39,7 +41,7 @@ impl KindSpec for WorkflowSpec {
     fn fill_defaults(&mut self) {
         self.comment = None;
         if let Some(path) = &mut self.definition_path {
-            *path = normal_path(path);
+            *path = normalize_path(path);
         }
         states(&mut self.states);
     }
@@ -55,7 +57,7 @@ impl WorkflowSpec {
             let (namespace, name) = name.split_once('/').unwrap_or((&metadata.namespace, name));
             let target =
                 ObjectRef { namespace: namespace.to_owned(), ..metadata.reference(Kind::Function, name) };
-            Reference { at: FieldAt::Steps(path), target, port: None, is_optional: false }
+            Reference { at: FieldLocation::Steps(path), target, port: None, is_optional: false }
         });
         found.collect()
     }

@@ -49,7 +49,7 @@ pub enum Argument {
 
 /// Type of a parameter.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Wanted {
+enum ParameterType {
     Any,
     Text,
     Number,
@@ -58,7 +58,7 @@ enum Wanted {
     Object,
 }
 
-impl Wanted {
+impl ParameterType {
     fn as_str(self) -> &'static str {
         match self {
             Self::Any => "a value",
@@ -89,8 +89,8 @@ macro_rules! intrinsics {
             }
 
             /// Returns the parameters, the number of optional ones at the end, and true if more arguments may follow.
-            fn parameters(self) -> (&'static [Wanted], usize, bool) {
-                match self { $(Intrinsic::$name => (&[$(Wanted::$wanted),*], $optional, $more),)* }
+            fn parameters(self) -> (&'static [ParameterType], usize, bool) {
+                match self { $(Intrinsic::$name => (&[$(ParameterType::$wanted),*], $optional, $more),)* }
             }
         }
     };
@@ -168,7 +168,7 @@ impl Expression {
         }
         let mut reader = Reader { text, rest: text };
         let call = reader.call(0)?;
-        if reader.rest.is_empty() { Ok(Self::Call(call)) } else { Err(reader.wrong("the end").into()) }
+        if reader.rest.is_empty() { Ok(Self::Call(call)) } else { Err(reader.syntax_error("the end").into()) }
     }
 }
 
@@ -183,7 +183,7 @@ pub fn unescaped(raw: &str) -> String {
 }
 
 impl Reader<'_> {
-    fn space(&mut self) {
+    fn skip_space(&mut self) {
         self.rest = self.rest.trim_start();
     }
 
@@ -196,24 +196,24 @@ impl Reader<'_> {
         let known = Intrinsic::ALL.iter().find(|function| function.as_str() == name);
         let Some(function) = known.copied() else { return Err(ExpressionError::Unknown(name.to_owned())) };
         if !self.eat('(') {
-            return Err(self.wrong("`(`").into());
+            return Err(self.syntax_error("`(`").into());
         }
         let mut arguments = Vec::new();
-        self.space();
+        self.skip_space();
         if !self.eat(')') {
             loop {
-                self.space();
+                self.skip_space();
                 arguments.push(self.argument(depth)?);
-                self.space();
+                self.skip_space();
                 if self.eat(')') {
                     break;
                 }
                 if !self.eat(',') {
-                    return Err(self.wrong("`,` or `)`").into());
+                    return Err(self.syntax_error("`,` or `)`").into());
                 }
             }
         }
-        fit(function, &arguments)?;
+        check_arguments(function, &arguments)?;
         Ok(IntrinsicCall { function, arguments })
     }
 
@@ -223,7 +223,7 @@ impl Reader<'_> {
             Some('$') => self.path(),
             Some('S') => self.call(depth + 1).map(Argument::Call),
             Some(first) if first == '-' || first.is_ascii_digit() => self.number_argument(),
-            _ => self.word(),
+            _ => self.keyword(),
         }
     }
 
@@ -241,7 +241,7 @@ impl Reader<'_> {
                 _ => {}
             }
         }
-        Err(self.wrong("the closing quote of this text").into())
+        Err(self.syntax_error("the closing quote of this text").into())
     }
 
     /// Parses a path, which ends at a comma, a closing parenthesis or a space outside of its brackets.
@@ -271,12 +271,12 @@ impl Reader<'_> {
     fn number_argument(&mut self) -> Result<Argument, ExpressionError> {
         let is_part = |c: char| c.is_ascii_digit() || matches!(c, '-' | '+' | '.' | 'e' | 'E');
         let end = self.rest.find(|c| !is_part(c)).unwrap_or(self.rest.len());
-        let number = self.rest[..end].parse::<Number>().map_err(|_| self.wrong("a number"))?;
+        let number = self.rest[..end].parse::<Number>().map_err(|_| self.syntax_error("a number"))?;
         self.take(end);
         Ok(Argument::Literal(Json::Number(number)))
     }
 
-    fn word(&mut self) -> Result<Argument, ExpressionError> {
+    fn keyword(&mut self) -> Result<Argument, ExpressionError> {
         let words = [("true", Json::Bool(true)), ("false", Json::Bool(false)), ("null", Json::Null)];
         for (word, value) in words {
             if self.rest.starts_with(word) {
@@ -284,12 +284,12 @@ impl Reader<'_> {
                 return Ok(Argument::Literal(value));
             }
         }
-        Err(self.wrong("a text in single quotes, a number, a path or a function").into())
+        Err(self.syntax_error("a text in single quotes, a number, a path or a function").into())
     }
 }
 
 /// Checks that the function accepts arguments of this number and type.
-fn fit(function: Intrinsic, arguments: &[Argument]) -> Result<(), ExpressionError> {
+fn check_arguments(function: Intrinsic, arguments: &[Argument]) -> Result<(), ExpressionError> {
     let (wanted, optional, more) = function.parameters();
     let (least, found) = (wanted.len() - optional, arguments.len());
     if found < least || (found > wanted.len() && !more) {
@@ -305,10 +305,12 @@ fn fit(function: Intrinsic, arguments: &[Argument]) -> Result<(), ExpressionErro
     for (index, (wanted, argument)) in wanted.iter().zip(arguments).enumerate() {
         let fits = match argument {
             Argument::Path(_) | Argument::Call(_) => true,
-            Argument::Text(_) => matches!(wanted, Wanted::Any | Wanted::Text),
-            Argument::Literal(Json::Number(_)) => matches!(wanted, Wanted::Any | Wanted::Number),
-            Argument::Literal(Json::Bool(_)) => matches!(wanted, Wanted::Any | Wanted::Boolean),
-            Argument::Literal(_) => matches!(wanted, Wanted::Any),
+            Argument::Text(_) => matches!(wanted, ParameterType::Any | ParameterType::Text),
+            Argument::Literal(Json::Number(_)) => {
+                matches!(wanted, ParameterType::Any | ParameterType::Number)
+            }
+            Argument::Literal(Json::Bool(_)) => matches!(wanted, ParameterType::Any | ParameterType::Boolean),
+            Argument::Literal(_) => matches!(wanted, ParameterType::Any),
         };
         if !fits {
             let function = function.as_str();

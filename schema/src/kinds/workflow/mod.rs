@@ -24,7 +24,7 @@ use crate::codec::content_hash;
 use crate::kinds::trigger::Trigger;
 use crate::violation::{OwnedStep, Path};
 
-pub use dialect::function_of_resource;
+pub use dialect::function_from_resource;
 pub(crate) use dialect::{SPELLINGS, STATES_LANGUAGE_KEYS, Spelling};
 pub use intrinsic::{
     Argument, Expression, ExpressionError, INTRINSIC_NESTING_MAX, Intrinsic, IntrinsicCall, unescaped,
@@ -107,7 +107,7 @@ impl WorkflowSpec {
     }
 
     /// Creates a workflow that calls `function` once, with the run's input.
-    pub fn of_function(function: &str) -> Self {
+    pub fn for_function(function: &str) -> Self {
         let call = TaskState { function: function.to_owned(), end: true, ..TaskState::default() };
         let states = BTreeMap::from([(CALL_STATE.to_owned(), State::Task(call))]);
         Self { start_at: CALL_STATE.to_owned(), states, ..Self::default() }
@@ -122,12 +122,12 @@ impl WorkflowSpec {
     /// that names it. `namespace/name` is a function of that namespace, any other name one of the workflow's own.
     pub fn functions(&self) -> Vec<(Vec<OwnedStep>, &str)> {
         let mut found = Vec::new();
-        functions_of(self.machine(), &Path::ROOT.field("spec"), &mut found);
+        collect_functions(self.machine(), &Path::ROOT.field("spec"), &mut found);
         found
     }
 }
 
-fn functions_of<'a>(machine: MachineRef<'a>, at: &Path<'_>, found: &mut Vec<(Vec<OwnedStep>, &'a str)>) {
+fn collect_functions<'a>(machine: MachineRef<'a>, at: &Path<'_>, found: &mut Vec<(Vec<OwnedStep>, &'a str)>) {
     let states = at.field("states");
     for (name, state) in machine.states {
         let here = states.field(name);
@@ -136,11 +136,11 @@ fn functions_of<'a>(machine: MachineRef<'a>, at: &Path<'_>, found: &mut Vec<(Vec
             State::Parallel(parallel) => {
                 let branches = here.field("branches");
                 for (index, branch) in parallel.branches.iter().enumerate() {
-                    functions_of(branch.as_ref(), &branches.index(index), found);
+                    collect_functions(branch.as_ref(), &branches.index(index), found);
                 }
             }
             State::Map(map) => {
-                functions_of(map.item_processor.as_ref(), &here.field("itemProcessor"), found);
+                collect_functions(map.item_processor.as_ref(), &here.field("itemProcessor"), found);
             }
             State::Choice(_) | State::Pass(_) | State::Wait(_) | State::Succeed(_) | State::Fail(_) => {}
         }

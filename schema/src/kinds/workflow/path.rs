@@ -91,7 +91,7 @@ impl JsonPath {
     }
 
     /// Returns the path of a field of the data.
-    pub fn of_field(name: &str) -> Self {
+    pub fn from_field(name: &str) -> Self {
         Self { root: PathRoot::Data, segments: vec![Segment::Name(name.to_owned())] }
     }
 
@@ -113,7 +113,7 @@ pub(super) struct Reader<'a> {
 }
 
 impl<'a> Reader<'a> {
-    pub(super) fn wrong(&self, wanted: &'static str) -> PathError {
+    pub(super) fn syntax_error(&self, wanted: &'static str) -> PathError {
         let before = &self.text[..self.text.len() - self.rest.len()];
         PathError::Syntax { wanted, at: before.chars().count() + 1 }
     }
@@ -141,12 +141,12 @@ impl<'a> Reader<'a> {
             }
             let name = self.until(|c| !(c.is_alphanumeric() || matches!(c, '_' | '-' | '$' | '@')));
             return match name {
-                "" => Err(self.wrong("a name")),
+                "" => Err(self.syntax_error("a name")),
                 name => Ok(Segment::Name(name.to_owned())),
             };
         }
         if !self.eat('[') {
-            return Err(self.wrong("`.` or `[`"));
+            return Err(self.syntax_error("`.` or `[`"));
         }
         let segment = match self.rest.chars().next() {
             Some(quote @ ('\'' | '"')) => Segment::Name(self.quoted(quote)?),
@@ -160,7 +160,7 @@ impl<'a> Reader<'a> {
         if self.rest.starts_with(',') {
             return Err(PathError::Unsupported("unions"));
         }
-        if self.eat(']') { Ok(segment) } else { Err(self.wrong("`]`")) }
+        if self.eat(']') { Ok(segment) } else { Err(self.syntax_error("`]`")) }
     }
 
     fn until(&mut self, is_end: impl Fn(char) -> bool) -> &'a str {
@@ -174,7 +174,7 @@ impl<'a> Reader<'a> {
         loop {
             let mut chars = self.rest.chars();
             match (chars.next(), chars.clone().next()) {
-                (None, _) => return Err(self.wrong("the closing quote")),
+                (None, _) => return Err(self.syntax_error("the closing quote")),
                 (Some('\\'), Some(escaped)) => {
                     chars.next();
                     name.push(escaped);
@@ -198,7 +198,7 @@ impl<'a> Reader<'a> {
             }
             return Ok(Segment::Slice(first, last));
         }
-        first.map(Segment::Index).ok_or_else(|| self.wrong("an index or a name in quotes"))
+        first.map(Segment::Index).ok_or_else(|| self.syntax_error("an index or a name in quotes"))
     }
 
     fn number(&mut self) -> Result<Option<i64>, PathError> {
@@ -209,7 +209,7 @@ impl<'a> Reader<'a> {
         }
         digits.parse().map(Some).map_err(|_| {
             self.rest = before;
-            self.wrong("an index")
+            self.syntax_error("an index")
         })
     }
 }

@@ -80,7 +80,7 @@ impl State {
     }
 
     /// Returns `next` and `end` for the types that have them.
-    pub fn onward(&self) -> Option<(Option<&str>, bool)> {
+    pub fn transition(&self) -> Option<(Option<&str>, bool)> {
         match self {
             State::Task(state) => Some((state.next.as_deref(), state.end)),
             State::Pass(state) => Some((state.next.as_deref(), state.end)),
@@ -93,7 +93,7 @@ impl State {
 
     /// True if the machine may end in this state.
     pub fn is_terminal(&self) -> bool {
-        matches!(self, State::Succeed(_) | State::Fail(_)) || self.onward().is_some_and(|(_, end)| end)
+        matches!(self, State::Succeed(_) | State::Fail(_)) || self.transition().is_some_and(|(_, end)| end)
     }
 
     /// Returns the retriers and catchers of the state.

@@ -6,7 +6,7 @@ use std::sync::OnceLock;
 use schemars::{Schema, SchemaGenerator, schema_for};
 use serde_json::Value as Json;
 
-use super::{Bounds, Field, Range, Record, Shape, Shapes, Tagged, UnknownSchema, Variant};
+use super::{Bounds, Field, Range, Record, Shape, Shapes, TaggedRecord, UnknownSchema, Variant};
 use crate::kinds::{Kind, KindSpec, Resource, SpecVisitor};
 use crate::meta::ObjectMeta;
 
@@ -99,19 +99,19 @@ impl Shapes {
             return Ok(Some(self.push(Shape::OneOf(words))));
         }
         let Some(tag) = branches.first().and_then(tag_of) else { return Ok(None) };
-        let mut tagged = Tagged { tag, variants: Vec::new() };
+        let mut tagged = TaggedRecord { tag, variants: Vec::new() };
         for branch in branches {
             let value = branch.pointer(&format!("/properties/{}/const", tagged.tag)).and_then(Json::as_str);
             let Some(value) = value else { return Ok(None) };
             let index = self.object(&format!("{value}{name}"), branch, definitions)?;
             tagged.variants.push((value.to_owned(), index));
         }
-        self.introduce(&tagged);
+        self.link_variants(&tagged);
         Ok(Some(self.push(Shape::Tagged(tagged))))
     }
 
     /// Tells each variant which fields the others have.
-    fn introduce(&mut self, tagged: &Tagged) {
+    fn link_variants(&mut self, tagged: &TaggedRecord) {
         let mut owners: BTreeMap<String, Vec<String>> = BTreeMap::new();
         for (tag, index) in &tagged.variants {
             let Shape::Record(record) = self.get(*index) else { continue };
@@ -123,7 +123,7 @@ impl Shapes {
             let Shape::Record(record) = &mut self.arena[*index] else { continue };
             let mut of_others = owners.clone();
             of_others.retain(|field, _| !record.fields.contains_key(field));
-            record.variant = Some(Variant { tag: tag.clone(), of_others });
+            record.variant = Some(Variant { tag: tag.clone(), other_fields: of_others });
         }
     }
 
@@ -237,7 +237,7 @@ pub(crate) fn metadata() -> &'static Shapes {
 }
 
 /// Returns the shape of a kind's `spec`.
-pub(crate) fn of(kind: Kind) -> &'static Shapes {
+pub(crate) fn for_kind(kind: Kind) -> &'static Shapes {
     static SHAPES: [OnceLock<Shapes>; Kind::ALL.len()] = [const { OnceLock::new() }; Kind::ALL.len()];
     SHAPES[kind as usize].get_or_init(|| compiled(&format!("{kind}Spec"), &schema(kind)))
 }
@@ -306,6 +306,6 @@ mod tests {
         assert_eq!((tagged.tag.as_str(), tagged.variants.len()), ("type", 2));
         let Shape::Record(record) = shapes.get(tagged.variant("A").unwrap()) else { panic!() };
         assert_eq!(record.name, "AState");
-        assert_eq!(record.variant.as_ref().unwrap().of_others["b"], ["B"]);
+        assert_eq!(record.variant.as_ref().unwrap().other_fields["b"], ["B"]);
     }
 }

@@ -27,7 +27,7 @@ mod walk;
 mod words;
 
 pub(crate) use walk::Walk;
-pub(crate) use words::{Here, found};
+pub(crate) use words::{WalkPosition, describe_found};
 
 /// Allowed form of a value.
 #[derive(Debug)]
@@ -56,7 +56,7 @@ pub(crate) enum Shape {
     /// Any JSON value; plain scalars mean what YAML 1.2 says. Null is not the same as absence.
     Any,
     /// A mapping whose fields depend on one of them.
-    Tagged(Tagged),
+    Tagged(TaggedRecord),
 }
 
 /// Bounds of a number with a fraction.
@@ -68,13 +68,13 @@ pub(crate) struct Bounds {
 
 /// A mapping whose fields depend on the one called `tag`.
 #[derive(Debug)]
-pub(crate) struct Tagged {
+pub(crate) struct TaggedRecord {
     pub(crate) tag: String,
     /// Values of the tag, each with its record.
     pub(crate) variants: Vec<(String, usize)>,
 }
 
-impl Tagged {
+impl TaggedRecord {
     /// Returns the record for a value of the tag.
     pub(crate) fn variant(&self, tag: &str) -> Option<usize> {
         self.variants.iter().find(|(name, _)| name == tag).map(|(_, index)| *index)
@@ -107,7 +107,7 @@ pub(crate) struct Variant {
     /// Tag of the variant itself.
     pub(crate) tag: String,
     /// Fields of the other variants, and their tags.
-    pub(crate) of_others: BTreeMap<String, Vec<String>>,
+    pub(crate) other_fields: BTreeMap<String, Vec<String>>,
 }
 
 /// A field of a record.

@@ -3,12 +3,12 @@
 use serde_json::{Map, Number, Value as Json};
 
 use super::walk::Walk;
-use super::words::Here;
-use super::words::shown;
+use super::words::WalkPosition;
+use super::words::mark_to_show;
 use super::{Bounds, FILE_MODE_MAX, Range, Shape};
 use crate::document::nearest::{list, nearest};
 use crate::document::node::{Node, Problem, Value};
-use crate::document::node::{Plain, resolve};
+use crate::document::node::{PlainScalar, resolve};
 use crate::manifest::unsupported;
 use crate::quantity::{Cpu, Memory, QuantityError};
 use crate::secrets::is_secret_place;
@@ -19,49 +19,53 @@ use crate::violation::rules;
 const NANO_CPU_MIN: i128 = 1_000_000;
 
 impl Walk<'_> {
-    pub(super) fn scalar(&mut self, shape: usize, node: &Node, here: Here<'_>) -> Option<Json> {
+    pub(super) fn scalar(&mut self, shape: usize, node: &Node, here: WalkPosition<'_>) -> Option<Json> {
         let Value::Scalar { text, plain } = &node.value else { return self.wrong_type(shape, node, here) };
-        let meaning = if *plain { resolve(text) } else { Plain::Text };
-        let here = Here { mark: shown(node, here), ..here };
+        let meaning = if *plain { resolve(text) } else { PlainScalar::Text };
+        let here = WalkPosition { mark: mark_to_show(node, here), ..here };
         let shapes = self.shapes;
         match (shapes.get(shape), meaning) {
-            (Shape::Text | Shape::TextOrList(_) | Shape::NullableText, Plain::Text) => {
+            (Shape::Text | Shape::TextOrList(_) | Shape::NullableText, PlainScalar::Text) => {
                 Some(Json::from(text.as_str()))
             }
-            (Shape::Text | Shape::TextOrList(_) | Shape::NullableText, Plain::OldBool(_)) => {
-                Some(self.old_bool(text, here))
+            (Shape::Text | Shape::TextOrList(_) | Shape::NullableText, PlainScalar::OldBool(_)) => {
+                Some(self.old_bool_as_text(text, here))
             }
             (Shape::OneOf(words), _) => self.one_of(words, text, here),
-            (Shape::Bool, Plain::Bool(value)) => Some(Json::from(value)),
-            (Shape::Bool, Plain::OldBool(value)) => Some(self.old_word(text, value, here)),
-            (Shape::Integer(range) | Shape::IntegerOrText(range), Plain::Integer(number)) => {
+            (Shape::Bool, PlainScalar::Bool(value)) => Some(Json::from(value)),
+            (Shape::Bool, PlainScalar::OldBool(value)) => Some(self.old_bool_as_bool(text, value, here)),
+            (Shape::Integer(range) | Shape::IntegerOrText(range), PlainScalar::Integer(number)) => {
                 self.integer(number, *range, here)
             }
-            (Shape::IntegerOrText(_), Plain::Text) => Some(Json::from(text.as_str())),
-            (Shape::FileMode, Plain::Integer(number)) => self.file_mode(number, here),
+            (Shape::IntegerOrText(_), PlainScalar::Text) => Some(Json::from(text.as_str())),
+            (Shape::FileMode, PlainScalar::Integer(number)) => self.file_mode(number, here),
             // As Kubernetes reads it.
-            (Shape::FileMode, Plain::LeadingZero) => match i128::from_str_radix(text, 8) {
+            (Shape::FileMode, PlainScalar::LeadingZero) => match i128::from_str_radix(text, 8) {
                 Ok(number) => self.file_mode(number, here),
                 Err(_) => self.wrong_type(shape, node, here),
             },
-            (Shape::Number(bounds), Plain::Integer(_) | Plain::Float) => self.number(text, *bounds, here),
-            (Shape::Cpu, Plain::Integer(number)) if number >= NANO_CPU_MIN => self.nano_cpu(number, here),
-            (Shape::Cpu, Plain::Text | Plain::Integer(_) | Plain::Float) => {
+            (Shape::Number(bounds), PlainScalar::Integer(_) | PlainScalar::Float) => {
+                self.number(text, *bounds, here)
+            }
+            (Shape::Cpu, PlainScalar::Integer(number)) if number >= NANO_CPU_MIN => {
+                self.nano_cpu(number, here)
+            }
+            (Shape::Cpu, PlainScalar::Text | PlainScalar::Integer(_) | PlainScalar::Float) => {
                 self.quantity(text, text.parse::<Cpu>().err(), here)
             }
-            (Shape::Memory, Plain::Text | Plain::Integer(_) | Plain::Float) => {
+            (Shape::Memory, PlainScalar::Text | PlainScalar::Integer(_) | PlainScalar::Float) => {
                 self.quantity(text, text.parse::<Memory>().err(), here)
             }
             _ => self.wrong_type(shape, node, here),
         }
     }
 
-    pub(super) fn one_of(&mut self, words: &[String], text: &str, here: Here<'_>) -> Option<Json> {
+    pub(super) fn one_of(&mut self, words: &[String], text: &str, here: WalkPosition<'_>) -> Option<Json> {
         if words.iter().any(|word| word == text) {
             return Some(Json::from(text));
         }
         let known = || words.iter().map(String::as_str).filter(|word| !word.is_empty());
-        let help = match (unsupported::value(words, text), nearest(text, known())) {
+        let help = match (unsupported::value_advice(words, text), nearest(text, known())) {
             (Some(help), _) => help.to_owned(),
             (None, Some(word)) => format!("did you mean `{word}`? supported values: {}", list(known())),
             (None, None) => format!("supported values: {}", list(known())),
@@ -71,7 +75,7 @@ impl Walk<'_> {
         None
     }
 
-    fn integer(&mut self, number: i128, range: Range, here: Here<'_>) -> Option<Json> {
+    fn integer(&mut self, number: i128, range: Range, here: WalkPosition<'_>) -> Option<Json> {
         let json = i64::try_from(number).map(Json::from).or_else(|_| u64::try_from(number).map(Json::from));
         let Range { min, max } = range;
         match json {
@@ -86,11 +90,11 @@ impl Walk<'_> {
         }
     }
 
-    fn file_mode(&mut self, number: i128, here: Here<'_>) -> Option<Json> {
+    fn file_mode(&mut self, number: i128, here: WalkPosition<'_>) -> Option<Json> {
         self.integer(number, Range { min: 0, max: i128::from(FILE_MODE_MAX) }, here)
     }
 
-    fn nano_cpu(&mut self, number: i128, here: Here<'_>) -> Option<Json> {
+    fn nano_cpu(&mut self, number: i128, here: WalkPosition<'_>) -> Option<Json> {
         let text = format!("{number}n");
         match text.parse::<Cpu>() {
             Err(error) => self.quantity(&text, Some(error), here),
@@ -104,7 +108,7 @@ impl Walk<'_> {
         }
     }
 
-    fn quantity(&mut self, text: &str, error: Option<QuantityError>, here: Here<'_>) -> Option<Json> {
+    fn quantity(&mut self, text: &str, error: Option<QuantityError>, here: WalkPosition<'_>) -> Option<Json> {
         let Some(error) = error else { return Some(Json::from(text)) };
         let message = format!("{}: Invalid value: {error}", here.path);
         self.fault(here.path, Problem::new(here.mark, &rules::QUANTITY, message));
@@ -112,13 +116,13 @@ impl Walk<'_> {
     }
 
     /// Reads any value as JSON: plain scalars mean what YAML 1.2 says.
-    pub(super) fn any(&mut self, node: &Node, here: Here<'_>) -> Option<Json> {
+    pub(super) fn any(&mut self, node: &Node, here: WalkPosition<'_>) -> Option<Json> {
         match &node.value {
             Value::Mapping(entries) => {
                 let mut object = Map::new();
                 for entry in entries {
                     let path = here.path.field(&entry.key);
-                    let value = self.any(&entry.value, Here { path: &path, mark: entry.mark });
+                    let value = self.any(&entry.value, WalkPosition { path: &path, mark: entry.mark });
                     object.insert(entry.key.clone(), value.unwrap_or_default());
                 }
                 Some(Json::Object(object))
@@ -126,7 +130,7 @@ impl Walk<'_> {
             Value::Sequence(nodes) => {
                 let mut item = |(index, item): (usize, &Node)| {
                     let path = here.path.index(index);
-                    self.any(item, Here { path: &path, mark: item.mark }).unwrap_or_default()
+                    self.any(item, WalkPosition { path: &path, mark: item.mark }).unwrap_or_default()
                 };
                 Some(Json::Array(nodes.iter().enumerate().map(&mut item).collect()))
             }
@@ -135,20 +139,20 @@ impl Walk<'_> {
         }
     }
 
-    fn plain(&mut self, text: &str, node: &Node, here: Here<'_>) -> Option<Json> {
-        let here = Here { mark: shown(node, here), ..here };
+    fn plain(&mut self, text: &str, node: &Node, here: WalkPosition<'_>) -> Option<Json> {
+        let here = WalkPosition { mark: mark_to_show(node, here), ..here };
         match resolve(text) {
-            Plain::Null => Some(Json::Null),
-            Plain::Bool(value) => Some(Json::from(value)),
-            Plain::OldBool(_) => Some(self.old_bool(text, here)),
-            Plain::Text => Some(Json::from(text)),
-            Plain::Integer(number) => i64::try_from(number)
+            PlainScalar::Null => Some(Json::Null),
+            PlainScalar::Bool(value) => Some(Json::from(value)),
+            PlainScalar::OldBool(_) => Some(self.old_bool_as_text(text, here)),
+            PlainScalar::Text => Some(Json::from(text)),
+            PlainScalar::Integer(number) => i64::try_from(number)
                 .map(Json::from)
                 .or_else(|_| u64::try_from(number).map(Json::from))
                 .ok()
                 .or_else(|| self.number(text, Bounds { min: f64::MIN, max: f64::MAX }, here)),
-            Plain::Float => self.number(text, Bounds { min: f64::MIN, max: f64::MAX }, here),
-            Plain::LeadingZero => {
+            PlainScalar::Float => self.number(text, Bounds { min: f64::MIN, max: f64::MAX }, here),
+            PlainScalar::LeadingZero => {
                 let mut message = format!("{}: the number `{text}` has a leading zero", here.path);
                 let digits = text.trim_start_matches(['+', '-']).trim_start_matches('0');
                 let mut help = format!(
@@ -165,21 +169,21 @@ impl Walk<'_> {
         }
     }
 
-    fn old_word(&mut self, text: &str, value: bool, here: Here<'_>) -> Json {
+    fn old_bool_as_bool(&mut self, text: &str, value: bool, here: WalkPosition<'_>) -> Json {
         let message = format!("{}: `{text}` is taken as `{value}`; newer YAML reads it as text", here.path);
         let problem = Problem::new(here.mark, &rules::AMBIGUOUS_SCALAR, message);
         self.problems.push(problem.help(format!("write {value}")));
         Json::from(value)
     }
 
-    fn old_bool(&mut self, text: &str, here: Here<'_>) -> Json {
+    fn old_bool_as_text(&mut self, text: &str, here: WalkPosition<'_>) -> Json {
         let message = format!("{}: `{text}` is taken as text; older YAML reads it as a boolean", here.path);
         let problem = Problem::new(here.mark, &rules::AMBIGUOUS_SCALAR, message);
         self.problems.push(problem.help(format!("write \"{text}\" in quotes")));
         Json::from(text)
     }
 
-    fn number(&mut self, text: &str, bounds: Bounds, here: Here<'_>) -> Option<Json> {
+    fn number(&mut self, text: &str, bounds: Bounds, here: WalkPosition<'_>) -> Option<Json> {
         let Bounds { min, max } = bounds;
         let number = text.parse::<f64>().ok().filter(|number| (min..=max).contains(number));
         if let Some(number) = number.and_then(Number::from_f64) {

@@ -2,8 +2,8 @@
 
 use serde_json::{Map, Value as Json};
 
-use super::words::{Here, found, list_of_states, shown, type_help, wanted};
-use super::{Field, Record, Shape, Shapes, Tagged};
+use super::words::{WalkPosition, describe_found, describe_wanted, list_of_states, mark_to_show, type_help};
+use super::{Field, Record, Shape, Shapes, TaggedRecord};
 use crate::document::nearest::{list, nearest, suggestion};
 use crate::document::node::{Entry, Node, Problem, Value};
 use crate::document::problems::{Faults, Problems};
@@ -22,7 +22,7 @@ pub(crate) struct Walk<'a> {
 impl Walk<'_> {
     /// Returns the value at `node` as JSON for serde; `None` if it is a mistake. If something is missing, the
     /// message points at the mark of `here`, the key that owns the value.
-    pub(crate) fn value(&mut self, shape: usize, node: &Node, here: Here<'_>) -> Option<Json> {
+    pub(crate) fn value(&mut self, shape: usize, node: &Node, here: WalkPosition<'_>) -> Option<Json> {
         let shapes = self.shapes;
         match (shapes.get(shape), &node.value) {
             (Shape::Record(record), Value::Mapping(entries)) => Some(self.record(record, entries, here)),
@@ -35,7 +35,7 @@ impl Walk<'_> {
             (Shape::List(items) | Shape::TextOrList(items), Value::Sequence(nodes)) => {
                 let mut item = |(index, item): (usize, &Node)| {
                     let path = here.path.index(index);
-                    let value = self.value(*items, item, Here { path: &path, mark: item.mark });
+                    let value = self.value(*items, item, WalkPosition { path: &path, mark: item.mark });
                     // A stand-in keeps the others at their index.
                     value.unwrap_or_else(|| shapes.stand_in(*items))
                 };
@@ -48,7 +48,7 @@ impl Walk<'_> {
         }
     }
 
-    fn record(&mut self, record: &Record, entries: &[Entry], here: Here<'_>) -> Json {
+    fn record(&mut self, record: &Record, entries: &[Entry], here: WalkPosition<'_>) -> Json {
         let (mut object, at) = (Map::new(), here.path);
         for entry in entries {
             let path = at.field(&entry.key);
@@ -57,7 +57,8 @@ impl Walk<'_> {
                     object.extend(self.null(field, entry, &path).map(|value| (entry.key.clone(), value)));
                 }
                 Some(field) => {
-                    let value = self.value(field.shape, &entry.value, Here { path: &path, mark: entry.mark });
+                    let value =
+                        self.value(field.shape, &entry.value, WalkPosition { path: &path, mark: entry.mark });
                     let stand_in = || field.required.then(|| self.shapes.stand_in(field.shape));
                     object.extend(value.or_else(stand_in).map(|value| (entry.key.clone(), value)));
                 }
@@ -89,7 +90,7 @@ impl Walk<'_> {
     }
 
     /// Reads a mapping whose fields depend on its tag; `None` if the tag is unusable.
-    fn tagged(&mut self, tagged: &Tagged, entries: &[Entry], here: Here<'_>) -> Option<Json> {
+    fn tagged(&mut self, tagged: &TaggedRecord, entries: &[Entry], here: WalkPosition<'_>) -> Option<Json> {
         let path = here.path.field(&tagged.tag);
         let names = || tagged.variants.iter().map(|(name, _)| name.as_str());
         let Some(entry) = entries.iter().find(|entry| entry.key == tagged.tag) else {
@@ -110,19 +111,19 @@ impl Walk<'_> {
             self.fault(here.path, Problem::new(mark, rule, message).help(help));
             return None;
         };
-        let tag_here = Here { path: &path, mark: entry.mark };
+        let tag_here = WalkPosition { path: &path, mark: entry.mark };
         let Some(text) = entry.value.text().filter(|_| !entry.value.is_null()) else {
-            let found = found(&entry.value, is_secret_place(&path));
+            let found = describe_found(&entry.value, is_secret_place(&path));
             let message = format!("{path}: expected text, found {found}");
-            let problem = Problem::new(shown(&entry.value, tag_here), &rules::WRONG_TYPE, message);
+            let problem = Problem::new(mark_to_show(&entry.value, tag_here), &rules::WRONG_TYPE, message);
             self.fault(here.path, problem.help(format!("one of {}", list(names()))));
             return None;
         };
         let Some(index) = tagged.variant(text) else {
             let words: Vec<String> = names().map(str::to_owned).collect();
-            let mark = shown(&entry.value, tag_here);
+            let mark = mark_to_show(&entry.value, tag_here);
             self.faults.push(here.path.steps());
-            return self.one_of(&words, text, Here { mark, ..tag_here });
+            return self.one_of(&words, text, WalkPosition { mark, ..tag_here });
         };
         match self.shapes.get(index) {
             Shape::Record(record) => Some(self.record(record, entries, here)),
@@ -130,7 +131,7 @@ impl Walk<'_> {
         }
     }
 
-    fn missing_field(&mut self, record: &Record, name: &str, entries: &[Entry], here: Here<'_>) {
+    fn missing_field(&mut self, record: &Record, name: &str, entries: &[Entry], here: WalkPosition<'_>) {
         let path = here.path.field(name);
         let is_typo = |entry: &Entry| {
             let known = record.fields.keys().map(String::as_str);
@@ -150,7 +151,7 @@ impl Walk<'_> {
 
     fn unknown_field(&mut self, record: &Record, entry: &Entry, at: &Path<'_>) {
         let path = at.field(&entry.key);
-        if let Some(help) = unsupported::field(&record.name, &entry.key) {
+        if let Some(help) = unsupported::field_advice(&record.name, &entry.key) {
             // Kubernetes' own tools write `creationTimestamp: null`: nothing is lost without it.
             if entry.value.is_null() {
                 return;
@@ -165,7 +166,7 @@ impl Walk<'_> {
             return self.fault(&path, problem.help(help));
         }
         if let Some(variant) = &record.variant
-            && let Some(others) = variant.of_others.get(&entry.key)
+            && let Some(others) = variant.other_fields.get(&entry.key)
             && states_language::other_name(&record.name, &entry.key).is_none()
         {
             let message = format!("{path}: unknown field `{}` of a {} state", entry.key, variant.tag);
@@ -191,7 +192,7 @@ impl Walk<'_> {
                 }
                 self.shapes.stand_in(values)
             } else {
-                let value = self.value(values, &entry.value, Here { path: &path, mark: entry.mark });
+                let value = self.value(values, &entry.value, WalkPosition { path: &path, mark: entry.mark });
                 value.unwrap_or_else(|| self.shapes.stand_in(values))
             };
             object.insert(entry.key.clone(), value);
@@ -199,12 +200,12 @@ impl Walk<'_> {
         Json::Object(object)
     }
 
-    pub(super) fn wrong_type(&mut self, shape: usize, node: &Node, here: Here<'_>) -> Option<Json> {
+    pub(super) fn wrong_type(&mut self, shape: usize, node: &Node, here: WalkPosition<'_>) -> Option<Json> {
         let hidden = is_secret_place(here.path);
-        let (wanted, found) = (wanted(self.shapes, shape), found(node, hidden));
+        let (wanted, found) = (describe_wanted(self.shapes, shape), describe_found(node, hidden));
         let message = format!("{}: expected {wanted}, found {found}", here.path);
         let help = type_help(self.shapes.get(shape), node, hidden);
-        self.fault(here.path, Problem::new(shown(node, here), &rules::WRONG_TYPE, message).help(help));
+        self.fault(here.path, Problem::new(mark_to_show(node, here), &rules::WRONG_TYPE, message).help(help));
         None
     }
 

@@ -2,24 +2,24 @@
 
 use super::{Shape, Shapes};
 use crate::document::node::{Mark, Node, Value};
-use crate::document::node::{Plain, resolve};
+use crate::document::node::{PlainScalar, resolve};
 use crate::secrets::is_secret_text;
 use crate::violation::Path;
 
 /// Position of the walk: the path, and the place to show for it.
 #[derive(Clone, Copy)]
-pub(crate) struct Here<'a> {
+pub(crate) struct WalkPosition<'a> {
     pub(crate) path: &'a Path<'a>,
     pub(crate) mark: Mark,
 }
 
 /// Returns the place to show for a value: its key's if the value is not written.
-pub(super) fn shown(node: &Node, here: Here<'_>) -> Mark {
+pub(super) fn mark_to_show(node: &Node, here: WalkPosition<'_>) -> Mark {
     if node.is_blank() { here.mark } else { node.mark }
 }
 
 /// Describes the wanted type.
-pub(super) fn wanted(shapes: &Shapes, shape: usize) -> &'static str {
+pub(super) fn describe_wanted(shapes: &Shapes, shape: usize) -> &'static str {
     match shapes.get(shape) {
         Shape::Text | Shape::OneOf(_) => "text",
         Shape::TextOrList(_) => "text or a list",
@@ -37,23 +37,25 @@ pub(super) fn wanted(shapes: &Shapes, shape: usize) -> &'static str {
 }
 
 /// Describes the value found. `hidden`: its place may hold a secret.
-pub(crate) fn found(node: &Node, hidden: bool) -> String {
+pub(crate) fn describe_found(node: &Node, hidden: bool) -> String {
     let Value::Scalar { text, plain } = &node.value else {
         return if node.entries().is_some() { "a mapping" } else { "a list" }.to_owned();
     };
     let hidden = hidden || is_secret_text(text);
-    let meaning = if *plain { resolve(text) } else { Plain::Text };
+    let meaning = if *plain { resolve(text) } else { PlainScalar::Text };
     match meaning {
-        Plain::Null => "null".to_owned(),
-        Plain::Bool(_) if hidden => "a boolean".to_owned(),
-        Plain::Integer(_) | Plain::Float | Plain::LeadingZero if hidden => "a number".to_owned(),
-        Plain::Text | Plain::OldBool(_) if hidden => "text that is not shown".to_owned(),
-        Plain::Bool(_) => format!("the boolean `{text}`"),
-        Plain::Integer(_) | Plain::Float | Plain::LeadingZero => {
+        PlainScalar::Null => "null".to_owned(),
+        PlainScalar::Bool(_) if hidden => "a boolean".to_owned(),
+        PlainScalar::Integer(_) | PlainScalar::Float | PlainScalar::LeadingZero if hidden => {
+            "a number".to_owned()
+        }
+        PlainScalar::Text | PlainScalar::OldBool(_) if hidden => "text that is not shown".to_owned(),
+        PlainScalar::Bool(_) => format!("the boolean `{text}`"),
+        PlainScalar::Integer(_) | PlainScalar::Float | PlainScalar::LeadingZero => {
             format!("the number `{}`", shortened(text))
         }
-        Plain::Text | Plain::OldBool(_) if *plain => format!("the text `{}`", shortened(text)),
-        Plain::Text | Plain::OldBool(_) => format!("the text \"{}\"", shortened(text)),
+        PlainScalar::Text | PlainScalar::OldBool(_) if *plain => format!("the text `{}`", shortened(text)),
+        PlainScalar::Text | PlainScalar::OldBool(_) => format!("the text \"{}\"", shortened(text)),
     }
 }
 
@@ -70,30 +72,34 @@ pub(super) fn type_help(shape: &Shape, node: &Node, hidden: bool) -> String {
     };
     let hidden = hidden || is_secret_text(text);
     match (shape, resolve(text), *plain) {
-        (Shape::Text, Plain::Null, _) => "write \"\" for empty text".to_owned(),
+        (Shape::Text, PlainScalar::Null, _) => "write \"\" for empty text".to_owned(),
         (Shape::Text | Shape::TextOrList(_) | Shape::NullableText, _, true) if hidden => {
             "write it in quotes".to_owned()
         }
         (Shape::Text | Shape::TextOrList(_) | Shape::NullableText, _, true) => {
             format!("write \"{text}\" in quotes")
         }
-        (Shape::Bool, Plain::Bool(value) | Plain::OldBool(value), _) => {
+        (Shape::Bool, PlainScalar::Bool(value) | PlainScalar::OldBool(value), _) => {
             format!("write {value} without quotes")
         }
         (
             Shape::Integer(_) | Shape::IntegerOrText(_) | Shape::Number(_),
-            Plain::Integer(_) | Plain::Float,
+            PlainScalar::Integer(_) | PlainScalar::Float,
             false,
         ) if hidden => "write it without quotes".to_owned(),
-        (Shape::Integer(_) | Shape::IntegerOrText(_) | Shape::Number(_), Plain::Integer(number), false) => {
+        (
+            Shape::Integer(_) | Shape::IntegerOrText(_) | Shape::Number(_),
+            PlainScalar::Integer(number),
+            false,
+        ) => {
             format!("write {number} without quotes")
         }
-        (Shape::Number(_), Plain::Float, false) => format!("write {text} without quotes"),
-        (_, Plain::LeadingZero, true) if hidden => {
+        (Shape::Number(_), PlainScalar::Float, false) => format!("write {text} without quotes"),
+        (_, PlainScalar::LeadingZero, true) if hidden => {
             "a leading zero makes it octal in older YAML and decimal in newer: write it without, or with 0o"
                 .to_owned()
         }
-        (_, Plain::LeadingZero, true) => {
+        (_, PlainScalar::LeadingZero, true) => {
             format!(
                 "a leading zero makes it octal in older YAML and decimal in newer: write {} or 0o{}",
                 text.trim_start_matches('0'),

@@ -139,7 +139,7 @@ impl Header {
         let wrong = |why| Err(PlaintextError::Header { line, why });
         let fits = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '.' | '_');
         if value != ANY && !(!value.is_empty() && value.len() <= 253 && value.chars().all(fits)) {
-            return if self.is_begun() {
+            return if self.has_fields() {
                 wrong("has no name as its value")
             } else {
                 Err(PlaintextError::Unbound)
@@ -154,14 +154,14 @@ impl Header {
                 None => return wrong("names no format; there are map, dotenv and opaque"),
             },
             "namespace" | "name" | "source" | "format" => return wrong("is set twice"),
-            _ if self.is_begun() => return wrong("is none of namespace, name, source and format"),
+            _ if self.has_fields() => return wrong("is none of namespace, name, source and format"),
             _ => return Err(PlaintextError::Unbound),
         }
         Ok(())
     }
 
     /// True once a field was read: problems from here on are those of a header.
-    fn is_begun(&self) -> bool {
+    fn has_fields(&self) -> bool {
         !self.namespace.is_empty() || !self.name.is_empty()
     }
 }

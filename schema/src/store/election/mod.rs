@@ -41,14 +41,14 @@ pub struct LeaderRecord {
 
 /// Candidate in the election.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Standing {
+pub struct CandidateInfo {
     /// Name of the reconciler.
     pub id: String,
     /// Address of its API, as in [`LeaderRecord`].
     pub api: Option<String>,
 }
 
-impl From<String> for Standing {
+impl From<String> for CandidateInfo {
     fn from(id: String) -> Self {
         Self { id, api: None }
     }
@@ -70,7 +70,7 @@ impl Fence {
 
 /// A fence, and the time until which it counts without another keep-alive.
 #[derive(Debug, Clone, Copy)]
-struct Held {
+struct HeldFence {
     fence: Fence,
     lease: Option<LeaseId>,
     /// `None` if it counts forever, in tests.
@@ -80,13 +80,13 @@ struct Held {
 /// Reports whether this process leads. Clones report the same.
 #[derive(Debug, Clone)]
 pub struct FenceReader {
-    held: watch::Receiver<Option<Held>>,
+    held: watch::Receiver<Option<HeldFence>>,
 }
 
 impl FenceReader {
     /// Creates a reader of a fence that never changes, for tests.
     pub fn fixed(fence: Option<Fence>) -> Self {
-        let (_, held) = watch::channel(fence.map(|fence| Held { fence, lease: None, until: None }));
+        let (_, held) = watch::channel(fence.map(|fence| HeldFence { fence, lease: None, until: None }));
         Self { held }
     }
 
@@ -113,7 +113,7 @@ impl FenceReader {
 }
 
 /// Interval at which agents look up the leader: a new leader seldom has another address.
-pub const LOOKED_UP_EVERY: Duration = Duration::from_secs(30);
+pub const LOOKUP_INTERVAL: Duration = Duration::from_secs(30);
 
 /// Looks up the leader in the store.
 ///
@@ -126,14 +126,14 @@ pub async fn leader(store: &dyn Store) -> Result<Option<LeaderRecord>, StoreErro
 
 /// Stands for election until `shutdown`, then resigns: the caller must run the future. `ttl` is the time after
 /// which another reconciler may lead if this process dies; etcd counts it in whole seconds.
-pub fn stand(
+pub fn stand_for_election(
     store: SharedStore,
-    standing: impl Into<Standing>,
+    standing: impl Into<CandidateInfo>,
     ttl: Duration,
     shutdown: CancellationToken,
 ) -> (FenceReader, BoxFuture<'static, ()>) {
     let (held, reader) = watch::channel(None);
-    let Standing { id, api } = standing.into();
+    let CandidateInfo { id, api } = standing.into();
     let candidate = Candidate { store, id, api, ttl, held };
     (FenceReader { held: reader }, candidate.run(shutdown).boxed())
 }
@@ -143,7 +143,7 @@ struct Candidate {
     id: String,
     api: Option<String>,
     ttl: Duration,
-    held: watch::Sender<Option<Held>>,
+    held: watch::Sender<Option<HeldFence>>,
 }
 
 /// Term of a leader.
@@ -230,7 +230,7 @@ impl Candidate {
     /// Leads until shutdown, or until the lease no longer counts.
     async fn lead(&self, mut term: Term, shutdown: &CancellationToken) {
         tracing::info!(id = %self.id, fence = term.fence.create_revision, "leading");
-        self.held.send_replace(Some(Held {
+        self.held.send_replace(Some(HeldFence {
             fence: term.fence,
             lease: Some(term.lease),
             until: Some(term.until),
@@ -245,7 +245,7 @@ impl Candidate {
                         term.until = until;
                         // Readers don't wait for this: only winning and losing leadership is news.
                         self.held.send_if_modified(|held| {
-                            *held = Some(Held { fence: term.fence, lease: Some(term.lease), until: Some(until) });
+                            *held = Some(HeldFence { fence: term.fence, lease: Some(term.lease), until: Some(until) });
                             false
                         });
                     }

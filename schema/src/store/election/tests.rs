@@ -15,7 +15,7 @@ struct Candidacy {
 
 fn stand(store: &MemoryStore, id: &str) -> Candidacy {
     let shutdown = CancellationToken::new();
-    let (fence, standing) = super::stand(Arc::new(store.clone()), id.to_owned(), TTL, shutdown.clone());
+    let (fence, standing) = stand_for_election(Arc::new(store.clone()), id.to_owned(), TTL, shutdown.clone());
     Candidacy { fence, shutdown, task: tokio::spawn(standing) }
 }
 

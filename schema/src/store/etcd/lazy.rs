@@ -18,7 +18,7 @@ use tokio_util::sync::CancellationToken;
 use super::{Access, EtcdStore};
 use crate::mutex::lock;
 use crate::store::{
-    Guard, KeyValue, LeaseId, Listing, Newest, Op, Store, StoreError, TxnOutcome, WatchBatch,
+    Guard, KeyValue, LeaseId, Listing, NewestKeys, Op, Store, StoreError, TxnOutcome, WatchBatch,
 };
 
 /// Longest wait of one call for a connection; the callers retry, with backoff.
@@ -27,12 +27,12 @@ const PATIENCE: Duration = Duration::from_secs(2);
 /// A store on an etcd that may not be reachable yet.
 pub struct LazyStore {
     access: Access,
-    line: Mutex<Arc<Line>>,
+    line: Mutex<Arc<ConnectionGeneration>>,
 }
 
 /// A generation of connections, with all calls on them.
 #[derive(Default)]
-struct Line {
+struct ConnectionGeneration {
     connected: OnceCell<EtcdStore>,
     /// Cancelled when these connections are given up.
     cut: CancellationToken,
@@ -59,7 +59,7 @@ impl LazyStore {
     }
 
     /// Gives up these connections, but no newer ones.
-    fn give_up(&self, line: &Arc<Line>) {
+    fn give_up(&self, line: &Arc<ConnectionGeneration>) {
         let mut current = lock(&self.line);
         if Arc::ptr_eq(&current, line) {
             *current = Arc::default();
@@ -67,11 +67,15 @@ impl LazyStore {
         line.cut.cancel();
     }
 
-    fn line(&self) -> Arc<Line> {
+    fn line(&self) -> Arc<ConnectionGeneration> {
         Arc::clone(&lock(&self.line))
     }
 
-    async fn connected<'a>(&self, line: &'a Line, patience: Duration) -> Result<&'a EtcdStore, StoreError> {
+    async fn connected<'a>(
+        &self,
+        line: &'a ConnectionGeneration,
+        patience: Duration,
+    ) -> Result<&'a EtcdStore, StoreError> {
         // Boxed: connecting is a large future, and every call holds one.
         let connecting =
             line.connected.get_or_try_init(|| Box::pin(EtcdStore::connect(&self.access, patience)));
@@ -85,7 +89,7 @@ impl LazyStore {
     /// Returns the call's result, or an error if the connections are given up first.
     async fn until_cut<T>(
         &self,
-        line: &Arc<Line>,
+        line: &Arc<ConnectionGeneration>,
         act: &'static str,
         call: impl Future<Output = Result<T, StoreError>>,
     ) -> Result<T, StoreError> {
@@ -99,7 +103,7 @@ impl LazyStore {
         said
     }
 
-    async fn on<'a>(&self, line: &'a Line) -> Result<&'a EtcdStore, StoreError> {
+    async fn on<'a>(&self, line: &'a ConnectionGeneration) -> Result<&'a EtcdStore, StoreError> {
         self.connected(line, PATIENCE).await
     }
 }
@@ -116,7 +120,7 @@ impl Store for LazyStore {
         self.until_cut(&line, "a read", async { self.on(&line).await?.list(prefix).await }).await
     }
 
-    async fn newest(&self, prefix: &str, limit: u16, before: Option<i64>) -> Result<Newest, StoreError> {
+    async fn newest(&self, prefix: &str, limit: u16, before: Option<i64>) -> Result<NewestKeys, StoreError> {
         let line = self.line();
         let read = async { self.on(&line).await?.newest(prefix, limit, before).await };
         self.until_cut(&line, "a read", read).await

@@ -22,7 +22,8 @@ use tokio::time::{Instant, sleep, timeout, timeout_at};
 
 use self::watch::key_value;
 use super::{
-    Guard, KeyValue, LeaseId, Listing, Newest, Op, Store, StoreError, TxnOutcome, WatchBatch, check_txn_size,
+    Guard, KeyValue, LeaseId, Listing, NewestKeys, Op, Store, StoreError, TxnOutcome, WatchBatch,
+    check_txn_size,
 };
 use crate::keys::Key;
 use watch::{
@@ -182,10 +183,10 @@ impl Store for EtcdStore {
         self.list_once(prefix).await
     }
 
-    async fn newest(&self, prefix: &str, limit: u16, before: Option<i64>) -> Result<Newest, StoreError> {
+    async fn newest(&self, prefix: &str, limit: u16, before: Option<i64>) -> Result<NewestKeys, StoreError> {
         // A bound of 0 would mean no bound.
         if before.is_some_and(|before| before <= 1) {
-            return Ok(Newest::default());
+            return Ok(NewestKeys::default());
         }
         let options = GetOptions::new()
             .with_range(prefix_end(prefix.as_bytes()))
@@ -193,7 +194,7 @@ impl Store for EtcdStore {
             .with_limit(i64::from(limit))
             .with_max_create_revision(before.map_or(0, |before| before - 1));
         let mut page = self.range(prefix.as_bytes(), options).await?;
-        Ok(Newest { has_more: page.more(), items: page.take_kvs().into_iter().map(key_value).collect() })
+        Ok(NewestKeys { has_more: page.more(), items: page.take_kvs().into_iter().map(key_value).collect() })
     }
 
     async fn txn(&self, guards: Vec<Guard>, ops: Vec<Op>) -> Result<TxnOutcome, StoreError> {

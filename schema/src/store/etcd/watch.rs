@@ -32,14 +32,14 @@ pub(super) async fn open(
     let watch =
         client.watch(prefix, Some(options)).await.map_err(|error| request_error("a watch", &error))?;
     let mut running =
-        Running { watch, prefix: prefix.to_owned(), from_revision, joined: Vec::new(), joined_bytes: 0 };
+        RunningWatch { watch, prefix: prefix.to_owned(), from_revision, joined: Vec::new(), joined_bytes: 0 };
     loop {
         let answer = running.watch.message().await.map_err(|error| request_error("a watch", &error))?;
         let Some(answer) = answer else { return Err(running.ended()) };
         if answer.created() && !answer.canceled() {
             break;
         }
-        running.refused(&answer)?;
+        running.check_refusal(&answer)?;
     }
     // A failed watch is over: the state becomes `None`.
     let batches = stream::unfold(Some(running), |running| async move {
@@ -52,7 +52,7 @@ pub(super) async fn open(
     Ok(batches.boxed())
 }
 
-struct Running {
+struct RunningWatch {
     watch: WatchStream,
     prefix: String,
     from_revision: i64,
@@ -61,12 +61,12 @@ struct Running {
     joined_bytes: usize,
 }
 
-impl Running {
+impl RunningWatch {
     /// Returns the next batch with events in it.
     async fn next(&mut self) -> Result<WatchBatch, StoreError> {
         loop {
             let answer = self.message().await?;
-            self.refused(&answer)?;
+            self.check_refusal(&answer)?;
             for event in answer.events() {
                 self.take(event);
             }
@@ -103,7 +103,7 @@ impl Running {
         }
     }
 
-    fn refused(&self, answer: &WatchResponse) -> Result<(), StoreError> {
+    fn check_refusal(&self, answer: &WatchResponse) -> Result<(), StoreError> {
         if answer.compact_revision() > 0 {
             return Err(StoreError::Compacted(self.from_revision));
         }

@@ -16,18 +16,19 @@ use tokio::time::{Instant, sleep_until};
 
 use self::state::State;
 use super::{
-    Guard, KeyValue, LeaseId, Listing, Newest, Op, Store, StoreError, TxnOutcome, WatchBatch, check_txn_size,
+    Guard, KeyValue, LeaseId, Listing, NewestKeys, Op, Store, StoreError, TxnOutcome, WatchBatch,
+    check_txn_size,
 };
 use crate::mutex::lock;
 
 /// An in-memory store. Clones share the same data.
 #[derive(Debug, Clone)]
 pub struct MemoryStore {
-    shared: Arc<Shared>,
+    shared: Arc<SharedState>,
 }
 
 #[derive(Debug)]
-struct Shared {
+struct SharedState {
     inner: Mutex<Inner>,
     /// Counts up whenever a watch may have news.
     pulse: watch::Sender<u64>,
@@ -66,7 +67,7 @@ impl MemoryStore {
     /// Creates an empty store at revision 1, like a new etcd.
     pub fn new() -> Self {
         let (pulse, _) = watch::channel(0);
-        Self { shared: Arc::new(Shared { inner: Mutex::new(Inner::default()), pulse }) }
+        Self { shared: Arc::new(SharedState { inner: Mutex::new(Inner::default()), pulse }) }
     }
 
     /// Returns the current revision: unchanged means that nothing was written.
@@ -143,7 +144,7 @@ fn fault(act: &'static str) -> StoreError {
     StoreError::Request { act, message: "a fault injected by a test".to_owned() }
 }
 
-impl Shared {
+impl SharedState {
     fn lock(&self) -> MutexGuard<'_, Inner> {
         // A test that panicked while it held the lock has failed anyway; let the others continue.
         lock(&self.inner)
@@ -168,13 +169,13 @@ impl Store for MemoryStore {
         self.answer("a read", |inner| Ok(inner.state.list(prefix)))
     }
 
-    async fn newest(&self, prefix: &str, limit: u16, before: Option<i64>) -> Result<Newest, StoreError> {
+    async fn newest(&self, prefix: &str, limit: u16, before: Option<i64>) -> Result<NewestKeys, StoreError> {
         let mut items = self.list(prefix).await?.items;
         items.retain(|item| before.is_none_or(|before| item.create_revision < before));
         items.sort_by_key(|item| std::cmp::Reverse(item.create_revision));
         let has_more = items.len() > usize::from(limit);
         items.truncate(usize::from(limit));
-        Ok(Newest { items, has_more })
+        Ok(NewestKeys { items, has_more })
     }
 
     async fn txn(&self, guards: Vec<Guard>, ops: Vec<Op>) -> Result<TxnOutcome, StoreError> {
@@ -208,7 +209,7 @@ impl Store for MemoryStore {
         from_revision: i64,
     ) -> Result<BoxStream<'static, Result<WatchBatch, StoreError>>, StoreError> {
         let cuts = self.answer("a watch", |inner| Ok(inner.faults.cuts))?;
-        let watching = Watching {
+        let watching = OpenWatch {
             shared: Arc::clone(&self.shared),
             pulse: self.shared.pulse.subscribe(),
             prefix: prefix.to_owned(),
@@ -256,15 +257,15 @@ impl Store for MemoryStore {
 }
 
 /// An open watch.
-struct Watching {
-    shared: Arc<Shared>,
+struct OpenWatch {
+    shared: Arc<SharedState>,
     pulse: watch::Receiver<u64>,
     prefix: String,
     next_revision: i64,
     cuts: u64,
 }
 
-impl Watching {
+impl OpenWatch {
     async fn next(&mut self) -> Result<WatchBatch, StoreError> {
         loop {
             self.pulse.mark_unchanged();

@@ -23,7 +23,7 @@ pub(super) enum Input {
 pub(super) struct Fold {
     snapshot: Snapshot,
     /// By number of the prefix. `None` if not listed yet.
-    seen: Vec<Option<BTreeMap<String, Fingerprint>>>,
+    fingerprints: Vec<Option<BTreeMap<String, Fingerprint>>>,
     /// Newest observed revision, by number of the prefix.
     revisions: Vec<i64>,
     /// By number of the prefix: true if it was listed before etcd was recreated, and not since.
@@ -47,7 +47,7 @@ impl Fold {
         let snapshot = Snapshot { synced: prefixes == 0, ..Snapshot::default() };
         Self {
             snapshot,
-            seen: vec![None; prefixes],
+            fingerprints: vec![None; prefixes],
             revisions: vec![0; prefixes],
             outdated: vec![false; prefixes],
             made_anew: 0,
@@ -56,7 +56,7 @@ impl Fold {
 
     /// Returns the number of times that etcd was found to have been recreated. Each time every prefix must be
     /// listed again, even if it was just listed: its list may be older.
-    pub(super) fn made_anew(&self) -> u64 {
+    pub(super) fn recreations(&self) -> u64 {
         self.made_anew
     }
 
@@ -74,7 +74,7 @@ impl Fold {
     }
 
     fn listed(&mut self, prefix: usize, listing: Listing) -> bool {
-        let mut before = self.seen[prefix].take().unwrap_or_default();
+        let mut before = self.fingerprints[prefix].take().unwrap_or_default();
         let mut now = BTreeMap::new();
         let mut touched = false;
         for item in listing.items {
@@ -91,7 +91,7 @@ impl Fold {
             self.snapshot.apply(&Change::Delete { key });
             touched = true;
         }
-        self.seen[prefix] = Some(now);
+        self.fingerprints[prefix] = Some(now);
         // Down as well as up: a recreated etcd counts from 1. A new revision is news in itself: a reader may wait
         // for the revision of its own write, which another writer has undone since.
         let moved_on = self.revisions[prefix] != listing.revision;
@@ -104,7 +104,7 @@ impl Fold {
         self.outdated[prefix] = false;
         self.revisions[prefix] = listing.revision;
         self.snapshot.revision = self.newest_revision();
-        let synced = self.seen.iter().all(Option::is_some) && !self.outdated.contains(&true);
+        let synced = self.fingerprints.iter().all(Option::is_some) && !self.outdated.contains(&true);
         let newly_synced = synced && !self.snapshot.synced;
         self.snapshot.synced = synced;
         touched || newly_synced || moved_on
@@ -112,7 +112,7 @@ impl Fold {
 
     fn changed(&mut self, prefix: usize, batch: WatchBatch) -> bool {
         // A watch begins where a list ended; without a list there is nothing to change.
-        let Some(seen) = self.seen[prefix].as_mut() else { return false };
+        let Some(seen) = self.fingerprints[prefix].as_mut() else { return false };
         let touched = !batch.events.is_empty();
         for event in batch.events {
             let change = match event {

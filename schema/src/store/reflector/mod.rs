@@ -102,7 +102,7 @@ pub fn reflect(
     let (anew, made_anew) = watch::channel(0);
     let followers = prefixes.into_iter().enumerate().map(move |(number, prefix)| {
         let (store, inputs, outage) = (Arc::clone(&store), queue.clone(), Arc::clone(&outage));
-        Follower { store, number, prefix, inputs, outage, made_anew: made_anew.clone() }.run()
+        Follower { store, number, prefix, inputs, outage, recreations: made_anew.clone() }.run()
     });
     let followers: Vec<_> = followers.collect();
     let reflecting = async move {
@@ -128,7 +128,7 @@ async fn publish(
         for input in burst.drain(..) {
             news |= fold.take(input);
         }
-        let made_anew = fold.made_anew();
+        let made_anew = fold.recreations();
         anew.send_if_modified(|known| std::mem::replace(known, made_anew) != made_anew);
         if news {
             publisher.publish(fold.snapshot().clone());
@@ -145,7 +145,7 @@ struct Follower {
     /// True while the store can't be read: reported once for all prefixes.
     outage: Arc<AtomicBool>,
     /// Changes when etcd is found to have been recreated.
-    made_anew: watch::Receiver<u64>,
+    recreations: watch::Receiver<u64>,
 }
 
 impl Follower {
@@ -172,7 +172,7 @@ impl Follower {
     /// Lists, then watches. `Ok` when it is time for the next list.
     async fn follow(&mut self, started: Instant) -> Result<(), StoreError> {
         let relist_at = started + RELIST.mul_f64(1.0 - 0.1 * rand::random::<f64>());
-        self.made_anew.mark_unchanged();
+        self.recreations.mark_unchanged();
         let listing = self.store.list(&self.prefix).await?;
         if self.outage.swap(false, Ordering::Relaxed) {
             tracing::info!("following etcd again");
@@ -183,7 +183,7 @@ impl Follower {
         loop {
             tokio::select! {
                 // Cancel-safe: a list follows.
-                _ = self.made_anew.changed() => return Ok(()),
+                _ = self.recreations.changed() => return Ok(()),
                 // Cancel-safe: `next` of a stream loses nothing when dropped, and a list follows anyway.
                 next = timeout_at(relist_at, watch.next()) => {
                     let Ok(next) = next else { return Ok(()) };

@@ -124,15 +124,15 @@ fn a_prefix_that_was_listed_before_etcd_was_found_to_be_anew_is_asked_for_again(
     fold.take(listed(0, Vec::new(), 10));
     fold.take(listed(1, Vec::new(), 40));
     fold.take(listed(0, Vec::new(), 30));
-    assert_eq!(fold.made_anew(), 0);
+    assert_eq!(fold.recreations(), 0);
     fold.take(listed(1, Vec::new(), 31));
     assert_eq!(
-        (fold.made_anew(), fold.snapshot().synced),
+        (fold.recreations(), fold.snapshot().synced),
         (1, false),
         "the list at 30 may be of the former etcd"
     );
     fold.take(listed(0, Vec::new(), 32));
-    assert_eq!((fold.made_anew(), fold.snapshot().synced), (1, true));
+    assert_eq!((fold.recreations(), fold.snapshot().synced), (1, true));
 }
 
 #[test]

@@ -39,7 +39,7 @@ fn the_object_has_digests_in_place_of_values_and_the_values_can_be_read_again() 
     let content = map.content.as_ref().unwrap();
     assert_eq!(content.data["LOG_LEVEL"], "4 bytes, sha256 06271baf4953");
     assert_eq!(content.data["empty"], "0 bytes, sha256 e3b0c44298fc");
-    assert!(content.has("logo.png") && !content.data.contains_key("logo.png"));
+    assert!(content.has_key("logo.png") && !content.data.contains_key("logo.png"));
     let json = serde_json::to_value(&document.object.resource).unwrap();
     let again = Resource::from_json(Kind::ConfigMap, json["spec"].clone()).unwrap();
     assert_eq!(again, document.object.resource);

@@ -1,7 +1,7 @@
 //! Older forms and AWS' own spelling: every spelling gives the same state machine.
 
 use proptest::prelude::*;
-use schema::kinds::workflow::function_of_resource;
+use schema::kinds::workflow::function_from_resource;
 use schema::manifest::{ManifestFile, load_definition, load_file};
 
 use super::{load, only, rules, workflow};
@@ -271,7 +271,7 @@ fn functions_of_other_namespaces_keep_theirs() {
         ("arn:aws:states:::sqs:sendMessage", None),
         ("function:a/b/c", None),
     ] {
-        assert_eq!(function_of_resource(resource, "shop").as_deref(), function, "{resource}");
+        assert_eq!(function_from_resource(resource, "shop").as_deref(), function, "{resource}");
     }
 }
 

@@ -20,24 +20,24 @@ const NEGATIVE_MAX: u32 = 10;
 const OVERHEAD: u32 = 256;
 
 #[derive(Debug, Clone)]
-struct Kept {
+struct CachedAnswer {
     message: Arc<Message>,
     since: Instant,
     seconds: u32,
     bytes: u32,
 }
 
-struct UntilItEnds;
+struct AnswerExpiry;
 
-impl Expiry<Query, Kept> for UntilItEnds {
-    fn expire_after_create(&self, _query: &Query, kept: &Kept, _now: Instant) -> Option<Duration> {
+impl Expiry<Query, CachedAnswer> for AnswerExpiry {
+    fn expire_after_create(&self, _query: &Query, kept: &CachedAnswer, _now: Instant) -> Option<Duration> {
         Some(Duration::from_secs(kept.seconds.into()))
     }
 
     fn expire_after_update(
         &self,
         _query: &Query,
-        kept: &Kept,
+        kept: &CachedAnswer,
         _now: Instant,
         _left: Option<Duration>,
     ) -> Option<Duration> {
@@ -47,13 +47,13 @@ impl Expiry<Query, Kept> for UntilItEnds {
 
 /// Answers by question.
 #[derive(Debug)]
-pub(super) struct Cache(moka::sync::Cache<Query, Kept>);
+pub(super) struct Cache(moka::sync::Cache<Query, CachedAnswer>);
 
 impl Cache {
     pub(super) fn new() -> Self {
         let builder = moka::sync::Cache::builder();
-        let builder = builder.max_capacity(BYTES_MAX).weigher(|_, kept: &Kept| kept.bytes);
-        Self(builder.expire_after(UntilItEnds).build())
+        let builder = builder.max_capacity(BYTES_MAX).weigher(|_, kept: &CachedAnswer| kept.bytes);
+        Self(builder.expire_after(AnswerExpiry).build())
     }
 
     /// Returns the cached answer, with its TTLs reduced by its age.
@@ -76,7 +76,7 @@ impl Cache {
             let length =
                 message.to_vec().map_or(u32::MAX, |packet| u32::try_from(packet.len()).unwrap_or(u32::MAX));
             let bytes = length.saturating_add(OVERHEAD);
-            let kept = Kept { message: Arc::clone(&message), since: Instant::now(), seconds, bytes };
+            let kept = CachedAnswer { message: Arc::clone(&message), since: Instant::now(), seconds, bytes };
             self.0.insert(query.clone(), kept);
         }
         message

@@ -111,12 +111,12 @@ impl UpstreamHealth {
     }
 
     /// Records an answer, whatever its content.
-    pub(super) fn answered(&mut self, index: usize) {
+    pub(super) fn mark_answered(&mut self, index: usize) {
         self.note(index, Upstream { silent_until: None, proven: true });
     }
 
     /// Records that no answer came in time.
-    pub(super) fn silent(&mut self, index: usize, now: Instant) {
+    pub(super) fn mark_unresponsive(&mut self, index: usize, now: Instant) {
         self.note(index, Upstream { silent_until: Some(now + SILENT_FOR), proven: false });
     }
 
@@ -137,15 +137,15 @@ mod tests {
         let start = Instant::now();
         let mut health = UpstreamHealth::new(3);
         assert_eq!(health.order(start), [0, 1, 2]);
-        health.silent(0, start);
+        health.mark_unresponsive(0, start);
         assert_eq!(health.order(start), [1, 2, 0]);
-        health.silent(1, start + Duration::from_secs(1));
+        health.mark_unresponsive(1, start + Duration::from_secs(1));
         assert_eq!(health.order(start + Duration::from_secs(1)), [2, 0, 1]);
         // One question tries it again, and no other before it has answered.
         assert_eq!(health.order(start + SILENT_FOR), [0, 2, 1]);
         assert_eq!(health.order(start + SILENT_FOR), [2, 1, 0]);
         assert!(!health.is_proven(0));
-        health.answered(0);
+        health.mark_answered(0);
         assert!(health.is_proven(0));
         assert_eq!(health.order(start + SILENT_FOR), [0, 2, 1]);
     }

@@ -21,7 +21,7 @@ use tokio::sync::{OnceCell, OwnedSemaphorePermit, Semaphore};
 use tokio::time::{Instant, sleep, timeout, timeout_at};
 
 use self::cache::Cache;
-use crate::clients::{Clients, Held, SHARE};
+use crate::clients::{Clients, ConnectionGuard, SHARE_DIVISOR};
 use exchange::UpstreamHealth;
 
 /// Maximum number of concurrent questions. Each has two sockets at most, and an agent may have 1024 files open. One
@@ -76,7 +76,7 @@ impl Forwarder {
     /// Creates a forwarder that tries `upstreams` in order, without duplicates.
     pub(super) fn new(upstreams: Vec<SocketAddr>) -> Self {
         let health = Mutex::new(UpstreamHealth::new(upstreams.len()));
-        let (shares, flights) = (Shares::of(QUESTIONS_MAX), Mutex::default());
+        let (shares, flights) = (Shares::new(QUESTIONS_MAX), Mutex::default());
         Self { upstreams, health, cache: Cache::new(), shares, flights }
     }
 
@@ -86,7 +86,7 @@ impl Forwarder {
 
     /// Returns the answer for a client, from the cache or an upstream; its code may be NXDOMAIN. Ends within
     /// [`DEADLINE`], including the wait for a place.
-    pub(super) async fn ask(&self, query: &Query, client: IpAddr) -> Result<Arc<Message>, ForwardError> {
+    pub(super) async fn resolve(&self, query: &Query, client: IpAddr) -> Result<Arc<Message>, ForwardError> {
         if let Some(known) = self.cache.get(query) {
             return Ok(known);
         }
@@ -102,7 +102,7 @@ impl Forwarder {
         }
         // Should the first caller run out of time, the next waiting caller takes over.
         let flight = self.flight(query);
-        let asked = timeout_at(deadline, flight.get_or_init(|| self.ask_upstream(query))).await;
+        let asked = timeout_at(deadline, flight.get_or_init(|| self.resolve_upstream(query))).await;
         asked.map_err(|_| ForwardError::Timeout)?.clone()
     }
 
@@ -118,9 +118,9 @@ impl Forwarder {
         fresh
     }
 
-    async fn ask_upstream(&self, query: &Query) -> Result<Arc<Message>, ForwardError> {
+    async fn resolve_upstream(&self, query: &Query) -> Result<Arc<Message>, ForwardError> {
         let mut last = ForwardError::Timeout;
-        let asked = timeout(DEADLINE, self.ask_in_turn(query, &mut last)).await;
+        let asked = timeout(DEADLINE, self.race_upstreams(query, &mut last)).await;
         let answer = asked.ok().flatten().ok_or(last)?;
         Ok(self.cache.keep(query, answer))
     }
@@ -128,13 +128,13 @@ impl Forwarder {
     /// Queries one upstream after the other, the next one early if there is no answer. An upstream that loses the
     /// race counts as unresponsive immediately: its own timeout may never fire, because another's answer ends the
     /// question.
-    async fn ask_in_turn(&self, query: &Query, last: &mut ForwardError) -> Option<Message> {
+    async fn race_upstreams(&self, query: &Query, last: &mut ForwardError) -> Option<Message> {
         let order = self.health(|health| health.order(Instant::now().into_std()));
         let count = order.len();
         let mut turns = order.into_iter().cycle().take(count * ROUNDS);
         let mut newest = turns.next()?;
         let mut under_way = FuturesUnordered::new();
-        under_way.push(self.ask_one(query, newest));
+        under_way.push(self.query_upstream(query, newest));
         loop {
             let proven = self.health(|health| health.is_proven(newest));
             let stagger = if proven { STAGGER } else { STAGGER_UNPROVEN };
@@ -151,39 +151,39 @@ impl Forwarder {
                     match turns.next() {
                         Some(next) => {
                             newest = next;
-                            under_way.push(self.ask_one(query, next));
+                            under_way.push(self.query_upstream(query, next));
                         }
                         None if under_way.is_empty() => return None,
                         None => {}
                     }
                 }
                 () = sleep(stagger) => {
-                    self.health(|health| health.silent(newest, Instant::now().into_std()));
+                    self.health(|health| health.mark_unresponsive(newest, Instant::now().into_std()));
                     if let Some(next) = turns.next() {
                         newest = next;
-                        under_way.push(self.ask_one(query, next));
+                        under_way.push(self.query_upstream(query, next));
                     }
                 }
             }
         }
     }
 
-    async fn ask_one(&self, query: &Query, index: usize) -> Option<Message> {
+    async fn query_upstream(&self, query: &Query, index: usize) -> Option<Message> {
         let upstream = *self.upstreams.get(index)?;
         let answer = timeout(ATTEMPT_MAX, exchange::exchange(upstream, query)).await;
         let now = Instant::now().into_std();
         match answer {
             Ok(Ok(answer)) => {
-                self.health(|health| health.answered(index));
+                self.health(|health| health.mark_answered(index));
                 Some(answer)
             }
             Ok(Err(error)) => {
                 tracing::debug!(%upstream, %error, "an upstream name server can't be asked");
-                self.health(|health| health.silent(index, now));
+                self.health(|health| health.mark_unresponsive(index, now));
                 None
             }
             Err(_) => {
-                self.health(|health| health.silent(index, now));
+                self.health(|health| health.mark_unresponsive(index, now));
                 None
             }
         }
@@ -219,18 +219,18 @@ struct Shares {
 
 /// A place, released when dropped.
 #[derive(Debug)]
-struct Place {
+struct QuestionPermit {
     _place: OwnedSemaphorePermit,
     _own: OwnedSemaphorePermit,
-    _known: Held,
+    _known: ConnectionGuard,
 }
 
 impl Shares {
     /// Creates shares of `places` places.
-    fn of(places: usize) -> Self {
+    fn new(places: usize) -> Self {
         Self {
             places: Arc::new(Semaphore::new(places)),
-            most: (places / SHARE).max(1),
+            most: (places / SHARE_DIVISOR).max(1),
             own: Mutex::default(),
             known: Clients::sharing(places * WAITING),
         }
@@ -238,11 +238,11 @@ impl Shares {
 
     /// Waits for a place, first come first served; `None` immediately if too many questions of this client are
     /// waiting. The client's own limit is waited for first, so that its questions do not block others.
-    async fn place(&self, client: IpAddr) -> Option<Place> {
+    async fn place(&self, client: IpAddr) -> Option<QuestionPermit> {
         let known = self.known.admit(client)?;
         let own = self.own_of(client).acquire_owned().await.ok()?;
         let place = Arc::clone(&self.places).acquire_owned().await.ok()?;
-        Some(Place { _place: place, _own: own, _known: known })
+        Some(QuestionPermit { _place: place, _own: own, _known: known })
     }
 
     fn own_of(&self, client: IpAddr) -> Arc<Semaphore> {

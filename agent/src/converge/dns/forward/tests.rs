@@ -144,8 +144,9 @@ async fn an_upstream_that_refuses_or_is_silent_costs_no_answer() {
         let mut asking = JoinSet::new();
         for number in 0..200 {
             let forwarder = Arc::clone(&forwarder);
-            asking
-                .spawn(async move { forwarder.ask(&question(&format!("n{number}.example.")), CLIENT).await });
+            asking.spawn(async move {
+                forwarder.resolve(&question(&format!("n{number}.example.")), CLIENT).await
+            });
         }
         for answered in asking.join_all().await {
             assert_eq!(answered.unwrap().answers.len(), 1);
@@ -155,7 +156,7 @@ async fn an_upstream_that_refuses_or_is_silent_costs_no_answer() {
         // A silent upstream is not awaited again and again: at 1,000 questions a second that would take every place.
         let before = bad.asked();
         for number in 0..20 {
-            forwarder.ask(&question(&format!("later{number}.example.")), CLIENT).await.unwrap();
+            forwarder.resolve(&question(&format!("later{number}.example.")), CLIENT).await.unwrap();
         }
         let again = bad.asked() - before;
         assert!(if silent { again == 0 } else { (20..=40).contains(&again) }, "{again}");
@@ -172,7 +173,7 @@ async fn without_any_upstream_that_answers_all_end_in_bounded_time() {
     for number in 0..QUESTIONS_MAX + 50 {
         let forwarder = Arc::clone(&forwarder);
         let question = question(&format!("n{number}.example."));
-        asking.spawn(async move { forwarder.ask(&question, client(number)).await });
+        asking.spawn(async move { forwarder.resolve(&question, client(number)).await });
     }
     let failed: Vec<ForwardError> = asking.join_all().await.into_iter().map(Result::unwrap_err).collect();
     let known = [ForwardError::Busy, ForwardError::Timeout];
@@ -189,7 +190,7 @@ async fn who_finds_no_place_waits_for_one() {
     for number in 0..QUESTIONS_MAX * 2 {
         let forwarder = Arc::clone(&forwarder);
         let question = question(&format!("n{number}.example."));
-        asking.spawn(async move { forwarder.ask(&question, client(number)).await });
+        asking.spawn(async move { forwarder.resolve(&question, client(number)).await });
     }
     for answered in asking.join_all().await {
         assert_eq!(answered.unwrap().answers.len(), 1);
@@ -206,7 +207,7 @@ async fn a_client_that_asks_for_what_nobody_answers_is_in_nobodys_way() {
     for number in 0..flood {
         let forwarder = Arc::clone(&forwarder);
         let question = question(&format!("silent{number}.example."));
-        asking.spawn(async move { forwarder.ask(&question, CLIENT).await });
+        asking.spawn(async move { forwarder.resolve(&question, CLIENT).await });
     }
     // Questions beyond the queue get that answer; the others have a place or wait for one.
     for _ in 0..flood - QUESTIONS_MAX {
@@ -214,7 +215,7 @@ async fn a_client_that_asks_for_what_nobody_answers_is_in_nobodys_way() {
     }
     let others = (0..20).map(|number| {
         let forwarder = Arc::clone(&forwarder);
-        async move { forwarder.ask(&question(&format!("n{number}.example.")), client(number)).await }
+        async move { forwarder.resolve(&question(&format!("n{number}.example.")), client(number)).await }
     });
     for said in futures::future::join_all(others).await {
         assert_eq!(said.unwrap().answers.len(), 1);
@@ -230,7 +231,7 @@ async fn who_asks_the_same_waits_for_the_same_answer() {
     let mut asking = JoinSet::new();
     for number in 0..100 {
         let forwarder = Arc::clone(&forwarder);
-        asking.spawn(async move { forwarder.ask(&question("a.example."), client(number)).await });
+        asking.spawn(async move { forwarder.resolve(&question("a.example."), client(number)).await });
     }
     for answered in asking.join_all().await {
         assert_eq!(answered.unwrap().answers.len(), 1);
@@ -242,9 +243,9 @@ async fn who_asks_the_same_waits_for_the_same_answer() {
 #[tokio::test]
 async fn all_refusals_are_reported_and_no_upstream_too() {
     let one = upstream(Says::Refused).await;
-    let said = Forwarder::new(vec![one.address]).ask(&question("a.example."), CLIENT).await;
+    let said = Forwarder::new(vec![one.address]).resolve(&question("a.example."), CLIENT).await;
     assert_eq!(said.unwrap_err(), ForwardError::Refused(ResponseCode::Refused));
-    let said = Forwarder::new(Vec::new()).ask(&question("a.example."), CLIENT).await;
+    let said = Forwarder::new(Vec::new()).resolve(&question("a.example."), CLIENT).await;
     assert_eq!(said.unwrap_err(), ForwardError::NoUpstream);
 }
 
@@ -252,7 +253,7 @@ async fn all_refusals_are_reported_and_no_upstream_too() {
 async fn answers_that_are_cut_off_are_asked_for_over_tcp_and_forged_ones_ignored() {
     for says in [Says::TruncatedThenTcp, Says::ForgedFirst] {
         let one = upstream(says).await;
-        let said = Forwarder::new(vec![one.address]).ask(&question("a.example."), CLIENT).await.unwrap();
+        let said = Forwarder::new(vec![one.address]).resolve(&question("a.example."), CLIENT).await.unwrap();
         assert_eq!((said.metadata.response_code, said.answers.len()), (ResponseCode::NoError, 1));
     }
 }
@@ -268,10 +269,10 @@ async fn answers_are_kept_as_long_as_they_say_within_limits() {
         let one = upstream(says).await;
         let forwarder = Forwarder::new(vec![one.address]);
         // An upstream that has answered is queried again only after a long silence.
-        forwarder.ask(&question("first.example."), CLIENT).await.unwrap();
+        forwarder.resolve(&question("first.example."), CLIENT).await.unwrap();
         let before = one.asked();
         for asked in 1..=3 {
-            let said = forwarder.ask(&question("A.example."), CLIENT).await.unwrap();
+            let said = forwarder.resolve(&question("A.example."), CLIENT).await.unwrap();
             assert_eq!(said.metadata.response_code, code);
             let record = said.answers.first().or(said.authorities.first());
             assert!(record.map_or(0, |record| record.ttl) <= ttl);

@@ -10,9 +10,9 @@ use schema::kinds::pod::Protocol;
 use schema::meta::NamespacedName;
 use schema::records::{Endpoint, ServiceRecord, dns_address, gateway_address};
 
-use super::{Entry, TTL, VERSION, Zone, ZoneSettings, address_record, pointer, reverse_name};
+use super::{NameRecords, TTL, VERSION, Zone, ZoneSettings, address_record, pointer, reverse_name};
 use crate::catalog::Catalog;
-use crate::desired::KnownFrom;
+use crate::desired::StateOrigin;
 
 /// Weight of every SRV record: all targets are equal.
 const SRV_WEIGHT: u16 = 100;
@@ -37,7 +37,7 @@ impl Zone {
         for fixed in [Some(pods.clone()), below(domain, &["svc"])].into_iter().flatten() {
             index.entry(&fixed);
         }
-        let known = catalog.known_from != KnownFrom::Unknown;
+        let known = catalog.known_from != StateOrigin::Unknown;
         for (id, record) in &catalog.services {
             index.add_service(id, &record.value);
         }
@@ -66,18 +66,18 @@ impl Zone {
 
 struct Index {
     domain: Name,
-    entries: HashMap<LowerName, Entry>,
+    entries: HashMap<LowerName, NameRecords>,
 }
 
 impl Index {
     /// Returns the entry of a name, creating it and the empty names between it and the zone.
-    fn entry(&mut self, name: &Name) -> &mut Entry {
+    fn entry(&mut self, name: &Name) -> &mut NameRecords {
         let mut above = name.base_name();
         while self.domain.zone_of(&above) && above.num_labels() > self.domain.num_labels() {
             if self.entries.contains_key(&LowerName::new(&above)) {
                 break;
             }
-            self.entries.insert(LowerName::new(&above), Entry::default());
+            self.entries.insert(LowerName::new(&above), NameRecords::default());
             above = above.base_name();
         }
         self.entries.entry(LowerName::new(name)).or_default()

@@ -49,7 +49,7 @@ pub enum Answer<'a> {
     /// Records, with the addresses of their targets.
     Found { answers: Vec<&'a Record>, additionals: Vec<&'a Record> },
     /// A single record, made for this question.
-    Made(Box<Record>),
+    Synthesized(Box<Record>),
     /// The name is an alias: the question must be repeated for the target.
     Alias { record: &'a Record, target: LowerName },
     /// The name exists, without records of that type. Comes with the zone's SOA.
@@ -64,7 +64,7 @@ pub enum Answer<'a> {
 
 /// Records of a name.
 #[derive(Debug, Default)]
-struct Entry {
+struct NameRecords {
     /// Records by type; a name without any exists nevertheless.
     sets: Vec<(RecordType, Vec<Record>)>,
     /// SOA of negative answers, if it differs from the zone's.
@@ -82,7 +82,7 @@ pub struct Zone {
     /// Ranges for which this zone is the only source of reverse names, each with its SOA.
     reverse: Vec<(Ipv4Net, Record)>,
     soa: Record,
-    entries: HashMap<LowerName, Entry>,
+    entries: HashMap<LowerName, NameRecords>,
     /// Set if the catalog is known.
     known: bool,
 }
@@ -101,18 +101,18 @@ impl Zone {
     /// Answers a question of class IN.
     pub fn answer(&self, name: &LowerName, kind: RecordType) -> Answer<'_> {
         if let Some(entry) = self.entries.get(name) {
-            return self.of_entry(entry, kind);
+            return self.answer_for_entry(entry, kind);
         }
         if self.origin.zone_of(name) {
             return match self.known {
-                true => self.of_pods(name, kind).unwrap_or(Answer::NoName(&self.soa)),
+                true => self.answer_for_pod(name, kind).unwrap_or(Answer::NoName(&self.soa)),
                 false => Answer::Unknown,
             };
         }
-        self.of_reverse(name)
+        self.answer_for_reverse(name)
     }
 
-    fn of_entry<'a>(&'a self, entry: &'a Entry, kind: RecordType) -> Answer<'a> {
+    fn answer_for_entry<'a>(&'a self, entry: &'a NameRecords, kind: RecordType) -> Answer<'a> {
         let wanted = entry.sets.iter().filter(|(of, _)| *of == kind || kind == RecordType::ANY);
         let answers: Vec<&Record> = wanted.flat_map(|(_, records)| records).collect();
         if answers.is_empty() {
@@ -138,7 +138,7 @@ impl Zone {
     /// Answers for `a-b-c-d.<namespace>.pod.<zone>` and the names above it. Pods are not looked up, which is
     /// CoreDNS's default, and of other nodes' pods on the host's network only their node's address is known;
     /// addresses that can't be a pod's are denied.
-    fn of_pods(&self, name: &LowerName, kind: RecordType) -> Option<Answer<'_>> {
+    fn answer_for_pod(&self, name: &LowerName, kind: RecordType) -> Option<Answer<'_>> {
         if !self.pods.zone_of(name) {
             return None;
         }
@@ -155,7 +155,7 @@ impl Zone {
                 Some(match kind {
                     RecordType::A | RecordType::ANY => {
                         let record = Record::from_rdata(name.into(), TTL, RData::A(A(address)));
-                        Answer::Made(Box::new(record))
+                        Answer::Synthesized(Box::new(record))
                     }
                     _ => Answer::NoData(&self.soa),
                 })
@@ -165,7 +165,7 @@ impl Zone {
     }
 
     /// Answers for reverse names of the cluster's ranges: a name unknown here is unknown everywhere.
-    fn of_reverse(&self, name: &LowerName) -> Answer<'_> {
+    fn answer_for_reverse(&self, name: &LowerName) -> Answer<'_> {
         let Ok(IpNet::V4(net)) = name.parse_arpa_name() else { return Answer::Elsewhere };
         for (range, soa) in &self.reverse {
             if range.contains(&net) {

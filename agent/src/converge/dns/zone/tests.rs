@@ -6,11 +6,11 @@ use hickory_proto::rr::{LowerName, Name, RData, RecordType};
 use schema::kinds::pod::Protocol;
 use schema::meta::NamespacedName;
 use schema::records::{Endpoint, RouteRecord, ServicePortRecord, ServiceRecord, Subnet, Vtep};
-use schema::snapshot::Versioned;
+use schema::snapshot::VersionedValue;
 
 use super::{Answer, TTL, Zone, ZoneSettings};
 use crate::catalog::{Catalog, Peer};
-use crate::desired::KnownFrom;
+use crate::desired::StateOrigin;
 
 fn port(name: Option<&str>, protocol: Protocol, port: u16) -> ServicePortRecord {
     ServicePortRecord { name: name.map(Into::into), protocol, port, node_port: None }
@@ -21,8 +21,8 @@ fn endpoint(address: &str, ports: &[u16], hostname: Option<&str>) -> Endpoint {
     Endpoint { address, ports: ports.to_vec(), node: None, pod: None, hostname }
 }
 
-fn versioned<T>(value: T) -> Arc<Versioned<T>> {
-    Arc::new(Versioned { value, create_revision: 1, mod_revision: 1 })
+fn versioned<T>(value: T) -> Arc<VersionedValue<T>> {
+    Arc::new(VersionedValue { value, create_revision: 1, mod_revision: 1 })
 }
 
 fn catalog(services: Vec<(&str, &str, ServiceRecord)>, hosts: &[&str]) -> Catalog {
@@ -32,7 +32,7 @@ fn catalog(services: Vec<(&str, &str, ServiceRecord)>, hosts: &[&str]) -> Catalo
         (NamespacedName::new("default", format!("r{index}")), versioned(record))
     };
     Catalog {
-        known_from: KnownFrom::Etcd,
+        known_from: StateOrigin::Etcd,
         services: services.into_iter().map(service).collect(),
         routes: hosts.iter().enumerate().map(route).collect(),
         revision: 7,
@@ -87,7 +87,7 @@ fn ask(zone: &Zone, name: &str, kind: RecordType) -> Vec<String> {
         Answer::Found { answers, .. } => {
             answers.iter().map(|record| format!("{} {}", record.record_type(), record.data)).collect()
         }
-        Answer::Made(record) => vec![format!("{} {}", record.record_type(), record.data)],
+        Answer::Synthesized(record) => vec![format!("{} {}", record.record_type(), record.data)],
         Answer::Alias { record, target } => {
             vec![format!("{} {} asks {target}", record.record_type(), record.data)]
         }

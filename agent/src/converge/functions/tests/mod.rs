@@ -10,7 +10,7 @@ use schema::control::{Loop as _, Observation};
 use schema::kinds::function::ImageState;
 use schema::meta::NamespacedName;
 use schema::records::{CallLimits, FunctionImage, FunctionRecord, Replica, Subnet, Trouble};
-use schema::snapshot::Versioned;
+use schema::snapshot::VersionedValue;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{Semaphore, mpsc, watch};
@@ -20,12 +20,12 @@ use tokio_util::sync::CancellationToken;
 
 use super::super::shared::control_plane::ControlPlane;
 use super::Functions;
-use super::call_queue::{Calls, Given, Lease, Place};
+use super::call_queue::{Admission, Calls, Lease, QueueOutcome};
 use super::caller_policy::ClusterAddresses;
 use crate::catalog::Catalog;
-use crate::desired::KnownFrom;
+use crate::desired::StateOrigin;
 use crate::http::body::Budget;
-use crate::http::server::{Caller, Place as Admitted};
+use crate::http::server::{Caller, ConnectionPlace as Admitted};
 
 fn id() -> NamespacedName {
     NamespacedName::new("default", "hello")
@@ -73,20 +73,20 @@ fn state(calls: &Calls) -> (u32, u32) {
     (waiting, at_replicas)
 }
 
-fn enter(calls: &Calls) -> Place {
+fn enter(calls: &Calls) -> Admission {
     calls.enter(&id(), &limits(), None)
 }
 
-fn at(place: Place) -> Lease {
+fn at(place: Admission) -> Lease {
     match place {
-        Place::At(lease) => lease,
+        Admission::At(lease) => lease,
         other => panic!("{other:?}"),
     }
 }
 
-fn waits(place: Place) -> tokio::sync::oneshot::Receiver<Given> {
+fn waits(place: Admission) -> tokio::sync::oneshot::Receiver<QueueOutcome> {
     match place {
-        Place::Waits(wait) => wait,
+        Admission::Waits(wait) => wait,
         other => panic!("{other:?}"),
     }
 }
@@ -95,14 +95,14 @@ fn waits(place: Place) -> tokio::sync::oneshot::Receiver<Given> {
 async fn calls_wait_in_turn_for_the_replicas_that_come() {
     let calls = calls(0);
     let (mut first, mut second) = (waits(enter(&calls)), waits(enter(&calls)));
-    assert!(matches!(enter(&calls), Place::Full), "two may wait");
+    assert!(matches!(enter(&calls), Admission::Full), "two may wait");
     assert_eq!(state(&calls), (2, 0));
     follow(&calls, &record(1));
-    let Ok(Given::Replica(lease)) = first.try_recv() else { panic!("the first is served") };
+    let Ok(QueueOutcome::Replica(lease)) = first.try_recv() else { panic!("the first is served") };
     assert!(second.try_recv().is_err(), "one call at a time");
     assert_eq!(state(&calls), (1, 1));
     drop(lease);
-    assert!(matches!(second.try_recv(), Ok(Given::Replica(_))));
+    assert!(matches!(second.try_recv(), Ok(QueueOutcome::Replica(_))));
     assert_eq!(state(&calls), (0, 0), "the second gave its place back, too");
 }
 
@@ -113,10 +113,10 @@ async fn one_call_may_wait_for_a_function_without_replicas_even_where_none_may_w
     let calls = calls(0);
     follow(&calls, &none_waits);
     let mut first = waits(enter(&calls));
-    assert!(matches!(enter(&calls), Place::Full));
+    assert!(matches!(enter(&calls), Admission::Full));
     follow(&calls, &FunctionRecord { replicas: record(1).replicas, ..none_waits });
-    let Ok(Given::Replica(lease)) = first.try_recv() else { panic!("it is served") };
-    assert!(matches!(enter(&calls), Place::Full), "there is a replica");
+    let Ok(QueueOutcome::Replica(lease)) = first.try_recv() else { panic!("it is served") };
+    assert!(matches!(enter(&calls), Admission::Full), "there is a replica");
     drop(lease);
 }
 
@@ -163,11 +163,11 @@ async fn who_refused_gets_none_for_a_while_and_who_was_not_reached_comes_last() 
     let calls = calls(2);
     let first = at(enter(&calls));
     let busy = first.address();
-    calls.is_full(&id(), busy, Duration::from_millis(50));
+    calls.mark_full(&id(), busy, Duration::from_millis(50));
     drop(first);
     let other = at(enter(&calls));
     assert_ne!(other.address(), busy);
-    assert!(matches!(enter(&calls), Place::Waits(_)), "the one is full, the other has a call");
+    assert!(matches!(enter(&calls), Admission::Waits(_)), "the one is full, the other has a call");
     tokio::time::advance(Duration::from_millis(60)).await;
     let again: SocketAddr = at(enter(&calls)).address();
     assert_eq!(again, busy);
@@ -204,10 +204,10 @@ async fn only_what_never_ran_and_cannot_start_is_answered_at_once() {
     follow(&calls, &serves);
     assert!(wait.try_recv().is_err(), "a version of it has run");
     follow(&calls, &FunctionRecord { has_good: false, ..serves });
-    assert!(matches!(wait.try_recv(), Ok(Given::Nothing(why)) if why == "SyntaxError"));
+    assert!(matches!(wait.try_recv(), Ok(QueueOutcome::NoReplica(why)) if why == "SyntaxError"));
     let mut gone = waits(calls.enter(&NamespacedName::new("default", "other"), &limits(), None));
     calls.follow([(&id(), &record(0))].into_iter());
-    assert!(matches!(gone.try_recv(), Ok(Given::Gone)));
+    assert!(matches!(gone.try_recv(), Ok(QueueOutcome::Gone)));
 }
 
 /// Starts a replica that answers each call with its body, and keeps no connection open.
@@ -367,7 +367,7 @@ async fn a_call_may_run_as_long_as_the_function_says_and_no_longer() {
 #[tokio::test]
 async fn a_call_that_comes_between_a_look_at_the_functions_and_what_follows_is_not_sent_away() {
     let (catalogs, catalog) =
-        watch::channel(Arc::new(Catalog { known_from: KnownFrom::Etcd, ..Catalog::default() }));
+        watch::channel(Arc::new(Catalog { known_from: StateOrigin::Etcd, ..Catalog::default() }));
     let calls = Calls::new(Timestamp::UNIX_EPOCH);
     let state = tempfile::tempdir().unwrap();
     let keys = crate::files::Keys::open(&state.path().join("age-identity.txt")).unwrap();
@@ -382,12 +382,12 @@ async fn a_call_that_comes_between_a_look_at_the_functions_and_what_follows_is_n
         calls: calls.clone(),
         files: Arc::new(crate::files::PodFiles::new(state.path(), Arc::new(source), keys)),
         control: watch::channel(ControlPlane::default()).1,
-        handover: crate::standby::Handover::of(state.path()),
+        handover: crate::standby::Handover::for_agent(state.path()),
     };
     let (mut functions, _serving) = super::FunctionsLoop::new(deps, CancellationToken::new());
     let Observation::Ready(observed) = functions.observe().await.unwrap() else { panic!("ready") };
-    let mut newest = Catalog { known_from: KnownFrom::Etcd, ..Catalog::default() };
-    let version = Versioned { value: record(0), create_revision: 1, mod_revision: 1 };
+    let mut newest = Catalog { known_from: StateOrigin::Etcd, ..Catalog::default() };
+    let version = VersionedValue { value: record(0), create_revision: 1, mod_revision: 1 };
     newest.functions.insert(id(), Arc::new(version));
     catalogs.send_replace(Arc::new(newest));
     let mut wait = waits(enter(&calls));
@@ -406,14 +406,14 @@ fn functions(record: FunctionRecord) -> (Functions, Catalog) {
     let calls = Calls::new(Timestamp::UNIX_EPOCH);
     follow(&calls, &record);
     let own_address = Some("192.0.2.7".parse().unwrap());
-    let mut catalog = Catalog { known_from: KnownFrom::Etcd, own_address, ..Catalog::default() };
-    let version = Versioned { value: record, create_revision: 1, mod_revision: 1 };
+    let mut catalog = Catalog { known_from: StateOrigin::Etcd, own_address, ..Catalog::default() };
+    let version = VersionedValue { value: record, create_revision: 1, mod_revision: 1 };
     catalog.functions.insert(id(), Arc::new(version));
     let [cidr, cluster_cidr, service_cidr] =
         ["10.244.0.0/24", "10.244.0.0/16", "10.96.0.0/16"].map(|range| range.parse().unwrap());
     let subnet = Subnet { cidr, cluster_cidr, service_cidr };
-    let control = ControlPlane::of_urls(&[], &["http://192.0.2.9:7070".to_owned()]);
-    let (_, known) = watch::channel(ClusterAddresses::of(&catalog, Some(&subnet), &control));
+    let control = ControlPlane::from_urls(&[], &["http://192.0.2.9:7070".to_owned()]);
+    let (_, known) = watch::channel(ClusterAddresses::from_catalog(&catalog, Some(&subnet), &control));
     let (_, newest) = watch::channel(Arc::new(catalog.clone()));
     (Functions::new(newest, known, calls, None), catalog)
 }
@@ -428,7 +428,7 @@ async fn only_nodes_and_reconcilers_have_beats_taken() {
     let token = "0123456789abcdef0123456789abcdef";
     let came_of = |functions: &Functions, address: &str, is_node| {
         let caller = Caller::new(address.parse().unwrap(), is_node, Arc::clone(&place), 0);
-        let expected = functions.expect(token, &caller, &catalog);
+        let expected = functions.register_heartbeats(token, &caller, &catalog);
         expected.map_or_else(|refused| (refused.status.as_u16(), refused.kind), |_| (200, ""))
     };
     for (address, is_node) in [("192.0.2.9", false), ("::ffff:192.0.2.7", false), ("127.0.0.1", true)] {

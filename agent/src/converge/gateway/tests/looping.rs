@@ -70,7 +70,7 @@ async fn a_taken_port_is_reported_and_tried_again_while_routes_are_kept_up() {
         subnet,
         catalog,
         functions: super::functions(),
-        handover: Handover::given(Vec::new()),
+        handover: Handover::from_sockets(Vec::new()),
     };
     let shutdown = CancellationToken::new();
     let (mut the_loop, serving) = GatewayLoop::new(deps, shutdown.clone());

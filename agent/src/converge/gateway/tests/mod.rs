@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use schema::meta::NamespacedName;
 use schema::records::{FunctionRecord, RouteRecord, ServiceRecord};
-use schema::snapshot::Versioned;
+use schema::snapshot::VersionedValue;
 use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
@@ -23,7 +23,7 @@ use super::route::Table;
 use super::shares::Turns;
 use crate::catalog::Catalog;
 use crate::converge::functions::Functions;
-use crate::desired::KnownFrom;
+use crate::desired::StateOrigin;
 use crate::http::server::Limits;
 use crate::http::server::{self, Server};
 
@@ -40,13 +40,13 @@ mod vanishing;
 /// Far longer than any step takes.
 const PATIENCE: Duration = Duration::from_secs(20);
 
-fn versioned<T>(value: T) -> Arc<Versioned<T>> {
-    Arc::new(Versioned { value, create_revision: 1, mod_revision: 1 })
+fn versioned<T>(value: T) -> Arc<VersionedValue<T>> {
+    Arc::new(VersionedValue { value, create_revision: 1, mod_revision: 1 })
 }
 
 /// A catalog as received from etcd.
 fn known() -> Catalog {
-    Catalog { known_from: KnownFrom::Etcd, ..Catalog::default() }
+    Catalog { known_from: StateOrigin::Etcd, ..Catalog::default() }
 }
 
 fn add_service(catalog: &mut Catalog, name: &str, record: Value) {
@@ -64,7 +64,7 @@ fn functions() -> Arc<Functions> {
     let mut catalog = known();
     catalog.functions.insert(NamespacedName::new("default", "asleep"), versioned(FunctionRecord::default()));
     let (_, catalog) = watch::channel(Arc::new(catalog));
-    Arc::new(Functions::of_last_known(catalog, None, &ControlPlane::default()))
+    Arc::new(Functions::from_last_known(catalog, None, &ControlPlane::default()))
 }
 
 /// Routes `/` of `shop.example` to these endpoints.
@@ -75,7 +75,7 @@ fn table(endpoints: &[SocketAddr]) -> Table {
     let record = json!({"ports": [{"protocol": "TCP", "port": 80}], "endpoints": endpoints});
     add_service(&mut catalog, "web", record);
     add_route(&mut catalog, "shop", "shop.example", &json!([{"path": "/", "service": "web", "port": 80}]));
-    Table::of(&catalog, "n1")
+    Table::from_catalog(&catalog, "n1")
 }
 
 /// A gateway on its own port.

@@ -4,7 +4,7 @@ use hyper::HeaderMap;
 use serde_json::{Value, json};
 
 use super::super::route::{NotFound, Table};
-use super::super::shares::{Leads, Turns};
+use super::super::shares::{Destination, Turns};
 use super::{add_route, add_service, known};
 use crate::catalog::Catalog;
 
@@ -42,9 +42,9 @@ fn found(table: &Table, host: &str, path: &str) -> String {
         Ok(route) => {
             let path = route.rewritten(path).unwrap_or_else(|| format!("{path} unchanged"));
             match route.shares.pick(&HeaderMap::new(), &Turns::default()).unwrap() {
-                Leads::To(endpoints) => format!("{endpoints:?} {path}"),
-                Leads::Function(id) => format!("{id} {path}"),
-                Leads::Nowhere(why) => why.clone(),
+                Destination::Endpoints(endpoints) => format!("{endpoints:?} {path}"),
+                Destination::Function(id) => format!("{id} {path}"),
+                Destination::Unavailable(why) => why.clone(),
             }
         }
     }
@@ -53,7 +53,7 @@ fn found(table: &Table, host: &str, path: &str) -> String {
 // Seen red without the check for a slash in `rest_of`, and with `host` instead of `name(host)`.
 #[test]
 fn the_longest_path_that_ends_where_a_segment_ends_wins() {
-    let table = Table::of(&catalog(), "n1");
+    let table = Table::from_catalog(&catalog(), "n1");
     let to = |number: u8, path: &str| format!("[10.244.0.{number}:8080] {path}");
     for (host, path, wanted) in [
         ("shop.example", "/", to(1, "/ unchanged")),
@@ -98,7 +98,7 @@ fn a_path_that_leads_nowhere_says_why() {
         {"path": "/udp", "service": "web", "port": 53},
     ]);
     add_route(&mut catalog, "c", "bad.example", &paths);
-    let table = Table::of(&catalog, "n1");
+    let table = Table::from_catalog(&catalog, "n1");
     for (path, wanted) in [
         ("/broken", "service web has no port 9"),
         ("/unknown", "this node does not know service default/gone"),
@@ -113,7 +113,7 @@ fn a_path_that_leads_nowhere_says_why() {
         assert_eq!(found(&table, "bad.example", path), wanted);
     }
     assert_eq!(
-        found(&Table::of(&catalog, "n2"), "bad.example", "/local"),
+        found(&Table::from_catalog(&catalog, "n2"), "bad.example", "/local"),
         "[10.244.1.9:8080] /local unchanged"
     );
 }
@@ -127,7 +127,7 @@ fn two_objects_may_share_a_host_and_the_first_by_name_has_a_path_of_both() {
         {"path": "/shop/", "service": "cart", "port": 80},
     ]);
     add_route(&mut catalog, "z", "Shop.Example", &paths);
-    let table = Table::of(&catalog, "n1");
+    let table = Table::from_catalog(&catalog, "n1");
     assert_eq!(found(&table, "shop.example", "/new/x"), "[10.244.0.3:8080] /new/x unchanged");
     assert_eq!(found(&table, "shop.example", "/shop"), "[10.244.0.2:8080] /v2");
 }
@@ -135,5 +135,5 @@ fn two_objects_may_share_a_host_and_the_first_by_name_has_a_path_of_both() {
 #[test]
 fn before_anything_is_known_no_host_is_called_unknown() {
     assert_eq!(Table::default().find("shop.example", "/"), Err(NotFound::Unknown));
-    assert_eq!(Table::of(&known(), "n1").find("shop.example", "/"), Err(NotFound::Host));
+    assert_eq!(Table::from_catalog(&known(), "n1").find("shop.example", "/"), Err(NotFound::Host));
 }

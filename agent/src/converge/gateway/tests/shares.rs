@@ -6,19 +6,19 @@ use std::sync::Arc;
 
 use hyper::HeaderMap;
 use hyper::header::{HeaderName, HeaderValue};
-use schema::kinds::dns::Sticky;
+use schema::kinds::dns::StickyKey;
 use serde_json::json;
 
 use super::super::route::Table;
-use super::super::shares::{Backend, Leads, Shares, Turns};
+use super::super::shares::{Backend, Destination, Shares, Turns};
 use super::{Bed, add_route, add_service, get, known, named};
 use crate::http::server::Limits;
 
-fn to(number: u8) -> Leads {
-    Leads::To(Arc::new([SocketAddr::from(([10, 244, 0, number], 80))]))
+fn to(number: u8) -> Destination {
+    Destination::Endpoints(Arc::new([SocketAddr::from(([10, 244, 0, number], 80))]))
 }
 
-fn backend(weight: u32, leads: Leads) -> Backend {
+fn backend(weight: u32, leads: Destination) -> Backend {
     Backend { weight, headers: BTreeMap::new(), leads }
 }
 
@@ -77,7 +77,7 @@ fn header_rules_come_first_and_take_no_other_requests() {
     let shares = shares(vec![
         backend(1, to(1)),
         with_header("x-canary", "yes", backend(1, to(2))),
-        with_header("x-team", "a", backend(1, Leads::Nowhere("none is ready".to_owned()))),
+        with_header("x-team", "a", backend(1, Destination::Unavailable("none is ready".to_owned()))),
     ]);
     let turns = Turns::default();
     let pick = |all: &[(&str, &str)]| shares.pick(&headers(all), &turns).unwrap().clone();
@@ -86,14 +86,14 @@ fn header_rules_come_first_and_take_no_other_requests() {
     assert_eq!(pick(&[("X-Canary", "no"), ("X-Canary", "yes")]), to(2));
     assert_eq!(
         pick(&[("x-team", "a")]),
-        Leads::Nowhere("none is ready".to_owned()),
+        Destination::Unavailable("none is ready".to_owned()),
         "what is asked for by name"
     );
 }
 
 #[test]
 fn what_leads_nowhere_leaves_its_share_to_the_others() {
-    let nowhere = || Leads::Nowhere("none is ready".to_owned());
+    let nowhere = || Destination::Unavailable("none is ready".to_owned());
     let turns = Turns::default();
     let two = shares(vec![backend(9, nowhere()), backend(1, to(2)), backend(0, to(3))]);
     for _ in 0..50 {
@@ -106,12 +106,12 @@ fn what_leads_nowhere_leaves_its_share_to_the_others() {
 // Seen red without `kept` in `pick`.
 #[test]
 fn who_is_kept_by_a_value_stays_at_one_backend_and_few_move_with_the_weights() {
-    let kept = |first: u32, sticky: Sticky| {
+    let kept = |first: u32, sticky: StickyKey| {
         let backends = vec![backend(first, to(1)), backend(100 - first, to(2))];
         Shares::new("default/shop /", backends, Some(sticky))
     };
-    let by_cookie = Sticky { cookie: Some("session".to_owned()), header: None };
-    let by_header = Sticky { header: Some("X-User".to_owned()), cookie: None };
+    let by_cookie = StickyKey { cookie: Some("session".to_owned()), header: None };
+    let by_header = StickyKey { header: Some("X-User".to_owned()), cookie: None };
     let (before, after) = (kept(90, by_cookie.clone()), kept(80, by_cookie));
     let (turns, other_node) = (Turns::default(), Turns::default());
     let (mut few, mut moved) = (0, 0);
@@ -142,7 +142,7 @@ fn only_paths_that_share_have_turns() {
         {"path": "/", "service": "a", "port": 80},
     ]);
     add_route(&mut catalog, "shop", "shop.example", &paths);
-    let table = Table::of(&catalog, "n1");
+    let table = Table::from_catalog(&catalog, "n1");
     assert_eq!(table.turns(), BTreeSet::from(["default/shop /shared#0".into()]));
     assert_eq!(table.endpoints().len(), 2);
 }
@@ -166,7 +166,7 @@ async fn requests_go_to_backends_by_weight_and_a_function_that_is_gone_says_so()
         {"path": "/asleep", "backends": [{"function": "asleep"}]},
     ]);
     add_route(&mut catalog, "shop", "shop.example", &paths);
-    let bed = Bed::start(Limits::default(), Table::of(&catalog, "n1")).await;
+    let bed = Bed::start(Limits::default(), Table::from_catalog(&catalog, "n1")).await;
     let mut few = 0;
     for _ in 0..40 {
         let said = bed.ask(&get("/shared")).await;

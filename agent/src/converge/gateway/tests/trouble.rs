@@ -16,7 +16,7 @@ async fn every_refusal_has_its_status_and_says_why() {
     let mut catalog = known();
     let paths = json!([{"path": "/shop", "service": "web", "port": 80, "broken": "there is no service web"}]);
     add_route(&mut catalog, "shop", "shop.example", &paths);
-    let bed = Bed::start(Limits::default(), Table::of(&catalog, "n1")).await;
+    let bed = Bed::start(Limits::default(), Table::from_catalog(&catalog, "n1")).await;
     for (request, status, why) in [
         (get("/shop/1"), "503 service unavailable", "there is no service web"),
         (get("/"), "404 not found", "no path of shop.example leads to /"),

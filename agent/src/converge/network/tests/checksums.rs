@@ -12,9 +12,9 @@ use tokio::sync::watch;
 use super::super::state::{TRIALS_MAX, TrialResult, try_checksums};
 use super::tunnel::{entries, peers, seen, tunnel};
 use crate::catalog::Catalog;
-use crate::converge::network::tunnel::{TunnelSeen, TunnelStep, plan};
+use crate::converge::network::tunnel::{TunnelState, TunnelStep, plan};
 use crate::converge::network::{NetworkDeps, NetworkLoop, NetworkSettings};
-use crate::desired::KnownFrom;
+use crate::desired::StateOrigin;
 use crate::node_address::NodeAddress;
 use crate::testing::TestNamespace;
 use crate::worlds::iptables::FakeIptables;
@@ -30,7 +30,7 @@ fn asked(nodes: &[u8]) -> BTreeMap<SocketAddr, String> {
 
 #[test]
 fn a_whole_tunnel_is_tried_with_the_nodes_that_it_leads_to() {
-    let untried = |nodes, there: &[_]| TunnelSeen { is_untried: true, ..seen(nodes, there) };
+    let untried = |nodes, there: &[_]| TunnelState { needs_trial: true, ..seen(nodes, there) };
     let both: Vec<_> = entries(2).into_iter().chain(entries(3)).collect();
     let trial = |nodes| vec![TunnelStep::TryChecksums(asked(nodes))];
     assert_eq!(plan(&untried(&[2, 3], &both)), trial(&[2, 3]));
@@ -41,7 +41,7 @@ fn a_whole_tunnel_is_tried_with_the_nodes_that_it_leads_to() {
     let mut one_is_away = untried(&[2, 3], &both);
     one_is_away.peers.as_mut().unwrap().get_mut("n2").unwrap().absent_since = Some(jiff::Timestamp::now());
     assert_eq!(plan(&one_is_away), trial(&[3]));
-    let fresh = TunnelSeen { is_whole: false, ..untried(&[2], &entries(2)) };
+    let fresh = TunnelState { is_whole: false, ..untried(&[2], &entries(2)) };
     assert!(!plan(&fresh).iter().any(|step| matches!(step, TunnelStep::TryChecksums(_))));
 }
 
@@ -84,8 +84,11 @@ async fn tries_of_a_loop(netlink: &Arc<FakeNetlink>, on_when_made: bool) -> (usi
         cluster_cidr: "10.244.0.0/16".parse().unwrap(),
         service_cidr: "10.96.0.0/16".parse().unwrap(),
     };
-    let catalog =
-        Catalog { known_from: KnownFrom::Etcd, peers: peers(&[2]).unwrap_or_default(), ..Catalog::default() };
+    let catalog = Catalog {
+        known_from: StateOrigin::Etcd,
+        peers: peers(&[2]).unwrap_or_default(),
+        ..Catalog::default()
+    };
     let mut network = NetworkLoop::new(
         NetworkSettings::new("mk8s", 1450),
         NetworkDeps {

@@ -62,7 +62,7 @@ fn functions_do_not_reach_what_governs_the_cluster() {
     let guarded = ["192.0.2.1:2379", "192.0.2.1:7071", "192.0.2.2:7071"];
     let guarded = guarded.map(|at| at.parse().unwrap()).into();
     let rules = rules(&Model { functions, guarded, ..model(&[]) });
-    let names = Names::of("mk8s");
+    let names = Names::for_instance("mk8s");
     assert_eq!(
         rules[&names.sandbox],
         [

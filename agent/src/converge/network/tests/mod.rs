@@ -17,7 +17,7 @@ use tokio::sync::watch;
 use super::super::shared::build_network;
 use super::super::shared::control_plane::ControlPlane;
 use super::super::shared::pod_table::PodTable;
-use super::plan::{Observed, first_of_each};
+use super::plan::{Observed, assign_host_ports};
 use super::render::{Model, gateway_of};
 use super::{NetworkDeps, NetworkLoop, NetworkSettings};
 use crate::node_address::NodeAddress;
@@ -32,12 +32,12 @@ fn model(ports: &[(Protocol, u16, &str, u16, &str)]) -> Model {
         .iter()
         .map(|(protocol, port, address, to, pod)| ((*protocol, *port), address.parse().unwrap(), *to, *pod));
     Model {
-        names: Names::of("mk8s"),
+        names: Names::for_instance("mk8s"),
         node_cidr: "10.244.3.0/24".parse().unwrap(),
         cluster_cidr: "10.244.0.0/16".parse().unwrap(),
         random_fully: true,
         bridged_frames: false,
-        host_ports: first_of_each(wanted),
+        host_ports: assign_host_ports(wanted),
         tunnel_port: 8472,
         tunnel_senders: None,
         dns: "10.96.0.10".parse().unwrap(),

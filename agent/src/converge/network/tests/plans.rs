@@ -250,7 +250,7 @@ async fn a_build_is_let_in_once_its_rules_stand_and_for_that_index_alone() {
     rig.network.deps.builds = confinement;
     rig.subnets.send_replace(subnet());
     rig.tables.send_replace(Some(Arc::default()));
-    let stands = || requests.stands.borrow().clone();
+    let stands = || requests.in_place.borrow().clone();
     assert_eq!(run(&mut rig).await, Ok(true));
     assert_eq!(stands(), None, "none was asked for");
     let index = |port: u16| Some(Arc::new(BTreeSet::from([SocketAddrV4::new([10, 96, 0, 7].into(), port)])));

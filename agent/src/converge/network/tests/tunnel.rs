@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use schema::records::Vtep;
 
 use crate::catalog::Peer;
-use crate::converge::network::tunnel::{TunnelSeen, TunnelStep, plan};
+use crate::converge::network::tunnel::{TunnelState, TunnelStep, plan};
 use crate::testing::TestNamespace;
 use crate::worlds::netlink::{RealNetlink, Tunnel, TunnelEntry, Tunnels};
 
@@ -43,14 +43,14 @@ pub(super) fn peers(nodes: &[u8]) -> Option<BTreeMap<String, Peer>> {
     Some(nodes.iter().map(|node| (format!("n{node}"), peer(*node))).collect())
 }
 
-pub(super) fn seen(nodes: &[u8], there: &[TunnelEntry]) -> TunnelSeen {
+pub(super) fn seen(nodes: &[u8], there: &[TunnelEntry]) -> TunnelState {
     let entries: BTreeSet<TunnelEntry> = there.iter().copied().collect();
-    TunnelSeen {
+    TunnelState {
         tunnel: tunnel(1),
         is_there: true,
         is_whole: true,
         is_always_wanted: false,
-        is_untried: false,
+        needs_trial: false,
         entries,
         own: "10.244.1.0/24".parse().unwrap(),
         peers: peers(nodes),
@@ -69,7 +69,7 @@ fn each_node_has_three_entries_in_order_and_no_more() {
     let [neighbour, forwarding, route] = entries(3);
     assert_eq!(plan(&seen(&[2], &both)), [route, forwarding, neighbour].map(TunnelStep::Drop));
     // A recreated link has no entries.
-    let fresh = TunnelSeen { is_whole: false, ..seen(&[2], &entries(2)) };
+    let fresh = TunnelState { is_whole: false, ..seen(&[2], &entries(2)) };
     assert_eq!(plan(&fresh), [vec![TunnelStep::Link(tunnel(1))], new].concat());
 }
 
@@ -86,7 +86,7 @@ fn a_node_with_another_address_or_hardware_address_takes_the_place_of_the_former
     assert_eq!(plan(&moved), gone, "one that can't be read is of no use");
 }
 
-fn peer_with_mac(seen: &mut TunnelSeen, mac: &str) {
+fn peer_with_mac(seen: &mut TunnelState, mac: &str) {
     for peer in seen.peers.iter_mut().flat_map(BTreeMap::values_mut) {
         mac.clone_into(&mut peer.vtep.mac);
     }
@@ -101,14 +101,14 @@ fn a_node_that_claims_our_own_range_gets_nothing() {
 // Seen red with `unwrap_or_default` for the peers: everything is removed.
 #[test]
 fn before_the_other_nodes_are_known_what_is_there_stays() {
-    let unknown = TunnelSeen { peers: None, ..seen(&[], &entries(2)) };
+    let unknown = TunnelState { peers: None, ..seen(&[], &entries(2)) };
     assert_eq!(plan(&unknown), []);
 }
 
 // Seen red with `is_wanted` always true.
 #[test]
 fn without_other_nodes_there_is_no_tunnel_unless_names_hang_on_it() {
-    let absent = |nodes: Option<&[u8]>| TunnelSeen {
+    let absent = |nodes: Option<&[u8]>| TunnelState {
         is_there: false,
         is_whole: false,
         peers: nodes.and_then(peers),
@@ -119,7 +119,7 @@ fn without_other_nodes_there_is_no_tunnel_unless_names_hang_on_it() {
     assert_eq!(absent(Some(&[])).vtep().mac, "0a:58:0a:f4:01:00", "the others need it first");
     let made = TunnelStep::Link(tunnel(1));
     assert_eq!(plan(&absent(Some(&[2]))).first(), Some(&made));
-    assert_eq!(plan(&TunnelSeen { is_always_wanted: true, ..absent(Some(&[])) }), [made]);
+    assert_eq!(plan(&TunnelState { is_always_wanted: true, ..absent(Some(&[])) }), [made]);
     assert_eq!(plan(&seen(&[], &entries(2))), [TunnelStep::Unlink("mk8s.1".into())]);
 }
 
@@ -138,7 +138,7 @@ async fn a_number_and_port_that_another_link_has_are_refused_with_the_remedy() {
 }
 
 /// Plans and carries out the steps on the kernel.
-async fn carry_out(netlink: &RealNetlink, seen: &mut TunnelSeen) -> Vec<TunnelStep> {
+async fn carry_out(netlink: &RealNetlink, seen: &mut TunnelState) -> Vec<TunnelStep> {
     seen.is_there = netlink.tunnel_origin(&seen.tunnel.name).await.unwrap().is_some();
     seen.is_whole = netlink.tunnel_is_whole(&seen.tunnel).await.unwrap();
     seen.entries = netlink.tunnel_entries(&seen.tunnel.name).await.unwrap();

@@ -4,17 +4,17 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use futures::future::join_all;
-use schema::content_refs::{ContentRef, of_content};
+use schema::content_refs::{ContentRef, find_content};
 use schema::records::{EventType, PodInstance};
 use tokio::time::{Instant, timeout};
 
 use super::env::{INPUTS_MAX, too_long};
 use super::render;
-use super::rendered::{KeyedValue, Rendered, UNSHOWN, redact_secrets, secrets_of};
-use crate::converge::pods::facts::Exited;
+use super::rendered::{HIDDEN_MESSAGE, KeyedValue, RenderedContainer, redact_secrets, secrets_of};
+use crate::converge::pods::facts::ExitStatus;
 use crate::converge::pods::probe::machine::Action;
-use crate::converge::pods::steps::{ContainerAct, ContainerStep, Kill, Target, Up};
-use crate::converge::pods::supervisor::{InFlight, Retry, TaskReport};
+use crate::converge::pods::steps::{BringUp, ContainerAct, ContainerStep, Kill, Target};
+use crate::converge::pods::supervisor::{Retry, TaskReport, WorkGuard};
 use crate::converge::pods::worker::{PodId, Worker};
 use crate::files::SecretError;
 use crate::files::secrets::variable;
@@ -32,7 +32,7 @@ fn start_of(id: &PodId, step: &ContainerStep) -> String {
 
 /// True if the pod carries the content: an optional secret may be absent.
 fn has(pod: &PodInstance, of: &ContentRef) -> bool {
-    of_content(&pod.files, of).is_some()
+    find_content(&pod.files, of).is_some()
 }
 
 impl Worker {
@@ -40,7 +40,7 @@ impl Worker {
     pub(crate) async fn create_all<'a>(
         &self,
         id: &PodId,
-        up: &'a Up,
+        up: &'a BringUp,
         pause: &str,
     ) -> Vec<(&'a ContainerStep, String)> {
         let each = up.containers.iter().map(|step| async move {
@@ -59,7 +59,7 @@ impl Worker {
         &self,
         id: &PodId,
         step: &ContainerStep,
-        (rendered, pod): (&Rendered, &PodInstance),
+        (rendered, pod): (&RenderedContainer, &PodInstance),
         pause: &str,
     ) -> Option<String> {
         let mut new = rendered.new.clone();
@@ -67,12 +67,17 @@ impl Worker {
             pause.clone_into(joined);
         }
         new.labels.insert(names::SANDBOX.to_owned(), pause.to_owned());
-        if let Err(why) = self.fill_in(rendered, pod, &mut new).await {
-            self.trouble(id, &step.container, "CreateContainerConfigError", &why.to_string());
+        if let Err(why) = self.resolve_values(rendered, pod, &mut new).await {
+            self.report_container_failure(
+                id,
+                &step.container,
+                "CreateContainerConfigError",
+                &why.to_string(),
+            );
             return None;
         }
         if let Err(why) = self.image_user(rendered, &mut new).await {
-            self.trouble(id, &step.container, "CreateContainerConfigError", &why);
+            self.report_container_failure(id, &step.container, "CreateContainerConfigError", &why);
             return None;
         }
         match self.create_or_adopt(&new).await {
@@ -82,7 +87,7 @@ impl Worker {
                 Some(container)
             }
             Err(DockerError::NoSuchImage { image }) => {
-                self.missing(id, step, &image, rendered);
+                self.report_missing_image(id, step, &image, rendered);
                 None
             }
             Err(error @ DockerError::InvalidImageName { .. }) => {
@@ -95,7 +100,7 @@ impl Worker {
             }
             Err(error) => {
                 let said = self.redacted(pod, &step.container, &error).await;
-                self.trouble(id, &step.container, "CreateContainerError", &said);
+                self.report_container_failure(id, &step.container, "CreateContainerError", &said);
                 None
             }
         }
@@ -103,15 +108,15 @@ impl Worker {
 
     /// Replaces the markers with their values. From here on the container holds secrets in plain text, and goes
     /// nowhere but to the engine.
-    pub(crate) async fn fill_in(
+    pub(crate) async fn resolve_values(
         &self,
-        rendered: &Rendered,
+        rendered: &RenderedContainer,
         pod: &PodInstance,
         new: &mut NewContainer,
     ) -> Result<(), SecretError> {
         let mut read = BTreeMap::new();
         let mut values = rendered.values.clone();
-        if let Some(of_secrets) = &rendered.of_secrets {
+        if let Some(of_secrets) = &rendered.secret_inputs {
             let (spec, place) = &**of_secrets;
             for (of, _) in secrets_of(spec).into_iter().filter(|(of, key)| key.is_none() && has(pod, of)) {
                 let entries = self.files.values(pod, &of).await?;
@@ -122,7 +127,7 @@ impl Worker {
             (new.env, new.command, new.args, values) =
                 (inputs.env, inputs.command, inputs.args, inputs.values);
         }
-        for KeyedValue { marker, of, key } in &values {
+        for KeyedValue { marker, source: of, key } in &values {
             if !read.contains_key(of) {
                 read.insert(of.clone(), self.files.values(pod, of).await?);
             }
@@ -147,7 +152,7 @@ impl Worker {
         let secrets = all.find(|spec| spec.name == container).map(secrets_of).unwrap_or_default();
         let mut values = Vec::new();
         for (of, key) in secrets.into_iter().filter(|(of, _)| has(pod, of)) {
-            let Ok(mut entries) = self.files.values(pod, &of).await else { return UNSHOWN.to_owned() };
+            let Ok(mut entries) = self.files.values(pod, &of).await else { return HIDDEN_MESSAGE.to_owned() };
             entries.retain(|name, _| key.as_ref().is_none_or(|key| key == name));
             values.extend(entries.into_values().map(|value| String::from_utf8_lossy(&value).into_owned()));
         }
@@ -155,7 +160,11 @@ impl Worker {
     }
 
     /// Checks the image's user, which only the image knows, and adds the group to it.
-    pub(crate) async fn image_user(&self, rendered: &Rendered, new: &mut NewContainer) -> Result<(), String> {
+    pub(crate) async fn image_user(
+        &self,
+        rendered: &RenderedContainer,
+        new: &mut NewContainer,
+    ) -> Result<(), String> {
         if !rendered.check_non_root && rendered.group_of_image_user.is_none() {
             return Ok(());
         }
@@ -173,13 +182,19 @@ impl Worker {
         Ok(())
     }
 
-    pub(crate) fn missing(&self, id: &PodId, step: &ContainerStep, image: &str, rendered: &Rendered) {
+    pub(crate) fn report_missing_image(
+        &self,
+        id: &PodId,
+        step: &ContainerStep,
+        image: &str,
+        rendered: &RenderedContainer,
+    ) {
         let (container, slot) = (step.container.as_str(), id.slot(&step.container));
         if rendered.never_pull {
             let why = format!(
                 "image {image} is not on this node and imagePullPolicy is Never; load it with docker load or change the policy"
             );
-            self.trouble(id, container, "ErrImageNeverPull", &why);
+            self.report_container_failure(id, container, "ErrImageNeverPull", &why);
             return;
         }
         self.reporter.send(TaskReport::Missing(slot.clone(), step.attempt));
@@ -202,7 +217,7 @@ impl Worker {
             }
             Err(error) => {
                 let said = self.redacted(pod, &step.container, &error).await;
-                self.trouble(id, &step.container, "RunContainerError", &said);
+                self.report_container_failure(id, &step.container, "RunContainerError", &said);
             }
         }
     }
@@ -264,7 +279,7 @@ const END_LOOK_MAX: Duration = Duration::from_secs(2);
 
 impl Worker {
     /// Stops a container that is no longer wanted; whatever goes wrong, its removal kills it.
-    pub(crate) async fn stop(&self, id: &PodId, target: &Target, grace: Duration, in_flight: &InFlight) {
+    pub(crate) async fn stop(&self, id: &PodId, target: &Target, grace: Duration, in_flight: &WorkGuard) {
         let message = format!("Stopping container {}", target.container);
         let _ = self.end(id, target, (grace, message), in_flight).await;
     }
@@ -273,14 +288,14 @@ impl Worker {
     pub(crate) async fn note_end(&self, id: &PodId, target: &Target) {
         let Ok(Ok(details)) = timeout(END_LOOK_MAX, self.docker.inspect(&target.id)).await else { return };
         if let Some(finished_at) = details.finished_at.filter(|_| details.pid == 0) {
-            let end = Exited::of(&details, finished_at);
+            let end = ExitStatus::from_details(&details, finished_at);
             self.reporter.send(TaskReport::End(id.uid.clone(), target.id.clone(), end));
         }
     }
 
     /// Stops a container that failed a probe; the next plan finds it ended and restarts it. If it can't be stopped,
     /// a later plan retries; the removal of the pod does not wait for that.
-    pub(crate) async fn kill(&self, id: &PodId, kill: &Kill, in_flight: InFlight) {
+    pub(crate) async fn kill(&self, id: &PodId, kill: &Kill, in_flight: WorkGuard) {
         let done = self.end(id, &kill.target, (kill.grace, kill.message.clone()), &in_flight).await;
         // Sent while the container still counts as being stopped: the plan after that must know.
         let failed = done.err().map(|error| error.to_string());
@@ -292,7 +307,7 @@ impl Worker {
         id: &PodId,
         target: &Target,
         (mut grace, message): (Duration, String),
-        in_flight: &InFlight,
+        in_flight: &WorkGuard,
     ) -> Result<(), DockerError> {
         // A container is never stopped twice concurrently: the second caller waits.
         let is_hooked = in_flight.wait_for_kill(&target.id).await;
@@ -302,7 +317,7 @@ impl Worker {
         let once = !grace.is_zero() && !is_hooked;
         if let Some(hook) = target.hook.as_ref().filter(|_| once) {
             grace = self.pre_stop(id, target, hook, grace).await;
-            in_flight.note_hooked(&target.id);
+            in_flight.report_hook_done(&target.id);
         }
         match self.docker.stop(&target.id, grace).await {
             Ok(()) | Err(DockerError::NotFound { .. }) => Ok(()),
@@ -325,7 +340,7 @@ impl Worker {
         let began = Instant::now();
         let failed = match hook {
             // A command that times out here ends with its container.
-            Ok(hook) => match timeout(grace, self.asker.hook(&target.id, hook, grace)).await {
+            Ok(hook) => match timeout(grace, self.actions.hook(&target.id, hook, grace)).await {
                 Ok(Ok(())) => None,
                 Ok(Err(why)) => Some(why),
                 Err(_) => Some(format!("it did not end within the grace period of {} s", grace.as_secs())),

@@ -2,19 +2,19 @@
 
 use std::collections::BTreeMap;
 
-use schema::content_refs::{ContentRef, of_content};
+use schema::content_refs::{ContentRef, find_content};
 use schema::kinds::names::is_env_name;
-use schema::kinds::pod::keyed::{AllOf, ValueOf, Variable};
+use schema::kinds::pod::keyed::{TextsSource, ValueSource, Variable};
 use schema::kinds::pod::{Container, EnvVarSource};
 use schema::records::PodInstance;
 
-use super::rendered::{KeyedValue, PlaceFields};
+use super::rendered::{FieldValues, KeyedValue};
 
 /// Sources of variables.
 #[derive(Debug, Clone)]
 pub struct FieldContext<'a> {
     pub pod: &'a PodInstance,
-    pub place: &'a PlaceFields,
+    pub place: &'a FieldValues,
     /// Keys of the secrets decrypted so far.
     pub secret_keys: &'a SecretKeys,
 }
@@ -32,7 +32,7 @@ pub fn variables(
     context: &FieldContext<'_>,
     room: &mut usize,
 ) -> Result<Variables, String> {
-    let mut list = List::default();
+    let mut list = VariableList::default();
     for variable in spec.variables() {
         let one = match variable {
             Variable::All(all) => {
@@ -54,7 +54,7 @@ pub fn variables(
                 list.add(name.clone(), value.ok_or_else(absent)?);
             }
             (None, Some(value)) if value.is_optional && !has(&value, context) => {}
-            (None, Some(value)) => list.add_keyed(name, KeyedValue::new(value.of, value.key)),
+            (None, Some(value)) => list.add_keyed(name, KeyedValue::new(value.owner, value.key)),
             (None, None) => list.add(name, String::new()),
         }
     }
@@ -62,19 +62,19 @@ pub fn variables(
 }
 
 /// True if the pod carries the value, as far as known here.
-fn has(value: &ValueOf<'_>, context: &FieldContext<'_>) -> bool {
-    let found = of_content(&context.pod.files, &value.of);
+fn has(value: &ValueSource<'_>, context: &FieldContext<'_>) -> bool {
+    let found = find_content(&context.pod.files, &value.owner);
     found.is_some_and(|(_, blob)| blob.texts.iter().any(|key| key == value.key))
 }
 
 #[derive(Default)]
-struct List {
+struct VariableList {
     in_order: Vec<(String, String)>,
     known: BTreeMap<String, String>,
     values: Vec<KeyedValue>,
 }
 
-impl List {
+impl VariableList {
     fn add(&mut self, name: String, value: String) {
         self.known.insert(name.clone(), value.clone());
         self.in_order.retain(|(known, _)| *known != name);
@@ -87,10 +87,10 @@ impl List {
     }
 
     /// Adds every key; those that can't be names are skipped, as in Kubernetes.
-    fn add_all(&mut self, all: &AllOf<'_>, context: &FieldContext<'_>) {
+    fn add_all(&mut self, all: &TextsSource<'_>, context: &FieldContext<'_>) {
         let keys = match &all.of {
             secret @ ContentRef::Secret(_) => context.secret_keys.get(secret),
-            object => of_content(&context.pod.files, object).map(|(_, blob)| &blob.texts),
+            object => find_content(&context.pod.files, object).map(|(_, blob)| &blob.texts),
         };
         for key in keys.into_iter().flatten() {
             let name = format!("{}{key}", all.prefix);

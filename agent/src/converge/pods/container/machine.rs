@@ -6,7 +6,7 @@
 use jiff::{SignedDuration, Timestamp};
 use schema::kinds::pod::RestartPolicy;
 
-use crate::converge::pods::facts::{Container, Exited, State};
+use crate::converge::pods::facts::{Container, ExitStatus, State};
 
 /// First delay, after one immediate restart; doubles up to five minutes, as in Kubernetes.
 pub const BACKOFF_FIRST: SignedDuration = SignedDuration::from_secs(10);
@@ -83,7 +83,7 @@ pub fn decide(
 }
 
 /// True if it ended with code 0 and did not fail a probe, however it handled its SIGTERM.
-pub fn succeeded(container: &Container, end: &Exited) -> bool {
+pub fn succeeded(container: &Container, end: &ExitStatus) -> bool {
     end.code == 0 && container.failed_probe().is_none()
 }
 
@@ -99,7 +99,7 @@ pub fn restarts(policy: RestartPolicy, success: bool) -> bool {
 /// Tolerated difference between two clocks, or between an observation and the observed event.
 const CLOCK_SLACK: SignedDuration = SignedDuration::from_secs(5);
 
-fn after_end(current: &Container, end: &Exited, now: Timestamp) -> ContainerDecision {
+fn after_end(current: &Container, end: &ExitStatus, now: Timestamp) -> ContainerDecision {
     let ran = end.started_at.map_or(SignedDuration::ZERO, |start| end.finished_at.duration_since(start));
     let level = if ran >= BACKOFF_RESET { 0 } else { current.backoff };
     let delay = delay(level);
@@ -115,7 +115,7 @@ fn after_end(current: &Container, end: &Exited, now: Timestamp) -> ContainerDeci
 
 /// Describes how it ended, for the message of its back-off. Docker's own error is not repeated here: it may quote
 /// the command with a secret in it.
-fn cause(container: &Container, end: &Exited) -> String {
+fn cause(container: &Container, end: &ExitStatus) -> String {
     match container.failed_probe() {
         Some(probe) => format!("it failed its {} probe", probe.word()),
         None if end.oom_killed => "OOMKilled: it used more memory than its limit".to_owned(),

@@ -5,7 +5,9 @@ use schema::kinds::pod::{Container as ContainerSpec, PodSpec, PullPolicy, Restar
 
 use super::machine::{ContainerDecision, decide, restarts, succeeded};
 use super::render;
-use crate::converge::pods::facts::{Container, Placement, PodFacts, Slot, State, Trouble, Work};
+use crate::converge::pods::facts::{
+    Container, ContainerKey, Placement, PodFacts, RecentFailure, State, Work,
+};
 use crate::converge::pods::probe::machine::ProbeKind;
 use crate::converge::pods::steps::{
     ContainerAct, ContainerStep, Decision, DecisionReason, Kill, Pull, Target,
@@ -21,7 +23,7 @@ const REMOVING_AGAIN: SignedDuration = SignedDuration::from_secs(1);
 #[derive(Debug)]
 pub struct Needs<'a> {
     /// Containers to act on now, each with its decision.
-    pub turn: Vec<(&'a ContainerSpec, ContainerDecision)>,
+    pub due: Vec<(&'a ContainerSpec, ContainerDecision)>,
     /// True if all containers ended for good, or an init container failed for good.
     pub finished: bool,
     /// True if some container has run in the current namespaces.
@@ -33,7 +35,7 @@ pub struct Needs<'a> {
     /// Dead starts older than the last one.
     pub obsolete: Vec<&'a Container>,
     /// Failed removals of obsolete starts; these starts are left out of `obsolete` until a retry is due.
-    unremoved: Vec<&'a Trouble>,
+    unremoved: Vec<&'a RecentFailure>,
 }
 
 impl Needs<'_> {
@@ -45,15 +47,13 @@ impl Needs<'_> {
         let acts = |v: &ContainerDecision| {
             matches!(v, ContainerDecision::Make { .. } | ContainerDecision::Start { .. })
         };
-        if self.turn.iter().any(|(_, v)| acts(v))
-            || !self.remove_first.is_empty()
-            || !self.obsolete.is_empty()
+        if self.due.iter().any(|(_, v)| acts(v)) || !self.remove_first.is_empty() || !self.obsolete.is_empty()
         {
             DecisionReason::Containers
-        } else if self.turn.iter().any(|(_, v)| *v == ContainerDecision::Unhealthy) {
+        } else if self.due.iter().any(|(_, v)| *v == ContainerDecision::Unhealthy) {
             DecisionReason::Unhealthy
         } else if self
-            .turn
+            .due
             .iter()
             .all(|(_, v)| matches!(v, ContainerDecision::Runs | ContainerDecision::Ended { .. }))
         {
@@ -92,7 +92,7 @@ pub fn needs<'a>(work: &'a Work, facts: &'a PodFacts, spec: &'a PodSpec, now: Ti
     };
     let mut needs = Needs {
         finished: apps_ended || init_failed,
-        turn,
+        due: turn,
         ever_started,
         stop_first: Vec::new(),
         remove_first: Vec::new(),
@@ -102,10 +102,10 @@ pub fn needs<'a>(work: &'a Work, facts: &'a PodFacts, spec: &'a PodSpec, now: Ti
     for (name, starts) in &facts.containers {
         let known = spec.init_containers.iter().chain(&spec.containers).any(|c| c.name == *name);
         let makes =
-            needs.turn.iter().any(|(c, v)| c.name == *name && matches!(v, ContainerDecision::Make { .. }));
+            needs.due.iter().any(|(c, v)| c.name == *name && matches!(v, ContainerDecision::Make { .. }));
         sort_out(&mut needs, starts, known, makes);
     }
-    let unremoved = |c: &Container| work.unremoved.get(&c.id);
+    let unremoved = |c: &Container| work.removal_failures.get(&c.id);
     needs.unremoved = needs.obsolete.iter().filter_map(|c| unremoved(c)).collect();
     needs.obsolete.retain(|c| unremoved(c).is_none_or(|trouble| trouble.retry_at <= now));
     needs
@@ -209,14 +209,14 @@ pub fn kills(work: &Work, spec: &PodSpec, facts: &PodFacts, now: Timestamp, deci
         let own = probe.as_ref().and_then(|probe| probe.termination_grace_period_seconds);
         let grace = own.unwrap_or(spec.termination_grace_period_seconds);
         let (name, failed) = (&container.name, failed.word());
-        if let Some(trouble) = work.unkilled.get(&current.id) {
+        if let Some(trouble) = work.stop_failures.get(&current.id) {
             let message = format!(
                 "container {name} failed its {failed} probe and can't be stopped: {}",
                 trouble.message
             );
             decision.stuck = Some(message);
             if trouble.retry_at > now {
-                look_again(decision, trouble.retry_at);
+                schedule_retry(decision, trouble.retry_at);
                 continue;
             }
         }
@@ -243,23 +243,23 @@ pub fn steps(
         decision.stuck = Some(trouble.message.clone());
     }
     if let Some(at) = needs.retry_at(now) {
-        look_again(decision, at);
+        schedule_retry(decision, at);
     }
     if needs.finished {
         return steps;
     }
-    for (spec, next) in &needs.turn {
+    for (spec, next) in &needs.due {
         let slot = (at.binding.pod.uid.clone(), spec.name.clone());
         match next {
             ContainerDecision::Runs | ContainerDecision::Unhealthy | ContainerDecision::Ended { .. } => {}
-            ContainerDecision::Removing => look_again(decision, after(now, REMOVING_AGAIN)),
+            ContainerDecision::Removing => schedule_retry(decision, after(now, REMOVING_AGAIN)),
             ContainerDecision::BackOff { until, delay, why } => {
                 let (delay, name) = (delay.as_secs(), &spec.name);
                 let at = until.strftime("%Y-%m-%dT%H:%M:%SZ");
                 let message =
                     format!("back-off {delay}s restarting failed container {name}, until {at}: {why}");
                 wait(decision, &spec.name, "CrashLoopBackOff", message);
-                look_again(decision, *until);
+                schedule_retry(decision, *until);
             }
             ContainerDecision::Start { id, attempt } => {
                 if !in_trouble(work, &slot, now, decision) {
@@ -295,13 +295,13 @@ pub fn steps(
 /// True if no retry is pending and the image is present as far as known; else records the reason for the wait.
 fn may_make(
     work: &Work,
-    slot: &Slot,
+    slot: &ContainerKey,
     start: (&ContainerSpec, u32),
     now: Timestamp,
     decision: &mut Decision,
 ) -> bool {
     let (spec, attempt) = start;
-    let trouble = work.trouble.get(slot);
+    let trouble = work.recent_failures.get(slot);
     if let Some(pulling) = work.pulling.get(slot) {
         match trouble {
             Some(trouble) => wait(decision, &spec.name, "ErrImagePull", trouble.message.clone()),
@@ -336,33 +336,33 @@ fn may_make(
 }
 
 /// True if something of the container failed recently and its retry is not due; records the wait.
-fn in_trouble(work: &Work, slot: &Slot, now: Timestamp, decision: &mut Decision) -> bool {
-    let Some(trouble) = work.trouble.get(slot).filter(|t| t.retry_at > now) else {
+fn in_trouble(work: &Work, slot: &ContainerKey, now: Timestamp, decision: &mut Decision) -> bool {
+    let Some(trouble) = work.recent_failures.get(slot).filter(|t| t.retry_at > now) else {
         return false;
     };
-    let (reason, message) = shown(trouble, now, decision);
+    let (reason, message) = pull_failure_text(trouble, now, decision);
     wait(decision, &slot.1, &reason, message);
-    look_again(decision, trouble.retry_at);
+    schedule_retry(decision, trouble.retry_at);
     true
 }
 
 /// Keeps showing the former failure while its retry has not succeeded yet.
-fn still_in_trouble(work: &Work, slot: &Slot, now: Timestamp, decision: &mut Decision) {
+fn still_in_trouble(work: &Work, slot: &ContainerKey, now: Timestamp, decision: &mut Decision) {
     // A container whose image has arrived since no longer waits for it.
-    let over = |trouble: &&Trouble| trouble.reason == "ErrImagePull" && work.pulled.contains_key(slot);
-    let Some(trouble) = work.trouble.get(slot).filter(|trouble| !over(trouble)) else { return };
-    let (reason, message) = shown(trouble, now, decision);
+    let over = |trouble: &&RecentFailure| trouble.reason == "ErrImagePull" && work.pulled.contains_key(slot);
+    let Some(trouble) = work.recent_failures.get(slot).filter(|trouble| !over(trouble)) else { return };
+    let (reason, message) = pull_failure_text(trouble, now, decision);
     wait(decision, &slot.1, &reason, message);
 }
 
 /// Returns Kubernetes' two names for one failed pull: first the failure, then the back-off.
-fn shown(trouble: &Trouble, now: Timestamp, decision: &mut Decision) -> (String, String) {
+fn pull_failure_text(trouble: &RecentFailure, now: Timestamp, decision: &mut Decision) -> (String, String) {
     let turns = after(trouble.at, ERR_IMAGE_PULL_SHOWN);
     if trouble.reason != "ErrImagePull" {
         return (trouble.reason.clone(), trouble.message.clone());
     }
     if trouble.failures == 1 && now < turns {
-        look_again(decision, turns);
+        schedule_retry(decision, turns);
         return (trouble.reason.clone(), trouble.message.clone());
     }
     ("ImagePullBackOff".to_owned(), format!("Back-off pulling image: {}", trouble.message))
@@ -377,6 +377,6 @@ fn wait(decision: &mut Decision, container: &str, reason: &str, message: String)
     decision.waiting.insert(container.to_owned(), state);
 }
 
-fn look_again(decision: &mut Decision, at: Timestamp) {
+fn schedule_retry(decision: &mut Decision, at: Timestamp) {
     decision.next_at = Some(decision.next_at.map_or(at, |earlier| earlier.min(at)));
 }

@@ -6,7 +6,7 @@ use schema::kinds::pod::{Container, PodSpec, PullPolicy, SecurityContext};
 use schema::records::PodInstance;
 
 use super::env::{FieldContext, INPUTS_MAX, SecretKeys, expand, variables};
-use super::rendered::{ContainerInputs, PlaceFields, Rendered};
+use super::rendered::{ContainerInputs, FieldValues, RenderedContainer};
 use crate::converge::pods::facts::Placement;
 use crate::converge::pods::probe;
 use crate::converge::pods::sandbox::name_files;
@@ -20,9 +20,9 @@ pub fn container(
     spec: &Container,
     attempt: u32,
     backoff: u32,
-) -> Result<Rendered, String> {
+) -> Result<RenderedContainer, String> {
     let pod = &at.binding.pod;
-    let place = PlaceFields {
+    let place = FieldValues {
         node: at.node.node.clone(),
         host_ip: at.node.node_ip.to_string(),
         pod_ip: at.address.map_or_else(|| at.node.node_ip.to_string(), |a| a.addr().to_string()),
@@ -61,14 +61,14 @@ pub fn container(
     new.user = user.text;
     secure(&mut new, &pod.spec, spec.security_context.as_deref());
     name_files::add_mounts(at, new.read_only_root, &mut new.mounts);
-    Ok(Rendered {
+    Ok(RenderedContainer {
         new,
         sub_paths,
         check_non_root: user.check_non_root,
         group_of_image_user: user.group_only,
         never_pull: spec.effective_pull_policy() == PullPolicy::Never,
         values: inputs.values,
-        of_secrets: takes_all.then(|| Box::new((spec.clone(), place))),
+        secret_inputs: takes_all.then(|| Box::new((spec.clone(), place))),
     })
 }
 
@@ -76,7 +76,7 @@ pub fn container(
 pub(crate) fn inputs(
     spec: &Container,
     pod: &PodInstance,
-    place: &PlaceFields,
+    place: &FieldValues,
     secret_keys: &SecretKeys,
 ) -> Result<ContainerInputs, String> {
     let mut room = INPUTS_MAX;

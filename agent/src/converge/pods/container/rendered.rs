@@ -12,15 +12,15 @@ use crate::worlds::docker::NewContainer;
 pub struct KeyedValue {
     /// Placeholder in variables, command and arguments.
     pub marker: String,
-    pub of: ContentRef,
+    pub source: ContentRef,
     pub key: String,
 }
 
 impl KeyedValue {
     /// Creates a value with its marker. No program accepts a NUL in a variable or argument, so nothing else looks
     /// like a marker.
-    pub fn new(of: ContentRef, key: &str) -> Self {
-        Self { marker: format!("\0{of}\0{key}\0"), of, key: key.to_owned() }
+    pub fn new(source: ContentRef, key: &str) -> Self {
+        Self { marker: format!("\0{source}\0{key}\0"), source, key: key.to_owned() }
     }
 }
 
@@ -29,7 +29,7 @@ pub fn secrets_of(spec: &Container) -> Vec<(ContentRef, Option<String>)> {
     let keyed = spec.variables().filter_map(|variable| match variable {
         Variable::One(one) => {
             let value = one.value_from.as_ref().and_then(EnvVarSource::keyed)?;
-            Some((value.of, Some(value.key.to_owned())))
+            Some((value.owner, Some(value.key.to_owned())))
         }
         Variable::All(all) => Some((all.of, None)),
     });
@@ -38,7 +38,7 @@ pub fn secrets_of(spec: &Container) -> Vec<(ContentRef, Option<String>)> {
 
 /// Values for field references other than those to the pod itself.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct PlaceFields {
+pub struct FieldValues {
     pub node: String,
     pub host_ip: String,
     pub pod_ip: String,
@@ -55,7 +55,7 @@ pub struct ContainerInputs {
 
 /// A container to create, with everything that must be looked up or done first.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Rendered {
+pub struct RenderedContainer {
     pub new: NewContainer,
     pub sub_paths: Vec<SubPath>,
     /// True if the image's user must not be root.
@@ -67,13 +67,13 @@ pub struct Rendered {
     pub values: Vec<KeyedValue>,
     /// Set if all keys of some secret become variables. Its keys are known once it is decrypted; then the inputs
     /// are rendered again.
-    pub of_secrets: Option<Box<(Container, PlaceFields)>>,
+    pub secret_inputs: Option<Box<(Container, FieldValues)>>,
 }
 
 // Removes secrets from the engine's messages, which repeat a command that can't run. Pure.
 
 /// Replaces a message that may contain a secret which is unavailable for redaction.
-pub const UNSHOWN: &str = "Docker could not run it; its message is hidden because it may contain a secret of the container; see 'docker inspect' on the node";
+pub const HIDDEN_MESSAGE: &str = "Docker could not run it; its message is hidden because it may contain a secret of the container; see 'docker inspect' on the node";
 
 /// Returns the text with `***` for each of the values. A value that the engine quotes in another form can't be
 /// found: then nothing of the text is shown.
@@ -82,7 +82,7 @@ pub fn redact_secrets(text: &str, values: &[String]) -> String {
     values.retain(|value| !value.is_empty());
     let is_plain = |c: char| (c.is_ascii_graphic() || c == ' ') && !matches!(c, '"' | '\\');
     if !values.iter().all(|value| value.chars().all(is_plain)) {
-        return UNSHOWN.to_owned();
+        return HIDDEN_MESSAGE.to_owned();
     }
     // A value that contains another one is replaced as a whole.
     values.sort_by_key(|value| std::cmp::Reverse(value.len()));
@@ -99,9 +99,9 @@ mod tests {
         for (said, secrets, shown) in [
             (r#"exec: "hunter2": not found"#, &["hunter2"][..], r#"exec: "***": not found"#),
             ("exec: hunter2", &["hunter2\n"], "exec: ***"),
-            (r#"exec: "a\"b\n12": no"#, &["a\"b\n12"], UNSHOWN),
+            (r#"exec: "a\"b\n12": no"#, &["a\"b\n12"], HIDDEN_MESSAGE),
             ("stat /bin/hunter2: no", &["hunter2", "hunter"], "stat /bin/***: no"),
-            ("line second is bad", &["first\nsecond\n"], UNSHOWN),
+            ("line second is bad", &["first\nsecond\n"], HIDDEN_MESSAGE),
             ("nothing of it", &["", "\n", "hunter2"], "nothing of it"),
         ] {
             assert_eq!(redact_secrets(said, &values(secrets)), shown, "{said}");

@@ -6,8 +6,8 @@ use schema::kinds::pod::PullPolicy;
 use schema::records::{EventType, PodInstance};
 use tokio::time::{Instant, MissedTickBehavior, interval_at};
 
-use super::pulls::{Joined, PULLS, Pulled};
-use crate::converge::pods::facts::Slot;
+use super::pulls::{PULLS, PullHandle, PullSummary};
+use crate::converge::pods::facts::ContainerKey;
 use crate::converge::pods::steps::Pull;
 use crate::converge::pods::supervisor::{Retry, TaskReport};
 use crate::converge::pods::worker::{PodId, Worker};
@@ -22,7 +22,7 @@ const EVENT_EVERY: u32 = 3;
 impl Worker {
     /// Pulls an image for a container; reports the outcome for the next plan.
     pub async fn pull(&self, id: &PodId, pod: &PodInstance, pull: &Pull) {
-        let (slot, image): (Slot, _) = (id.slot(&pull.container), pull.image.as_str());
+        let (slot, image): (ContainerKey, _) = (id.slot(&pull.container), pull.image.as_str());
         // Another container's pull may have fetched it since this one found it missing.
         if pull.policy == PullPolicy::IfNotPresent && matches!(self.docker.image(image).await, Ok(Some(_))) {
             let message = format!("Container image {image:?} already present on machine");
@@ -70,10 +70,10 @@ impl Worker {
     async fn follow(
         &self,
         id: &PodId,
-        slot: &Slot,
+        slot: &ContainerKey,
         image: &str,
-        mut joined: Joined,
-    ) -> Result<Pulled, DockerError> {
+        mut joined: PullHandle,
+    ) -> Result<PullSummary, DockerError> {
         let mut shows = interval_at(Instant::now() + SHOWN_EVERY, SHOWN_EVERY);
         shows.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let mut shown: u32 = 0;
@@ -128,8 +128,8 @@ mod tests {
 
     #[test]
     fn a_failed_pull_says_what_to_do() {
-        let refused = DockerError::of_pull("h/app", "no basic auth credentials".into());
-        let missing = DockerError::of_pull("h/app", "manifest unknown".into());
+        let refused = DockerError::from_pull_message("h/app", "no basic auth credentials".into());
+        let missing = DockerError::from_pull_message("h/app", "manifest unknown".into());
         for (error, here, users, why, part) in [
             (&refused, false, vec![], None, "imagePullSecrets"),
             (&refused, false, vec!["kim".to_owned()], None, "refused the login of kim"),

@@ -21,14 +21,14 @@ pub(crate) const PULLS: usize = 3;
 
 /// A successful pull.
 #[derive(Debug, Clone)]
-pub struct Pulled {
+pub struct PullSummary {
     /// Duration of the pull, without the wait for its turn.
     pub took: Duration,
     /// Bytes on disk, including layers shared with other images.
     pub size_bytes: u64,
 }
 
-pub(crate) type PullFuture = BoxFuture<'static, Result<Pulled, DockerError>>;
+pub(crate) type PullFuture = BoxFuture<'static, Result<PullSummary, DockerError>>;
 
 /// The image and the logins: a login that fails must not fail those who have a better one.
 type PullKey = (String, Vec<RegistryLogin>);
@@ -41,16 +41,16 @@ pub struct Pulls {
     /// Source of function images.
     peers: Arc<dyn ImageSource>,
     turns: Arc<Semaphore>,
-    running: Arc<Mutex<BTreeMap<PullKey, Running>>>,
+    running: Arc<Mutex<BTreeMap<PullKey, SharedPull>>>,
 }
 
-struct Running {
+struct SharedPull {
     pull: WeakShared<PullFuture>,
     progress: watch::Receiver<Option<String>>,
 }
 
 /// A waiter's handle on a pull.
-pub(crate) struct Joined {
+pub(crate) struct PullHandle {
     pub(crate) pull: Shared<PullFuture>,
     /// Progress, worded to follow a colon; `None` before its turn.
     pub(crate) progress: watch::Receiver<Option<String>>,
@@ -62,28 +62,28 @@ impl Pulls {
         Self { docker, book, peers, turns: Arc::new(Semaphore::new(PULLS)), running: Arc::default() }
     }
 
-    pub(crate) fn join(&self, image: &str, logins: Vec<RegistryLogin>) -> Joined {
+    pub(crate) fn join(&self, image: &str, logins: Vec<RegistryLogin>) -> PullHandle {
         let mut running = lock(&self.running);
         running.retain(|_, running| running.pull.upgrade().is_some());
         let key = (image.to_owned(), logins);
         if let Some(there) = running.get(&key)
             && let Some(pull) = there.pull.upgrade()
         {
-            return Joined { pull, progress: there.progress.clone() };
+            return PullHandle { pull, progress: there.progress.clone() };
         }
         let (shown, progress) = watch::channel(None);
         let pull = self.clone().fetch(key.clone(), shown).boxed().shared();
         if let Some(weak) = pull.downgrade() {
-            running.insert(key, Running { pull: weak, progress: progress.clone() });
+            running.insert(key, SharedPull { pull: weak, progress: progress.clone() });
         }
-        Joined { pull, progress }
+        PullHandle { pull, progress }
     }
 
     async fn fetch(
         self,
         (image, logins): PullKey,
         shown: watch::Sender<Option<String>>,
-    ) -> Result<Pulled, DockerError> {
+    ) -> Result<PullSummary, DockerError> {
         // Fair: first come, first served. The semaphore is never closed.
         let _turn = self.turns.acquire().await;
         let began = Instant::now();
@@ -98,7 +98,7 @@ impl Pulls {
             self.book.note_pulled(facts.id.clone(), image).await;
         }
         begun.end().await;
-        Ok(Pulled { took: began.elapsed(), size_bytes: done?.size_bytes })
+        Ok(PullSummary { took: began.elapsed(), size_bytes: done?.size_bytes })
     }
 
     async fn fetch_now(
@@ -109,7 +109,7 @@ impl Pulls {
     ) -> Result<ImageFacts, DockerError> {
         if image_hash(image).is_some() {
             shown.send_replace(Some("coming from the cluster's registry or another node".to_owned()));
-            self.peers.bring(image).await?;
+            self.peers.fetch_image(image).await?;
             return Ok(self.docker.image(image).await?.unwrap_or_default());
         }
         let (progress, mut news) = watch::channel(PullProgress::default());
@@ -179,7 +179,7 @@ mod tests {
     }
 
     impl Rig {
-        fn wait_for(&self, image: &str) -> tokio::task::JoinHandle<Result<Pulled, DockerError>> {
+        fn wait_for(&self, image: &str) -> tokio::task::JoinHandle<Result<PullSummary, DockerError>> {
             tokio::spawn(self.pulls.join(image, Vec::new()).pull)
         }
 
@@ -190,7 +190,7 @@ mod tests {
                 for _ in 0..50 {
                     tokio::task::yield_now().await;
                 }
-                self.book.note_seen(&BTreeSet::new(), &BTreeSet::new(), Timestamp::now()).await;
+                self.book.note_usage(&BTreeSet::new(), &BTreeSet::new(), Timestamp::now()).await;
             }
         }
 
@@ -204,7 +204,7 @@ mod tests {
 
     #[async_trait::async_trait]
     impl ImageSource for SilentPeers {
-        async fn bring(&self, _: &str) -> Result<(), DockerError> {
+        async fn fetch_image(&self, _: &str) -> Result<(), DockerError> {
             std::future::pending().await
         }
     }
@@ -227,7 +227,10 @@ mod tests {
         assert_eq!(rig.begun(), 1);
         let references = rig.book.images()["sha256:app:1"].references.clone();
         assert_eq!(references, BTreeSet::from(["app:1".to_owned()]));
-        assert!(rig.book.cut_off().is_empty() && ImageBook::open(rig.state.path()).cut_off().is_empty());
+        assert!(
+            rig.book.interrupted_pulls().is_empty()
+                && ImageBook::open(rig.state.path()).interrupted_pulls().is_empty()
+        );
     }
 
     #[tokio::test]
@@ -270,7 +273,7 @@ mod tests {
         let mut rig = rig(&[], false);
         rig.pulls.peers = Arc::new(SilentPeers);
         let images = (0..=PULLS).map(|n| format!("minik8s.local/function:{n:032}"));
-        let joined: Vec<Joined> = images.map(|image| rig.pulls.join(&image, Vec::new())).collect();
+        let joined: Vec<PullHandle> = images.map(|image| rig.pulls.join(&image, Vec::new())).collect();
         let waiters: Vec<_> = joined.iter().map(|joined| tokio::spawn(joined.pull.clone())).collect();
         rig.settle().await;
         let begun: Vec<bool> = joined.iter().map(|joined| joined.progress.borrow().is_some()).collect();
@@ -323,7 +326,7 @@ mod tests {
         drop((pulls, book));
         docker.revive();
         let book = ImageBook::open(state.path());
-        assert_eq!(book.cut_off().len(), 1);
+        assert_eq!(book.interrupted_pulls().len(), 1);
         book.set_wanted(Some(BTreeSet::new()));
         let disk = Arc::new(FakeDisk::default());
         disk.set(DiskUsage { used_bytes: 900, free_bytes: 100 });
@@ -339,7 +342,10 @@ mod tests {
             let Ok(Observation::Ready(observed)) = images.observe().await else { panic!("ready") };
             let plan = ImagesLoop::plan(&observed, Timestamp::now() + SignedDuration::from_mins(later));
             images.act(&observed, plan).await;
-            assert!(book.cut_off().is_empty() && ImageBook::open(state.path()).cut_off().is_empty());
+            assert!(
+                book.interrupted_pulls().is_empty()
+                    && ImageBook::open(state.path()).interrupted_pulls().is_empty()
+            );
         }
         assert!(docker.engine().images.is_empty());
     }

@@ -35,21 +35,21 @@ pub struct RunHealth {
 
 impl RunHealth {
     /// Returns the health if it may belong to the run that began then.
-    pub fn of(&self, started_at: Option<Timestamp>) -> Option<ProbeHealth> {
-        is_same_life(self.started_at, started_at).then_some(self.health)
+    pub fn for_run(&self, started_at: Option<Timestamp>) -> Option<ProbeHealth> {
+        may_be_same_run(self.started_at, started_at).then_some(self.health)
     }
 }
 
 /// True if both may be the start of the same run of a container.
-pub fn is_same_life(one: Option<Timestamp>, other: Option<Timestamp>) -> bool {
+pub fn may_be_same_run(one: Option<Timestamp>, other: Option<Timestamp>) -> bool {
     one.is_none() || other.is_none() || one == other
 }
 
 /// Health by Docker id.
-pub type HealthOf = BTreeMap<String, RunHealth>;
+pub type HealthById = BTreeMap<String, RunHealth>;
 
 /// Messages of failing probes, by Docker id.
-pub type FailingOf = BTreeMap<String, String>;
+pub type FailuresById = BTreeMap<String, String>;
 
 /// The shared book; clones refer to the same one.
 #[derive(Debug, Clone)]
@@ -58,18 +58,18 @@ pub struct HealthBook(Arc<Inner>);
 #[derive(Debug)]
 struct Inner {
     record: DiskRecord,
-    pages: Mutex<Pages>,
+    pages: Mutex<Contents>,
     changed: Notify,
     nudge: Nudge,
 }
 
 #[derive(Debug, Default)]
-struct Pages {
-    newest: HealthOf,
+struct Contents {
+    newest: HealthById,
     /// Health for the pods loop: written, or impossible to write.
-    kept: HealthOf,
+    kept: HealthById,
     /// Messages of probes that failed last and keep a container from being ready; in memory only.
-    failing: FailingOf,
+    failing: FailuresById,
 }
 
 impl HealthBook {
@@ -77,17 +77,17 @@ impl HealthBook {
     pub fn open(state_dir: &Path, nudge: Nudge) -> Self {
         // Without fsync: everything that a power failure loses ended with it.
         let record = DiskRecord::new(state_dir.join("agent/probes.json")).fsync(Fsync::None);
-        let kept: HealthOf = record.read_or_warn("the former results of probes").unwrap_or_default();
-        let pages = Mutex::new(Pages { newest: kept.clone(), kept, failing: FailingOf::new() });
+        let kept: HealthById = record.read_or_warn("the former results of probes").unwrap_or_default();
+        let pages = Mutex::new(Contents { newest: kept.clone(), kept, failing: FailuresById::new() });
         Self(Arc::new(Inner { record, pages, changed: Notify::new(), nudge }))
     }
 
-    fn pages(&self) -> MutexGuard<'_, Pages> {
+    fn pages(&self) -> MutexGuard<'_, Contents> {
         lock(&self.0.pages)
     }
 
     /// Returns the health that was written, or could not be.
-    pub fn kept(&self) -> HealthOf {
+    pub fn kept(&self) -> HealthById {
         self.pages().kept.clone()
     }
 
@@ -102,7 +102,7 @@ impl HealthBook {
     }
 
     /// Returns the last messages of failing probes.
-    pub fn failing(&self) -> FailingOf {
+    pub fn failing(&self) -> FailuresById {
         self.pages().failing.clone()
     }
 
@@ -138,7 +138,7 @@ impl HealthBook {
     pub async fn run(self, shutdown: CancellationToken) {
         let mut failures = 0;
         // Cancel-safe: results not written yet are found again by the next checks.
-        while shutdown.run_until_cancelled(self.news(failures)).await.is_some() {
+        while shutdown.run_until_cancelled(self.wait_for_change(failures)).await.is_some() {
             let newest = self.pages().newest.clone();
             let (record, pages) = (self.0.record.clone(), newest.clone());
             let written = tokio::task::spawn_blocking(move || record.write(&pages)).await;
@@ -164,7 +164,7 @@ impl HealthBook {
     }
 
     /// Waits for a change, or until a failed write is due for a retry.
-    async fn news(&self, failures: u32) {
+    async fn wait_for_change(&self, failures: u32) {
         let wait = match failures {
             0 => Duration::MAX,
             some => RETRY.saturating_mul(1 << some.saturating_sub(1).min(10)).min(RETRY_MAX),

@@ -59,7 +59,7 @@ pub struct Timing {
 impl Timing {
     /// Reads the numbers of a probe; 0 means the default, as in Kubernetes. More than a day becomes a day, even in
     /// objects stored before validation had a limit, because timers have a maximum.
-    pub fn of(probe: &Probe) -> Self {
+    pub fn from_probe(probe: &Probe) -> Self {
         let or = |number: u32, default| if number == 0 { default } else { number };
         let seconds = |number: u32| Duration::from_secs(u64::from(number.min(PROBE_SECONDS_MAX)));
         Self {
@@ -88,7 +88,7 @@ pub struct ProbeHealth {
 impl ProbeHealth {
     /// Returns the health of a running container with or without a startup and a readiness probe. Without a probe
     /// the former result is ignored: it may be from before the container ran.
-    pub fn known(former: Option<Self>, startup: bool, readiness: bool) -> Self {
+    pub fn resumed(former: Option<Self>, startup: bool, readiness: bool) -> Self {
         let former = former.unwrap_or_default();
         let started = former.started || !startup;
         let ready = started && (former.ready || !readiness) && former.failed.is_none();
@@ -110,7 +110,7 @@ impl ProbeMachine {
     /// holds until a probe result changes it.
     pub fn new(timings: BTreeMap<ProbeKind, Timing>, former: Option<ProbeHealth>) -> Self {
         let has = |kind| timings.contains_key(&kind);
-        let health = ProbeHealth::known(former, has(ProbeKind::Startup), has(ProbeKind::Readiness));
+        let health = ProbeHealth::resumed(former, has(ProbeKind::Startup), has(ProbeKind::Readiness));
         Self { timings, health, runs: BTreeMap::new() }
     }
 
@@ -135,7 +135,7 @@ impl ProbeMachine {
     /// Returns the delay before the first check of a probe in a container that started `age` ago. `spread`, from 0
     /// to 1, is the fraction of a period added on top: the checks of a node whose agent restarted must not all run
     /// at the same time.
-    pub fn first(&self, kind: ProbeKind, age: Duration, spread: f64) -> Duration {
+    pub fn first_delay(&self, kind: ProbeKind, age: Duration, spread: f64) -> Duration {
         let Some(timing) = self.timings.get(&kind) else { return Duration::ZERO };
         timing.initial_delay.saturating_sub(age) + timing.period.mul_f64(spread.clamp(0.0, 1.0))
     }

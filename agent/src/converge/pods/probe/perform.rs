@@ -10,7 +10,7 @@ use crate::worlds::prober::Prober;
 
 /// Result of a check.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Found {
+pub enum CheckResult {
     Success,
     Warning(String),
     Failure(String),
@@ -18,50 +18,53 @@ pub enum Found {
     Unknown(String),
 }
 
-impl Found {
+impl CheckResult {
     /// Returns the event message of a check that did not succeed, in Kubernetes' words.
-    pub fn failed(&self, kind: ProbeKind) -> Option<String> {
+    pub fn failure_message(&self, kind: ProbeKind) -> Option<String> {
         match self {
-            Found::Success | Found::Warning(_) => None,
-            Found::Failure(why) => Some(format!("{kind} probe failed: {why}")),
-            Found::Unknown(why) => Some(format!("{kind} probe errored and resulted in unknown state: {why}")),
+            CheckResult::Success | CheckResult::Warning(_) => None,
+            CheckResult::Failure(why) => Some(format!("{kind} probe failed: {why}")),
+            CheckResult::Unknown(why) => {
+                Some(format!("{kind} probe errored and resulted in unknown state: {why}"))
+            }
         }
     }
 }
 
 /// Performs checks and hooks.
 #[derive(Clone)]
-pub struct Asker {
+pub struct ActionRunner {
     pub docker: Arc<dyn Docker>,
     pub prober: Arc<dyn Prober>,
 }
 
-impl Asker {
+impl ActionRunner {
     /// Performs a probe's action on the container with this Docker id.
-    pub async fn check(&self, id: &str, action: &Action, timeout: Duration) -> Found {
+    pub async fn check(&self, id: &str, action: &Action, timeout: Duration) -> CheckResult {
         match action {
             Action::Exec(command) => match self.docker.exec(id, command, timeout).await {
                 Ok(outcome) => match outcome.end {
-                    ExecEnd::Exited(0) => Found::Success,
-                    ExecEnd::Exited(code) if outcome.output.is_empty() => {
-                        Found::Failure(format!("command \"{}\" ended with code {code}", command.join(" ")))
-                    }
-                    ExecEnd::Exited(_) => Found::Failure(outcome.output),
-                    ExecEnd::TimedOut => Found::Failure(timed_out(command, timeout)),
+                    ExecEnd::Exited(0) => CheckResult::Success,
+                    ExecEnd::Exited(code) if outcome.output.is_empty() => CheckResult::Failure(format!(
+                        "command \"{}\" ended with code {code}",
+                        command.join(" ")
+                    )),
+                    ExecEnd::Exited(_) => CheckResult::Failure(outcome.output),
+                    ExecEnd::TimedOut => CheckResult::Failure(timed_out(command, timeout)),
                 },
-                Err(error) => Found::Unknown(error.to_string()),
+                Err(error) => CheckResult::Unknown(error.to_string()),
             },
             Action::HttpGet(request) => match self.prober.http_get(request, timeout).await {
-                Ok(status) if (200..300).contains(&status) => Found::Success,
+                Ok(status) if (200..300).contains(&status) => CheckResult::Success,
                 Ok(status) if (300..400).contains(&status) => {
-                    Found::Warning(format!("Probe terminated redirects, statuscode: {status}"))
+                    CheckResult::Warning(format!("Probe terminated redirects, statuscode: {status}"))
                 }
-                Ok(status) => Found::Failure(format!("HTTP probe failed with statuscode: {status}")),
-                Err(why) => Found::Failure(why),
+                Ok(status) => CheckResult::Failure(format!("HTTP probe failed with statuscode: {status}")),
+                Err(why) => CheckResult::Failure(why),
             },
             Action::TcpSocket { host, port } => match self.prober.tcp_connect(host, *port, timeout).await {
-                Ok(()) => Found::Success,
-                Err(why) => Found::Failure(why),
+                Ok(()) => CheckResult::Success,
+                Err(why) => CheckResult::Failure(why),
             },
         }
     }

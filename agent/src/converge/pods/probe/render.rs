@@ -50,7 +50,7 @@ fn checks(spec: &ContainerSpec, host: IpAddr) -> BTreeMap<ProbeKind, Check> {
     ];
     let check = |probe: &Probe| {
         let action = action(spec, probe, host)?;
-        Some(Check { action, timing: Timing::of(probe) })
+        Some(Check { action, timing: Timing::from_probe(probe) })
     };
     let some = |(kind, probe): (ProbeKind, &Option<Box<Probe>>)| Some((kind, check(probe.as_deref()?)?));
     probes.into_iter().filter_map(some).collect()

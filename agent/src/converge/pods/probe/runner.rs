@@ -17,10 +17,10 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tokio_util::time::DelayQueue;
 
-use super::health_store::{HealthBook, is_same_life};
+use super::health_store::{HealthBook, may_be_same_run};
 use super::machine::{Action, ProbeTarget, Targets};
 use super::machine::{ProbeKind, ProbeMachine};
-use super::perform::{Asker, Found};
+use super::perform::{ActionRunner, CheckResult};
 
 /// Maximum number of concurrent requests and connections: each takes one descriptor, and a few hundred probes that
 /// all hang for a second still get their turn within a few seconds.
@@ -37,12 +37,12 @@ const EARLY: Duration = Duration::from_millis(20);
 const EARLY_UNTIL: Duration = Duration::from_secs(10);
 
 /// A container being probed.
-struct Tracked {
+struct TrackedContainer {
     target: Arc<ProbeTarget>,
     machine: ProbeMachine,
     /// Probes that are in the queue or being checked.
     scheduled: BTreeSet<ProbeKind>,
-    asking: BTreeMap<ProbeKind, AbortHandle>,
+    checks_in_progress: BTreeMap<ProbeKind, AbortHandle>,
     /// Time from which the next check of a probe counts: earlier attempts may only succeed.
     counts_from: BTreeMap<ProbeKind, Instant>,
     /// Number of this observation of the container: queue entries left from a former one are dropped.
@@ -50,32 +50,32 @@ struct Tracked {
 }
 
 /// Outcome of a finished check.
-struct Answer {
+struct FinishedCheck {
     id: String,
     kind: ProbeKind,
     round: u64,
     action: Action,
     begun: Instant,
-    found: Found,
+    found: CheckResult,
 }
 
 /// Runs the probes of all containers on the node.
 pub struct ProbeRunner {
-    asker: Asker,
+    asker: ActionRunner,
     book: HealthBook,
     events: EventRecorder,
     began: Instant,
-    tracked: BTreeMap<String, Tracked>,
+    tracked: BTreeMap<String, TrackedContainer>,
     queue: DelayQueue<(String, ProbeKind, u64)>,
     round: u64,
-    answers: JoinSet<Answer>,
+    answers: JoinSet<FinishedCheck>,
     network: Arc<Semaphore>,
     exec: Arc<Semaphore>,
 }
 
 impl ProbeRunner {
     /// Creates a runner without targets.
-    pub fn new(asker: Asker, book: HealthBook, events: EventRecorder) -> Self {
+    pub fn new(asker: ActionRunner, book: HealthBook, events: EventRecorder) -> Self {
         Self {
             asker,
             book,
@@ -103,11 +103,11 @@ impl ProbeRunner {
                     let targets = Arc::clone(&wanted.borrow_and_update());
                     self.follow(&targets);
                 }
-                Some(due) = self.queue.next(), if !self.queue.is_empty() => self.ask(due.into_inner()),
+                Some(due) = self.queue.next(), if !self.queue.is_empty() => self.start_check(due.into_inner()),
                 Some(answer) = self.answers.join_next(), if !self.answers.is_empty() => {
                     // An aborted check has no result.
                     if let Ok(answer) = answer {
-                        self.take(answer);
+                        self.apply(answer);
                     }
                 }
             }
@@ -120,13 +120,13 @@ impl ProbeRunner {
         self.tracked.retain(|id, tracked| {
             let stays = targets.contains_key(id);
             if !stays {
-                tracked.asking.values().for_each(AbortHandle::abort);
+                tracked.checks_in_progress.values().for_each(AbortHandle::abort);
             }
             stays
         });
         for (id, target) in targets {
             if let Some(tracked) = self.tracked.get_mut(id) {
-                if is_same_life(tracked.target.started_at, target.started_at) {
+                if may_be_same_run(tracked.target.started_at, target.started_at) {
                     let started_at = tracked.target.started_at.or(target.started_at);
                     if tracked.target.checks != target.checks || tracked.target.started_at != started_at {
                         tracked.target = Arc::new(ProbeTarget { started_at, ..target.clone() });
@@ -134,18 +134,18 @@ impl ProbeRunner {
                     continue;
                 }
                 // The same container was started again: its former checks say nothing about it.
-                tracked.asking.values().for_each(AbortHandle::abort);
+                tracked.checks_in_progress.values().for_each(AbortHandle::abort);
                 self.book.set_failing(id, None);
             }
             let timings = target.checks.iter().map(|(kind, check)| (*kind, check.timing)).collect();
             let machine = ProbeMachine::new(timings, target.former);
             self.book.set(id, target.started_at, machine.health());
             self.round += 1;
-            let tracked = Tracked {
+            let tracked = TrackedContainer {
                 target: Arc::new(target.clone()),
                 machine,
                 scheduled: BTreeSet::new(),
-                asking: BTreeMap::new(),
+                checks_in_progress: BTreeMap::new(),
                 counts_from: BTreeMap::new(),
                 round: self.round,
             };
@@ -163,13 +163,13 @@ impl ProbeRunner {
         let age = age(tracked.target.started_at);
         for kind in tracked.machine.active() {
             if tracked.scheduled.insert(kind) {
-                let wait = tracked.machine.first(kind, age, spread.unwrap_or_default());
+                let wait = tracked.machine.first_delay(kind, age, spread.unwrap_or_default());
                 self.queue.insert((id.to_owned(), kind, tracked.round), wait);
             }
         }
     }
 
-    fn ask(&mut self, (id, kind, round): (String, ProbeKind, u64)) {
+    fn start_check(&mut self, (id, kind, round): (String, ProbeKind, u64)) {
         let Some(tracked) = self.tracked.get_mut(&id).filter(|tracked| tracked.round == round) else {
             return;
         };
@@ -186,30 +186,31 @@ impl ProbeRunner {
             let found = asker.check(&id, &action, check.timing.timeout);
             // A check that panics must not be the last one of its container.
             let found = AssertUnwindSafe(found).catch_unwind().await;
-            let found = found.unwrap_or_else(|_| Found::Unknown("the check panicked".to_owned()));
-            Answer { id, kind, round, action, begun, found }
+            let found = found.unwrap_or_else(|_| CheckResult::Unknown("the check panicked".to_owned()));
+            FinishedCheck { id, kind, round, action, begun, found }
         });
-        tracked.asking.insert(kind, handle);
+        tracked.checks_in_progress.insert(kind, handle);
     }
 
-    fn take(&mut self, answer: Answer) {
-        let Answer { id, kind, round, action, begun, found } = answer;
+    fn apply(&mut self, answer: FinishedCheck) {
+        let FinishedCheck { id, kind, round, action, begun, found } = answer;
         // A result that arrived just as its check was aborted belongs to the former observation.
         let Some(tracked) = self.tracked.get_mut(&id).filter(|tracked| tracked.round == round) else {
             return;
         };
-        tracked.asking.remove(&kind);
+        tracked.checks_in_progress.remove(&kind);
         let target = Arc::clone(&tracked.target);
         // A check at an address that the node no longer has says nothing about the container.
         let is_current = target.checks.get(&kind).is_some_and(|check| check.action == action);
-        let found = if is_current { found } else { Found::Unknown("it is asked elsewhere now".to_owned()) };
+        let found =
+            if is_current { found } else { CheckResult::Unknown("it is asked elsewhere now".to_owned()) };
         let before = tracked.machine.health();
         let is_early = tracked.counts_from.get(&kind).is_some_and(|from| begun < *from);
         match &found {
-            Found::Success | Found::Warning(_) => tracked.machine.note(kind, true),
-            Found::Failure(_) if is_early => {}
-            Found::Failure(_) => tracked.machine.note(kind, false),
-            Found::Unknown(_) => {}
+            CheckResult::Success | CheckResult::Warning(_) => tracked.machine.note(kind, true),
+            CheckResult::Failure(_) if is_early => {}
+            CheckResult::Failure(_) => tracked.machine.note(kind, false),
+            CheckResult::Unknown(_) => {}
         }
         let now = tracked.machine.health();
         let period = tracked.machine.timing(kind).map_or(Duration::ZERO, |timing| timing.period);
@@ -220,7 +221,7 @@ impl ProbeRunner {
         let early = early(&target, &action, now.ready, &found).map(|wait| begun + wait);
         // Before the health update, which wakes the loop.
         if kind != ProbeKind::Liveness {
-            self.book.set_failing(&id, found.failed(kind));
+            self.book.set_failing(&id, found.failure_message(kind));
         }
         self.book.set(&id, target.started_at, now);
         let active = tracked.machine.active();
@@ -231,14 +232,15 @@ impl ProbeRunner {
             self.queue.insert_at((id.clone(), kind, round), next.max(Instant::now()));
         } else {
             tracked.scheduled.remove(&kind);
-            for (_, handle) in tracked.asking.iter().filter(|(other, _)| !active.contains(other)) {
+            for (_, handle) in tracked.checks_in_progress.iter().filter(|(other, _)| !active.contains(other))
+            {
                 handle.abort();
             }
         }
         self.schedule(&id, None);
         if kind == ProbeKind::Readiness && before.ready && !now.ready {
             // Reported every time, whatever was reported a moment ago.
-            let (since, why) = (Timestamp::now().strftime("%H:%M:%SZ"), found.failed(kind));
+            let (since, why) = (Timestamp::now().strftime("%H:%M:%SZ"), found.failure_message(kind));
             let name = &target.container;
             self.warn(
                 &target,
@@ -252,9 +254,9 @@ impl ProbeRunner {
     }
 
     /// Records an event for every failure, even below the threshold; the recorder suppresses repetitions.
-    fn record_event(&self, target: &ProbeTarget, kind: ProbeKind, found: &Found) {
-        match (found, found.failed(kind)) {
-            (Found::Warning(why), _) => {
+    fn record_event(&self, target: &ProbeTarget, kind: ProbeKind, found: &CheckResult) {
+        match (found, found.failure_message(kind)) {
+            (CheckResult::Warning(why), _) => {
                 self.warn(target, "ProbeWarning", format!("{kind} probe warning: {why}"));
             }
             (_, Some(why)) => self.warn(target, "Unhealthy", why),
@@ -264,14 +266,14 @@ impl ProbeRunner {
 
     fn warn(&self, target: &ProbeTarget, reason: &str, message: String) {
         tracing::debug!(pod = %target.pod, container = target.container, reason, message, "probe");
-        self.events.record(EventDraft::of(EventType::Warning, Kind::Pod, &target.pod, reason, message));
+        self.events.record(EventDraft::about(EventType::Warning, Kind::Pod, &target.pod, reason, message));
     }
 }
 
 /// Returns the delay before a container that does not listen yet is tried again: one that was just started may
 /// listen at any moment. The delay grows with the container's age, so that one that never listens costs little.
-fn early(target: &ProbeTarget, action: &Action, is_ready: bool, found: &Found) -> Option<Duration> {
-    let may = matches!((action, found), (Action::TcpSocket { .. }, Found::Failure(_))) && !is_ready;
+fn early(target: &ProbeTarget, action: &Action, is_ready: bool, found: &CheckResult) -> Option<Duration> {
+    let may = matches!((action, found), (Action::TcpSocket { .. }, CheckResult::Failure(_))) && !is_ready;
     let age = age(target.started_at);
     (may && target.started_at.is_some() && age < EARLY_UNTIL).then(|| EARLY.max(age / 100))
 }
@@ -291,7 +293,7 @@ mod tests {
     // Seen red with a tenth of its age.
     #[test]
     fn a_container_that_starts_is_asked_every_20_ms_and_an_old_one_as_its_probe_says() {
-        let asked = |age: i64, is_ready, found: &Found| {
+        let asked = |age: i64, is_ready, found: &CheckResult| {
             let target = ProbeTarget {
                 pod: schema::meta::NamespacedName::new("default", "web"),
                 container: "app".to_owned(),
@@ -301,12 +303,12 @@ mod tests {
             };
             early(&target, &Action::TcpSocket { host: "192.0.2.1".to_owned(), port: 80 }, is_ready, found)
         };
-        let refused = Found::Failure("refused".to_owned());
+        let refused = CheckResult::Failure("refused".to_owned());
         assert_eq!(asked(50, false, &refused), Some(EARLY));
         assert_eq!(asked(1500, false, &refused), Some(EARLY));
         let later = asked(8000, false, &refused).unwrap();
         assert!((80..100).contains(&later.as_millis()), "{later:?}");
         assert_eq!(asked(11_000, false, &refused), None);
-        assert_eq!((asked(50, true, &refused), asked(50, false, &Found::Success)), (None, None));
+        assert_eq!((asked(50, true, &refused), asked(50, false, &CheckResult::Success)), (None, None));
     }
 }

@@ -17,7 +17,7 @@ use tokio_util::sync::CancellationToken;
 use super::health_store::HealthBook;
 use super::machine::{Action, Check, ProbeTarget, Targets};
 use super::machine::{ProbeHealth, ProbeKind, ProbeMachine, Timing};
-use super::perform::{Asker, Found};
+use super::perform::{ActionRunner, CheckResult};
 use super::runner::ProbeRunner;
 use crate::worlds::docker::{Docker as _, FakeDocker, FakeExec, NewContainer};
 use crate::worlds::prober::{FakeAnswer, FakeProber};
@@ -124,9 +124,9 @@ fn a_new_agent_goes_on_with_what_the_former_one_knew() {
 fn the_first_check_waits_for_the_delay_and_is_spread_only_when_asked() {
     let slow = Timing { initial_delay: SECOND * 5, period: SECOND * 10, ..timing(1, 3) };
     let machine = ProbeMachine::new([(Liveness, slow)].into(), None);
-    assert_eq!(machine.first(Liveness, SECOND * 2, 0.0), SECOND * 3);
-    assert_eq!(machine.first(Liveness, SECOND * 60, 0.0), Duration::ZERO);
-    assert_eq!(machine.first(Liveness, SECOND * 60, 0.5), SECOND * 5);
+    assert_eq!(machine.first_delay(Liveness, SECOND * 2, 0.0), SECOND * 3);
+    assert_eq!(machine.first_delay(Liveness, SECOND * 60, 0.0), Duration::ZERO);
+    assert_eq!(machine.first_delay(Liveness, SECOND * 60, 0.5), SECOND * 5);
 }
 
 /// A runner on fakes.
@@ -161,7 +161,7 @@ impl Rig {
         let book = HealthBook::open(state.path(), Nudge::new().0);
         let shutdown = CancellationToken::new();
         tokio::spawn(book.clone().run(shutdown.clone()));
-        let asker = Asker { docker: docker.clone(), prober: prober.clone() };
+        let asker = ActionRunner { docker: docker.clone(), prober: prober.clone() };
         let (wanted, targets) = watch::channel(Arc::default());
         let runner = ProbeRunner::new(asker, book.clone(), events);
         tokio::spawn(runner.run(targets, shutdown.clone()));
@@ -285,16 +285,19 @@ async fn answers_become_kubernetes_words() {
     let (docker, prober) = (Arc::new(FakeDocker::default()), Arc::new(FakeProber::default()));
     let answers = [("u:200", 200), ("u:307", 307), ("u:399", 399), ("u:400", 400), ("u:500", 500)];
     prober.net().answers = answers.map(|(url, status)| (url.to_owned(), FakeAnswer::Status(status))).into();
-    let asker = Asker { docker, prober };
+    let asker = ActionRunner { docker, prober };
     let mut found = BTreeMap::new();
     for (url, status) in answers {
         let request = crate::worlds::prober::HttpRequest { url: url.into(), headers: Vec::new() };
         found.insert(status, asker.check("c", &Action::HttpGet(request), SECOND).await);
     }
-    assert_eq!(found[&200], Found::Success);
-    assert!(matches!(found[&307], Found::Warning(_)) && matches!(found[&399], Found::Warning(_)));
+    assert_eq!(found[&200], CheckResult::Success);
+    assert!(matches!(found[&307], CheckResult::Warning(_)) && matches!(found[&399], CheckResult::Warning(_)));
     for status in [400, 500] {
-        assert_eq!(found[&status], Found::Failure(format!("HTTP probe failed with statuscode: {status}")));
+        assert_eq!(
+            found[&status],
+            CheckResult::Failure(format!("HTTP probe failed with statuscode: {status}"))
+        );
     }
 }
 
@@ -305,7 +308,7 @@ async fn a_hook_that_fails_says_what_it_said_if_it_said_anything() {
     let new = NewContainer { name: "c".into(), image: "app:1".into(), ..NewContainer::default() };
     let id = docker.create(&new).await.unwrap();
     docker.start(&id).await.unwrap();
-    let asker = Asker { docker: docker.clone(), prober };
+    let asker = ActionRunner { docker: docker.clone(), prober };
     for (output, said) in [
         ("", "command \"bye now\" ended with code 3"),
         ("no such host\n", "command \"bye now\" ended with code 3: no such host"),
@@ -381,7 +384,7 @@ async fn numbers_beyond_all_reason_stop_no_other_probe() {
     let rig = Rig::new();
     let spec = serde_json::json!({"tcpSocket": {"port": 1}, "initialDelaySeconds": u32::MAX,
         "periodSeconds": u32::MAX, "timeoutSeconds": u32::MAX});
-    let endless = Timing::of(&serde_json::from_value(spec).unwrap());
+    let endless = Timing::from_probe(&serde_json::from_value(spec).unwrap());
     let (mut never, fine) = (target(&[(Readiness, tcp(1))]), target(&[(Readiness, tcp(2))]));
     never.checks.values_mut().for_each(|check| check.timing = endless);
     rig.wanted.send_replace(Arc::new([("a".to_owned(), never), ("b".to_owned(), fine)].into()));
@@ -406,7 +409,7 @@ async fn a_container_that_is_started_again_under_its_id_begins_anew() {
     assert_eq!(rig.health("c"), "sr");
     let kept = |rig: &Rig, at: i64| {
         let started_at = Some(now + jiff::SignedDuration::from_secs(at));
-        rig.book.kept()["c"].of(started_at).map(word)
+        rig.book.kept()["c"].for_run(started_at).map(word)
     };
     assert_eq!((kept(&rig, 0), kept(&rig, 1)), (Some("sr".into()), None), "another life of it is not known");
     // A failed Docker query is not a new life.

@@ -8,13 +8,13 @@ use schema::kinds::pod::{ContainerPort, HostPortStatus, PodSpec};
 use schema::meta::NamespacedName;
 
 use crate::converge::pods::facts::{Observed, PodFacts, Uid};
-use crate::converge::pods::steps::{Holder, PORTS, PortTaken};
-use crate::desired::Desired;
+use crate::converge::pods::steps::{DYNAMIC_PORTS, Holder, PortTaken};
+use crate::desired::DesiredState;
 use crate::worlds::netlink::{Listener, Port};
 
 /// Addresses and host ports in use.
 #[derive(Debug, Clone, Default)]
-pub struct Pool {
+pub struct AllocationPool {
     addresses: BTreeSet<Ipv4Addr>,
     /// Host ports in use, each with the pod that holds it.
     ports: BTreeMap<Port, String>,
@@ -24,10 +24,10 @@ pub struct Pool {
     last: Option<Ipv4Addr>,
 }
 
-impl Pool {
+impl AllocationPool {
     /// Collects everything that containers (in any state) and tasks in progress hold, and the ports that wanted
     /// pods request.
-    pub fn of(observed: &Observed) -> Self {
+    pub fn from_observed(observed: &Observed) -> Self {
         let listening = observed.listeners.clone();
         let bindings = observed.desired.pods.values();
         let named = bindings.flat_map(|binding| wanted(&binding.pod.spec)).filter(|(_, number)| *number != 0);
@@ -114,11 +114,11 @@ impl Pool {
                     .iter()
                     .filter(|f| f.container_port == port.container_port && f.protocol == protocol)
                     .map(|f| f.host_port)
-                    .chain(PORTS)
+                    .chain(DYNAMIC_PORTS)
                     .find(|p| !self.named.contains(&(protocol, *p)) && holder(*p).is_none())
-                    .ok_or(PortTaken { port: (protocol, 0), by: Holder::All })?,
+                    .ok_or(PortTaken { port: (protocol, 0), holder: Holder::AllInUse })?,
                 fixed => match holder(fixed) {
-                    Some(by) => return Err(PortTaken { port: (protocol, fixed), by }),
+                    Some(by) => return Err(PortTaken { port: (protocol, fixed), holder: by }),
                     None => fixed,
                 },
             };
@@ -150,7 +150,7 @@ fn wanted(spec: &PodSpec) -> impl Iterator<Item = (&ContainerPort, u16)> {
 
 /// Returns the host ports of pods that have yet to get theirs; `None` if no pod is about to get any, so that the
 /// node's listeners need not be read.
-pub fn about_to_be_given(desired: &Desired, pods: &BTreeMap<Uid, PodFacts>) -> Option<BTreeSet<Port>> {
+pub fn ports_to_allocate(desired: &DesiredState, pods: &BTreeMap<Uid, PodFacts>) -> Option<BTreeSet<Port>> {
     let wanting = desired.pods.values().map(|binding| &binding.pod);
     let wanting = wanting.filter(|pod| pods.get(&pod.uid).is_none_or(|facts| facts.live_pause().is_none()));
     let mut ports = wanting.flat_map(|pod| wanted(&pod.spec)).peekable();

@@ -20,9 +20,9 @@ use tokio::sync::watch;
 use tokio::time::timeout;
 
 use crate::catalog::Catalog;
-use crate::converge::pods::facts::{Drain, DrainedBy, REPLICA_DRAIN_MIN};
+use crate::converge::pods::facts::{Drain, DrainReason, REPLICA_DRAIN_MIN};
 use crate::converge::pods::facts::{PodFacts, Uid};
-use crate::desired::{Desired, KnownFrom};
+use crate::desired::{DesiredState, StateOrigin};
 use crate::worlds::netlink::Netlink;
 
 /// Maximum wait for the other nodes' rule statuses per run, so that the node's other pods are not held up.
@@ -62,10 +62,10 @@ impl DrainBook {
     }
 
     /// Returns the pods that run, are not wanted, and may still receive connections.
-    pub async fn look(
+    pub async fn draining(
         &mut self,
         pods: &BTreeMap<Uid, PodFacts>,
-        desired: &Desired,
+        desired: &DesiredState,
         snapshot: &Snapshot,
         now: Timestamp,
     ) -> BTreeMap<Uid, Drain> {
@@ -83,7 +83,7 @@ impl DrainBook {
         let mut rules = None;
         for uid in going {
             let since = *self.since.entry(uid.clone()).or_insert(now);
-            let mut drain = Drain { since, by: DrainedBy::Services };
+            let mut drain = Drain { since, reason: DrainReason::Services };
             match self.listings.get(uid) {
                 // Never was an endpoint, or its time is up.
                 None => continue,
@@ -97,9 +97,11 @@ impl DrainBook {
                     let behind = known.iter().filter(|(_, at)| at.is_none_or(|at| at < *revision));
                     let behind: Vec<String> = behind.map(|(node, _)| node.clone()).collect();
                     rules = Some(known);
-                    drain.by = match behind.is_empty() {
-                        false => DrainedBy::Nodes(behind),
-                        true if self.may_be_called(&pods[uid], since, now).await => calls(&pods[uid]),
+                    drain.reason = match behind.is_empty() {
+                        false => DrainReason::Nodes(behind),
+                        true if self.may_be_called(&pods[uid], since, now).await => {
+                            drain_for_calls(&pods[uid])
+                        }
                         true => continue,
                     };
                     if drain.until() <= now {
@@ -121,8 +123,8 @@ impl DrainBook {
             || self.netlink.connections(pause.pid, PORT).await.is_ok_and(|count| count > 0)
     }
 
-    fn follow(&mut self, pods: &BTreeMap<Uid, PodFacts>, desired: &Desired, catalog: &Catalog) {
-        if catalog.known_from == KnownFrom::Unknown {
+    fn follow(&mut self, pods: &BTreeMap<Uid, PodFacts>, desired: &DesiredState, catalog: &Catalog) {
+        if catalog.known_from == StateOrigin::Unknown {
             return;
         }
         let listed = endpoints_of(&self.node, catalog);
@@ -170,9 +172,9 @@ impl DrainBook {
 }
 
 /// Grants calls in progress as much time as the replica has to end by itself.
-fn calls(facts: &PodFacts) -> DrainedBy {
+fn drain_for_calls(facts: &PodFacts) -> DrainReason {
     let grace = facts.containers.values().flatten().map(|container| container.grace).max();
-    DrainedBy::Calls(SignedDuration::from_secs(grace.unwrap_or_default().into()))
+    DrainReason::Calls(SignedDuration::from_secs(grace.unwrap_or_default().into()))
 }
 
 /// Returns the addresses at which pods of a node are endpoints, or replicas of functions.

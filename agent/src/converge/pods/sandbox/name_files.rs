@@ -35,7 +35,7 @@ pub struct NameFiles {
 
 impl NameFiles {
     /// Renders the files of a pod; `None` on the host's network, where the engine creates them.
-    pub fn of(at: Placement<'_>) -> Option<Self> {
+    pub fn for_placement(at: Placement<'_>) -> Option<Self> {
         let address = at.address?;
         let pod = &at.binding.pod;
         let own_names = own_names(pod, &render::host_name(pod), &at.node.dns);

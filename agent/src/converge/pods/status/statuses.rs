@@ -14,14 +14,14 @@ use schema::meta::NamespacedName;
 use schema::records::Binding;
 use schema::snapshot::Snapshot;
 use schema::store::reflector::SnapshotReader;
-use schema::store::status_writer::{Report, StatusWriter, Stored};
+use schema::store::status_writer::{Report, StatusWriter, StoredValues};
 use schema::store::{SharedStore, StoreError};
 use tokio::sync::watch;
 use tokio::time::Instant;
 
-use crate::converge::pods::facts::{Finished, LastReported, NodeFacts};
+use crate::converge::pods::facts::{FinalStatuses, LastReported, NodeFacts};
 use crate::converge::pods::volume::folders;
-use crate::desired::{Desired, KnownFrom};
+use crate::desired::{DesiredState, StateOrigin};
 use crate::names;
 use crate::publish::publish;
 
@@ -32,7 +32,7 @@ pub struct Statuses {
     /// True if everything of this node is known, so that the keys of other pods must be removed.
     pub complete: bool,
     /// True once Docker listed the containers here.
-    pub looked: bool,
+    pub is_listed: bool,
 }
 
 /// Returns a callback that publishes whether an etcd without a record of the node has the statuses of all pods that
@@ -51,7 +51,7 @@ pub fn publish_reported(
         };
         // A snapshot with the node's record, while etcd has none, is from an etcd that was lost.
         let is_new = snapshot.synced && !snapshot.nodes.contains_key(&node);
-        let all = is_new && statuses.looked && statuses.pods.iter().all(is_stored);
+        let all = is_new && statuses.is_listed && statuses.pods.iter().all(is_stored);
         publish(&reported, all);
     }
 }
@@ -66,32 +66,36 @@ pub fn last_reported(own: &Statuses, snapshot: &Snapshot, node: &str) -> LastRep
 }
 
 /// Returns the last report on this uid.
-pub fn last<'a>(last_reported: &'a LastReported, pod: &NamespacedName, uid: &str) -> Option<&'a PodStatus> {
+pub fn last_report_on<'a>(
+    last_reported: &'a LastReported,
+    pod: &NamespacedName,
+    uid: &str,
+) -> Option<&'a PodStatus> {
     last_reported.get(pod).map(|status| &**status).filter(|status| status.uid == uid)
 }
 
 /// Time for which the final report on a pod stays: the writer takes a few milliseconds, more with a slow etcd.
-pub const LAST_WORDS: Duration = Duration::from_secs(1);
+pub const FINAL_REPORT_MAX: Duration = Duration::from_secs(1);
 
 /// Final reports that this agent would withdraw, and since when.
 #[derive(Debug, Default)]
-pub struct LastWords {
+pub struct FinalReports {
     since: BTreeMap<NamespacedName, Instant>,
 }
 
-impl LastWords {
+impl FinalReports {
     /// Keeps the final reports of the previous run in the statuses of this one until the snapshot shows them, at
     /// most for [`LAST_WORDS`]: one that was reported while the pod's task was about to end may not be written yet.
     pub fn keep(&mut self, statuses: &mut Statuses, own: &Statuses, shown: &Snapshot, node: &str) {
         let mut since = BTreeMap::new();
-        let is_last = |status: &PodStatus| status.is_terminating() && is_end(status);
+        let is_last = |status: &PodStatus| status.is_terminating() && is_final(status);
         for (pod, status) in own.pods.iter().filter(|(_, status)| is_last(status)) {
             let stored = shown.pod_status.get(&(node.to_owned(), pod.clone()));
             if statuses.pods.contains_key(pod) || stored.is_some_and(|stored| stored.value == **status) {
                 continue;
             }
             let begun = self.since.get(pod).copied().unwrap_or_else(Instant::now);
-            if begun.elapsed() < LAST_WORDS {
+            if begun.elapsed() < FINAL_REPORT_MAX {
                 since.insert(pod.clone(), begun);
                 statuses.pods.insert(pod.clone(), Arc::clone(status));
             }
@@ -145,9 +149,9 @@ impl Report for PodStatuses {
         }
     }
 
-    async fn stored(&self, _: bool) -> Result<Option<Stored<NamespacedName, PodStatus>>, StoreError> {
+    async fn stored(&self, _: bool) -> Result<Option<StoredValues<NamespacedName, PodStatus>>, StoreError> {
         let snapshot = self.snapshot.current();
-        Ok(Stored::of_node(&snapshot, &snapshot.pod_status, &self.node))
+        Ok(StoredValues::from_snapshot(&snapshot, &snapshot.pod_status, &self.node))
     }
 }
 
@@ -157,7 +161,7 @@ impl Report for PodStatuses {
 /// Final statuses of pods; disk and etcd are read once.
 #[derive(Debug, Default)]
 pub struct FinishedBook {
-    pages: Finished,
+    pages: FinalStatuses,
     disk_read: bool,
     etcd_read: bool,
 }
@@ -165,7 +169,12 @@ pub struct FinishedBook {
 impl FinishedBook {
     /// Returns the pods of `desired` that ended for good. The status in etcd replaces a missing file, but only
     /// right after the agent started: later it may be that of a pod removed since.
-    pub async fn look(&mut self, node: &NodeFacts, desired: &Desired, snapshot: &Snapshot) -> Finished {
+    pub async fn update(
+        &mut self,
+        node: &NodeFacts,
+        desired: &DesiredState,
+        snapshot: &Snapshot,
+    ) -> FinalStatuses {
         if !self.disk_read {
             let state_dir = node.state_dir.clone();
             let read = tokio::task::spawn_blocking(move || read(&state_dir)).await;
@@ -181,7 +190,8 @@ impl FinishedBook {
                 }
             }
         }
-        if desired.known_from != KnownFrom::Unknown && desired.is_settled() && desired.unreadable.is_empty() {
+        if desired.known_from != StateOrigin::Unknown && desired.is_settled() && desired.unreadable.is_empty()
+        {
             self.pages.retain(|uid, _| desired.pods.values().any(|binding| binding.pod.uid == *uid));
         }
         self.pages.clone()
@@ -202,7 +212,7 @@ impl FinishedBook {
 }
 
 /// True if the pod ended for good.
-pub fn is_end(status: &PodStatus) -> bool {
+pub fn is_final(status: &PodStatus) -> bool {
     matches!(status.phase, PodPhase::Succeeded | PodPhase::Failed)
 }
 
@@ -211,7 +221,7 @@ fn is_end_of(status: &PodStatus, binding: &Binding) -> bool {
     status.uid == pod.uid && status.has_ended() && pod.spec.restart_policy != RestartPolicy::Always
 }
 
-fn read(state_dir: &Path) -> Finished {
+fn read(state_dir: &Path) -> FinalStatuses {
     let kept = folders::folders(state_dir).into_iter().filter_map(|uid| {
         let record = DiskRecord::new(names::finished_file(state_dir, &uid));
         Some((uid, Arc::new(record.read_or_warn("how a pod ended")?)))

@@ -7,8 +7,10 @@ use schema::kinds::pod::{
     ContainerState, ContainerStatus, PodPhase, PodStatus, RunningState, TerminatedState,
 };
 
-use super::wanted::{condition, ended, redact, succeeded};
-use crate::converge::pods::facts::{Container, Ends, NodeFacts, Observed, PodFacts, State, Trouble};
+use super::wanted::{condition, redact, succeeded, terminated_state};
+use crate::converge::pods::facts::{
+    Container, ExitStatuses, NodeFacts, Observed, PodFacts, RecentFailure, State,
+};
 
 /// Kubernetes' code, reason and message for a container whose end was not observed.
 const UNKNOWN_CODE: i64 = 137;
@@ -24,30 +26,30 @@ pub struct Termination<'a> {
     pub uid: &'a str,
     pub facts: &'a PodFacts,
     /// Exit statuses of containers that may be gone.
-    pub ends: Option<&'a Ends>,
+    pub ends: Option<&'a ExitStatuses>,
     /// True while a canceled task that brings the pod up has not ended: a container may start at any moment.
-    pub is_made: bool,
-    pub trouble: Option<&'a Trouble>,
+    pub is_being_brought_up: bool,
+    pub trouble: Option<&'a RecentFailure>,
 }
 
 impl<'a> Termination<'a> {
     /// Collects the state of this pod.
-    pub fn of(observed: &'a Observed, uid: &'a str, facts: &'a PodFacts) -> Self {
+    pub fn new(observed: &'a Observed, uid: &'a str, facts: &'a PodFacts) -> Self {
         let work = &observed.work;
         Self {
             node: &observed.node,
             uid,
             facts,
-            ends: work.ends.get(uid),
-            is_made: work.busy.get(uid).is_some_and(|busy| busy.up),
-            trouble: work.removal_trouble(uid),
+            ends: work.exit_statuses.get(uid),
+            is_being_brought_up: work.busy.get(uid).is_some_and(|busy| busy.up),
+            trouble: work.removal_failure(uid),
         }
     }
 }
 
 /// Returns the status of a pod that is being removed.
-pub fn terminating(left: Termination<'_>, former: Option<&PodStatus>, now: Timestamp) -> PodStatus {
-    let Termination { node, uid, facts, trouble, is_made, .. } = left;
+pub fn terminating_status(left: Termination<'_>, former: Option<&PodStatus>, now: Timestamp) -> PodStatus {
+    let Termination { node, uid, facts, trouble, is_being_brought_up: is_made, .. } = left;
     let pause = facts.live_pause().filter(|p| p.is_running());
     let mut status = former.cloned().unwrap_or_else(|| PodStatus {
         uid: uid.to_owned(),
@@ -64,8 +66,8 @@ pub fn terminating(left: Termination<'_>, former: Option<&PodStatus>, now: Times
     let runs = facts.containers.values().flatten().any(Container::is_running);
     let has_ended = !runs && !is_made;
     let is_open = !matches!(status.phase, PodPhase::Succeeded | PodPhase::Failed);
-    if has_ended && (is_open || is_mended(&status, former)) {
-        status.phase = end_of(&status, facts);
+    if has_ended && (is_open || corrects_guessed_phase(&status, former)) {
+        status.phase = final_phase(&status, facts);
     }
     PodStatus::TERMINATING.clone_into(&mut status.reason);
     status.message = match trouble {
@@ -85,7 +87,7 @@ pub fn terminating(left: Termination<'_>, former: Option<&PodStatus>, now: Times
 
 /// True if the exit of a container became known that was unknown in a former report on the terminating pod: the
 /// phase reported then was a guess. A phase from before the termination stands.
-fn is_mended(status: &PodStatus, former: Option<&PodStatus>) -> bool {
+fn corrects_guessed_phase(status: &PodStatus, former: Option<&PodStatus>) -> bool {
     let is_known = |state: &ContainerState| match state {
         ContainerState::Terminated(end) => end.reason != UNKNOWN_REASON,
         ContainerState::Running(_) | ContainerState::Waiting(_) => false,
@@ -105,14 +107,15 @@ fn refresh(status: &mut ContainerStatus, left: Termination<'_>) {
         status.image_id.clone_from(&current.image_id);
         status.restart_count = current.attempt;
     }
-    let known = || left.ends.and_then(|ends| ends.get(&status.container_id)).map(|end| ended(end, None));
+    let known =
+        || left.ends.and_then(|ends| ends.get(&status.container_id)).map(|end| terminated_state(end, None));
     match (current.map(|current| &current.state), &status.state) {
         (Some(State::Running { started_at }), _) => {
             status.state = ContainerState::Running(RunningState { started_at: *started_at });
         }
         (Some(State::Exited(end)), _) => {
             let failed_probe = current.and_then(Container::failed_probe);
-            set_end(status, ended(end, failed_probe));
+            set_end(status, terminated_state(end, failed_probe));
         }
         // Has not run in this start; the exit of the start before, if any, is its last state.
         (Some(State::Created), _) => {}
@@ -126,7 +129,7 @@ fn refresh(status: &mut ContainerStatus, left: Termination<'_>) {
                 finished_at: None,
             };
             // While the pod is being built again, the container may be about to run.
-            if !left.is_made {
+            if !left.is_being_brought_up {
                 let end = known().unwrap_or_else(unknown);
                 set_end(status, end);
             }
@@ -153,7 +156,7 @@ fn set_end(status: &mut ContainerStatus, mut end: TerminatedState) {
 }
 
 /// Returns the final phase: success only if every container ended with code 0; one that never started did not.
-fn end_of(status: &PodStatus, facts: &PodFacts) -> PodPhase {
+fn final_phase(status: &PodStatus, facts: &PodFacts) -> PodPhase {
     let well = if status.container_statuses.is_empty() {
         // Nothing was reported: use the existing containers.
         let mut lasts = facts.containers.values().filter_map(|starts| starts.last()).peekable();

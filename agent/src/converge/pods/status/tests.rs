@@ -22,7 +22,7 @@ fn statuses(list: &[(&str, PodPhase, &str)]) -> Statuses {
         let status = PodStatus { phase: *phase, message: (*message).into(), ..PodStatus::default() };
         (NamespacedName::new("default", *name), Arc::new(status))
     };
-    Statuses { pods: list.iter().map(one).collect(), complete: true, looked: true }
+    Statuses { pods: list.iter().map(one).collect(), complete: true, is_listed: true }
 }
 
 fn key(name: &str) -> String {

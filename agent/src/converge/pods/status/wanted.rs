@@ -9,9 +9,9 @@ use schema::kinds::pod::{
 use schema::records::Binding;
 
 use crate::converge::pods::container::machine::{self, restarts};
-use crate::converge::pods::container::rendered::UNSHOWN;
+use crate::converge::pods::container::rendered::HIDDEN_MESSAGE;
 use crate::converge::pods::container::rendered::secrets_of;
-use crate::converge::pods::facts::{Container, Exited, NodeFacts, PodFacts, State};
+use crate::converge::pods::facts::{Container, ExitStatus, NodeFacts, PodFacts, State};
 use crate::converge::pods::probe::machine::{ProbeHealth, ProbeKind};
 use crate::converge::pods::steps::{Decision, DecisionReason};
 
@@ -28,7 +28,7 @@ pub struct WantedPod<'a> {
 }
 
 /// Returns the status of a wanted pod. `former` is the last report on the same uid.
-pub fn wanted(seen: WantedPod<'_>, former: Option<&PodStatus>, now: Timestamp) -> PodStatus {
+pub fn wanted_status(seen: WantedPod<'_>, former: Option<&PodStatus>, now: Timestamp) -> PodStatus {
     let WantedPod { node, binding, facts, decision } = seen;
     let spec = &binding.pod.spec;
     // Containers share volumes, so any of them may output a secret that only one of them was given.
@@ -55,7 +55,7 @@ pub fn wanted(seen: WantedPod<'_>, former: Option<&PodStatus>, now: Timestamp) -
     let homeless = apps.iter().any(|c| c.ready && !at_home(c));
     apps.iter_mut().for_each(|c| c.ready &= at_home(c));
     let phase = phase(spec.restart_policy, &init, &apps, initialized, facts);
-    let (reason, mut message) = whole(decision);
+    let (reason, mut message) = pod_reason(decision);
     if homeless && message.is_empty() {
         SANDBOX_CHANGED.clone_into(&mut message);
     }
@@ -92,7 +92,7 @@ pub fn wanted(seen: WantedPod<'_>, former: Option<&PodStatus>, now: Timestamp) -
 }
 
 /// Returns reason and message of the pod as a whole; empty without a problem.
-fn whole(decision: &Decision) -> (String, String) {
+fn pod_reason(decision: &Decision) -> (String, String) {
     let reason = match &decision.why {
         DecisionReason::NoSubnet | DecisionReason::NoFreeAddress => "NoPodAddress",
         DecisionReason::PortTaken(_) => "HostPortConflict",
@@ -129,10 +129,10 @@ fn container(
             }
             // Ended and about to be restarted: the exit is its last state.
             (State::Exited(end), Some(waiting)) => {
-                (ContainerState::Waiting(waiting), Some(ended(end, current.failed_probe())))
+                (ContainerState::Waiting(waiting), Some(terminated_state(end, current.failed_probe())))
             }
             (State::Exited(end), None) => {
-                (ContainerState::Terminated(ended(end, current.failed_probe())), previous)
+                (ContainerState::Terminated(terminated_state(end, current.failed_probe())), previous)
             }
             (State::Dead, waiting) => (ContainerState::Waiting(waiting.unwrap_or_else(dead)), previous),
             (State::Created | State::Removing, waiting) => {
@@ -152,7 +152,7 @@ fn container(
     }
     last_state.as_mut().map(redacted);
     let former = current.and_then(|c| c.health);
-    let health = ProbeHealth::known(former, spec.startup_probe.is_some(), spec.readiness_probe.is_some());
+    let health = ProbeHealth::resumed(former, spec.startup_probe.is_some(), spec.readiness_probe.is_some());
     ContainerStatus {
         name: spec.name.clone(),
         image: spec.image.clone(),
@@ -175,7 +175,7 @@ fn started_at(container: &Container) -> Option<Timestamp> {
 
 fn terminated(container: &Container) -> Option<TerminatedState> {
     match &container.state {
-        State::Exited(end) => Some(ended(end, container.failed_probe())),
+        State::Exited(end) => Some(terminated_state(end, container.failed_probe())),
         _ => None,
     }
 }
@@ -183,19 +183,19 @@ fn terminated(container: &Container) -> Option<TerminatedState> {
 /// Hides the engine's error about a failed start, and the container's output: they may quote a secret.
 pub(super) fn redact(end: &mut TerminatedState) {
     if end.reason == START_ERROR && !end.message.is_empty() {
-        UNSHOWN.clone_into(&mut end.message);
-    } else if end.message.starts_with(WROTE) {
+        HIDDEN_MESSAGE.clone_into(&mut end.message);
+    } else if end.message.starts_with(OUTPUT_PREFIX) {
         end.message.clear();
     }
 }
 
 /// Prefix of a container's last output.
-const WROTE: &str = "it wrote: ";
+const OUTPUT_PREFIX: &str = "it wrote: ";
 
 /// Reason if the engine could not start the container.
 const START_ERROR: &str = "StartError";
 
-pub(super) fn ended(end: &Exited, failed_probe: Option<ProbeKind>) -> TerminatedState {
+pub(super) fn terminated_state(end: &ExitStatus, failed_probe: Option<ProbeKind>) -> TerminatedState {
     let reason = if end.oom_killed {
         "OOMKilled"
     } else if end.started_at.is_none() {
@@ -210,7 +210,9 @@ pub(super) fn ended(end: &Exited, failed_probe: Option<ProbeKind>) -> Terminated
         reason: reason.to_owned(),
         message: match failed_probe {
             Some(probe) if end.error.is_empty() => format!("stopped: it failed its {} probe", probe.word()),
-            None if end.error.is_empty() && !end.wrote.is_empty() => format!("{WROTE}{}", end.wrote),
+            None if end.error.is_empty() && !end.last_output.is_empty() => {
+                format!("{OUTPUT_PREFIX}{}", end.last_output)
+            }
             _ => end.error.clone(),
         },
         started_at: end.started_at,

@@ -19,7 +19,7 @@ use ipnet::Ipv4Net;
 use schema::control::Row;
 use schema::kinds::pod::PodSpec;
 use schema::records::Binding;
-use schema::snapshot::{Snapshot, Versioned};
+use schema::snapshot::{Snapshot, VersionedValue};
 use schema::store::events::EventRecorder;
 use schema::store::memory::MemoryStore;
 use schema::store::reflector::{SnapshotPublisher, SnapshotReader};
@@ -124,7 +124,7 @@ impl Rig {
         netlink.kernel.kernel().bridges.insert("mk8s0".into(), bridge);
         let mut snapshot = Snapshot { synced: true, revision: 1, ..Snapshot::default() };
         snapshot.subnets.insert("n1".into(), versioned(subnet()));
-        snapshot.settled.insert("n1".into(), versioned(schema::records::Settled::default()));
+        snapshot.settled.insert("n1".into(), versioned(schema::records::SettledRecord::default()));
         let (publisher, reader) = SnapshotReader::channel(snapshot.clone());
         Self {
             docker,
@@ -327,8 +327,8 @@ fn everything() -> PodSpec {
     serde_json::from_value(pod).unwrap()
 }
 
-fn versioned<T>(value: T) -> Arc<Versioned<T>> {
-    Arc::new(Versioned { value, create_revision: 1, mod_revision: 1 })
+fn versioned<T>(value: T) -> Arc<VersionedValue<T>> {
+    Arc::new(VersionedValue { value, create_revision: 1, mod_revision: 1 })
 }
 
 /// Runs an undisturbed agent; returns the resulting state and the calls.

@@ -13,14 +13,14 @@ use schema::store::memory::MemoryStore;
 use schema::store::{Op, SharedStore};
 use tokio::sync::watch;
 
-use super::super::facts::{DRAIN_MAX, Drain, DrainedBy};
+use super::super::facts::{DRAIN_MAX, Drain, DrainReason};
 use super::super::sandbox::drain::DrainBook;
 use super::{at, binding, container, facts, pause, running, wants};
 use crate::catalog::{Catalog, Peer};
 use crate::converge::pods::facts::{Container, Observed};
 use crate::converge::pods::plan::plan;
-use crate::converge::pods::steps::{DecisionReason, Task};
-use crate::desired::KnownFrom;
+use crate::converge::pods::steps::{DecisionReason, PodTask};
+use crate::desired::StateOrigin;
 use crate::worlds::netlink::FakeNetlink;
 
 struct Rig {
@@ -64,7 +64,7 @@ fn rig() -> Rig {
 impl Rig {
     /// Publishes services of this revision; one of them has our pod at `address`, if given.
     fn services(&self, revision: i64, address: Option<&str>) {
-        let mut catalog = Catalog { revision, known_from: KnownFrom::Etcd, ..Catalog::default() };
+        let mut catalog = Catalog { revision, known_from: StateOrigin::Etcd, ..Catalog::default() };
         let mut record = ServiceRecord::default();
         if let Some(address) = address {
             record.endpoints.push(Endpoint {
@@ -77,7 +77,7 @@ impl Rig {
         }
         let id = schema::meta::NamespacedName::new("default", "shop");
         let record =
-            schema::snapshot::Versioned { value: record, create_revision: 1, mod_revision: revision };
+            schema::snapshot::VersionedValue { value: record, create_revision: 1, mod_revision: revision };
         catalog.services.insert(id, Arc::new(record));
         for (peer, number) in [("n8", 8), ("n9", 9)] {
             let vtep = Vtep { address: [192, 0, 2, number].into(), mac: String::new() };
@@ -90,12 +90,12 @@ impl Rig {
 
     /// Publishes the functions as this node knows them, with or without our pod as a replica.
     fn functions(&self, is_replica: bool) {
-        let mut catalog = Catalog { known_from: KnownFrom::Etcd, ..Catalog::default() };
+        let mut catalog = Catalog { known_from: StateOrigin::Etcd, ..Catalog::default() };
         let (pod, node) = ("web".to_owned(), self.observed.node.node.clone());
         let replica = Replica { pod, node, address: "10.244.3.2:8080".parse().unwrap(), start: None };
         let replicas = is_replica.then_some(replica).into_iter().collect();
         let value = FunctionRecord { replicas, ..FunctionRecord::default() };
-        let record = schema::snapshot::Versioned { value, create_revision: 1, mod_revision: 1 };
+        let record = schema::snapshot::VersionedValue { value, create_revision: 1, mod_revision: 1 };
         let id = schema::meta::NamespacedName::new("default", "hello");
         catalog.functions.insert(id, Arc::new(record));
         self.catalogs.send_replace(Arc::new(catalog));
@@ -114,10 +114,10 @@ impl Rig {
         DrainBook::new(&self.observed.node.node, catalog, follow, worlds)
     }
 
-    async fn look(&mut self, seconds: i64) -> Option<DrainedBy> {
+    async fn look(&mut self, seconds: i64) -> Option<DrainReason> {
         let Self { book, snapshot, observed, .. } = self;
-        observed.draining = book.look(&observed.pods, &observed.desired, snapshot, at(seconds)).await;
-        observed.draining.values().next().map(|drain| drain.by.clone())
+        observed.draining = book.draining(&observed.pods, &observed.desired, snapshot, at(seconds)).await;
+        observed.draining.values().next().map(|drain| drain.reason.clone())
     }
 }
 
@@ -126,14 +126,14 @@ impl Rig {
 async fn a_pod_goes_when_the_services_and_then_all_nodes_have_let_it_go() {
     let mut rig = rig();
     rig.services(5, Some("10.244.3.2"));
-    assert_eq!(rig.look(100).await, Some(DrainedBy::Services));
+    assert_eq!(rig.look(100).await, Some(DrainReason::Services));
     rig.services(7, None);
     rig.rules_of("n9", 6).await;
     let ours = rig.observed.node.node.clone();
-    assert_eq!(rig.look(101).await, Some(DrainedBy::Nodes(vec![ours, "n9".to_owned()])));
+    assert_eq!(rig.look(101).await, Some(DrainReason::Nodes(vec![ours, "n9".to_owned()])));
     rig.programmed.send_replace(7);
     // The other node, n8, has no heartbeat, so the pod does not wait for it.
-    assert_eq!(rig.look(101).await, Some(DrainedBy::Nodes(vec!["n9".to_owned()])));
+    assert_eq!(rig.look(101).await, Some(DrainReason::Nodes(vec!["n9".to_owned()])));
     rig.rules_of("n9", 8).await;
     assert_eq!(rig.look(102).await, None);
 }
@@ -143,17 +143,17 @@ async fn a_replica_of_a_function_goes_when_the_gateways_have_let_it_go_and_its_c
     let mut rig = rig();
     let facts = rig.observed.pods.values_mut().next().unwrap();
     facts.pauses[0] = Container { is_function: true, pid: 4711, ..facts.pauses[0].clone() };
-    let calls = || Some(DrainedBy::Calls(SignedDuration::from_secs(30)));
+    let calls = || Some(DrainReason::Calls(SignedDuration::from_secs(30)));
     rig.kernel.kernel().connections.insert(4711, 1);
     rig.functions(true);
-    assert_eq!(rig.look(100).await, Some(DrainedBy::Services));
+    assert_eq!(rig.look(100).await, Some(DrainReason::Services));
     rig.functions(false);
     assert_eq!(rig.look(102).await, calls());
     assert_eq!(rig.look(129).await, calls(), "as long as it may take to end by itself");
     assert_eq!(rig.look(130).await, None);
     let mut rig = Rig { book: rig.again(), ..rig };
     rig.functions(true);
-    assert_eq!(rig.look(200).await, Some(DrainedBy::Services));
+    assert_eq!(rig.look(200).await, Some(DrainReason::Services));
     rig.functions(false);
     rig.kernel.kernel().connections.clear();
     assert_eq!(rig.look(200).await, calls(), "other nodes' gateways have to learn of it");
@@ -176,7 +176,7 @@ async fn an_agent_that_comes_back_while_others_still_lead_to_a_pod_waits_for_the
     rig.services(7, None);
     rig.programmed.send_replace(7);
     rig.rules_of("n9", 6).await;
-    assert_eq!(rig.look(100).await, Some(DrainedBy::Nodes(vec!["n9".to_owned()])));
+    assert_eq!(rig.look(100).await, Some(DrainReason::Nodes(vec!["n9".to_owned()])));
     assert_eq!(rig.look(105).await, None, "its time is over");
 }
 
@@ -185,14 +185,14 @@ async fn an_agent_that_comes_back_while_others_still_lead_to_a_pod_waits_for_the
 async fn it_is_not_held_for_ever() {
     let mut rig = rig();
     let uid = rig.observed.pods.keys().next().unwrap().clone();
-    rig.observed.draining.insert(uid.clone(), Drain { since: at(100), by: DrainedBy::Services });
+    rig.observed.draining.insert(uid.clone(), Drain { since: at(100), reason: DrainReason::Services });
     let decided = plan(&rig.observed, at(100));
     let decision = &decided.pods[&uid];
     assert!(decision.why == DecisionReason::Draining && decision.task.is_none(), "{decision:?}");
     let soon = Some(at(100) + SignedDuration::from_millis(100));
-    assert_eq!((decision.next_at, decided.again_at()), (soon, soon));
+    assert_eq!((decision.next_at, decided.replan_at()), (soon, soon));
     let over = plan(&rig.observed, at(100) + DRAIN_MAX);
-    assert!(matches!(over.pods[&uid].task, Some(Task::Down(_))));
+    assert!(matches!(over.pods[&uid].task, Some(PodTask::Down(_))));
 }
 
 // Seen red with a timeout and an error taken for a node without rules: the pod did not wait.
@@ -202,7 +202,7 @@ async fn a_node_whose_rules_cannot_be_read_counts_as_behind_until_the_time_is_ov
     rig.services(7, None);
     rig.programmed.send_replace(7);
     rig.rules_of("n9", 7).await;
-    let behind = Some(DrainedBy::Nodes(vec!["n9".to_owned()]));
+    let behind = Some(DrainReason::Nodes(vec!["n9".to_owned()]));
     // A single answer in time is enough.
     rig.memory.slow_gets(Duration::from_millis(400));
     assert_eq!(rig.look(100).await, None);

@@ -9,15 +9,15 @@ use schema::content_refs::{BlobKind, BlobRef, ContentRef};
 use schema::kinds::pod::{KeyToPath, PodSpec};
 use schema::records::Binding;
 
-use super::super::container::rendered::UNSHOWN;
+use super::super::container::rendered::HIDDEN_MESSAGE;
 use super::crash::Rig;
 use super::{binding, node};
 use crate::converge::pods::container::render;
-use crate::converge::pods::facts::{Exited, Observed, Placement, State};
+use crate::converge::pods::facts::{ExitStatus, Observed, Placement, State};
 use crate::converge::pods::sandbox;
 use crate::converge::pods::status::wanted;
 use crate::converge::pods::steps::{Decision, DecisionReason};
-use crate::converge::pods::volume::spec::{KeyedPrep, VolumePrep};
+use crate::converge::pods::volume::spec::{KeyedVolumeSpec, VolumePrep};
 use crate::converge::pods::volume::{self, folders, prepare};
 use crate::names;
 use crate::worlds::docker::Exit;
@@ -71,7 +71,7 @@ fn what_comes_from_the_repository_is_mounted_read_only_from_where_it_is_cached()
     assert!(rendered.new.mounts.iter().all(|mount| mount.read_only), "{:?}", rendered.new.mounts);
     assert!(!rendered.sub_paths[0].create, "nothing is ever made in what is shared");
     let [VolumePrep::Keyed(keyed)] = &volume::render::volumes(at)[..] else { panic!("one is made") };
-    assert_eq!((&keyed.of, keyed.group), (&ContentRef::Secret("db".to_owned()), Some(7)));
+    assert_eq!((&keyed.source, keyed.group), (&ContentRef::Secret("db".to_owned()), Some(7)));
     let label = sandbox::render::pause(at).labels["minik8s.io/files"].clone();
     assert_eq!(label, ["a", "b", "c"].map(|digit| digit.repeat(64)).join(","));
 }
@@ -83,7 +83,7 @@ fn a_plan_has_markers_where_secrets_will_be() {
     let at = Placement { node: &node, binding: &binding, address: None, ports: &[] };
     let rendered = render::container(at, &binding.pod.spec.containers[0], 0, 0).unwrap();
     let [secret] = &rendered.values[..] else { panic!("one secret") };
-    assert_eq!((&secret.of, secret.key.as_str()), (&ContentRef::Secret("db".to_owned()), "pw"));
+    assert_eq!((&secret.source, secret.key.as_str()), (&ContentRef::Secret("db".to_owned()), "pw"));
     let marker = &secret.marker;
     let env = [format!("PASSWORD={marker}"), format!("URL=pg://{marker}@db")];
     assert_eq!(rendered.new.env, env);
@@ -114,17 +114,17 @@ fn what_docker_says_of_a_failed_start_is_not_shown_where_a_secret_may_be_in_it()
         let facts = &world.pods[&binding.pod.uid];
         let decision = Decision::idle(binding.pod.reference(), DecisionReason::Finished);
         let seen = wanted::WantedPod { node: &world.node, binding, facts, decision: &decision };
-        serde_json::to_string(&wanted::wanted(seen, None, super::at(1))).unwrap()
+        serde_json::to_string(&wanted::wanted_status(seen, None, super::at(1))).unwrap()
     };
     let State::Exited(end) = super::exited(127, 0, 0) else { panic!("it is exited") };
     let error = "exec: \"hunter2\": executable file not found".to_owned();
-    let failed = super::container("main", 0, State::Exited(Exited { error, started_at: None, ..end }));
+    let failed = super::container("main", 0, State::Exited(ExitStatus { error, started_at: None, ..end }));
     world.pods.insert(binding.pod.uid.clone(), super::facts(&binding, Vec::new(), vec![failed]));
     let hidden = shown(&world, &binding);
-    assert!(!hidden.contains("hunter2") && hidden.contains(UNSHOWN), "{hidden}");
+    assert!(!hidden.contains("hunter2") && hidden.contains(HIDDEN_MESSAGE), "{hidden}");
     let State::Exited(end) = super::exited(1, 0, 0) else { panic!("it is exited") };
     let wrote = "login hunter2 refused".to_owned();
-    let crashed = super::container("main", 0, State::Exited(Exited { wrote, ..end }));
+    let crashed = super::container("main", 0, State::Exited(ExitStatus { last_output: wrote, ..end }));
     world.pods.insert(binding.pod.uid.clone(), super::facts(&binding, Vec::new(), vec![crashed]));
     let hidden = shown(&world, &binding);
     assert!(!hidden.contains("hunter2"), "{hidden}");
@@ -205,7 +205,7 @@ fn all_keys_of_a_secret_are_variables_once_they_are_known() {
     let at = Placement { node: &node, binding: &binding, address: None, ports: &[] };
     let rendered = render::container(at, &binding.pod.spec.containers[0], 0, 0).unwrap();
     assert_eq!(rendered.new.args, ["$(DB_USER) own"]);
-    let (spec, place) = *rendered.of_secrets.clone().unwrap();
+    let (spec, place) = *rendered.secret_inputs.clone().unwrap();
     let keys = [(ContentRef::Secret("db".to_owned()), ["USER", "a b"].map(str::to_owned).to_vec())].into();
     let inputs = render::inputs(&spec, &binding.pod, &place, &keys).unwrap();
     let marker = "\0secret db\0USER\0";
@@ -227,8 +227,8 @@ fn items_are_files_with_their_modes() {
     let dir = tempfile::tempdir().unwrap();
     for (group, modes) in [(None, [0o600, 0o644]), (Some(7), [0o640, 0o644])] {
         let path = dir.path().join(format!("{group:?}"));
-        let volume = KeyedPrep { path: path.clone(), group, ..first.clone() };
-        let files = prepare::files_of(&volume, values()).unwrap();
+        let volume = KeyedVolumeSpec { path: path.clone(), group, ..first.clone() };
+        let files = prepare::keyed_files(&volume, values()).unwrap();
         assert_eq!(files.keys().collect::<Vec<_>>(), ["deep/colour", "size"]);
         prepare::keyed(&volume, &files).unwrap();
         prepare::keyed(&volume, &files).unwrap();
@@ -237,13 +237,13 @@ fn items_are_files_with_their_modes() {
         assert!(group.is_none_or(|group| found.iter().all(|meta| meta.gid() == group)));
         assert_eq!(fs::read(path.join("deep/colour")).unwrap(), b"COLOUR");
     }
-    let all = KeyedPrep { items: Vec::new(), ..first.clone() };
+    let all = KeyedVolumeSpec { items: Vec::new(), ..first.clone() };
     let many =
         (0..3000).map(|number| KeyToPath { path: format!("f{number}"), ..first.items[0].clone() }).collect();
-    let many = KeyedPrep { items: many, ..first.clone() };
-    assert!(prepare::files_of(&many, values()).is_err_and(|why| why.to_string().contains("8 MiB")));
+    let many = KeyedVolumeSpec { items: many, ..first.clone() };
+    assert!(prepare::keyed_files(&many, values()).is_err_and(|why| why.to_string().contains("8 MiB")));
     assert_eq!(
-        prepare::files_of(&all, values()).unwrap().into_keys().collect::<Vec<_>>(),
+        prepare::keyed_files(&all, values()).unwrap().into_keys().collect::<Vec<_>>(),
         ["1st", "COLOUR", "SIZE"]
     );
 }
@@ -275,16 +275,16 @@ async fn what_cannot_be_fetched_takes_nothing_down_that_runs() {
 fn a_half_made_file_of_a_secret_is_made_whole() {
     let state = tempfile::tempdir().unwrap();
     let path = names::secret_dir(state.path(), "u", "db");
-    let volume = KeyedPrep {
+    let volume = KeyedVolumeSpec {
         path: path.clone(),
-        of: ContentRef::Secret("db".to_owned()),
+        source: ContentRef::Secret("db".to_owned()),
         items: Vec::new(),
         mode: 0o400,
         is_optional: false,
         is_secret: true,
         group: Some(7),
     };
-    let files = prepare::files_of(&volume, BTreeMap::from([("pw".to_owned(), b"x".to_vec())])).unwrap();
+    let files = prepare::keyed_files(&volume, BTreeMap::from([("pw".to_owned(), b"x".to_vec())])).unwrap();
     prepare::keyed(&volume, &files).unwrap();
     let file = path.join("pw");
     fs::set_permissions(&file, fs::Permissions::from_mode(0o400)).unwrap();

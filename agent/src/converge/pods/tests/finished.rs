@@ -4,14 +4,14 @@ use std::sync::Arc;
 
 use schema::kinds::pod::{PodPhase, PodSpec, PodStatus, RestartPolicy};
 use schema::records::Binding;
-use schema::snapshot::{Snapshot, Versioned};
+use schema::snapshot::{Snapshot, VersionedValue};
 
 use super::super::status::statuses::FinishedBook;
 use super::crash::Rig;
 use super::{at, binding, container, exited, facts, node, spec, wants};
 use crate::converge::pods::facts::Observed;
 use crate::converge::pods::plan::plan;
-use crate::converge::pods::steps::{DecisionReason, Task};
+use crate::converge::pods::steps::{DecisionReason, PodTask};
 use crate::names;
 
 fn once(name: &str, policy: RestartPolicy) -> Binding {
@@ -47,16 +47,16 @@ fn how_a_pod_ended_is_in_the_plan_once() {
     observed.last_reported.insert(job.pod.reference(), Arc::new(runs));
     observed.pods.insert(uid.clone(), facts(&job, vec![], vec![container("job", 0, exited(3, 5, 0))]));
     let decided = plan(&observed, at(9));
-    let status = &decided.ends[uid];
+    let status = &decided.final_statuses[uid];
     assert_eq!((status.phase, status.start_time), (PodPhase::Failed, Some(at(1))));
     assert!(status.conditions.iter().all(|one| one.last_transition_time == at(9)), "{status:?}");
     // The status of another life of the pod does not count.
     let mut other = PodStatus::clone(&observed.last_reported[&job.pod.reference()]);
     other.uid = "another".into();
     observed.last_reported.insert(job.pod.reference(), Arc::new(other));
-    assert_eq!(plan(&observed, at(9)).ends[uid].start_time, None);
+    assert_eq!(plan(&observed, at(9)).final_statuses[uid].start_time, None);
     observed.finished.insert(uid.clone(), Arc::new(status.clone()));
-    assert!(plan(&observed, at(9)).ends.is_empty());
+    assert!(plan(&observed, at(9)).final_statuses.is_empty());
 }
 
 // Seen red with the task left in the plan by `keep_ends`.
@@ -113,23 +113,23 @@ async fn etcds_word_stands_in_for_a_lost_file_at_the_start_alone() {
     let said = |statuses: &[PodStatus]| {
         let mut snapshot = Snapshot { synced: true, ..Snapshot::default() };
         for (status, of) in statuses.iter().zip([&job, &server]) {
-            let value = Versioned { value: status.clone(), create_revision: 1, mod_revision: 1 };
+            let value = VersionedValue { value: status.clone(), create_revision: 1, mod_revision: 1 };
             snapshot.pod_status.insert(("n1".into(), of.pod.reference()), Arc::new(value));
         }
         snapshot
     };
     let both = said(&[end(&job), end(&server)]);
     let mut book = FinishedBook::default();
-    let found = book.look(&facts, &desired, &both).await;
+    let found = book.update(&facts, &desired, &both).await;
     assert_eq!(found.keys().collect::<Vec<_>>(), [&job.pod.uid]);
     // The entry goes with the pod, and a remaining status does not bring it back.
-    assert!(book.look(&facts, &wants(&[]).desired, &both).await.is_empty());
-    assert!(book.look(&facts, &desired, &both).await.is_empty());
+    assert!(book.update(&facts, &wants(&[]).desired, &both).await.is_empty());
+    assert!(book.update(&facts, &desired, &both).await.is_empty());
     let terminating = PodStatus { reason: "Terminating".into(), ..end(&job) };
-    assert!(FinishedBook::default().look(&facts, &desired, &said(&[terminating])).await.is_empty());
+    assert!(FinishedBook::default().update(&facts, &desired, &said(&[terminating])).await.is_empty());
     // The next agent reads the kept end.
     book.keep(&facts, end(&job)).await.unwrap();
-    let found = FinishedBook::default().look(&facts, &desired, &Snapshot::default()).await;
+    let found = FinishedBook::default().update(&facts, &desired, &Snapshot::default()).await;
     assert_eq!(*found[&job.pod.uid], end(&job));
 }
 
@@ -140,14 +140,14 @@ fn does(observed: &mut Observed, pod: &Binding) -> &'static str {
     match (&decision.why, &decision.task) {
         (DecisionReason::FormerPod, None) => {
             observed.pods.retain(|uid, _| {
-                let taken_down = matches!(decided.pods[uid].task, Some(Task::Down(_)));
+                let taken_down = matches!(decided.pods[uid].task, Some(PodTask::Down(_)));
                 assert!(taken_down && *uid != pod.pod.uid);
                 false
             });
             does(observed, pod)
         }
         (DecisionReason::Finished, None) => "stays",
-        (_, Some(Task::Up(_))) => "runs",
+        (_, Some(PodTask::Up(_))) => "runs",
         other => panic!("{other:?}"),
     }
 }
@@ -186,7 +186,7 @@ async fn an_agent_that_comes_back_runs_another_instance_and_never_the_same_one_t
                 FinishedBook::default().keep(&facts_of_node, end.clone()).await.unwrap();
             }
             if in_etcd {
-                let value = Versioned { value: end, create_revision: 1, mod_revision: 1 };
+                let value = VersionedValue { value: end, create_revision: 1, mod_revision: 1 };
                 snapshot.pod_status.insert(("n1".into(), former.pod.reference()), Arc::new(value));
             }
             let mut observed = wants(std::slice::from_ref(&pod));
@@ -195,7 +195,7 @@ async fn an_agent_that_comes_back_runs_another_instance_and_never_the_same_one_t
                 observed.pods.insert(former.pod.uid.clone(), left);
             }
             let mut book = FinishedBook::default();
-            observed.finished = book.look(&facts_of_node, &observed.desired, &snapshot).await;
+            observed.finished = book.update(&facts_of_node, &observed.desired, &snapshot).await;
             let is_known = in_file || in_etcd || in_docker;
             let expected = if is_known { expected } else { "runs" };
             let row = format!("{policy:?} {code} same={same} {in_file} {in_etcd} {in_docker}");

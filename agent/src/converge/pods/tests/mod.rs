@@ -21,8 +21,8 @@ use schema::kinds::pod::{Container as ContainerSpec, PodSpec};
 use schema::meta::NamespacedName;
 use schema::records::{Binding, OwnerRef, PodInstance, Subnet};
 
-use crate::converge::pods::facts::{Container, Exited, NodeFacts, Observed, PodFacts, State, Work};
-use crate::desired::{Desired, KnownFrom};
+use crate::converge::pods::facts::{Container, ExitStatus, NodeFacts, Observed, PodFacts, State, Work};
+use crate::desired::{DesiredState, StateOrigin};
 use crate::names;
 
 /// Time `seconds` after the tests' reference time.
@@ -77,12 +77,12 @@ fn wants(bindings: &[Binding]) -> Observed {
     let pods = bindings.iter().map(|b| (b.pod.reference(), b.clone())).collect();
     Observed {
         node: node(),
-        desired: Desired {
-            known_from: KnownFrom::Etcd,
+        desired: DesiredState {
+            known_from: StateOrigin::Etcd,
             subnet: Some(subnet()),
             pods,
             settled: true,
-            ..Desired::default()
+            ..DesiredState::default()
         },
         pods: BTreeMap::new(),
         links: None,
@@ -127,11 +127,11 @@ fn running() -> State {
 }
 
 fn exited(code: i64, ran: i64, finished: i64) -> State {
-    State::Exited(Exited {
+    State::Exited(ExitStatus {
         code,
         oom_killed: false,
         error: String::new(),
-        wrote: String::new(),
+        last_output: String::new(),
         started_at: Some(at(finished - ran)),
         finished_at: at(finished),
     })

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use crate::converge::pods::facts::State;
-use crate::converge::pods::observe::Looker;
+use crate::converge::pods::observe::ContainerObserver;
 use crate::names;
 use crate::worlds::docker::{Docker as _, Exit, FakeDocker, NewContainer};
 
@@ -14,8 +14,8 @@ async fn a_container_that_docker_cannot_inspect_hinders_no_other_and_passes_for_
         ended(&docker, name).await;
     }
     docker.engine().opaque.insert("broken".into());
-    let mut looker = Looker::new(docker, "mk8s".into());
-    let pods = looker.look().await.unwrap();
+    let mut looker = ContainerObserver::new(docker, "mk8s".into());
+    let pods = looker.observe().await.unwrap();
     assert_eq!(pods["broken"].containers["a"][0].state, State::Removing);
     assert!(matches!(&pods["whole"].containers["a"][0].state, State::Exited(end) if end.code == 0));
 }
@@ -25,21 +25,21 @@ async fn a_container_that_docker_cannot_inspect_is_left_alone_ever_longer() {
     let docker = Arc::new(FakeDocker::with_images(&["app:1"]));
     ended(&docker, "broken").await;
     docker.engine().opaque.insert("broken".into());
-    let mut looker = Looker::new(docker.clone(), "mk8s".into());
-    looker.look().await.unwrap();
+    let mut looker = ContainerObserver::new(docker.clone(), "mk8s".into());
+    looker.observe().await.unwrap();
     for wait in [10, 20] {
         // A container that would answer by now is not inspected before its retry is due.
         docker.engine().opaque.clear();
         tokio::time::advance(std::time::Duration::from_secs(wait - 1)).await;
-        let pods = looker.look().await.unwrap();
+        let pods = looker.observe().await.unwrap();
         assert_eq!(pods["broken"].containers["a"][0].state, State::Removing);
         docker.engine().opaque.insert("broken".into());
         tokio::time::advance(std::time::Duration::from_secs(1)).await;
-        looker.look().await.unwrap();
+        looker.observe().await.unwrap();
     }
     docker.engine().opaque.clear();
     tokio::time::advance(std::time::Duration::from_secs(40)).await;
-    let pods = looker.look().await.unwrap();
+    let pods = looker.observe().await.unwrap();
     assert!(matches!(pods["broken"].containers["a"][0].state, State::Exited(_)), "{pods:?}");
 }
 
@@ -48,8 +48,8 @@ async fn an_end_that_the_listing_does_not_show_yet_is_seen() {
     let docker = Arc::new(FakeDocker::with_images(&["app:1"]));
     ended(&docker, "web").await;
     docker.engine().behind.insert("web".into());
-    let mut looker = Looker::new(docker, "mk8s".into());
-    let pods = looker.look().await.unwrap();
+    let mut looker = ContainerObserver::new(docker, "mk8s".into());
+    let pods = looker.observe().await.unwrap();
     assert!(matches!(&pods["web"].containers["a"][0].state, State::Exited(_)), "{pods:?}");
 }
 
@@ -62,10 +62,10 @@ async fn the_last_lines_of_a_container_that_failed_are_kept() {
         ended_with(&docker, name, Exit { code, ..Exit::default() }).await;
         docker.engine().written.insert(name.into(), vec![long.clone().into()]);
     }
-    let mut looker = Looker::new(docker, "mk8s".into());
-    let pods = looker.look().await.unwrap();
+    let mut looker = ContainerObserver::new(docker, "mk8s".into());
+    let pods = looker.observe().await.unwrap();
     let wrote = |pod: &str| match &pods[pod].containers["a"][0].state {
-        State::Exited(end) => end.wrote.clone(),
+        State::Exited(end) => end.last_output.clone(),
         other => panic!("{other:?}"),
     };
     assert!(wrote("crashed").starts_with("…xxx") && wrote("crashed").ends_with("xxx | line one | [31mred"));

@@ -4,23 +4,25 @@ use schema::kinds::pod::{ContainerPort, PodPhase, Protocol, RestartPolicy};
 use schema::records::Binding;
 
 use super::{at, binding, container, exited, facts, pause, running, spec, subnet, wants};
-use crate::converge::pods::facts::{Observed, State, Trouble};
+use crate::converge::pods::facts::{Observed, RecentFailure, State};
 use crate::converge::pods::plan::plan;
 use crate::converge::pods::report::fold;
-use crate::converge::pods::sandbox::allocate::about_to_be_given;
+use crate::converge::pods::sandbox::allocate::ports_to_allocate;
 use crate::converge::pods::status::statuses::Statuses;
 use crate::converge::pods::status::wanted;
-use crate::converge::pods::steps::{ContainerAct, Decision, DecisionReason, PauseStep, Target, Task, Up};
-use crate::desired::KnownFrom;
+use crate::converge::pods::steps::{
+    BringUp, ContainerAct, Decision, DecisionReason, PauseStep, PodTask, Target,
+};
+use crate::desired::StateOrigin;
 use crate::worlds::netlink::{HostEnd, Listener, host_link_name};
 
 fn decide(observed: &Observed, binding: &Binding, now: i64) -> Decision {
     plan(observed, at(now)).pods.remove(&binding.pod.uid).expect("a decision per pod")
 }
 
-fn up(decision: Decision) -> Up {
+fn up(decision: Decision) -> BringUp {
     match decision.task {
-        Some(Task::Up(up)) => *up,
+        Some(PodTask::Up(up)) => *up,
         other => panic!("{:?}: {other:?}", decision.why),
     }
 }
@@ -59,7 +61,7 @@ fn addresses_wrap_around_and_spare_network_bridge_and_broadcast() {
     let mut without = 0;
     for decision in plan.pods.values() {
         match &decision.task {
-            Some(Task::Up(up)) => given.push(up.address.unwrap().addr().to_string()),
+            Some(PodTask::Up(up)) => given.push(up.address.unwrap().addr().to_string()),
             _ => {
                 assert_eq!(decision.why, DecisionReason::NoFreeAddress);
                 without += 1;
@@ -86,10 +88,10 @@ fn nothing_is_taken_down_while_nobody_knows_what_should_run() {
     observed.folders = ["abc".to_owned()].into();
     // Seen red with a sweep while some state is unknown or unreadable.
     observed.sweep_is_due = true;
-    observed.desired.known_from = KnownFrom::Unknown;
+    observed.desired.known_from = StateOrigin::Unknown;
     let unknown = plan(&observed, at(0));
     assert!(schema::control::Plan::is_empty(&unknown), "{unknown:?}");
-    observed.desired.known_from = KnownFrom::Etcd;
+    observed.desired.known_from = StateOrigin::Etcd;
     observed.desired.unreadable.insert(gone.pod.reference(), "broken".into());
     let unreadable = plan(&observed, at(0));
     assert!(schema::control::Plan::is_empty(&unreadable), "{unreadable:?}");
@@ -99,10 +101,10 @@ fn nothing_is_taken_down_while_nobody_knows_what_should_run() {
         (known.remove_links.as_slice(), known.sweep.is_some()),
         (&["mk8sv123456789".to_owned()][..], true)
     );
-    let Some(Task::Down(down)) = &known.pods[&gone.pod.uid].task else { panic!("{known:?}") };
+    let Some(PodTask::Down(down)) = &known.pods[&gone.pod.uid].task else { panic!("{known:?}") };
     assert_eq!(down.stop.len(), 1);
     assert_eq!(down.remove.last().map(|t| t.container.as_str()), Some("POD"));
-    assert!(matches!(&known.pods["abc"].task, Some(Task::Down(down)) if down.folder));
+    assert!(matches!(&known.pods["abc"].task, Some(PodTask::Down(down)) if down.folder));
 }
 
 #[test]
@@ -119,14 +121,14 @@ fn a_disk_that_was_lost_and_an_etcd_that_is_not_filled_again_take_nothing_down()
     }
     // A binding that wants another form of the name is a statement, not a gap.
     observed.desired.pods.insert(new.pod.reference(), new);
-    assert!(matches!(decide(&observed, &old, 0).task, Some(Task::Down(_))));
+    assert!(matches!(decide(&observed, &old, 0).task, Some(PodTask::Down(_))));
 }
 
 #[test]
 fn a_folder_that_could_not_be_removed_is_tried_again_later() {
     let mut observed = wants(&[]);
     observed.folders = ["abc".to_owned()].into();
-    observed.work.trouble.insert(("abc".into(), String::new()), trouble(10));
+    observed.work.recent_failures.insert(("abc".into(), String::new()), trouble(10));
     let decision = plan(&observed, at(5)).pods.remove("abc").unwrap();
     assert!(decision.task.is_none() && decision.next_at == Some(at(10)), "{decision:?}");
     let decision = plan(&observed, at(10)).pods.remove("abc").unwrap();
@@ -144,13 +146,13 @@ fn what_could_not_be_made_is_taken_down_at_once() {
         let statuses = fold(observed, &plan(observed, at(5)), &Statuses::default(), at(5));
         statuses.pods[&new.pod.reference()].message.clone()
     };
-    observed.work.trouble.insert(slot.clone(), trouble(60));
+    observed.work.recent_failures.insert(slot.clone(), trouble(60));
     assert!(decide(&observed, &old, 5).task.is_none());
     assert!(said(&observed).ends_with("which can't be removed: busy"), "{}", said(&observed));
     for reason in ["ContainerCreating", "CreateContainerConfigError"] {
-        let trouble = Trouble { reason: reason.into(), ..trouble(60) };
-        observed.work.trouble.insert(slot.clone(), trouble);
-        assert!(matches!(decide(&observed, &old, 5).task, Some(Task::Down(_))), "{reason}");
+        let trouble = RecentFailure { reason: reason.into(), ..trouble(60) };
+        observed.work.recent_failures.insert(slot.clone(), trouble);
+        assert!(matches!(decide(&observed, &old, 5).task, Some(PodTask::Down(_))), "{reason}");
         assert!(!said(&observed).contains("can't be removed"), "{reason}: {}", said(&observed));
         // The status of the former pod does not report it either.
         let mut observed = observed.clone();
@@ -161,9 +163,9 @@ fn what_could_not_be_made_is_taken_down_at_once() {
     }
 }
 
-fn trouble(retry_at: i64) -> Trouble {
+fn trouble(retry_at: i64) -> RecentFailure {
     let (reason, message) = ("Terminating".into(), "busy".into());
-    Trouble { reason, message, failures: 1, at: at(0), retry_at: at(retry_at) }
+    RecentFailure { reason, message, failures: 1, at: at(0), retry_at: at(retry_at) }
 }
 
 #[test]
@@ -176,7 +178,7 @@ fn another_uid_of_the_same_name_ends_before_the_new_one_begins() {
         facts(&old, vec![pause(running(), "10.244.3.2")], vec![container("a", 0, running())]),
     );
     assert_eq!(decide(&observed, &new, 0).why, DecisionReason::FormerPod);
-    assert!(matches!(decide(&observed, &old, 0).task, Some(Task::Down(_))));
+    assert!(matches!(decide(&observed, &old, 0).task, Some(PodTask::Down(_))));
 }
 
 #[test]
@@ -234,8 +236,8 @@ fn init_containers_take_turns() {
     let names = |observed: &Observed| -> Vec<String> {
         let decision = decide(observed, &web, 50);
         let up = decision.task.map(|task| match task {
-            Task::Up(up) => up.containers.into_iter().map(|c| c.container).collect(),
-            Task::Down(down) => panic!("{down:?}"),
+            PodTask::Up(up) => up.containers.into_iter().map(|c| c.container).collect(),
+            PodTask::Down(down) => panic!("{down:?}"),
         });
         up.unwrap_or_default()
     };
@@ -265,7 +267,7 @@ fn a_finished_pod_is_not_rebuilt_when_its_pause_container_is_gone() {
     assert!(decision.task.is_none() && decision.why == DecisionReason::Finished, "{decision:?}");
     has(&mut observed, &job, facts(&job, vec![], vec![container("a", 0, running())]));
     let decision = decide(&observed, &job, 50);
-    assert!(matches!(&decision.task, Some(Task::Down(down)) if down.stop.len() == 1 && !down.folder));
+    assert!(matches!(&decision.task, Some(PodTask::Down(down)) if down.stop.len() == 1 && !down.folder));
 }
 
 #[test]
@@ -283,7 +285,7 @@ fn a_finished_pod_gives_its_namespaces_and_address_back_and_keeps_its_containers
     ] {
         has(&mut observed, &job, facts(&job, vec![pause(running(), "10.244.3.2")], there.clone()));
         let decision = decide(&observed, &job, 50);
-        let Some(Task::Down(down)) = &decision.task else { panic!("{decision:?}") };
+        let Some(PodTask::Down(down)) = &decision.task else { panic!("{decision:?}") };
         assert_eq!(down.remove.iter().map(|t| t.id.as_str()).collect::<Vec<_>>(), ["POD-0"]);
         assert!(down.stop.is_empty() && down.link.is_some() && down.unmount && !down.folder, "{down:?}");
         has(&mut observed, &job, facts(&job, vec![], there));
@@ -303,11 +305,11 @@ fn a_dead_start_that_can_not_be_removed_keeps_nothing_else_of_a_finished_pod() {
     for (pauses, removed) in [(vec![pause(running(), "10.244.3.2")], vec!["POD-0"]), (vec![], vec![])] {
         has(&mut observed, &job, facts(&job, pauses, vec![start(0), start(1), start(2)]));
         let decision = decide(&observed, &job, 50);
-        let Some(Task::Down(down)) = &decision.task else { panic!("{decision:?}") };
+        let Some(PodTask::Down(down)) = &decision.task else { panic!("{decision:?}") };
         assert_eq!(ids(&down.remove), removed);
         assert_eq!(ids(&down.obsolete), ["a-0"]);
     }
-    observed.work.unremoved.insert("a-0".into(), trouble(60));
+    observed.work.removal_failures.insert("a-0".into(), trouble(60));
     let decision = decide(&observed, &job, 50);
     assert!(decision.task.is_none() && decision.next_at == Some(at(60)), "{decision:?}");
 }
@@ -365,7 +367,7 @@ fn host_ports_are_free_ones_and_never_given_twice() {
     for binding in [&one, &two, &three] {
         let decision = plan.pods.remove(&binding.pod.uid).unwrap();
         match decision.task {
-            Some(Task::Up(up)) => ports.extend(up.ports.iter().map(|p| p.host_port)),
+            Some(PodTask::Up(up)) => ports.extend(up.ports.iter().map(|p| p.host_port)),
             _ => panic!("{:?}", decision.why),
         }
     }
@@ -394,7 +396,7 @@ fn a_pull_that_no_wanted_pod_needs_is_given_up() {
     let mut observed = wants(std::slice::from_ref(&web));
     let (wanted, gone) = ((web.pod.uid, "a".to_owned()), ("gone".to_owned(), "a".to_owned()));
     for slot in [&wanted, &gone] {
-        observed.work.pulling.insert(slot.clone(), crate::converge::pods::facts::Pulling::default());
+        observed.work.pulling.insert(slot.clone(), crate::converge::pods::facts::PullInProgress::default());
     }
     assert_eq!(plan(&observed, at(0)).cancel_pulls, [gone]);
     // While the desired state is unknown, no pull is cancelled.
@@ -406,7 +408,7 @@ fn a_pull_that_no_wanted_pod_needs_is_given_up() {
 fn a_container_that_waits_for_its_image_says_how_far_it_is() {
     let web = binding("web", spec(&["a"]));
     let mut observed = wants(std::slice::from_ref(&web));
-    let pulling = crate::converge::pods::facts::Pulling {
+    let pulling = crate::converge::pods::facts::PullInProgress {
         progress: "12 of 40 MiB, 3 of 7 layers".into(),
         ..Default::default()
     };
@@ -494,7 +496,7 @@ fn what_listens_on_the_node_itself_has_its_port() {
 fn sockets_are_looked_at_only_when_a_port_is_to_be_given() {
     let (fixed, plain) = (binding("fixed", with_port(8080, false)), binding("plain", spec(&["a"])));
     let mut observed = wants(&[fixed.clone(), plain]);
-    let asked = |observed: &Observed| about_to_be_given(&observed.desired, &observed.pods);
+    let asked = |observed: &Observed| ports_to_allocate(&observed.desired, &observed.pods);
     assert_eq!(asked(&observed), Some([(Protocol::Tcp, 8080)].into()));
     has(&mut observed, &fixed, facts(&fixed, vec![pause(running(), "10.244.3.2")], vec![]));
     assert_eq!(asked(&observed), None);
@@ -508,7 +510,11 @@ fn containers_of_a_pod_without_its_pause_container_run_and_are_not_ready() {
     let status = |observed: &Observed| {
         let decision = decide(observed, &web, 0);
         let (node, facts) = (&observed.node, &observed.pods[&web.pod.uid]);
-        wanted::wanted(wanted::WantedPod { node, binding: &web, facts, decision: &decision }, None, at(1))
+        wanted::wanted_status(
+            wanted::WantedPod { node, binding: &web, facts, decision: &decision },
+            None,
+            at(1),
+        )
     };
     let one = || vec![container("a", 0, running())];
     has(&mut observed, &web, facts(&web, vec![pause(running(), "10.244.3.2")], one()));
@@ -574,7 +580,7 @@ fn a_link_that_is_not_whole_or_was_not_looked_at_yet_is_ensured() {
     ] {
         observed.links = Some([(name.clone(), off.clone())].into());
         let decision = decide(&observed, &web, 0);
-        assert_eq!(decision.why, DecisionReason::LinkOff, "{off:?}");
+        assert_eq!(decision.why, DecisionReason::LinkIncomplete, "{off:?}");
         let up = up(decision);
         assert!(up.link.is_some_and(|link| link.host_name == name) && up.containers.is_empty());
     }

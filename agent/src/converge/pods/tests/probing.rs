@@ -12,12 +12,12 @@ use super::super::probe::health_store::RunHealth;
 use super::crash::Rig;
 use super::{at, binding, container, exited, facts, node, pause, running, wants};
 use crate::converge::pods::container::machine::{ContainerDecision, decide};
-use crate::converge::pods::facts::{Container, Observed, PodFacts, State, Trouble};
+use crate::converge::pods::facts::{Container, Observed, PodFacts, RecentFailure, State};
 use crate::converge::pods::observe;
 use crate::converge::pods::plan::plan;
 use crate::converge::pods::probe::machine::{ProbeHealth, ProbeKind};
 use crate::converge::pods::status::wanted;
-use crate::converge::pods::steps::{DecisionReason, Task};
+use crate::converge::pods::steps::{DecisionReason, PodTask};
 use crate::names;
 use crate::worlds::docker::{EngineState, Exit, FakeExec};
 use crate::worlds::prober::FakeAnswer;
@@ -113,7 +113,7 @@ fn reported(web: &Binding, observed: &Observed) -> schema::kinds::pod::PodStatus
     let plan = plan(observed, at(100));
     let decision = &plan.pods[&web.pod.uid];
     let facts: &PodFacts = &observed.pods[&web.pod.uid];
-    wanted::wanted(wanted::WantedPod { node: &node(), binding: web, facts, decision }, None, at(100))
+    wanted::wanted_status(wanted::WantedPod { node: &node(), binding: web, facts, decision }, None, at(100))
 }
 
 #[test]
@@ -135,14 +135,14 @@ fn a_sick_container_is_ended_once_by_itself_and_asked_nothing_more() {
     }
     let web = with_probes(Always);
     let mut observed = seen(&web, vec![sick(running()), container("other", 0, exited(1, 5, 90))]);
-    let trouble = Trouble {
+    let trouble = RecentFailure {
         reason: "FailedKillPod".into(),
         message: "no exit event".into(),
         failures: 2,
         at: at(95),
         retry_at: at(105),
     };
-    observed.work.unkilled.insert("web-0".into(), trouble);
+    observed.work.stop_failures.insert("web-0".into(), trouble);
     for (now, kills, next) in [(100, 0, Some(at(105))), (105, 1, None)] {
         let plan = plan(&observed, at(now));
         let decision = &plan.pods[&web.pod.uid];
@@ -433,17 +433,17 @@ async fn a_hook_that_fails_is_reported_and_holds_nothing_up() {
 fn a_dead_container_that_cannot_be_removed_waits_for_itself() {
     let web = with_probes(Always);
     let mut observed = seen(&web, vec![container("web", 0, State::Dead), container("other", 0, running())]);
-    let trouble = Trouble {
+    let trouble = RecentFailure {
         reason: "FailedKillPod".into(),
         message: "no exit event".into(),
         failures: 9,
         at: at(95),
         retry_at: at(155),
     };
-    observed.work.unremoved.insert("web-0".into(), trouble);
+    observed.work.removal_failures.insert("web-0".into(), trouble);
     let obsolete = |observed: &Observed, now: i64| {
         let decision = plan(observed, at(now)).pods.remove(&web.pod.uid).unwrap();
-        let Some(Task::Up(up)) = decision.task else { return (decision.why, None) };
+        let Some(PodTask::Up(up)) = decision.task else { return (decision.why, None) };
         (decision.why, Some((up.containers.len(), up.obsolete.len())))
     };
     assert_eq!(obsolete(&observed, 100), (DecisionReason::Waits, None));

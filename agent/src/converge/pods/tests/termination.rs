@@ -7,15 +7,15 @@ use schema::condition::ConditionStatus;
 use schema::keys::prefix;
 use schema::kinds::pod::{ContainerState, PodPhase, PodStatus};
 use schema::records::Binding;
-use schema::snapshot::{Snapshot, Versioned};
+use schema::snapshot::{Snapshot, VersionedValue};
 use schema::store::{Store as _, WatchEvent};
 
 use super::crash::Rig;
 use super::{at, binding, container, exited, facts, node, pause, running, spec, wants};
-use crate::converge::pods::facts::{Busy, Container, Exited, Observed, State};
+use crate::converge::pods::facts::{Container, ExitStatus, Observed, RunningTask, State};
 use crate::converge::pods::plan::plan;
-use crate::converge::pods::report::{fold, has_last_words};
-use crate::converge::pods::status::statuses::{LAST_WORDS, LastWords, Statuses};
+use crate::converge::pods::report::{fold, has_final_reports};
+use crate::converge::pods::status::statuses::{FINAL_REPORT_MAX, FinalReports, Statuses};
 use crate::converge::pods::status::wanted;
 use crate::worlds::docker::Exit;
 
@@ -34,9 +34,9 @@ fn say(observed: &mut Observed, own: &Statuses, now: i64) -> Statuses {
     fold(observed, &plan(observed, at(now)), own, at(now))
 }
 
-fn busy(web: &Binding, up: bool) -> Busy {
+fn busy(web: &Binding, up: bool) -> RunningTask {
     let cancel = tokio_util::sync::CancellationToken::new();
-    Busy { pod: web.pod.reference(), up, address: None, ports: Vec::new(), stops: Vec::new(), cancel }
+    RunningTask { pod: web.pod.reference(), up, address: None, ports: Vec::new(), stops: Vec::new(), cancel }
 }
 
 /// Formats the phase and readiness, and for each container whether it runs, or its reason and exit code.
@@ -83,7 +83,7 @@ fn a_pod_that_is_taken_away_says_how_its_containers_ended() {
         observed.pods.clear();
         observed.work.busy.insert(web.pod.uid.clone(), busy(&web, false));
         for (id, code) in ends {
-            let of_pod = observed.work.ends.entry(web.pod.uid.clone()).or_default();
+            let of_pod = observed.work.exit_statuses.entry(web.pod.uid.clone()).or_default();
             of_pod.insert((*id).to_owned(), end(*code));
         }
         let done = say(&mut observed, &own, 21);
@@ -93,9 +93,9 @@ fn a_pod_that_is_taken_away_says_how_its_containers_ended() {
         // If the loop did not observe the pod meanwhile, its end is reported all the same, and once.
         let late = say(&mut observed, &own, 22);
         assert_eq!(words(&late, &web), last);
-        assert!(has_last_words(&late, &observed));
+        assert!(has_final_reports(&late, &observed));
         let gone = say(&mut observed, &late, 23);
-        assert!(gone.pods.is_empty() && gone.complete && !has_last_words(&gone, &observed));
+        assert!(gone.pods.is_empty() && gone.complete && !has_final_reports(&gone, &observed));
     }
 }
 
@@ -109,7 +109,7 @@ fn an_end_that_becomes_known_mends_the_phase_that_was_reported_without_it() {
     let mut own = say(&mut observed, &own, 20);
     for (id, phase) in [("", "Failed"), ("a-0", "Failed"), ("b-0", "Succeeded"), ("", "Succeeded")] {
         if let (false, State::Exited(end)) = (id.is_empty(), exited(0, 5, 20)) {
-            observed.work.ends.entry(web.pod.uid.clone()).or_default().insert(id.to_owned(), end);
+            observed.work.exit_statuses.entry(web.pod.uid.clone()).or_default().insert(id.to_owned(), end);
         }
         own = say(&mut observed, &own, 21);
         let words = words(&own, &web);
@@ -170,34 +170,34 @@ async fn the_last_word_stands_until_it_is_written_or_a_moment_has_passed() {
     let last = say(&mut observed, &own, 20);
     observed.work.busy.clear();
     let mut snapshot = Snapshot::default();
-    let kept = |words: &mut LastWords, own: &Statuses, observed: &mut Observed, snapshot: &Snapshot| {
+    let kept = |words: &mut FinalReports, own: &Statuses, observed: &mut Observed, snapshot: &Snapshot| {
         let mut next = say(observed, own, 21);
         assert!(next.pods.is_empty());
         words.keep(&mut next, own, snapshot, "n1");
         next
     };
-    let mut words = LastWords::default();
+    let mut words = FinalReports::default();
     let again = kept(&mut words, &last, &mut observed, &snapshot);
-    assert!(again == last && has_last_words(&again, &observed));
-    tokio::time::advance(LAST_WORDS / 2).await;
+    assert!(again == last && has_final_reports(&again, &observed));
+    tokio::time::advance(FINAL_REPORT_MAX / 2).await;
     assert_eq!(kept(&mut words, &again, &mut observed, &snapshot), last);
-    tokio::time::advance(LAST_WORDS / 2).await;
+    tokio::time::advance(FINAL_REPORT_MAX / 2).await;
     assert!(kept(&mut words, &again, &mut observed, &snapshot).pods.is_empty(), "etcd may be away for long");
     let value = PodStatus::clone(&last.pods[&web.pod.reference()]);
-    let stored = Versioned { value, create_revision: 1, mod_revision: 1 };
+    let stored = VersionedValue { value, create_revision: 1, mod_revision: 1 };
     snapshot.pod_status.insert(("n1".into(), web.pod.reference()), Arc::new(stored));
-    assert!(kept(&mut LastWords::default(), &last, &mut observed, &snapshot).pods.is_empty(), "written");
+    assert!(kept(&mut FinalReports::default(), &last, &mut observed, &snapshot).pods.is_empty(), "written");
 }
 
 #[test]
 fn the_engines_words_about_a_start_are_shown_only_if_they_were() {
     let web = binding("web", spec(&["a"]));
     let error = "exec: hunter2: not found";
-    let end = Exited {
+    let end = ExitStatus {
         code: 127,
         oom_killed: false,
         error: error.to_owned(),
-        wrote: String::new(),
+        last_output: String::new(),
         started_at: None,
         finished_at: at(9),
     };
@@ -227,7 +227,7 @@ fn a_pod_that_is_wanted_again_is_not_taken_for_ended() {
     observed.pods.clear();
     let decision = &plan(&observed, at(21)).pods[&web.pod.uid];
     let seen = wanted::WantedPod { node: &node(), binding: &web, facts: &nothing, decision };
-    let again = wanted::wanted(seen, Some(status), at(21));
+    let again = wanted::wanted_status(seen, Some(status), at(21));
     assert!(again.phase == PodPhase::Pending && !again.is_terminating(), "{again:?}");
 }
 
@@ -263,6 +263,6 @@ async fn the_last_value_of_the_key_is_the_end_and_then_it_goes() {
         WatchEvent::Delete { .. } => None,
     });
     let pods = [(web.pod.reference(), Arc::new(last.unwrap()))].into();
-    let last = Statuses { pods, complete: true, looked: true };
+    let last = Statuses { pods, complete: true, is_listed: true };
     assert_eq!(words(&last, &web), "Terminating Failed false Error:143 Completed:0");
 }

@@ -7,15 +7,15 @@ use schema::records::Binding;
 use super::crash::Rig;
 use super::crowd::until_status;
 use super::{at, binding, container, exited, facts, pause, running, spec, wants};
-use crate::converge::pods::facts::{Busy, Observed, Slot, Trouble, Work};
+use crate::converge::pods::facts::{ContainerKey, Observed, RecentFailure, RunningTask, Work};
 use crate::converge::pods::plan::plan;
 use crate::names;
 
-fn trouble(reason: &str) -> Trouble {
-    Trouble { reason: reason.into(), message: "so".into(), failures: 2, at: at(0), retry_at: at(10) }
+fn trouble(reason: &str) -> RecentFailure {
+    RecentFailure { reason: reason.into(), message: "so".into(), failures: 2, at: at(0), retry_at: at(10) }
 }
 
-fn slot(pod: &Binding) -> Slot {
+fn slot(pod: &Binding) -> ContainerKey {
     (pod.pod.uid.clone(), "a".into())
 }
 
@@ -27,7 +27,7 @@ fn waits(observed: &Observed, pod: &Binding, now: i64) -> (String, bool) {
 }
 
 fn busy(observed: &mut Observed, pod: &Binding) {
-    let busy = Busy {
+    let busy = RunningTask {
         stops: Vec::new(),
         pod: pod.pod.reference(),
         up: true,
@@ -51,7 +51,7 @@ fn a_retry_is_called_what_the_failure_was_called() {
         let web = binding("web", spec);
         let mut observed = wants(std::slice::from_ref(&web));
         observed.pods.insert(web.pod.uid.clone(), facts(&web, vec![pause(running(), "10.244.3.2")], vec![]));
-        observed.work.trouble.insert(slot(&web), trouble(reason));
+        observed.work.recent_failures.insert(slot(&web), trouble(reason));
         assert_eq!(waits(&observed, &web, 5), (shown.into(), false), "{reason}");
         assert_eq!(waits(&observed, &web, 11), (shown.into(), true), "{reason}");
         busy(&mut observed, &web);
@@ -95,7 +95,7 @@ fn a_pod_in_trouble_keeps_the_ends_of_what_ended_for_good() {
         container("b", 0, exited(1, 5, 1)),
     ];
     observed.pods.insert(web.pod.uid.clone(), facts(&web, vec![pause(running(), "10.244.3.2")], there));
-    observed.work.trouble.insert((web.pod.uid.clone(), String::new()), trouble("ContainerCreating"));
+    observed.work.recent_failures.insert((web.pod.uid.clone(), String::new()), trouble("ContainerCreating"));
     for is_busy in [false, true] {
         if is_busy {
             busy(&mut observed, &web);
@@ -119,7 +119,7 @@ fn an_image_that_has_come_is_not_waited_for() {
     spec.containers[0].image_pull_policy = Some(PullPolicy::Always);
     let web = binding("web", spec);
     let mut observed = wants(std::slice::from_ref(&web));
-    observed.work.trouble.insert(slot(&web), trouble("ErrImagePull"));
+    observed.work.recent_failures.insert(slot(&web), trouble("ErrImagePull"));
     observed.work.pulled.insert(slot(&web), 0);
     assert_eq!(waits(&observed, &web, 11), (String::new(), true));
 }

@@ -6,28 +6,28 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use futures::future::join_all;
-use schema::content_refs::of_content;
+use schema::content_refs::find_content;
 use schema::control::lock;
 use schema::records::EventType;
 
 use super::spec::VolumeError;
-use super::spec::{KeyedFile, KeyedPrep, VolumePrep};
+use super::spec::{KeyedFile, KeyedVolumeSpec, VolumePrep};
 use super::{prepare, sub_path};
-use crate::converge::pods::steps::{ContainerAct, Up};
-use crate::converge::pods::supervisor::InFlight;
+use crate::converge::pods::steps::{BringUp, ContainerAct};
+use crate::converge::pods::supervisor::WorkGuard;
 use crate::converge::pods::worker::{PodFailure, PodId, Worker};
 use crate::files::secrets::check_file_names;
-use crate::files::{Ensured, SecretError};
+use crate::files::{EnsureOutcome, SecretError};
 
 /// Maximum wait for the volumes of a pod: an unreachable file system hangs forever.
 const VOLUMES_MAX: Duration = Duration::from_secs(30);
 
 /// A volume and its files, by their paths in it.
-type KeyedVolume = (KeyedPrep, BTreeMap<String, KeyedFile>);
+type KeyedVolume = (KeyedVolumeSpec, BTreeMap<String, KeyedFile>);
 
 /// Runs work on volumes that reports its current path; the error names the failure, or the path that did not respond.
 async fn on_disk(
-    busy: &Arc<InFlight>,
+    busy: &Arc<WorkGuard>,
     work: impl FnOnce(&dyn Fn(&Path)) -> Result<(), VolumeError> + Send + 'static,
 ) -> Result<(), String> {
     // A call that hangs can't be aborted: until it returns, nothing else is done for the pod.
@@ -52,13 +52,14 @@ async fn on_disk(
 
 impl Worker {
     /// Ensures that all files of the pod are on this node before anything of it is created.
-    pub(crate) async fn fetch_files(&self, id: &PodId, up: &Up) -> Result<(), PodFailure> {
+    pub(crate) async fn fetch_files(&self, id: &PodId, up: &BringUp) -> Result<(), PodFailure> {
         if up.containers.is_empty() {
             return Ok(());
         }
         for (path, blob) in &up.pod.files {
             let done = self.files.ensure(path, blob).await;
-            if done.map_err(|e| PodFailure::new("ContainerCreating", "FailedMount", e))? == Ensured::Repaired
+            if done.map_err(|e| PodFailure::new("ContainerCreating", "FailedMount", e))?
+                == EnsureOutcome::Repaired
             {
                 let message =
                     format!("{path} on this node was not what the repository has; it was fetched anew");
@@ -69,19 +70,19 @@ impl Worker {
     }
 
     /// Reads the values for the volumes of secrets and objects.
-    pub(crate) async fn read_values(&self, up: &Up) -> Result<Vec<KeyedVolume>, PodFailure> {
+    pub(crate) async fn read_values(&self, up: &BringUp) -> Result<Vec<KeyedVolume>, PodFailure> {
         let unreadable = |e: SecretError| PodFailure::new("CreateContainerConfigError", "FailedMount", e);
         let mut volumes = Vec::new();
         for prep in &up.volumes {
             let VolumePrep::Keyed(keyed) = prep else { continue };
-            let of = &keyed.of;
-            let is_absent = keyed.is_optional && of_content(&up.pod.files, of).is_none();
+            let of = &keyed.source;
+            let is_absent = keyed.is_optional && find_content(&up.pod.files, of).is_none();
             let values = match is_absent {
                 true => BTreeMap::new(),
                 false => self.files.values(&up.pod, of).await.map_err(unreadable)?,
             };
             check_file_names(of, &values).map_err(unreadable)?;
-            let files = prepare::files_of(keyed, values);
+            let files = prepare::keyed_files(keyed, values);
             let files = files.map_err(|e| PodFailure::new("CreateContainerConfigError", "FailedMount", e))?;
             volumes.push((keyed.clone(), files));
         }
@@ -90,9 +91,9 @@ impl Worker {
 
     pub(crate) async fn prepare_volumes(
         &self,
-        up: &Up,
+        up: &BringUp,
         keyed: Vec<KeyedVolume>,
-        busy: &Arc<InFlight>,
+        busy: &Arc<WorkGuard>,
     ) -> Result<(), PodFailure> {
         let list: Vec<VolumePrep> = up.volumes.clone();
         if list.is_empty() {
@@ -113,7 +114,7 @@ impl Worker {
 
     /// Mounts the containers' `subPath`s and drops containers for which that fails: the failure is their own, as in
     /// Kubernetes, and the others are created.
-    pub(crate) async fn mount_sub_paths(&self, id: &PodId, up: &mut Up, busy: &Arc<InFlight>) {
+    pub(crate) async fn mount_sub_paths(&self, id: &PodId, up: &mut BringUp, busy: &Arc<WorkGuard>) {
         let each = up.containers.iter().map(|step| async move {
             let ContainerAct::Create(rendered) = &step.act else { return true };
             let sub_paths = rendered.sub_paths.clone();
@@ -128,7 +129,7 @@ impl Worker {
             });
             let done = done.await;
             if let Err(why) = &done {
-                self.trouble(id, &step.container, "CreateContainerConfigError", why);
+                self.report_container_failure(id, &step.container, "CreateContainerConfigError", why);
             }
             done.is_ok()
         });

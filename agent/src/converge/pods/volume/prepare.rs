@@ -13,7 +13,7 @@ use nix::unistd::{Gid, chown};
 use schema::kinds::pod::{HostPathType, KeyToPath};
 
 use super::spec::VolumeError;
-use super::spec::{KeyedFile, KeyedPrep, VolumePrep};
+use super::spec::{KeyedFile, KeyedVolumeSpec, VolumePrep};
 use crate::mounts;
 
 /// Creates or checks one volume.
@@ -31,8 +31,8 @@ pub fn prepare(volume: &VolumePrep) -> Result<(), VolumeError> {
 
 /// Returns the files of a volume, by their paths in it. A key of an item that is missing from the values was
 /// optional.
-pub fn files_of(
-    volume: &KeyedPrep,
+pub fn keyed_files(
+    volume: &KeyedVolumeSpec,
     values: BTreeMap<String, Vec<u8>>,
 ) -> Result<BTreeMap<String, KeyedFile>, VolumeError> {
     let mode = volume.mode;
@@ -54,8 +54,8 @@ pub fn files_of(
 
 /// Writes values as files, those of a secret into a tmpfs. Correct files are left alone, and none is removed: other
 /// values mean another pod.
-pub fn keyed(volume: &KeyedPrep, files: &BTreeMap<String, KeyedFile>) -> Result<(), VolumeError> {
-    let KeyedPrep { path, group, is_secret, .. } = volume;
+pub fn keyed(volume: &KeyedVolumeSpec, files: &BTreeMap<String, KeyedFile>) -> Result<(), VolumeError> {
+    let KeyedVolumeSpec { path, group, is_secret, .. } = volume;
     let failed = |source| VolumeError::Make { path: path.to_owned(), source };
     fs::create_dir_all(path).map_err(failed)?;
     if *is_secret && !mounts::at_or_below(path).map_err(failed)?.iter().any(|m| m == path) {

@@ -5,10 +5,10 @@ use std::path::{Path, PathBuf};
 use schema::content_refs;
 use schema::content_refs::BlobKind;
 use schema::kinds::function::FUNCTION_LABEL;
-use schema::kinds::pod::keyed::VolumeOf;
+use schema::kinds::pod::keyed::VolumeContent;
 use schema::kinds::pod::{Container, EmptyDirVolume, HostPathType, StorageMedium, Volume};
 
-use super::spec::{KeyedPrep, SubPath, VolumePrep};
+use super::spec::{KeyedVolumeSpec, SubPath, VolumePrep};
 use crate::converge::pods::facts::Placement;
 use crate::names;
 use crate::worlds::docker::BindMount;
@@ -21,9 +21,17 @@ pub fn volumes(at: Placement<'_>) -> Vec<VolumePrep> {
     let mut list = Vec::new();
     for volume in &pod.spec.volumes {
         let path = own_path(at, volume);
-        if let Some(VolumeOf { of, items, mode, is_optional, is_secret, .. }) = volume.keyed() {
+        if let Some(VolumeContent { of, items, mode, is_optional, is_secret, .. }) = volume.keyed() {
             let items = items.to_vec();
-            list.push(VolumePrep::Keyed(KeyedPrep { path, of, items, mode, is_optional, is_secret, group }));
+            list.push(VolumePrep::Keyed(KeyedVolumeSpec {
+                path,
+                source: of,
+                items,
+                mode,
+                is_optional,
+                is_secret,
+                group,
+            }));
         } else if let Some(empty_dir) = &volume.empty_dir {
             let (tmpfs_bytes, no_exec) = (tmpfs_bytes(empty_dir), pod.labels.contains_key(FUNCTION_LABEL));
             list.push(VolumePrep::EmptyDir { path, tmpfs_bytes, group, no_exec });
@@ -42,7 +50,7 @@ fn tmpfs_bytes(empty_dir: &EmptyDirVolume) -> Option<u64> {
 /// Returns the path of a volume's files, and whether it is a single file.
 fn volume_path(at: Placement<'_>, volume: &Volume) -> Result<(PathBuf, bool), String> {
     let Some(repo) = &volume.repo else { return Ok((own_path(at, volume), false)) };
-    let Some((path, blob)) = content_refs::of_path(&at.binding.pod.files, &repo.path) else {
+    let Some((path, blob)) = content_refs::find_path(&at.binding.pod.files, &repo.path) else {
         return Err(format!(
             "the pod does not include {} of the repository; see 'minik8s describe' of its owner",
             repo.path

@@ -21,14 +21,14 @@ pub enum VolumePrep {
     /// A path on the node: `kind` says what must exist, or is created.
     HostPath { path: PathBuf, kind: HostPathType },
     /// Values as files.
-    Keyed(KeyedPrep),
+    Keyed(KeyedVolumeSpec),
 }
 
 /// A volume whose files are the values of a secret or an object.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct KeyedPrep {
+pub struct KeyedVolumeSpec {
     pub path: PathBuf,
-    pub of: ContentRef,
+    pub source: ContentRef,
     /// Selected keys and their paths in the volume; empty means all values, under their keys.
     pub items: Vec<KeyToPath>,
     /// Mode of files whose item has none.

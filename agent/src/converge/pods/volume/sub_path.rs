@@ -50,7 +50,7 @@ fn open_beneath(sub: &SubPath) -> nix::Result<OwnedFd> {
         let open_part = || openat2(folder.as_fd(), part, beneath(OFlag::O_PATH | OFlag::O_DIRECTORY));
         let next = match open_part() {
             Err(nix::Error::ENOENT) => {
-                match make_open(&folder, part, &fresh, &volume) {
+                match create_accessible(&folder, part, &fresh, &volume) {
                     // Another container of the pod has the same path.
                     Ok(()) | Err(nix::Error::EEXIST) => {}
                     Err(error) => return Err(error),
@@ -82,7 +82,7 @@ fn fresh_name(target: &Path) -> String {
 
 /// Creates a folder with the access rights of its volume. It gets its name only when it has them, so that an
 /// interrupted creation is repeated.
-fn make_open(folder: &OwnedFd, part: &str, fresh: &str, volume: &FileStat) -> nix::Result<()> {
+fn create_accessible(folder: &OwnedFd, part: &str, fresh: &str, volume: &FileStat) -> nix::Result<()> {
     make(folder, fresh, volume)?;
     let renamed = renameat2(folder, fresh, folder, part, RenameFlags::RENAME_NOREPLACE);
     if renamed.is_err() {
@@ -94,7 +94,7 @@ fn make_open(folder: &OwnedFd, part: &str, fresh: &str, volume: &FileStat) -> ni
         // container.
         Err(nix::Error::EINVAL | nix::Error::ENOSYS | nix::Error::EOPNOTSUPP) => {
             mkdirat(folder, part, MADE_MODE)?;
-            open_to(volume, &openat2(folder, part, beneath(MADE))?)
+            grant_access(volume, &openat2(folder, part, beneath(MADE))?)
         }
         other => other,
     }
@@ -106,7 +106,7 @@ fn make(folder: &OwnedFd, fresh: &str, volume: &FileStat) -> nix::Result<()> {
         Ok(()) | Err(nix::Error::EEXIST) => {}
         Err(error) => return Err(error),
     }
-    open_to(volume, &openat2(folder, fresh, beneath(MADE))?)
+    grant_access(volume, &openat2(folder, fresh, beneath(MADE))?)
 }
 
 /// Mode until the folder gets that of the volume.
@@ -116,7 +116,7 @@ const MADE_MODE: Mode = Mode::from_bits_truncate(0o755);
 const MADE: OFlag = OFlag::O_RDONLY.union(OFlag::O_DIRECTORY).union(OFlag::O_NOFOLLOW);
 
 /// Gives a folder the group and mode of the volume, including bits that the umask took.
-fn open_to(volume: &FileStat, folder: &OwnedFd) -> nix::Result<()> {
+fn grant_access(volume: &FileStat, folder: &OwnedFd) -> nix::Result<()> {
     if fstat(folder)?.st_gid != volume.st_gid {
         match fchown(folder, None, Some(Gid::from_raw(volume.st_gid))) {
             // A network share that maps root to the user `nobody`: the folder stays as the share made it.

@@ -6,7 +6,7 @@ use jiff::Timestamp;
 use schema::control::{Loop as _, Next, Observation, Plan as _};
 use schema::keys::Key;
 use schema::records::{RulesStatus, Subnet};
-use schema::snapshot::Versioned;
+use schema::snapshot::VersionedValue;
 use schema::store::SharedStore;
 use schema::store::events::EventRecorder;
 use schema::store::memory::MemoryStore;
@@ -18,7 +18,7 @@ use super::super::refused::{RETRY, Refusals};
 use super::super::{ServicesDeps, ServicesLoop};
 use super::*;
 use crate::catalog::Catalog;
-use crate::desired::KnownFrom;
+use crate::desired::StateOrigin;
 use crate::node_address::NodeAddress;
 use crate::packet_rules::testing::after_restore;
 use crate::worlds::iptables::{FakeIptables, UdpFlow};
@@ -71,10 +71,10 @@ fn rig_on(iptables: Arc<FakeIptables>) -> Rig {
 }
 
 impl Rig {
-    pub(super) fn know(&self, known_from: KnownFrom, revision: i64, services: &[(&str, ServiceRecord)]) {
+    pub(super) fn know(&self, known_from: StateOrigin, revision: i64, services: &[(&str, ServiceRecord)]) {
         let table = services.iter().map(|(name, record)| {
             let value = record.clone();
-            (id(name), Arc::new(Versioned { value, create_revision: 1, mod_revision: revision }))
+            (id(name), Arc::new(VersionedValue { value, create_revision: 1, mod_revision: revision }))
         });
         let catalog = Catalog { known_from, revision, services: table.collect(), ..Catalog::default() };
         self.catalogs.send_replace(Arc::new(catalog));
@@ -118,10 +118,10 @@ impl Rig {
 async fn nothing_is_planned_before_range_and_services_are_known() {
     let mut rig = rig();
     assert!(rig.run().await.unwrap_err().contains("range"));
-    rig.know(KnownFrom::Unknown, 0, &[]);
+    rig.know(StateOrigin::Unknown, 0, &[]);
     assert!(rig.run().await.unwrap_err().contains("listed"));
     assert!(rig.iptables.rules().restored.is_empty());
-    rig.know(KnownFrom::Disk, 0, &[("web", service(&["10.244.3.5:80"]))]);
+    rig.know(StateOrigin::Disk, 0, &[("web", service(&["10.244.3.5:80"]))]);
     assert_eq!(rig.run().await, Ok(true), "what the disk knows is programmed");
     assert_eq!(*rig.status.borrow(), None, "but it has no revision to report");
 }
@@ -130,12 +130,12 @@ async fn nothing_is_planned_before_range_and_services_are_known() {
 #[tokio::test(start_paused = true)]
 async fn all_rules_are_read_once_and_then_only_when_others_change_some() {
     let mut rig = rig();
-    rig.know(KnownFrom::Etcd, 5, &[("web", service(&["10.244.3.5:80"]))]);
+    rig.know(StateOrigin::Etcd, 5, &[("web", service(&["10.244.3.5:80"]))]);
     assert_eq!(rig.run().await, Ok(true));
     for revision in 6..10 {
         assert_eq!(rig.run().await, Ok(false));
         let endpoint = format!("10.244.3.{revision}:80");
-        rig.know(KnownFrom::Etcd, revision, &[("web", service(&[&endpoint]))]);
+        rig.know(StateOrigin::Etcd, revision, &[("web", service(&[&endpoint]))]);
         assert_eq!(rig.run().await, Ok(true));
     }
     assert_eq!(rig.iptables.rules().saves, 1);
@@ -153,11 +153,11 @@ async fn all_rules_are_read_once_and_then_only_when_others_change_some() {
 #[tokio::test(start_paused = true)]
 async fn a_change_of_services_does_not_wait_for_the_read_that_others_cause() {
     let mut rig = rig();
-    rig.know(KnownFrom::Etcd, 5, &[("web", service(&["10.244.3.5:80"]))]);
+    rig.know(StateOrigin::Etcd, 5, &[("web", service(&["10.244.3.5:80"]))]);
     assert_eq!(rig.run().await, Ok(true));
     let saves = |rig: &Rig| rig.iptables.rules().saves;
     rig.iptables.rules().generation = Some(50);
-    rig.know(KnownFrom::Etcd, 6, &[("web", service(&["10.244.3.6:80"]))]);
+    rig.know(StateOrigin::Etcd, 6, &[("web", service(&["10.244.3.6:80"]))]);
     assert_eq!(rig.run().await, Ok(true));
     assert_eq!((saves(&rig), rig.next), (1, Some(Next::After(Duration::ZERO))), "it is written first");
     assert!(rig.iptables.rules().restored.last().unwrap().contains("10.244.3.6:80"));
@@ -167,7 +167,7 @@ async fn a_change_of_services_does_not_wait_for_the_read_that_others_cause() {
     for revision in 7_u8..30 {
         rig.iptables.rules().generation = Some(100 + u32::from(revision));
         let endpoint = format!("10.244.3.{revision}:80");
-        rig.know(KnownFrom::Etcd, i64::from(revision), &[("web", service(&[&endpoint]))]);
+        rig.know(StateOrigin::Etcd, i64::from(revision), &[("web", service(&[&endpoint]))]);
         rig.run().await.unwrap();
         tokio::time::advance(Duration::from_millis(200)).await;
     }
@@ -181,11 +181,11 @@ async fn a_change_of_services_does_not_wait_for_the_read_that_others_cause() {
 #[tokio::test]
 async fn what_is_programmed_is_reported_and_what_is_not_is_reported_with_the_reason() {
     let mut rig = rig();
-    rig.know(KnownFrom::Etcd, 5, &[]);
+    rig.know(StateOrigin::Etcd, 5, &[]);
     rig.run().await.unwrap();
     assert_eq!((*rig.programmed.borrow(), rig.status.borrow().clone().unwrap().revision), (5, 5));
     rig.iptables.rules().refuse = Some("no room".into());
-    rig.know(KnownFrom::Etcd, 6, &[("web", service(&["10.244.3.5:80"]))]);
+    rig.know(StateOrigin::Etcd, 6, &[("web", service(&["10.244.3.5:80"]))]);
     assert!(rig.run().await.unwrap_err().contains("no room"));
     let status = rig.status.borrow().clone().unwrap();
     assert!(status.revision == 5 && status.error.contains("no room"), "{status:?}");
@@ -201,13 +201,13 @@ async fn what_is_programmed_is_reported_and_what_is_not_is_reported_with_the_rea
 async fn the_time_that_is_reported_is_that_at_which_the_rules_came_to_the_revision() {
     let mut rig = rig();
     let shown = |rig: &Rig| rig.status.borrow().clone().and_then(|status| status.programmed_at);
-    rig.know(KnownFrom::Etcd, 5, &[]);
+    rig.know(StateOrigin::Etcd, 5, &[]);
     let before = Timestamp::now();
     rig.run().await.unwrap();
     let first = shown(&rig).unwrap();
     assert!((before..=Timestamp::now()).contains(&first), "{first}");
     rig.iptables.rules().refuse = Some("no room".into());
-    rig.know(KnownFrom::Etcd, 6, &[("web", service(&["10.244.3.5:80"]))]);
+    rig.know(StateOrigin::Etcd, 6, &[("web", service(&["10.244.3.5:80"]))]);
     rig.run().await.unwrap_err();
     assert_eq!(shown(&rig), Some(first), "nothing new is programmed");
     rig.iptables.rules().refuse = None;
@@ -229,7 +229,7 @@ async fn services_that_iptables_refuses_keep_no_other_from_its_rules() {
     let mut rig = rig();
     let (web, bad, worse) = (at(5, "10.244.3.5:80"), at(6, "10.244.3.66:80"), at(7, "10.244.3.77:80"));
     rig.iptables.rules().refuse_lines = vec!["10.244.3.66:80".into(), "10.244.3.77:80".into()];
-    rig.know(KnownFrom::Etcd, 7, &[("web", web.clone()), ("bad", bad.clone()), ("worse", worse.clone())]);
+    rig.know(StateOrigin::Etcd, 7, &[("web", web.clone()), ("bad", bad.clone()), ("worse", worse.clone())]);
     assert_eq!(rig.run().await, Ok(true));
     assert_eq!(*rig.programmed.borrow(), 0, "nothing stands yet");
     assert_eq!(rig.news, ["default/bad", "default/worse"], "both in one round");
@@ -245,19 +245,19 @@ async fn services_that_iptables_refuses_keep_no_other_from_its_rules() {
     assert!(status.left_out.len() == 2 && status.error.is_empty(), "{status:?}");
     assert_eq!(rig.run().await, Ok(false), "they are not tried again at once");
     // First other services change, then the bad service's own record.
-    rig.know(KnownFrom::Etcd, 8, &[("web", at(5, "10.244.3.7:80")), ("bad", bad.clone())]);
+    rig.know(StateOrigin::Etcd, 8, &[("web", at(5, "10.244.3.7:80")), ("bad", bad.clone())]);
     assert_eq!(rig.run().await, Ok(true));
     let named: Vec<_> = rig.status.borrow().clone().unwrap().left_out.into_keys().collect();
     assert_eq!(named, ["default/bad"]);
     let mended = at(6, "10.244.3.8:80");
-    rig.know(KnownFrom::Etcd, 9, &[("web", web.clone()), ("bad", mended.clone())]);
+    rig.know(StateOrigin::Etcd, 9, &[("web", web.clone()), ("bad", mended.clone())]);
     assert_eq!(rig.run().await, Ok(true));
     rig.stands(&[("web", &web), ("bad", &mended)]);
     assert_eq!(rig.timeless(), Some(RulesStatus { revision: 9, ..RulesStatus::default() }));
     // Rejected once more: its former rules may lead to an address that no pod has.
     let kernel = rig.kernel();
     rig.iptables.rules().saved = kernel;
-    rig.know(KnownFrom::Etcd, 10, &[("web", web.clone()), ("bad", bad)]);
+    rig.know(StateOrigin::Etcd, 10, &[("web", web.clone()), ("bad", bad)]);
     rig.run().await.unwrap();
     rig.run().await.unwrap();
     rig.stands(&[("web", &web)]);
@@ -275,7 +275,7 @@ async fn bad_services_of_several_transactions_are_left_out_in_three_rounds() {
     let bad = [20, 90, 110, 170].map(|n| format!("10.244.3.{n}:80"));
     rig.iptables.rules().refuse_lines = bad.to_vec();
     let all: Vec<(&str, ServiceRecord)> = records.iter().map(|(n, r)| (n.as_str(), r.clone())).collect();
-    rig.know(KnownFrom::Etcd, 7, &all);
+    rig.know(StateOrigin::Etcd, 7, &all);
     for _ in 0..3 {
         assert_eq!(rig.run().await, Ok(true));
     }
@@ -294,7 +294,7 @@ async fn no_service_is_left_out_for_what_others_took_away() {
     let mut rig = rig();
     rig.iptables.rules().saved = BARE.to_owned();
     rig.iptables.rules().apply = Some(after_restore);
-    rig.know(KnownFrom::Etcd, 5, &[("web", service(&["10.244.3.5:80"]))]);
+    rig.know(StateOrigin::Etcd, 5, &[("web", service(&["10.244.3.5:80"]))]);
     assert_eq!(rig.run().await, Ok(true));
     // The rules are flushed and deleted, and the input based on the rules known before jumps to a missing chain.
     {
@@ -303,7 +303,7 @@ async fn no_service_is_left_out_for_what_others_took_away() {
         rules.refuse_lines = vec!["10.244.3.6:80".into()];
     }
     let moved = service(&["10.244.3.6:80"]);
-    rig.know(KnownFrom::Etcd, 6, &[("web", moved.clone())]);
+    rig.know(StateOrigin::Etcd, 6, &[("web", moved.clone())]);
     assert_eq!(rig.run().await, Ok(true));
     assert!(
         rig.news.is_empty() && rig.next == Some(Next::After(Duration::from_millis(100))),
@@ -325,7 +325,7 @@ async fn a_restarted_agent_leaves_the_refused_service_out_and_touches_no_other()
     let (web, bad) = (at(5, "10.244.3.5:80"), at(6, "10.244.3.66:80"));
     let services = [("web", web.clone()), ("bad", bad.clone())];
     first.iptables.rules().refuse_lines = vec!["10.244.3.66:80".into()];
-    first.know(KnownFrom::Etcd, 7, &services);
+    first.know(StateOrigin::Etcd, 7, &services);
     first.run().await.unwrap();
     first.run().await.unwrap();
     first.stands(&[("web", &web)]);
@@ -333,7 +333,7 @@ async fn a_restarted_agent_leaves_the_refused_service_out_and_touches_no_other()
     let mut second = rig_on(Arc::clone(&first.iptables));
     second.iptables.rules().saved = saved;
     second.iptables.rules().restored.clear();
-    second.know(KnownFrom::Etcd, 7, &services);
+    second.know(StateOrigin::Etcd, 7, &services);
     assert_eq!(second.run().await, Ok(true), "it is tried");
     assert_eq!(second.run().await, Ok(false), "and then all is as it should be");
     assert!(second.iptables.rules().restored.is_empty());
@@ -347,7 +347,7 @@ async fn a_refused_service_is_tried_again_each_minute_until_it_is_taken() {
     let mut rig = rig();
     let (web, bad) = (at(5, "10.244.3.5:80"), at(6, "10.244.3.66:80"));
     rig.iptables.rules().refuse_lines = vec!["10.244.3.66:80".into()];
-    rig.know(KnownFrom::Etcd, 7, &[("web", web.clone()), ("bad", bad.clone())]);
+    rig.know(StateOrigin::Etcd, 7, &[("web", web.clone()), ("bad", bad.clone())]);
     rig.run().await.unwrap();
     rig.run().await.unwrap();
     let shown = rig.status.borrow().clone();
@@ -381,7 +381,7 @@ async fn a_refused_service_is_tried_again_each_minute_until_it_is_taken() {
 // Seen red with 50 names in all, and with no limit of bytes.
 #[test]
 fn all_refused_services_are_named_as_far_as_a_value_has_room() {
-    let record = Arc::new(Versioned { value: service(&[]), create_revision: 1, mod_revision: 1 });
+    let record = Arc::new(VersionedValue { value: service(&[]), create_revision: 1, mod_revision: 1 });
     let of = |count: usize, name: &str, why: &str| {
         let mut refusals = Refusals::default();
         for number in 0..count {
@@ -412,10 +412,10 @@ async fn udp_clients_of_a_replaced_endpoint_start_anew_once_the_rules_stand() {
     let dns =
         |endpoint: &str| ServiceRecord { ports: vec![port(Protocol::Udp, 53, None)], ..service(&[endpoint]) };
     let flow = |from: &str| UdpFlow { to: "10.96.0.5:53".parse().unwrap(), from: from.parse().unwrap() };
-    rig.know(KnownFrom::Etcd, 5, &[("dns", dns("10.244.3.5:53"))]);
+    rig.know(StateOrigin::Etcd, 5, &[("dns", dns("10.244.3.5:53"))]);
     rig.run().await.unwrap();
     rig.iptables.rules().flows.insert(flow("10.244.3.5:53"));
-    rig.know(KnownFrom::Etcd, 6, &[("dns", dns("10.244.3.6:53"))]);
+    rig.know(StateOrigin::Etcd, 6, &[("dns", dns("10.244.3.6:53"))]);
     rig.run().await.unwrap();
     assert_eq!(rig.iptables.rules().forgotten_flows, [flow("10.244.3.5:53")]);
     assert_eq!(rig.run().await, Ok(false));
@@ -425,7 +425,7 @@ async fn udp_clients_of_a_replaced_endpoint_start_anew_once_the_rules_stand() {
 async fn what_is_printed_in_another_spelling_is_written_twice_and_then_known() {
     let mut rig = rig();
     rig.iptables.rules().generation = None;
-    rig.know(KnownFrom::Etcd, 5, &[]);
+    rig.know(StateOrigin::Etcd, 5, &[]);
     rig.run().await.unwrap();
     let printed = programmed(&[]).replace("0x4000/0x0", "0x4000/0x00000000");
     rig.iptables.rules().saved = printed;
@@ -442,7 +442,7 @@ async fn the_status_is_written_when_it_changes_and_again_when_etcd_lost_it() {
     let store: SharedStore = Arc::new(MemoryStore::new());
     let (statuses, status) = watch::channel(None);
     let shutdown = CancellationToken::new();
-    let writer = StatusWriter::of_key(Key::Rules("here".to_owned()), Arc::clone(&store));
+    let writer = StatusWriter::for_key(Key::Rules("here".to_owned()), Arc::clone(&store));
     tokio::spawn(writer.run(status, shutdown.clone()));
     let key = Key::Rules("here".to_owned()).to_string();
     let stored = async |seconds: u64| {

@@ -1,6 +1,6 @@
 //! Rule sets as text, one for each case. Chain names are replaced by their purpose.
 
-use super::super::names::Role;
+use super::super::names::ChainRole;
 use super::*;
 use crate::packet_rules::chain::{ChainRef, Table};
 
@@ -13,14 +13,15 @@ fn golden(record: &ServiceRecord) -> String {
     }
     let mut names = Vec::new();
     for port in &record.ports {
-        for (role, word) in [(Role::External, "EXT"), (Role::All, "SVC"), (Role::Local, "SVL")] {
-            let name = place().names.of_port(role, &id("web"), port.port, port.protocol);
+        for (role, word) in [(ChainRole::External, "EXT"), (ChainRole::All, "SVC"), (ChainRole::Local, "SVL")]
+        {
+            let name = place().names.port_chain(role, &id("web"), port.port, port.protocol);
             names.push((name, format!("{word}:{}", port.port)));
         }
         for (at, number) in record.endpoints.iter().flat_map(|e| e.ports.iter().map(move |p| (e.address, p)))
         {
             let address = SocketAddrV4::new(at, *number);
-            let name = place().names.of_endpoint(&id("web"), port.port, port.protocol, address);
+            let name = place().names.endpoint_chain(&id("web"), port.port, port.protocol, address);
             names.push((name, format!("SEP:{address}")));
         }
     }
@@ -322,8 +323,8 @@ COMMIT
 COMMIT
 ";
     assert_eq!(text, expected, "\n{text}");
-    let plain = Place { random_fully: false, ..place() };
-    let fixed = Wanted::new(&plain, BTreeMap::new()).fixed;
+    let plain = RenderContext { random_fully: false, ..place() };
+    let fixed = DesiredRules::new(&plain, BTreeMap::new()).fixed;
     assert_eq!(fixed[&plain.names.masquerade].rules[2], "-j MASQUERADE");
 }
 

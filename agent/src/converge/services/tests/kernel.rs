@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use schema::control::{Loop, Nudge, Observation, Plan as _};
 use schema::records::Subnet;
-use schema::snapshot::Versioned;
+use schema::snapshot::VersionedValue;
 use schema::store::events::EventRecorder;
 use tokio::sync::watch;
 
@@ -16,7 +16,7 @@ use super::*;
 use crate::catalog::Catalog;
 use crate::converge::network::{NetworkDeps, NetworkLoop, NetworkSettings};
 use crate::converge::shared::pod_table::PodTable;
-use crate::desired::KnownFrom;
+use crate::desired::StateOrigin;
 use crate::node_address::NodeAddress;
 use crate::packet_rules::jumps::removal;
 use crate::packet_rules::saved::saved_rules;
@@ -114,9 +114,9 @@ impl Node {
         self.revision += 1;
         let table = services.iter().map(|(name, record)| {
             let value = ServiceRecord::clone(record);
-            (id(name), Arc::new(Versioned { value, create_revision: 1, mod_revision: self.revision }))
+            (id(name), Arc::new(VersionedValue { value, create_revision: 1, mod_revision: self.revision }))
         });
-        let (known_from, revision) = (KnownFrom::Etcd, self.revision);
+        let (known_from, revision) = (StateOrigin::Etcd, self.revision);
         let catalog = Catalog { known_from, revision, services: table.collect(), ..Catalog::default() };
         self.catalogs.send_replace(Arc::new(catalog));
     }
@@ -148,7 +148,7 @@ fn services_loop(
     iptables: &Arc<RealIptables>,
     subnet: watch::Receiver<Option<Subnet>>,
 ) -> (watch::Sender<Arc<Catalog>>, ServicesLoop) {
-    let known = Catalog { known_from: KnownFrom::Etcd, ..Catalog::default() };
+    let known = Catalog { known_from: StateOrigin::Etcd, ..Catalog::default() };
     let (catalogs, catalog) = watch::channel(Arc::new(known));
     let services = ServicesLoop::new(ServicesDeps {
         node: "here".to_owned(),
@@ -408,7 +408,7 @@ async fn what_others_flush_is_healed_and_theirs_is_left_alone() {
         rules
     };
     let whole = rules(&node.iptables.save().await.unwrap());
-    let chain = place().names.of_port(super::super::names::Role::All, &id("web"), 80, Protocol::Tcp);
+    let chain = place().names.port_chain(super::super::names::ChainRole::All, &id("web"), 80, Protocol::Tcp);
     let of_chain = format!("iptables -t nat -F {chain}");
     let mut flushes = vec![
         "iptables -t nat -F",

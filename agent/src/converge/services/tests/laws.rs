@@ -12,7 +12,7 @@ use super::super::render::{UdpFront, UdpServing};
 use super::*;
 use crate::packet_rules::chain::ChainRef;
 use crate::packet_rules::jumps::removal;
-use crate::packet_rules::saved::{after, saved_rules};
+use crate::packet_rules::saved::{flag_value, saved_rules};
 use crate::worlds::iptables::UdpFlow;
 
 /// Removes duplicates of a port and protocol, which no service has.
@@ -47,7 +47,7 @@ fn any_service() -> impl Strategy<Value = ServiceRecord> {
     })
 }
 
-pub(super) fn any_cluster() -> impl Strategy<Value = Wanted> {
+pub(super) fn any_cluster() -> impl Strategy<Value = DesiredRules> {
     vec(any_service(), 0..5).prop_map(|records| {
         let names: Vec<String> = (0..records.len()).map(|at| format!("s{at}")).collect();
         let pairs: Vec<(&str, &ServiceRecord)> = names.iter().map(String::as_str).zip(&records).collect();
@@ -88,7 +88,7 @@ fn of_others(text: &str) -> BTreeSet<String> {
     for (chain, there) in saved {
         rules.insert(chain.to_string());
         for rule in there {
-            let to = after(&rule, "-j").map(|to| ChainRef::new(chain.table, to));
+            let to = flag_value(&rule, "-j").map(|to| ChainRef::new(chain.table, to));
             if !to.is_some_and(|to| names.is_ours(&to)) {
                 rules.insert(format!("{chain} {}", rule.join(" ")));
             }
@@ -104,7 +104,7 @@ fn check_whole(text: &str) {
     let targets = ["ACCEPT", "DROP", "REJECT", "RETURN", "MARK", "MASQUERADE", "DNAT"];
     for (chain, rules) in saved_rules(text, |_| true) {
         for rule in &rules {
-            let target = after(rule, "-j").unwrap_or_else(|| panic!("{chain} {rule:?} does nothing"));
+            let target = flag_value(rule, "-j").unwrap_or_else(|| panic!("{chain} {rule:?} does nothing"));
             let to = ChainRef::new(chain.table, target);
             let known = targets.contains(&target) || text.contains(&format!(":{target} "));
             assert!(known, "{chain} {rule:?} leads nowhere");
@@ -112,7 +112,7 @@ fn check_whole(text: &str) {
         }
         if names.is_ours(&chain) {
             assert!(chain.chain.len() <= 28, "{chain}");
-            let dnats = rules.iter().filter(|rule| after(rule, "-j") == Some("DNAT")).count();
+            let dnats = rules.iter().filter(|rule| flag_value(rule, "-j") == Some("DNAT")).count();
             assert_eq!(dnats, usize::from(chain.chain.contains("-SEP-")), "{chain} {rules:?}");
         }
     }
@@ -133,7 +133,7 @@ proptest! {
             there = after_restore(&there, &input(&observed));
             check_whole(&there);
             prop_assert_eq!(of_others(&there), of_others(OTHERS));
-            let again = seen(Wanted::clone(&observed.wanted), present(&there, &place().names));
+            let again = seen(DesiredRules::clone(&observed.wanted), present(&there, &place().names));
             prop_assert_eq!(input(&again), "");
         }
         let saved = saved_rules(&there, |_| true);
@@ -199,7 +199,7 @@ fn only_udp_clients_that_lead_where_nobody_serves_start_anew() {
 fn udp_is_looked_at_after_a_start_and_a_change_and_what_is_gone_is_served_by_nobody() {
     let mut udp = service(&["10.244.3.5:53"]);
     udp.ports = vec![port(Protocol::Udp, 53, None)];
-    let settled = seen(wanted(&[("dns", &udp)]), Present::default());
+    let settled = seen(wanted(&[("dns", &udp)]), ExistingRules::default());
     assert_eq!(plan(&settled).udp, None);
     let started = Observed { udp_settled: None, ..settled.clone() };
     assert_eq!(plan(&started).udp.as_ref(), Some(&*settled.wanted.udp));

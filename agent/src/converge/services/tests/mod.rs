@@ -16,15 +16,15 @@ use schema::meta::NamespacedName;
 use schema::records::{Endpoint, ServicePortRecord, ServiceRecord};
 
 use super::names::ServiceNames;
-use super::plan::{Observed, UdpSettled, Wanted, plan};
-use super::present::{Present, present};
-use super::render::{Place, service_rules};
+use super::plan::{DesiredRules, Observed, UdpCheck, plan};
+use super::present::{ExistingRules, present};
+use super::render::{RenderContext, service_rules};
 use crate::packet_rules::restore::restore_input;
 use crate::packet_rules::testing::{BARE, after_restore};
 
-fn place() -> Place {
-    Place {
-        names: ServiceNames::of("mk8s"),
+fn place() -> RenderContext {
+    RenderContext {
+        names: ServiceNames::for_instance("mk8s"),
         node: "here".to_owned(),
         cluster_cidr: "10.244.0.0/16".parse().unwrap(),
         random_fully: true,
@@ -65,22 +65,22 @@ fn id(name: &str) -> NamespacedName {
     NamespacedName::new("default", name)
 }
 
-fn wanted(services: &[(&str, &ServiceRecord)]) -> Wanted {
+fn wanted(services: &[(&str, &ServiceRecord)]) -> DesiredRules {
     let place = place();
     let rules =
         services.iter().map(|(name, record)| (id(name), Arc::new(service_rules(&place, &id(name), record))));
-    Wanted::new(&place, rules.collect())
+    DesiredRules::new(&place, rules.collect())
 }
 
-fn observed(wanted: Wanted, saved: &str) -> Observed {
+fn observed(wanted: DesiredRules, saved: &str) -> Observed {
     seen(wanted, present(saved, &place().names))
 }
 
-fn seen(wanted: Wanted, present: Present) -> Observed {
+fn seen(wanted: DesiredRules, present: ExistingRules) -> Observed {
     Observed {
         names: place().names,
         node: HERE,
-        udp_settled: Some(UdpSettled { serving: Arc::clone(&wanted.udp), node: HERE }),
+        udp_settled: Some(UdpCheck { serving: Arc::clone(&wanted.udp), node: HERE }),
         wanted: Arc::new(wanted),
         present: Arc::new(present),
         spellings: Arc::default(),

@@ -9,7 +9,7 @@ use super::laws::{OTHERS, any_cluster};
 use super::*;
 use crate::packet_rules::chain::{ChainRef, Table};
 use crate::packet_rules::restore::restore_in_parts;
-use crate::packet_rules::saved::{SavedRules, after, saved_rules};
+use crate::packet_rules::saved::{SavedRules, flag_value, saved_rules};
 use crate::worlds::iptables::Iptables as _;
 
 /// Returns the rules of a table that packets can reach.
@@ -22,7 +22,7 @@ fn met(text: &str, table: Table) -> SavedRules {
     let mut met = SavedRules::new();
     while let Some(chain) = left.pop() {
         let Some(rules) = saved.get(&chain).filter(|_| !met.contains_key(&chain)) else { continue };
-        left.extend(rules.iter().filter_map(|rule| Some(ChainRef::new(table, after(rule, "-j")?))));
+        left.extend(rules.iter().filter_map(|rule| Some(ChainRef::new(table, flag_value(rule, "-j")?))));
         met.insert(chain, rules.clone());
     }
     met
@@ -32,7 +32,7 @@ fn met(text: &str, table: Table) -> SavedRules {
 fn dangling(text: &str) -> Option<String> {
     let saved = saved_rules(text, |_| true);
     let leads_nowhere = |chain: &ChainRef, rule: &[String]| {
-        let to = after(rule, "-j").map(|to| ChainRef::new(chain.table, to));
+        let to = flag_value(rule, "-j").map(|to| ChainRef::new(chain.table, to));
         to.is_some_and(|to| to.chain.starts_with("MK8S-") && !saved.contains_key(&to))
     };
     let mut rules = saved.iter().flat_map(|(chain, rules)| rules.iter().map(move |rule| (chain, rule)));

@@ -6,7 +6,7 @@ use schema::control::Next;
 
 use super::fakes::{Rig, rig};
 use super::*;
-use crate::desired::KnownFrom;
+use crate::desired::StateOrigin;
 
 /// A rig whose kernel keeps restored rules, with one service whose rules are in place.
 async fn programmed_rig(generation: Option<u32>, apply: fn(&str, &str) -> String) -> Rig {
@@ -15,7 +15,7 @@ async fn programmed_rig(generation: Option<u32>, apply: fn(&str, &str) -> String
         let mut rules = rig.iptables.rules();
         (rules.generation, rules.saved, rules.apply) = (generation, BARE.to_owned(), Some(apply));
     }
-    rig.know(KnownFrom::Etcd, 5, &[("web", service(&["10.244.3.5:80"]))]);
+    rig.know(StateOrigin::Etcd, 5, &[("web", service(&["10.244.3.5:80"]))]);
     assert_eq!(rig.run().await, Ok(true));
     rig
 }

@@ -9,7 +9,9 @@ use rtnetlink::sys::protocols::NETLINK_GENERIC;
 
 use crate::worlds::netlink::NetlinkError;
 use crate::worlds::netlink::namespace::NetworkNamespace;
-use crate::worlds::netlink::raw::{REQUEST, REQUEST_ACK, ask, attribute, attributes, find, find_in, half};
+use crate::worlds::netlink::raw::{
+    REQUEST, REQUEST_ACK, attribute, attributes, find, find_in, half, send_request,
+};
 use crate::worlds::netlink::real::RealNetlink;
 use crate::worlds::netlink::socket::ANSWER_MAX;
 
@@ -114,7 +116,7 @@ pub(super) fn switch(home: &NetworkNamespace, link: &str, on: bool) -> io::Resul
 fn ethtool(command: u8, flags: u16, attributes: &[u8]) -> io::Result<Option<Vec<u8>>> {
     let generic = |family, command, flags, attributes: &[u8]| {
         // Command, version, two reserved bytes.
-        if_known(ask(NETLINK_GENERIC, family, flags, [command, 1, 0, 0], attributes))
+        if_known(send_request(NETLINK_GENERIC, family, flags, [command, 1, 0, 0], attributes))
     };
     let answer = generic(CONTROL, GET_FAMILY, REQUEST, &text(FAMILY_NAME, "ethtool"))?;
     let id = answer.as_ref().and_then(|answer| find_in(answer, FAMILY_ID));

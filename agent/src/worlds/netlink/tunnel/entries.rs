@@ -14,7 +14,7 @@ use rtnetlink::packet_route::neighbour::{
 use rtnetlink::packet_route::route::RouteMessage;
 
 use super::TunnelEntry;
-use crate::worlds::netlink::socket::{Refused, Socket, ask, bounded};
+use crate::worlds::netlink::socket::{RequestFailure, Socket, bounded, send_request};
 use crate::worlds::netlink::{NetlinkError, hardware_address};
 
 impl Socket {
@@ -42,16 +42,16 @@ impl Socket {
             TunnelEntry::Neighbour(address, hardware) => {
                 let request = self.handle.neighbours().add(index, address.into());
                 let request = request.link_layer_address(&hardware).replace();
-                ask("set a neighbour of", name, request.execute()).await
+                send_request("set a neighbour of", name, request.execute()).await
             }
             TunnelEntry::Forwarding(hardware, node) => {
                 let request = self.handle.neighbours().add_bridge(index, &hardware);
                 let request = request.destination(node.into()).flags(NeighbourFlags::Own).replace();
-                ask("set a forwarding entry of", name, request.execute()).await
+                send_request("set a forwarding entry of", name, request.execute()).await
             }
             TunnelEntry::Route(range, gateway) => {
                 let request = self.handle.route().add(tunnel_route(index, range, gateway)).replace();
-                ask("route through", name, request.execute()).await
+                send_request("route through", name, request.execute()).await
             }
         }
     }
@@ -71,7 +71,9 @@ impl Socket {
             other => bounded(self.handle.neighbours().del(neighbour(index, other)).execute()).await,
         };
         match answer {
-            Err(Refused::Kernel(error)) if [Errno::ENOENT as i32, Errno::ESRCH as i32].contains(&error) => {
+            Err(RequestFailure::Kernel(error))
+                if [Errno::ENOENT as i32, Errno::ESRCH as i32].contains(&error) =>
+            {
                 Ok(())
             }
             other => other.map_err(|refused| refused.into_error("take an entry from", name)),

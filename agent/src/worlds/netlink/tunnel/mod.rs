@@ -12,7 +12,7 @@ mod checksums;
 mod entries;
 
 use crate::worlds::netlink::real::RealNetlink;
-use crate::worlds::netlink::socket::{Link, Refused};
+use crate::worlds::netlink::socket::{Link, RequestFailure};
 use crate::worlds::netlink::{HARDWARE_PREFIX, NetlinkError, hardware_address};
 
 /// The node's end of the tunnel.
@@ -243,7 +243,7 @@ async fn create(netlink: &RealNetlink, tunnel: &Tunnel) -> Result<Link, NetlinkE
         let Tunnel { name, vni, port, .. } = tunnel;
         // The name was free when it was looked up: the conflict is the VNI at the port.
         return Err(match refused {
-            Refused::Kernel(number) if number == Errno::EEXIST as i32 => {
+            RequestFailure::Kernel(number) if number == Errno::EEXIST as i32 => {
                 NetlinkError::TunnelTaken { name: name.clone(), vni: *vni, port: *port }
             }
             refused => refused.into_error("create", name),

@@ -5,15 +5,16 @@ use std::sync::Arc;
 
 use schema::kinds::Resource;
 
-use super::shared::{Asked, bar, manifest, print, trace};
+use super::shared::{ExpectedKind, bar, manifest, print, trace};
 use crate::args::SimulateHpaArgs;
 use crate::cli::error::CliError;
-use crate::cli::print::output::{Layout, Screen, column, cuttable, plain};
-use crate::simulate::autoscaler::{Entry, Metric, Trace, run as simulate};
+use crate::cli::print::output::{Layout, Screen, column, cuttable, format_rows};
+use crate::simulate::autoscaler::{Evaluation, Metric, Trace, run as simulate};
 use crate::view::human_duration;
 
 /// Kind expected in FILE.
-const AUTOSCALER: Asked = Asked { kind: "HorizontalPodAutoscaler", several: "autoscalers", explain: "hpa" };
+const AUTOSCALER: ExpectedKind =
+    ExpectedKind { kind: "HorizontalPodAutoscaler", plural: "autoscalers", explain: "hpa" };
 
 pub(super) fn run(args: &SimulateHpaArgs) -> Result<ExitCode, CliError> {
     let found = manifest(&args.file, &AUTOSCALER, |resource| match resource {
@@ -26,7 +27,7 @@ pub(super) fn run(args: &SimulateHpaArgs) -> Result<ExitCode, CliError> {
 }
 
 /// Formats a line per evaluation: the usage and the number of pods.
-fn chart(entries: &[Entry], screen: Screen) -> String {
+fn chart(entries: &[Evaluation], screen: Screen) -> String {
     let most_load = entries.iter().filter_map(|entry| entry.load).max().unwrap_or_default();
     let most_pods = entries.iter().map(|entry| entry.current.max(entry.desired)).max().unwrap_or_default();
     let rows = entries.iter().map(|entry| {
@@ -54,17 +55,17 @@ fn chart(entries: &[Entry], screen: Screen) -> String {
         column("PODS"),
         cuttable("WHY"),
     ];
-    plain(&columns, &rows.collect::<Vec<_>>(), screen, &mut Layout::default())
+    format_rows(&columns, &rows.collect::<Vec<_>>(), screen, &mut Layout::default())
 }
 
-fn when(entry: &Entry) -> String {
+fn when(entry: &Evaluation) -> String {
     match entry.at.as_i64() {
         Some(seconds) if seconds >= 0 => human_duration(seconds),
         _ => format!("{}s", entry.at),
     }
 }
 
-fn used(entry: &Entry) -> String {
+fn used(entry: &Evaluation) -> String {
     let one = |metric: &Metric| match (metric.utilization, &metric.average_value) {
         (Some(percent), _) => format!("{} {percent}%", metric.name),
         (None, Some(average)) => format!("{} {average}", metric.name),

@@ -7,14 +7,14 @@ use std::sync::Arc;
 use schema::kinds::Resource;
 use serde_json::Number;
 
-use super::shared::{Asked, bar, manifest, print, trace};
+use super::shared::{ExpectedKind, bar, manifest, print, trace};
 use crate::args::SimulateFunctionArgs;
 use crate::cli::error::CliError;
-use crate::cli::print::output::{Layout, Screen, column, plain};
-use crate::simulate::function::{Change, Entry, LoadReport, Report, Trace, run as simulate};
+use crate::cli::print::output::{Layout, Screen, column, format_rows};
+use crate::simulate::function::{LoadReport, ReplicaChange, Report, StepDecision, Trace, run as simulate};
 
 /// Kind expected in FILE.
-const FUNCTION: Asked = Asked { kind: "Function", several: "functions", explain: "function" };
+const FUNCTION: ExpectedKind = ExpectedKind { kind: "Function", plural: "functions", explain: "function" };
 
 pub(super) fn run(args: &SimulateFunctionArgs) -> Result<ExitCode, CliError> {
     let found = manifest(&args.file, &FUNCTION, |resource| match resource {
@@ -30,7 +30,7 @@ pub(super) fn run(args: &SimulateFunctionArgs) -> Result<ExitCode, CliError> {
 }
 
 /// Formats a line per decision.
-fn decisions(steps: &[Entry], screen: Screen) -> String {
+fn decisions(steps: &[StepDecision], screen: Screen) -> String {
     let most = steps.iter().map(|step| step.desired).max().unwrap_or_default();
     let known = |value: Option<String>| value.unwrap_or_else(|| "?".to_owned());
     let average = |value: Option<f64>| known(value.map(|value| value.to_string()));
@@ -48,11 +48,11 @@ fn decisions(steps: &[Entry], screen: Screen) -> String {
         ]
     });
     let columns = ["AT", "READY", "STABLE", "PANIC", "MODE", "EXCESS", "DESIRED", "REPLICAS"].map(column);
-    plain(&columns, &rows.collect::<Vec<_>>(), screen, &mut Layout::default())
+    format_rows(&columns, &rows.collect::<Vec<_>>(), screen, &mut Layout::default())
 }
 
 /// Formats a line per change.
-fn replicas(changes: &[Change], screen: Screen) -> String {
+fn replicas(changes: &[ReplicaChange], screen: Screen) -> String {
     let most = changes.iter().map(|change| change.wanted.max(change.ready)).max().unwrap_or_default();
     let rows = changes.iter().map(|change| {
         vec![
@@ -66,7 +66,7 @@ fn replicas(changes: &[Change], screen: Screen) -> String {
         ]
     });
     let columns = ["AT", "CALLS", "WAITING", "MODE", "WANTED", "READY", "REPLICAS"].map(column);
-    plain(&columns, &rows.collect::<Vec<_>>(), screen, &mut Layout::default())
+    format_rows(&columns, &rows.collect::<Vec<_>>(), screen, &mut Layout::default())
 }
 
 /// Summary: calls answered and lost, waiting times, and the cost in replica-seconds.

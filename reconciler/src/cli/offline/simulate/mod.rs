@@ -3,7 +3,7 @@
 mod autoscaler;
 use std::process::ExitCode;
 
-use crate::args::{SimulateArgs, Simulated};
+use crate::args::{SimulateArgs, SimulateCommand};
 use crate::cli::error::CliError;
 
 mod function;
@@ -13,8 +13,8 @@ mod workflow;
 /// Exit code: 0, or 2 if FILE or TRACE can't be used; 1 if the run of a workflow fails.
 pub(in crate::cli) fn run(args: &SimulateArgs) -> Result<ExitCode, CliError> {
     match &args.what {
-        Simulated::Hpa(args) => autoscaler::run(args),
-        Simulated::Function(args) => function::run(args),
-        Simulated::Workflow(args) => workflow::run(args),
+        SimulateCommand::Hpa(args) => autoscaler::run(args),
+        SimulateCommand::Function(args) => function::run(args),
+        SimulateCommand::Workflow(args) => workflow::run(args),
     }
 }

@@ -14,7 +14,7 @@ use serde::Serialize;
 
 use crate::args::SimulateFormat;
 use crate::cli::error::CliError;
-use crate::cli::print::output::{complain_each, json, note, write_out};
+use crate::cli::print::output::{json, note, print_errors, write_out};
 use crate::diagnostics::visible;
 use crate::simulate::TraceError;
 
@@ -25,11 +25,11 @@ const BYTES_MAX: u64 = 64 * 1024 * 1024;
 const BAR_MAX: u64 = 20;
 
 /// Kind that a command expects in FILE.
-pub(super) struct Asked {
+pub(super) struct ExpectedKind {
     /// Name in manifests.
     pub(super) kind: &'static str,
     /// Plural for messages.
-    pub(super) several: &'static str,
+    pub(super) plural: &'static str,
     /// Name for `minik8s explain`.
     pub(super) explain: &'static str,
 }
@@ -37,7 +37,7 @@ pub(super) struct Asked {
 /// Reads the single object of a kind from a file. If the file has errors, prints them and returns `None`.
 pub(super) fn manifest<T>(
     file: &Path,
-    asked: &Asked,
+    asked: &ExpectedKind,
     of_kind: impl Fn(&Resource) -> Option<Arc<T>>,
 ) -> Result<Option<Arc<T>>, CliError> {
     Ok(object(file, asked, load_file, of_kind)?.map(|(_, spec)| spec))
@@ -46,7 +46,7 @@ pub(super) fn manifest<T>(
 /// Reads the single object of a kind from a file with `load`. If the file has errors, prints them and returns `None`.
 pub(super) fn object<T>(
     file: &Path,
-    asked: &Asked,
+    asked: &ExpectedKind,
     load: impl Fn(&str, &[u8]) -> ManifestFile,
     of_kind: impl Fn(&Resource) -> Option<Arc<T>>,
 ) -> Result<Option<(ObjectRef, Arc<T>)>, CliError> {
@@ -55,7 +55,7 @@ pub(super) fn object<T>(
     let loaded = load(&shown, text.as_bytes());
     if loaded.has_errors() {
         let errors = loaded.violations.iter().filter(|violation| violation.severity == Severity::Error);
-        errors.for_each(|violation| complain_each(&visible(&violation.to_string())));
+        errors.for_each(|violation| print_errors(&visible(&violation.to_string())));
         return Ok(None);
     }
     for violation in &loaded.violations {
@@ -64,7 +64,7 @@ pub(super) fn object<T>(
     let found = loaded.documents.iter();
     let found = found.filter_map(|document| Some((&document.reference, of_kind(&document.object.resource)?)));
     let found: Vec<_> = found.collect();
-    let Asked { kind, several, explain } = asked;
+    let ExpectedKind { kind, plural: several, explain } = asked;
     match found.as_slice() {
         [(reference, spec)] => Ok(Some(((*reference).clone(), Arc::clone(spec)))),
         [] => Err(CliError::Usage(format!(

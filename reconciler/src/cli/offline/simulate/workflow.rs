@@ -10,10 +10,10 @@ use schema::kinds::Resource;
 use schema::manifest::load_definition;
 use serde_json::{Map, Value as Json};
 
-use super::shared::{Asked, object, print, read};
+use super::shared::{ExpectedKind, object, print, read};
 use crate::args::SimulateWorkflowArgs;
 use crate::cli::error::CliError;
-use crate::cli::print::output::{Layout, Screen, column, cuttable, note, plain};
+use crate::cli::print::output::{Layout, Screen, column, cuttable, format_rows, note};
 use crate::diagnostics::inspect::{limits_around, with_definitions};
 use crate::diagnostics::visible;
 use crate::simulate::workflow::{
@@ -23,15 +23,15 @@ use crate::view::human_duration;
 use crate::workflows::machine::{HistoryEvent, RunContext};
 
 /// Kind expected in FILE.
-const WORKFLOW: Asked = Asked { kind: "Workflow", several: "workflows", explain: "workflow" };
+const WORKFLOW: ExpectedKind = ExpectedKind { kind: "Workflow", plural: "workflows", explain: "workflow" };
 
 /// Exit code: 0 if the run succeeded, 1 if not, 2 for wrong usage.
 pub(super) fn run(args: &SimulateWorkflowArgs) -> Result<ExitCode, CliError> {
-    refuse_cases(&args.file)?;
+    reject_cases(&args.file)?;
     let beside = RefCell::new(FunctionLimits::default());
     let load = |path: &str, bytes: &[u8]| {
         let loaded = with_definitions(&args.file, load_definition(path, bytes));
-        *beside.borrow_mut() = FunctionLimits::of(loaded.documents.iter());
+        *beside.borrow_mut() = FunctionLimits::from_documents(loaded.documents.iter());
         loaded
     };
     let found = object(&args.file, &WORKFLOW, load, |resource| match resource {
@@ -58,7 +58,7 @@ pub(super) fn run(args: &SimulateWorkflowArgs) -> Result<ExitCode, CliError> {
         note(&visible(&format!("mock `{name}`: no Task of the workflow calls such a function; {help}")));
     }
     let mut limits = beside.into_inner();
-    if mocks.take_time() && !limits.know_all(&spec, &reference.namespace) {
+    if mocks.have_delays() && !limits.cover_all(&spec, &reference.namespace) {
         limits = limits_around(&args.file).unwrap_or(limits);
     }
     let context = RunContext {
@@ -82,7 +82,7 @@ pub(super) fn run(args: &SimulateWorkflowArgs) -> Result<ExitCode, CliError> {
 }
 
 /// Rejects a file of test cases, which only `validate` runs.
-fn refuse_cases(file: &Path) -> Result<(), CliError> {
+fn reject_cases(file: &Path) -> Result<(), CliError> {
     let shown = file.display().to_string();
     let Some(workflow) = cases::workflow_of(&shown, &read(file)?) else { return Ok(()) };
     let folder = file.parent().filter(|folder| *folder != Path::new("")).unwrap_or(Path::new("."));
@@ -100,7 +100,7 @@ fn text(report: &Report, screen: Screen) -> String {
         vec![human_duration(after), state, event.kind.clone().into_owned(), detail(event)]
     });
     let columns = [column("AFTER"), column("STATE"), column("EVENT"), cuttable("DETAIL")];
-    let mut text = plain(&columns, &rows.collect::<Vec<_>>(), screen, &mut Layout::default());
+    let mut text = format_rows(&columns, &rows.collect::<Vec<_>>(), screen, &mut Layout::default());
     let _ = write!(text, "\n{}", report.status.as_str());
     if let Some(output) = &report.output {
         let _ = write!(text, " {output}");

@@ -49,7 +49,7 @@ fn a_target_of_no_pods_is_left_alone() {
     let decision = look(
         &spec(&[utilization(ResourceName::Cpu, 50)], (3, 5)),
         0,
-        Basis::Given(4),
+        Basis::Fixed(4),
         &AutoscalerMemory::default(),
         0,
     );

@@ -70,7 +70,7 @@ fn check(cases: Vec<Case>) {
     for (number, case) in cases.into_iter().enumerate() {
         let Case { current, asked, bounds, behavior, memory, wanted } = case;
         let spec = HorizontalPodAutoscalerSpec { behavior, ..spec(&[], bounds) };
-        let found = look(&spec, current, Basis::Given(asked), &memory, 0);
+        let found = look(&spec, current, Basis::Fixed(asked), &memory, 0);
         assert_eq!((found.desired, found.limit), wanted, "case {number}: {current} pods, {asked} asked for");
     }
 }
@@ -107,12 +107,12 @@ fn without_behavior_the_highest_of_five_minutes_counts() {
 fn the_first_sight_counts_as_a_recommendation_of_the_present_size() {
     let spec = spec(&[], (1, 10));
     let memory = AutoscalerMemory::default();
-    let first = look(&spec, 5, Basis::Given(3), &memory, 0);
+    let first = look(&spec, 5, Basis::Fixed(3), &memory, 0);
     assert_eq!(first.memory.recommendations.as_ref().map(Vec::len), Some(2));
     assert_eq!((first.desired, first.limit), (5, ScaleDownStabilized));
-    let later = look(&spec, 5, Basis::Given(3), &first.memory, 299);
+    let later = look(&spec, 5, Basis::Fixed(3), &first.memory, 299);
     assert_eq!((later.desired, later.limit), (5, ScaleDownStabilized));
-    let out = look(&spec, 5, Basis::Given(3), &later.memory, 300);
+    let out = look(&spec, 5, Basis::Fixed(3), &later.memory, 300);
     assert_eq!((out.desired, out.limit), (3, DesiredWithinRange));
     assert_eq!(out.memory.recommendations.unwrap().len(), 1, "equal ones are one, and the old one is gone");
 }
@@ -216,7 +216,7 @@ fn what_no_window_asks_for_is_forgotten() {
     let mut current = 1;
     for step in 0..200 {
         let asked = if step % 8 < 4 { 10 } else { 1 };
-        let decision = look(&spec, current, Basis::Given(asked), &memory, step * 15);
+        let decision = look(&spec, current, Basis::Fixed(asked), &memory, step * 15);
         assert!(decision.desired.abs_diff(current) <= 2, "step {step}");
         (current, memory) = (decision.desired, decision.memory);
         let kept = (

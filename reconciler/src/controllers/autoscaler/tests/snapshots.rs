@@ -11,7 +11,7 @@ use schema::kinds::{Kind, Resource};
 use schema::meta::{NamespacedName, ObjectRef};
 use schema::object::Object;
 use schema::records::{
-    AutoscalerRecord, ContainerUsage, NodeUsage, OwnerRef, PodInstance, PodUsage, ScaleRecord, Settled,
+    AutoscalerRecord, ContainerUsage, NodeUsage, OwnerRef, PodInstance, PodUsage, ScaleRecord, SettledRecord,
 };
 use schema::snapshot::{Change as SnapshotChange, Snapshot};
 
@@ -20,7 +20,7 @@ use crate::controllers::autoscaler::plan::plan;
 use crate::controllers::testing::{
     SnapshotBuilder, instance, node_record, object as pod_object, pod_ref, spec as pod_spec,
 };
-use crate::controllers::{Change, Expect, LastKnown, Writes};
+use crate::controllers::{Change, LastKnown, Precondition, Writes};
 
 /// A snapshot that advances as the real writers would advance it.
 #[derive(Clone)]
@@ -64,7 +64,7 @@ impl Fixture {
     /// A replica set of two, its autoscaler, and a settled node.
     fn new(behavior: Option<Behavior>) -> Self {
         let mut fixture = Self { snapshot: SnapshotBuilder::new().nodes(1).snapshot, seconds: 0 };
-        fixture.put(&Key::Settled("n1".into()), &Settled::default());
+        fixture.put(&Key::Settled("n1".into()), &SettledRecord::default());
         fixture.object(&replica_set(2));
         fixture.object(&autoscaler("web", Kind::ReplicaSet, behavior));
         fixture
@@ -162,8 +162,8 @@ impl Fixture {
                 other => panic!("{other} is not its own"),
             };
             let expected = match write.expect {
-                Expect::Absent => None,
-                Expect::ModRevision(revision) => Some(revision),
+                Precondition::Absent => None,
+                Precondition::ModRevision(revision) => Some(revision),
             };
             assert_eq!(found, expected, "{plan}");
             match &write.change {
@@ -244,7 +244,7 @@ fn the_decision_is_one_transaction_and_an_event_of_the_autoscaler() {
              + put scale/ReplicaSet/default/web if absent: 4 pods, as its autoscaler decided\n"
         )
     );
-    assert_eq!(plan.writes[0].reason.event_word(), Some("SuccessfulRescale"));
+    assert_eq!(plan.writes[0].reason.event_reason(), Some("SuccessfulRescale"));
 }
 
 /// Seen red with the time of the last recommendation treated as a change.
@@ -354,7 +354,7 @@ fn a_target_that_is_not_there_is_said_and_waited_for() {
 #[test]
 fn an_autoscaler_of_a_pod_counts_the_pod_itself() {
     let mut fixture = Fixture { snapshot: SnapshotBuilder::new().nodes(1).snapshot, seconds: 0 };
-    fixture.put(&Key::Settled("n1".into()), &Settled::default());
+    fixture.put(&Key::Settled("n1".into()), &SettledRecord::default());
     fixture.object(&pod_object("web", pod_spec(1000, 100)));
     fixture.object(&autoscaler("web", Kind::Pod, None));
     let pod = reference(Kind::Pod, "web");
@@ -388,7 +388,7 @@ fn after_etcd_was_lost_a_workload_keeps_the_pods_that_run() {
     fixture.look();
     assert_eq!(fixture.scale(&set).unwrap().replicas, 5);
     // Once the node is settled, unbound pods go; the number stays.
-    fixture.put(&Key::Settled("n1".into()), &Settled::default());
+    fixture.put(&Key::Settled("n1".into()), &SettledRecord::default());
     fixture.seconds = 30;
     fixture.look();
     assert_eq!(fixture.scale(&set).unwrap().replicas, 5);
@@ -402,7 +402,7 @@ fn after_etcd_was_lost_an_old_file_counts_no_pod_less_than_what_runs() {
     old.after(60, 500);
     let set = reference(Kind::ReplicaSet, "web");
     let few = old.scale(&set).unwrap().replicas;
-    let file = LastKnown::of(&old.snapshot, at(0)).unwrap();
+    let file = LastKnown::from_snapshot(&old.snapshot, at(0)).unwrap();
     assert!(few < 5 && file.replicas(&set) == Some(few));
     let mut fixture = Fixture { snapshot: SnapshotBuilder::new().nodes(1).snapshot, seconds: 0 };
     fixture.object(&replica_set(2));

@@ -46,7 +46,7 @@ pub struct Config {
 impl Config {
     /// Returns the parameters of a function, with Knative's defaults (`config/core/configmaps/autoscaler.yaml`) for
     /// those that a manifest has no field for.
-    pub fn of(function: &FunctionSpec) -> Self {
+    pub fn for_function(function: &FunctionSpec) -> Self {
         let total = f64::from(function.concurrency);
         Self {
             target: total * f64::from(function.target_utilization_percentage) / 100.0,
@@ -99,12 +99,12 @@ pub fn decide(
         return (None, memory.clone());
     };
     let mut memory = match memory.mode {
-        Mode::Unseen => ScalerMemory::at_first(ready, now),
+        Mode::Unseen => ScalerMemory::initial(ready, now),
         _ => memory.clone(),
     };
     let limits = Limits::of(config, ready);
     let surges = limits.asked(panic) / limits.ready >= config.panic_threshold;
-    memory.mode = after(memory.mode, surges, config.stable_window, now);
+    memory.mode = next_mode(memory.mode, surges, config.stable_window, now);
     let mut desired = limits.wanted(stable);
     if let Mode::Panic { most, .. } = &mut memory.mode {
         desired = desired.max(limits.wanted(panic)).max(*most);
@@ -147,7 +147,7 @@ impl<'a> Limits<'a> {
 }
 
 /// Returns the next mode: panic begins with a surge and ends once the last surge is older than the stable window.
-fn after(mode: Mode, surges: bool, stable_window: SignedDuration, now: Timestamp) -> Mode {
+fn next_mode(mode: Mode, surges: bool, stable_window: SignedDuration, now: Timestamp) -> Mode {
     match mode {
         Mode::Panic { most, .. } if surges => Mode::Panic { surged_at: now, most },
         _ if surges => Mode::Panic { surged_at: now, most: 0 },

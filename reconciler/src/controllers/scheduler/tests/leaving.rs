@@ -6,7 +6,7 @@ use jiff::Timestamp;
 use schema::condition::ConditionStatus;
 use schema::kinds::node::{NodeSpec, Taint};
 use schema::kinds::pod::TaintEffect;
-use schema::records::{NodeConditions, PodInstance, Settled, TaintAge};
+use schema::records::{NodeConditions, PodInstance, SettledRecord, TaintAge};
 
 use super::strategies::applied;
 use super::*;
@@ -124,7 +124,7 @@ fn a_pod_leaves_once_the_time_is_over_for_which_it_tolerates_a_taint() {
 fn a_node_that_is_neither_registered_nor_alive_has_no_pods() {
     let (web, pinned) = (instance("web", spec(1, 1)), named("pinned", "n1"));
     let builder = with(with(SnapshotBuilder::new().nodes(2), "n1", &web), "n1", &pinned);
-    let builder = builder.put(&Key::Settled("n1".into()), &Settled::default());
+    let builder = builder.put(&Key::Settled("n1".into()), &SettledRecord::default());
     let builder = builder.delete(&Key::Node("n1".into()));
     assert_eq!(planned(&builder.snapshot), "", "its agent is alive and registers again");
     let builder = builder.delete(&Key::Heartbeat("n1".into()));
@@ -174,8 +174,8 @@ fn what_nodes_run_without_a_binding_is_found_among_what_is_bound() {
 fn after_etcd_was_lost_a_pod_waits_for_the_node_that_ran_it() {
     let web = instance("web", spec(1, 1));
     let whole = SnapshotBuilder::new().nodes(3).pod(&web).bound("n3", &web);
-    let whole = whole.put(&Key::Settled("n3".into()), &Settled::default());
-    let last_known = Arc::new(LastKnown::of(&whole.snapshot, Timestamp::UNIX_EPOCH).unwrap());
+    let whole = whole.put(&Key::Settled("n3".into()), &SettledRecord::default());
+    let last_known = Arc::new(LastKnown::from_snapshot(&whole.snapshot, Timestamp::UNIX_EPOCH).unwrap());
     let placed = |nodes: u8, seconds: i64| {
         let builder = SnapshotBuilder::new().nodes(nodes).pod(&web);
         let seen = Observed { last_known: Arc::clone(&last_known), ..seen(&builder.snapshot) };

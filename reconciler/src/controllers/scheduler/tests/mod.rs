@@ -483,7 +483,7 @@ mod settling {
         let binding = Binding { node: "n1".into(), pod, reason: String::new() };
         let there = there.put(&Key::Binding("n1".into(), pod_ref("web")), &binding);
         assert!(settles(&there));
-        let there = there.put(&Key::Settled("n1".into()), &schema::records::Settled::default());
+        let there = there.put(&Key::Settled("n1".into()), &schema::records::SettledRecord::default());
         assert!(!settles(&there));
     }
 

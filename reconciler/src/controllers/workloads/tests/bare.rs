@@ -203,7 +203,7 @@ fn a_pod_too_large_for_a_key_is_reported_and_not_written() {
     let mut object = object("web", spec(1, 1));
     object.resource = Resource::Pod(big.into());
     let mut snapshot = Snapshot::default();
-    let versioned = schema::snapshot::Versioned { value: object, create_revision: 1, mod_revision: 1 };
+    let versioned = schema::snapshot::VersionedValue { value: object, create_revision: 1, mod_revision: 1 };
     snapshot.objects.insert(versioned.value.reference(), versioned.into());
     let plan = plan(&snapshot, &LastKnown::default(), None, Timestamp::UNIX_EPOCH);
     assert!(plan.writes.is_empty(), "{plan}");

@@ -7,12 +7,12 @@ use proptest::prelude::*;
 use schema::condition::ConditionStatus;
 use schema::keys::Key;
 use schema::kinds::Health;
-use schema::kinds::daemon_set::{DaemonSetSpec, NodeByNode};
+use schema::kinds::daemon_set::{DaemonSetSpec, RollingUpdateDaemonSet};
 use schema::kinds::node::{NodeSpec, Taint};
 use schema::kinds::pod::{PodStatus, TaintEffect, Toleration, TolerationOperator};
 use schema::kinds::replica_set::IntOrPercent;
 use schema::meta::{NamespacedName, StringMap};
-use schema::records::{NodeConditions, PodInstance, Settled};
+use schema::records::{NodeConditions, PodInstance, SettledRecord};
 use schema::snapshot::health::health;
 
 use super::field::{Fate, Field, status};
@@ -31,7 +31,7 @@ fn daemon_set(image: &str) -> DaemonSetSpec {
 
 fn at_once(mut set: DaemonSetSpec, nodes: u32) -> DaemonSetSpec {
     let max_unavailable = Some(IntOrPercent::Number(nodes));
-    set.update_strategy.rolling_update = Some(NodeByNode { max_unavailable, max_surge: None });
+    set.update_strategy.rolling_update = Some(RollingUpdateDaemonSet { max_unavailable, max_surge: None });
     set
 }
 
@@ -90,7 +90,7 @@ fn nodes(field: &Field) -> Vec<String> {
 /// Marks every node as settled, so that nodes stop unwanted pods.
 fn settle(field: &mut Field) {
     for node in ["n1", "n2", "n3"] {
-        edit(field, |builder| builder.put(&Key::Settled(node.to_owned()), &Settled::default()));
+        edit(field, |builder| builder.put(&Key::Settled(node.to_owned()), &SettledRecord::default()));
     }
 }
 

@@ -15,7 +15,7 @@ use schema::kinds::replica_set::{IntOrPercent, ReplicaSetSpec, RollingUpdate};
 use schema::kinds::{Kind, Resource};
 use schema::meta::{NamespacedName, ObjectRef};
 use schema::object::Object;
-use schema::records::{Binding, NodeRecord, PodInstance, Rollout, Settled};
+use schema::records::{Binding, NodeRecord, PodInstance, Rollout, SettledRecord};
 use schema::snapshot::Snapshot;
 
 use super::super::plan::plan;
@@ -202,8 +202,9 @@ impl Field {
     /// Saves the content of etcd as the reconciler does on its disk.
     pub(super) fn keep(&mut self) {
         let settled = Key::Settled("n1".to_owned());
-        let whole = self.builder.clone().put(&settled, &Settled::default()).snapshot;
-        let disk = serde_json::to_string(&LastKnown::of(&whole, self.now).unwrap().to_disk()).unwrap();
+        let whole = self.builder.clone().put(&settled, &SettledRecord::default()).snapshot;
+        let disk =
+            serde_json::to_string(&LastKnown::from_snapshot(&whole, self.now).unwrap().to_disk()).unwrap();
         self.last_known = LastKnown::from_disk(&serde_json::from_str(&disk).unwrap());
     }
 

@@ -2,7 +2,7 @@
 
 use schema::keys::Key;
 use schema::kinds::Health;
-use schema::kinds::cluster::{ClusterSpec, Defaults};
+use schema::kinds::cluster::{ClusterSpec, WorkloadDefaults};
 use schema::kinds::replica_set::ReplicaSetSpec;
 use schema::snapshot::health::{deadline_seconds, health};
 
@@ -142,7 +142,7 @@ fn a_template_that_does_not_work_goes_and_the_last_good_one_serves() {
 #[test]
 fn a_workload_that_names_no_deadline_has_the_one_of_the_cluster() {
     let mut field = settled(2);
-    let defaults = Defaults { progress_deadline_seconds: 30, ..Defaults::default() };
+    let defaults = WorkloadDefaults { progress_deadline_seconds: 30, ..WorkloadDefaults::default() };
     let cluster = ClusterSpec { defaults, ..ClusterSpec::default() };
     field.builder = std::mem::take(&mut field.builder).cluster(cluster);
     let of = |image: &str, min_ready_seconds: u32| ReplicaSetSpec {

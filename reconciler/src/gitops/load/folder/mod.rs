@@ -20,7 +20,7 @@ use schema::violation::{Rule, Violation, rules};
 use super::definitions::with_definitions;
 use super::files::{self, OnDisk, SourceFolder};
 use crate::git::content::ContentError;
-use crate::git::{BLOB_BYTES_MAX, DEPTH_MAX, IGNORE_FILE, IgnoreRules, PassedOver};
+use crate::git::{BLOB_BYTES_MAX, DEPTH_MAX, IGNORE_FILE, IgnoreRules, SkippedEntry};
 use crate::gitops::load::{self, BATCH_MIN_BYTES, Manifests};
 
 /// Limit on files and folders: more than this are a disk, not a repository of manifests.
@@ -151,13 +151,13 @@ fn read_below(path: &Path, root: PathBuf) -> Result<Folder, FolderError> {
     fs::read_dir(&at).map_err(open)?;
     let mut walk = Walk {
         root: &root,
-        kept_out: KeptOut::of(&root, &below),
+        kept_out: GitExclusions::for_request(&root, &below),
         files: Vec::new(),
         ignore_files: ignore_files_above(&root, &at),
         passed_over: Vec::new(),
         entries: 0,
     };
-    walk.folder(&at, 0).map_err(|TooMany| FolderError::TooMany(asked))?;
+    walk.folder(&at, 0).map_err(|EntryLimitExceeded| FolderError::TooMany(asked))?;
     let Walk { files, ignore_files, mut passed_over, .. } = walk;
     let ignored = IgnoreRules::new(ignore_files.iter().map(|(folder, text)| (folder.as_str(), text.clone())));
     let files = files.into_iter().filter(|file| !ignored.ignores(file)).collect();
@@ -174,7 +174,7 @@ fn read_below(path: &Path, root: PathBuf) -> Result<Folder, FolderError> {
 /// path, anything from a single file to the whole repository, so secrets are searched for in every folder that may
 /// be the source's.
 fn with_files(root: &Path, below: &str, manifests: Manifests) -> (Manifests, Vec<Violation>) {
-    let kept_out = KeptOut::of(root, below);
+    let kept_out = GitExclusions::for_request(root, below);
     let is_kept_out =
         |path: &str| kept_out.as_ref().is_some_and(|kept_out| kept_out.holds(path, root.join(path).is_dir()));
     let mut lookup = OnDisk { root, is_kept_out };
@@ -195,7 +195,7 @@ fn or_noted(
         Ok(resolved) => (resolved, None),
         Err(error) => {
             let message = format!("what the manifests name can't be read: {error}");
-            (manifests, Some(Violation::of(&rules::UNREADABLE, below, (0, 0), message)))
+            (manifests, Some(Violation::new(&rules::UNREADABLE, below, (0, 0), message)))
         }
     }
 }
@@ -243,14 +243,14 @@ fn lossy(path: &Path) -> Option<String> {
 }
 
 /// Paths that Git keeps out of commits.
-struct KeptOut {
+struct GitExclusions {
     repository: Repository,
     index: git2::Index,
 }
 
-impl KeptOut {
+impl GitExclusions {
     /// Returns `None` without a repository that can be opened, or if it keeps out the requested path.
-    fn of(root: &Path, below: &str) -> Option<Self> {
+    fn for_request(root: &Path, below: &str) -> Option<Self> {
         let repository = Repository::open(root).ok()?;
         let index = repository.index().ok()?;
         let kept_out = Self { repository, index };
@@ -271,7 +271,7 @@ impl KeptOut {
 
 struct Walk<'a> {
     root: &'a Path,
-    kept_out: Option<KeptOut>,
+    kept_out: Option<GitExclusions>,
     /// Manifest files by path from the root.
     files: Vec<String>,
     /// Folder and text of each ignore file.
@@ -280,10 +280,10 @@ struct Walk<'a> {
     entries: usize,
 }
 
-struct TooMany;
+struct EntryLimitExceeded;
 
 impl Walk<'_> {
-    fn folder(&mut self, at: &Path, depth: usize) -> Result<(), TooMany> {
+    fn folder(&mut self, at: &Path, depth: usize) -> Result<(), EntryLimitExceeded> {
         let folder = relative(self.root, at);
         let entries = match fs::read_dir(at) {
             Ok(entries) => entries,
@@ -295,14 +295,14 @@ impl Walk<'_> {
         for entry in entries.flatten() {
             self.entries += 1;
             if self.entries > ENTRIES_MAX {
-                return Err(TooMany);
+                return Err(EntryLimitExceeded);
             }
             let (Ok(kind), name) = (entry.file_type(), entry.file_name()) else { continue };
             let Some(name) = name.to_str() else {
                 let shown = joined(&folder, &name.to_string_lossy());
                 let holds_manifest = kind.is_file() && is_manifest_path(&shown);
                 if holds_manifest || kind.is_dir() && self.holds_manifest(&entry.path(), depth + 1)? {
-                    self.passed_over.push(PassedOver::OddName.note(&shown));
+                    self.passed_over.push(SkippedEntry::OddName.note(&shown));
                 }
                 continue;
             };
@@ -310,7 +310,7 @@ impl Walk<'_> {
             if kind.is_symlink() && name == IGNORE_FILE {
                 self.pass_over(&path, &rules::UNREADABLE, "an ignore file must not be a symbolic link");
             } else if kind.is_symlink() {
-                self.passed_over.push(PassedOver::Link.note(&path));
+                self.passed_over.push(SkippedEntry::Link.note(&path));
             } else if kind.is_dir() {
                 self.subfolder(&entry.path(), name, &path, depth + 1)?;
             } else if kind.is_file() {
@@ -321,11 +321,11 @@ impl Walk<'_> {
     }
 
     /// Searches a folder whose name can't be decoded for a file that could be a manifest.
-    fn holds_manifest(&mut self, at: &Path, depth: usize) -> Result<bool, TooMany> {
+    fn holds_manifest(&mut self, at: &Path, depth: usize) -> Result<bool, EntryLimitExceeded> {
         for entry in fs::read_dir(at).into_iter().flatten().flatten() {
             self.entries += 1;
             if self.entries > ENTRIES_MAX {
-                return Err(TooMany);
+                return Err(EntryLimitExceeded);
             }
             let Ok(kind) = entry.file_type() else { continue };
             let is_manifest = || is_manifest_path(&entry.file_name().to_string_lossy());
@@ -338,14 +338,20 @@ impl Walk<'_> {
         Ok(false)
     }
 
-    fn subfolder(&mut self, at: &Path, name: &str, path: &str, depth: usize) -> Result<(), TooMany> {
+    fn subfolder(
+        &mut self,
+        at: &Path,
+        name: &str,
+        path: &str,
+        depth: usize,
+    ) -> Result<(), EntryLimitExceeded> {
         if name == ".git" || self.is_kept_out(path, true) {
             return Ok(());
         }
         if at.join(".git").symlink_metadata().is_ok() {
-            self.passed_over.push(PassedOver::Submodule.note(path));
+            self.passed_over.push(SkippedEntry::Submodule.note(path));
         } else if depth > DEPTH_MAX {
-            self.passed_over.push(PassedOver::TooDeep.note(path));
+            self.passed_over.push(SkippedEntry::TooDeep.note(path));
         } else {
             self.folder(at, depth)?;
         }
@@ -365,7 +371,7 @@ impl Walk<'_> {
     }
 
     fn pass_over(&mut self, path: &str, rule: &Rule, message: &str) {
-        self.passed_over.push(Violation::of(rule, path, (0, 0), message));
+        self.passed_over.push(Violation::new(rule, path, (0, 0), message));
     }
 }
 
@@ -381,7 +387,7 @@ fn parse(files: Vec<String>, root: &Path) -> (Manifests, Vec<Violation>) {
             }
             Err(error) => {
                 let message = format!("the file can't be read: {error}");
-                violations.push(Violation::of(&rules::UNREADABLE, path, (0, 0), message));
+                violations.push(Violation::new(&rules::UNREADABLE, path, (0, 0), message));
             }
         }
         if batch_bytes >= BATCH_MIN_BYTES {

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use schema::kinds::cluster::{ClusterSpec, DEFAULT_ZONE, Defaults};
+use schema::kinds::cluster::{ClusterSpec, DEFAULT_ZONE, WorkloadDefaults};
 use schema::kinds::pod::PodSpec;
 use schema::kinds::{Kind, Resource};
 use schema::meta::{DEFAULT_NAMESPACE, ObjectRef};
@@ -13,7 +13,7 @@ use schema::violation::OwnedStep;
 use crate::gitops::diff::FILES;
 use crate::gitops::plan::Step;
 use crate::gitops::review::change::{Action, Field};
-use crate::gitops::review::node_room::Room;
+use crate::gitops::review::node_room::NodeRoom;
 
 /// Live objects, and the plan's changes to them.
 pub(crate) struct PlannedObjects<'a> {
@@ -22,7 +22,7 @@ pub(crate) struct PlannedObjects<'a> {
     /// Running pods of each workload.
     running: &'a BTreeMap<ObjectRef, u32>,
     /// Live nodes; `None` without a server.
-    nodes: Option<&'a [Room]>,
+    nodes: Option<&'a [NodeRoom]>,
     /// Workloads whose number of pods an autoscaler sets once everything is applied.
     scaled: BTreeSet<ObjectRef>,
     /// The Cluster object once everything is applied.
@@ -34,7 +34,7 @@ impl<'a> PlannedObjects<'a> {
         live: &'a Table<ObjectRef, Object>,
         steps: &'a [Step],
         running: &'a BTreeMap<ObjectRef, u32>,
-        nodes: Option<&'a [Room]>,
+        nodes: Option<&'a [NodeRoom]>,
     ) -> Self {
         let after = |step: &'a Step| step.object_after().map(|object| &**object);
         let changed = steps.iter().map(|step| (&step.object, after(step))).collect();
@@ -57,7 +57,7 @@ impl<'a> PlannedObjects<'a> {
     }
 
     /// Returns the defaults of workloads that set no values of their own.
-    pub(crate) fn defaults(&self) -> Defaults {
+    pub(crate) fn defaults(&self) -> WorkloadDefaults {
         self.cluster.map(|cluster| cluster.defaults.clone()).unwrap_or_default()
     }
 
@@ -122,7 +122,7 @@ impl<'a> PlannedObjects<'a> {
 }
 
 /// Input of a kind's function: the object before and after, and the fields that differ.
-pub(crate) struct Case<'a> {
+pub(crate) struct EffectCase<'a> {
     pub(super) object: &'a ObjectRef,
     pub(super) before: Option<&'a Resource>,
     pub(super) after: Option<&'a Resource>,
@@ -131,7 +131,7 @@ pub(crate) struct Case<'a> {
     pub(super) planned: &'a PlannedObjects<'a>,
 }
 
-impl<'a> Case<'a> {
+impl<'a> EffectCase<'a> {
     /// Returns before and after as the spec that `of` extracts from a resource.
     pub(super) fn specs<S>(
         &self,

@@ -42,7 +42,7 @@ pub enum Effect {
     /// A line of the submitted script.
     Script(String),
     /// Anything that is best said in a sentence.
-    Says(String),
+    Sentence(String),
 }
 
 /// Effect on the pods of nodes.
@@ -117,7 +117,7 @@ impl fmt::Display for Effect {
                 write!(f, "service {service} loses its last endpoint: nothing answers there")
             }
             Effect::Script(line) => write!(f, "| {line}"),
-            Effect::Says(text) => f.write_str(text),
+            Effect::Sentence(text) => f.write_str(text),
         }
     }
 }

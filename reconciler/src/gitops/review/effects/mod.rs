@@ -13,25 +13,25 @@ pub(crate) mod other;
 pub(crate) mod service;
 pub(crate) mod workload;
 
-pub(crate) use case::Case;
+pub(crate) use case::EffectCase;
 pub(super) use case::PlannedObjects;
 pub use effect::Effect;
 
 /// Returns the effects of one step, except those of all steps together.
-pub(super) fn of(planned: &PlannedObjects<'_>, step: &Step, fields: &[Field]) -> Vec<Effect> {
+pub(super) fn for_step(planned: &PlannedObjects<'_>, step: &Step, fields: &[Field]) -> Vec<Effect> {
     if matches!(step.why, StepReason::Moved { .. }) {
         return vec![Effect::Moved];
     }
     let (before, after) = (planned.before(&step.object), planned.now(&step.object));
-    let case = Case {
+    let case = EffectCase {
         object: &step.object,
         before: before.map(|object| &object.resource),
         after: after.map(|object| &object.resource),
         fields,
-        action: Action::of(&step.act),
+        action: Action::from_act(&step.act),
         planned,
     };
-    let mut effects = (kinds::of(step.object.kind).effects)(&case);
+    let mut effects = (kinds::descriptor(step.object.kind).effects)(&case);
     if effects.is_empty() && case.action == Action::Update {
         effects.push(Effect::InPlace);
     }

@@ -1,13 +1,13 @@
 //! Effects of ConfigMaps, functions, workflows, jobs, nodes and the cluster's settings.
 
-use schema::content_refs::normal_path;
+use schema::content_refs::normalize_path;
 use schema::kinds::Resource;
 use schema::kinds::function::FunctionSpec;
 use schema::kinds::job::{Submission, script};
 use schema::kinds::node::NodeSpec;
 use schema::kinds::pod::TaintEffect;
 
-use super::case::Case;
+use super::case::EffectCase;
 use super::effect::Effect;
 use crate::gitops::review::change::Action;
 
@@ -15,11 +15,11 @@ use crate::gitops::review::change::Action;
 const SCRIPT_LINES_MAX: usize = 60;
 
 fn says<const N: usize>(lines: [&str; N]) -> Vec<Effect> {
-    lines.into_iter().map(|line| Effect::Says(line.to_owned())).collect()
+    lines.into_iter().map(|line| Effect::Sentence(line.to_owned())).collect()
 }
 
 /// Refers to the objects that use the ConfigMap: their own changes say more.
-pub(crate) fn config_map(case: &Case<'_>) -> Vec<Effect> {
+pub(crate) fn config_map(case: &EffectCase<'_>) -> Vec<Effect> {
     if case.action == Action::Update && case.fields.iter().any(|field| field.path.starts_with("spec.content"))
     {
         return says(["each object that uses it is replaced: see its own lines"]);
@@ -27,7 +27,7 @@ pub(crate) fn config_map(case: &Case<'_>) -> Vec<Effect> {
     Vec::new()
 }
 
-pub(crate) fn function(case: &Case<'_>) -> Vec<Effect> {
+pub(crate) fn function(case: &EffectCase<'_>) -> Vec<Effect> {
     let (before, after) = case.specs(|resource| match resource {
         Resource::Function(spec) => Some(&**spec),
         _ => None,
@@ -35,12 +35,14 @@ pub(crate) fn function(case: &Case<'_>) -> Vec<Effect> {
     let image = after.and_then(|after| after.image.as_ref());
     match case.action {
         Action::Create => match image {
-            Some(image) => vec![Effect::Says(format!("the function answers calls with image {image}"))],
+            Some(image) => vec![Effect::Sentence(format!("the function answers calls with image {image}"))],
             None => says(["the function is built"]),
         },
         Action::Replace => match (before.and_then(|before| before.image.as_ref()), image) {
             (former, Some(image)) if former != Some(image) => {
-                vec![Effect::Says(format!("the function's replicas are replaced by those of image {image}"))]
+                vec![Effect::Sentence(format!(
+                    "the function's replicas are replaced by those of image {image}"
+                ))]
             }
             (Some(_), Some(_)) => says(["the function's replicas are replaced, its image stays"]),
             _ if is_built_anew(case, before.zip(after)) => {
@@ -54,13 +56,13 @@ pub(crate) fn function(case: &Case<'_>) -> Vec<Effect> {
 }
 
 /// True if the function's folder is another one, or differs.
-fn is_built_anew(case: &Case<'_>, specs: Option<(&FunctionSpec, &FunctionSpec)>) -> bool {
+fn is_built_anew(case: &EffectCase<'_>, specs: Option<(&FunctionSpec, &FunctionSpec)>) -> bool {
     let Some((before, after)) = specs else { return true };
-    let folder = after.source.as_deref().map(normal_path);
+    let folder = after.source.as_deref().map(normalize_path);
     before.is_rebuilt_by(after) || folder.is_none_or(|folder| case.file_differs(&folder))
 }
 
-pub(crate) fn workflow(case: &Case<'_>) -> Vec<Effect> {
+pub(crate) fn workflow(case: &EffectCase<'_>) -> Vec<Effect> {
     let runs = matches!(case.after, Some(Resource::Workflow(spec)) if spec.params.is_some());
     match case.action {
         Action::Create if runs => says(["a run of the workflow is started"]),
@@ -71,7 +73,7 @@ pub(crate) fn workflow(case: &Case<'_>) -> Vec<Effect> {
     }
 }
 
-pub(crate) fn job(case: &Case<'_>) -> Vec<Effect> {
+pub(crate) fn job(case: &EffectCase<'_>) -> Vec<Effect> {
     let mut effects = match case.action {
         Action::Create => says(["the Slurm job is submitted, with this script:"]),
         Action::Replace => {
@@ -91,19 +93,19 @@ pub(crate) fn job(case: &Case<'_>) -> Vec<Effect> {
         (script.lines().take(SCRIPT_LINES_MAX), script.lines().count().saturating_sub(SCRIPT_LINES_MAX));
     effects.extend(shown.map(|line| Effect::Script(line.to_owned())));
     if let Some(dependency) = &spec.dependency {
-        effects.push(Effect::Says(format!(
+        effects.push(Effect::Sentence(format!(
             "it waits for job {}: {}",
             dependency.job,
             dependency.kind.as_str()
         )));
     }
     if more > 0 {
-        effects.push(Effect::Says(format!("the script has {more} more lines")));
+        effects.push(Effect::Sentence(format!("the script has {more} more lines")));
     }
     effects
 }
 
-pub(crate) fn node(case: &Case<'_>) -> Vec<Effect> {
+pub(crate) fn node(case: &EffectCase<'_>) -> Vec<Effect> {
     let (before, after) = case.specs(|resource| match resource {
         Resource::Node(spec) => Some(&**spec),
         _ => None,
@@ -131,7 +133,7 @@ pub(crate) fn node(case: &Case<'_>) -> Vec<Effect> {
     effects
 }
 
-pub(crate) fn cluster(case: &Case<'_>) -> Vec<Effect> {
+pub(crate) fn cluster(case: &EffectCase<'_>) -> Vec<Effect> {
     match case.action {
         Action::Create => says(["these settings hold for the whole cluster"]),
         Action::Delete => says(["the whole cluster goes back to default settings"]),

@@ -9,14 +9,14 @@ use schema::kinds::{Kind, Resource};
 use schema::meta::{ObjectRef, StringMap};
 use schema::object::Object;
 
-use super::case::{Case, PlannedObjects};
+use super::case::{EffectCase, PlannedObjects};
 use super::effect::{Effect, Port, appear_and_go};
 use crate::gitops::plan::Step;
 
 /// Limit on ports of external addresses that are reported one by one.
 const EXTERNAL_MAX: usize = 50;
 
-pub(crate) fn service(case: &Case<'_>) -> Vec<Effect> {
+pub(crate) fn service(case: &EffectCase<'_>) -> Vec<Effect> {
     let (before, after) = case.specs(|resource| match resource {
         Resource::Service(spec) => Some(&**spec),
         _ => None,
@@ -30,17 +30,17 @@ pub(crate) fn service(case: &Case<'_>) -> Vec<Effect> {
         if before.selector != after.selector {
             effects.push(Effect::Selects);
         }
-        if before.alias_of() != after.alias_of() {
-            effects.push(Effect::Says(match after.alias_of() {
+        if before.alias_target() != after.alias_target() {
+            effects.push(Effect::Sentence(match after.alias_target() {
                 Some(target) => format!("its name becomes an alias of {target}"),
                 None => "its name is no longer an alias".to_owned(),
             }));
         }
         if before.cluster_ip != after.cluster_ip {
-            effects.push(Effect::Says("its address changes: connections break".to_owned()));
+            effects.push(Effect::Sentence("its address changes: connections break".to_owned()));
         }
         if before.addresses != after.addresses {
-            effects.push(Effect::Says("other addresses are behind it".to_owned()));
+            effects.push(Effect::Sentence("other addresses are behind it".to_owned()));
         }
         effects.extend(targets(before, after));
     }
@@ -48,7 +48,7 @@ pub(crate) fn service(case: &Case<'_>) -> Vec<Effect> {
 }
 
 fn ports(service: Option<&ServiceSpec>) -> Vec<Port> {
-    let Some(service) = service.filter(|service| service.alias_of().is_none()) else { return Vec::new() };
+    let Some(service) = service.filter(|service| service.alias_target().is_none()) else { return Vec::new() };
     let mut all = Vec::new();
     for port in &service.ports {
         let (number, protocol) = (port.port, port.protocol);
@@ -64,7 +64,7 @@ fn ports(service: Option<&ServiceSpec>) -> Vec<Port> {
 /// Reports the ports of external addresses, open to everyone who can reach these: the first few that close and open.
 fn external(before: Option<&ServiceSpec>, after: Option<&ServiceSpec>) -> Vec<Effect> {
     fn split(service: Option<&ServiceSpec>) -> (BTreeSet<&str>, BTreeSet<(u16, Protocol)>) {
-        let Some(service) = service.filter(|service| service.alias_of().is_none()) else {
+        let Some(service) = service.filter(|service| service.alias_target().is_none()) else {
             return Default::default();
         };
         let addresses = service.external_ips.iter().map(String::as_str);
@@ -91,7 +91,7 @@ fn external(before: Option<&ServiceSpec>, after: Option<&ServiceSpec>) -> Vec<Ef
         effects.extend(ports.take(EXTERNAL_MAX).map(effect));
         if count > EXTERNAL_MAX {
             let more = count - EXTERNAL_MAX;
-            effects.push(Effect::Says(format!("{verb} {more} more ports of external addresses")));
+            effects.push(Effect::Sentence(format!("{verb} {more} more ports of external addresses")));
         }
     }
     effects
@@ -111,7 +111,7 @@ fn targets(before: &ServiceSpec, after: &ServiceSpec) -> Vec<Effect> {
         let (from, to) = (led(old), led(port));
         if from != to {
             let number = port.port;
-            effects.push(Effect::Says(format!(
+            effects.push(Effect::Sentence(format!(
                 "service port {number} leads to port {to} of its pods instead of {from}"
             )));
         }
@@ -119,7 +119,7 @@ fn targets(before: &ServiceSpec, after: &ServiceSpec) -> Vec<Effect> {
     effects
 }
 
-pub(crate) fn dns(case: &Case<'_>) -> Vec<Effect> {
+pub(crate) fn dns(case: &EffectCase<'_>) -> Vec<Effect> {
     let (before, after) = case.specs(|resource| match resource {
         Resource::Dns(spec) => Some(&**spec),
         _ => None,
@@ -139,11 +139,11 @@ pub(crate) fn dns(case: &Case<'_>) -> Vec<Effect> {
         let host = after.map(|dns| dns.host.as_str()).unwrap_or_default();
         let (from, to) = (old.in_words(), path.in_words());
         if from != to {
-            effects.push(Effect::Says(format!("{host}{} leads to {to} instead of {from}", path.path)));
+            effects.push(Effect::Sentence(format!("{host}{} leads to {to} instead of {from}", path.path)));
         }
         if old.rewrite != path.rewrite {
             let to = path.rewrite.as_deref().unwrap_or("it is");
-            effects.push(Effect::Says(format!("{host}{} is passed on as {to}", path.path)));
+            effects.push(Effect::Sentence(format!("{host}{} is passed on as {to}", path.path)));
         }
     }
     effects
@@ -152,7 +152,10 @@ pub(crate) fn dns(case: &Case<'_>) -> Vec<Effect> {
 // Services that lose their last pod: the one effect that depends on more than one step.
 
 /// Returns the lost endpoints by the step that causes the loss.
-pub(crate) fn lost(planned: &PlannedObjects<'_>, steps: &[Step]) -> BTreeMap<ObjectRef, Vec<Effect>> {
+pub(crate) fn lost_endpoints(
+    planned: &PlannedObjects<'_>,
+    steps: &[Step],
+) -> BTreeMap<ObjectRef, Vec<Effect>> {
     let mut found: BTreeMap<ObjectRef, Vec<Effect>> = BTreeMap::new();
     let gone: Vec<&Step> =
         steps.iter().filter(|step| labels(planned.before(&step.object)).is_some()).collect();

@@ -6,10 +6,10 @@ use schema::kinds::daemon_set::DaemonSetSpec;
 use schema::kinds::pod::PodSpec;
 use schema::kinds::replica_set::ReplicaSetSpec;
 
-use super::case::Case;
+use super::case::EffectCase;
 use super::effect::{Effect, NodesAct, Port, appear_and_go};
 
-pub(crate) fn pod(case: &Case<'_>) -> Vec<Effect> {
+pub(crate) fn pod(case: &EffectCase<'_>) -> Vec<Effect> {
     let (before, after) = case.specs(|resource| match resource {
         Resource::Pod(spec) => Some(&**spec),
         _ => None,
@@ -28,7 +28,7 @@ pub(crate) fn pod(case: &Case<'_>) -> Vec<Effect> {
     effects
 }
 
-pub(crate) fn replica_set(case: &Case<'_>) -> Vec<Effect> {
+pub(crate) fn replica_set(case: &EffectCase<'_>) -> Vec<Effect> {
     let (before, after) = case.specs(|resource| match resource {
         Resource::ReplicaSet(spec) => Some(&**spec),
         _ => None,
@@ -56,8 +56,9 @@ pub(crate) fn replica_set(case: &Case<'_>) -> Vec<Effect> {
     }
     let is_changed = before.zip(after).is_some_and(|(before, after)| before.replicas != after.replicas);
     if case.planned.is_scaled(case.object) && (is_changed || !effects.is_empty()) {
-        effects
-            .push(Effect::Says("its autoscaler decides how many pods there are, not `replicas`".to_owned()));
+        effects.push(Effect::Sentence(
+            "its autoscaler decides how many pods there are, not `replicas`".to_owned(),
+        ));
     }
     let pod = |set: Option<&'_ ReplicaSetSpec>| {
         set.filter(|set| set.replicas > 0).map(|set| set.template.spec.clone())
@@ -67,13 +68,13 @@ pub(crate) fn replica_set(case: &Case<'_>) -> Vec<Effect> {
 }
 
 /// Returns the changed fields without those outside of the template, which restart no pods.
-pub(super) fn template(case: &Case<'_>) -> Vec<String> {
+pub(super) fn template(case: &EffectCase<'_>) -> Vec<String> {
     let mut because = case.because();
     because.retain(|path| !path.starts_with("spec.") || path.starts_with("spec.template"));
     because
 }
 
-pub(crate) fn autoscaler(case: &Case<'_>) -> Vec<Effect> {
+pub(crate) fn autoscaler(case: &EffectCase<'_>) -> Vec<Effect> {
     let target = |hpa: &HorizontalPodAutoscalerSpec| {
         format!(
             "{} {}/{}",
@@ -113,7 +114,7 @@ pub(crate) fn autoscaler(case: &Case<'_>) -> Vec<Effect> {
         }
         (None, None) => Vec::new(),
     };
-    says.into_iter().map(Effect::Says).collect()
+    says.into_iter().map(Effect::Sentence).collect()
 }
 
 pub(super) fn containers(pod: &PodSpec) -> Vec<String> {
@@ -134,7 +135,7 @@ pub(super) fn host_ports(before: Option<&PodSpec>, after: Option<&PodSpec>) -> V
 
 // Daemon sets: one pod on each node that fits.
 
-pub(crate) fn daemon_set(case: &Case<'_>) -> Vec<Effect> {
+pub(crate) fn daemon_set(case: &EffectCase<'_>) -> Vec<Effect> {
     let (before, after) = case.specs(|resource| match resource {
         Resource::DaemonSet(spec) => Some(&**spec),
         _ => None,
@@ -158,7 +159,7 @@ pub(crate) fn daemon_set(case: &Case<'_>) -> Vec<Effect> {
             let stay = from.zip(to).map(|(from, to)| from.min(to));
             effects.push(on_nodes(NodesAct::Restarts, stay, after, template(case)));
             if let Some((from, to)) = from.zip(to).filter(|(from, to)| from != to) {
-                effects.push(Effect::Says(format!("nodes with a pod {from} -> {to}")));
+                effects.push(Effect::Sentence(format!("nodes with a pod {from} -> {to}")));
             }
         }
         _ => {}

@@ -11,11 +11,11 @@ use schema::kinds::{Kind, Resource};
 use schema::meta::NamespacedName;
 use schema::object::Object;
 use schema::records::{OwnerRef, PodInstance, SourceState};
-use schema::snapshot::{Snapshot, Versioned};
+use schema::snapshot::{Snapshot, VersionedValue};
 use schema::violation::Severity;
 
 use crate::blobs::{BlobStore, Blobs, BlobsError};
-use crate::gitops::load::files::{HashedContent, InCommit, Lookup as _};
+use crate::gitops::load::files::{ContentSource as _, HashedContent, InCommit};
 use crate::gitops::offline::compare;
 use crate::gitops::tests::kit::{Cluster, Files, Repo, merge_of, pod};
 
@@ -37,7 +37,7 @@ fn repo(files: &[(&str, &str)]) -> Repo {
 fn snapshot(objects: impl IntoIterator<Item = Object>) -> Snapshot {
     let mut snapshot = Snapshot { synced: true, ..Snapshot::default() };
     for value in objects {
-        let versioned = Versioned { value, create_revision: 1, mod_revision: 1 };
+        let versioned = VersionedValue { value, create_revision: 1, mod_revision: 1 };
         snapshot.objects.insert(versioned.value.reference(), versioned.into());
     }
     snapshot
@@ -192,7 +192,7 @@ async fn only_what_is_live_is_served_and_what_is_missing_is_made_again() {
     // A pod of the former revision still waits for its file.
     let mut waiting = snapshot.clone();
     let pod = pod_of(&first);
-    let versioned = Versioned { value: pod, create_revision: 1, mod_revision: 1 };
+    let versioned = VersionedValue { value: pod, create_revision: 1, mod_revision: 1 };
     waiting.pods.insert(versioned.value.reference(), versioned.into());
     store.remove(&old.digest).unwrap();
     assert_eq!(blobs.open(&waiting, &old.digest).unwrap().1, old.size);
@@ -264,7 +264,7 @@ fn look(git: &Repository, root: Oid, path: &str) -> Result<String, String> {
         now: HashedContent::new(),
         unkept: None,
     };
-    match lookup.look(path, false) {
+    match lookup.find_blob(path, false) {
         Ok(blob) => Ok(blob.unwrap().digest),
         Err(error) => Err(format!("{error}: {}", error.help())),
     }

@@ -17,7 +17,7 @@ fn arrivals(cold_start: f64, handling: f64, rows: &[(f64, f64, f64)]) -> Value {
 
 /// Seconds, wanted, ready.
 fn sizes(report: &LoadReport) -> Vec<(f64, u32, u32)> {
-    let size = |change: &Change| (change.at.as_f64().unwrap(), change.wanted, change.ready);
+    let size = |change: &ReplicaChange| (change.at.as_f64().unwrap(), change.wanted, change.ready);
     report.replicas.iter().map(size).collect()
 }
 

@@ -5,7 +5,7 @@ use schema::kinds::function::FunctionSpec;
 use schema::manifest::load_file;
 use serde_json::{Value, json};
 
-use super::{Change, LoadReport, Report, Trace, run};
+use super::{LoadReport, ReplicaChange, Report, Trace, run};
 
 mod closed_loop;
 mod steps;

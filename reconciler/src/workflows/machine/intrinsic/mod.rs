@@ -11,7 +11,7 @@ use schema::kinds::workflow::{Argument, Intrinsic, IntrinsicCall, unescaped};
 use serde_json::{Map, Value as Json};
 
 use super::context::{Context, resolve, size};
-use super::failure::Refused;
+use super::failure::IntrinsicError;
 
 /// Evaluates a call to at most `most` bytes of JSON; the same limit applies to the sum of its arguments.
 pub(super) fn evaluate(
@@ -19,18 +19,18 @@ pub(super) fn evaluate(
     data: &Json,
     context: &Context<'_>,
     most: usize,
-) -> Result<Json, Refused> {
+) -> Result<Json, IntrinsicError> {
     let (mut values, mut left) = (Vec::with_capacity(call.arguments.len()), most);
     for argument in &call.arguments {
         let value = value(argument, data, context, left)?;
         if let Cow::Owned(made) = &value {
-            left = left.checked_sub(size(made)).ok_or(Refused::TooLarge)?;
+            left = left.checked_sub(size(made)).ok_or(IntrinsicError::TooLarge)?;
         }
         values.push(value);
     }
     let values: Vec<&Json> = values.iter().map(AsRef::as_ref).collect();
     let made = apply(call, &values, context, most)?;
-    if size(&made) <= most { Ok(made) } else { Err(Refused::TooLarge) }
+    if size(&made) <= most { Ok(made) } else { Err(IntrinsicError::TooLarge) }
 }
 
 /// Applies a function to its arguments. Checks the size in advance where the result may be many times that of the
@@ -40,7 +40,7 @@ fn apply(
     values: &[&Json],
     context: &Context<'_>,
     most: usize,
-) -> Result<Json, Refused> {
+) -> Result<Json, IntrinsicError> {
     use Intrinsic as I;
     Ok(match (call.function, values) {
         (I::Format, [template, rest @ ..]) => match call.arguments.first() {
@@ -50,7 +50,7 @@ fn apply(
         (I::StringToJson, [text_]) => serde_json::from_str(text(text_)?)
             .map_err(|error| format!("the text is not valid JSON: {error}"))?,
         (I::JsonToString, [value]) => {
-            fit([*value], most)?;
+            check_size([*value], most)?;
             Json::String(value.to_string())
         }
         (I::StringSplit, [whole, at]) => split(text(whole)?, text(at)?),
@@ -59,14 +59,14 @@ fn apply(
         (I::Hash, [value, algorithm]) => hash(value, text(algorithm)?)?,
         (I::Uuid, []) => uuid(context.random.bytes()),
         (I::Array, items) => {
-            fit(items.iter().copied(), most)?;
+            check_size(items.iter().copied(), most)?;
             Json::Array(items.iter().map(|item| (*item).clone()).collect())
         }
         (I::ArrayLength, [items]) => Json::from(list(items)?.len()),
         (I::ArrayContains, [items, item]) => Json::Bool(list(items)?.iter().any(|one| is_same(one, item))),
         (I::ArrayGetItem, [items, index]) => item(list(items)?, number(index)?)?,
         (I::ArrayPartition, [items, size]) => {
-            fit([*items], most)?;
+            check_size([*items], most)?;
             partition(list(items)?, number(size)?)?
         }
         (I::ArrayRange, [first, last, step]) => range(number(first)?, number(last)?, number(step)?)?,
@@ -84,10 +84,10 @@ fn apply(
 }
 
 /// Fails if the values together are larger than `most`.
-fn fit<'a>(values: impl IntoIterator<Item = &'a Json>, most: usize) -> Result<(), Refused> {
+fn check_size<'a>(values: impl IntoIterator<Item = &'a Json>, most: usize) -> Result<(), IntrinsicError> {
     let mut left = most;
     for value in values {
-        left = left.checked_sub(size(value)).ok_or(Refused::TooLarge)?;
+        left = left.checked_sub(size(value)).ok_or(IntrinsicError::TooLarge)?;
     }
     Ok(())
 }
@@ -97,7 +97,7 @@ fn value<'a>(
     data: &'a Json,
     context: &'a Context<'_>,
     most: usize,
-) -> Result<Cow<'a, Json>, Refused> {
+) -> Result<Cow<'a, Json>, IntrinsicError> {
     match argument {
         Argument::Text(raw) => Ok(Cow::Owned(Json::String(unescaped(raw)))),
         Argument::Literal(literal) => Ok(Cow::Borrowed(literal)),
@@ -108,11 +108,11 @@ fn value<'a>(
 }
 
 fn text(value: &Json) -> Result<&str, String> {
-    value.as_str().ok_or_else(|| format!("expected a text, not {}", shown(value)))
+    value.as_str().ok_or_else(|| format!("expected a text, not {}", type_name(value)))
 }
 
 fn list(value: &Json) -> Result<&[Json], String> {
-    value.as_array().map(Vec::as_slice).ok_or_else(|| format!("expected a list, not {}", shown(value)))
+    value.as_array().map(Vec::as_slice).ok_or_else(|| format!("expected a list, not {}", type_name(value)))
 }
 
 /// Returns a whole number; others are rounded, as in Step Functions.
@@ -124,7 +124,7 @@ fn number(value: &Json) -> Result<i64, String> {
         (float.abs() <= 9_007_199_254_740_992.0).then_some(float as i64)
     };
     let number = value.as_i64().or_else(rounded);
-    number.ok_or_else(|| format!("expected a number, not {}", shown(value)))
+    number.ok_or_else(|| format!("expected a number, not {}", type_name(value)))
 }
 
 fn merge(left: &Json, right: &Json, deep: &Json) -> Result<Json, String> {
@@ -139,7 +139,7 @@ fn merge(left: &Json, right: &Json, deep: &Json) -> Result<Json, String> {
 }
 
 /// Returns the type of a value, for messages.
-fn shown(value: &Json) -> &'static str {
+fn type_name(value: &Json) -> &'static str {
     match value {
         Json::Null => "null",
         Json::Bool(_) => "a boolean",
@@ -228,7 +228,7 @@ pub(crate) fn format(
     has_escapes: bool,
     values: &[&Json],
     most: usize,
-) -> Result<Json, Refused> {
+) -> Result<Json, IntrinsicError> {
     let mut formatted = String::new();
     let mut left = values.iter();
     let mut chars = template.chars().peekable();
@@ -242,7 +242,7 @@ pub(crate) fn format(
                     .ok_or_else(|| "the template has more `{}` than there are values".to_owned())?;
                 // The size of a text includes its two quotes, which only the whole result has.
                 if formatted.len() + size(value) > most + 2 {
-                    return Err(Refused::TooLarge);
+                    return Err(IntrinsicError::TooLarge);
                 }
                 match value {
                     Json::String(text) => formatted.push_str(text),

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use super::super::container::EnvFromSource;
-use super::super::keyed::AllOf;
+use super::super::keyed::TextsSource;
 use super::super::{Container, EnvVar, EnvVarSource};
 use super::shared::exactly_one;
 use crate::content_refs::ContentRef;
@@ -77,7 +77,7 @@ fn value_from(source: &EnvVarSource, at: &Path<'_>, findings: &mut Findings) {
     }
     for value in source.all_keyed() {
         let here = at.field(value.at[1]);
-        name_of(&value.of, &here.field("name"), findings);
+        name_of(&value.owner, &here.field("name"), findings);
         key(value.key, &here.field("key"), findings);
     }
 }
@@ -98,9 +98,9 @@ pub(super) fn validate_from(container: &Container, at: &Path<'_>, findings: &mut
     let list = at.field("envFrom");
     for (index, from) in container.env_from.iter().enumerate() {
         let (here, prefix) = (list.index(index), &from.prefix);
-        let set: Vec<_> = from.all_named().map(|all| all.at).collect();
+        let set: Vec<_> = from.all_texts().map(|all| all.at).collect();
         exactly_one(&set, EnvFromSource::FIELDS, "a source", &here, findings);
-        for AllOf { of, at: field, .. } in from.all_named() {
+        for TextsSource { of, at: field, .. } in from.all_texts() {
             name_of(&of, &here.field(field).field("name"), findings);
         }
         if !prefix.is_empty() && !is_env_name(prefix) {

@@ -2,11 +2,11 @@
 
 use std::collections::BTreeSet;
 
-use super::super::keyed::VolumeOf;
+use super::super::keyed::VolumeContent;
 use super::super::{Container, PodSpec, StorageMedium, Volume, VolumeMount};
 use super::env;
 use super::shared::{exactly_one, unique_label};
-use crate::content_refs::normal_path;
+use crate::content_refs::normalize_path;
 use crate::document::nearest;
 use crate::violation::{Findings, Path, rules};
 
@@ -46,7 +46,7 @@ fn source(volume: &Volume, at: &Path<'_>, findings: &mut Findings) {
         let here = at.field("repo");
         relative(&repo.path, &here.field("path"), findings);
     }
-    for VolumeOf { of, items, at: [field, name], .. } in volume.all_keyed() {
+    for VolumeContent { of, items, at: [field, name], .. } in volume.all_keyed() {
         let here = at.field(field);
         env::name_of(&of, &here.field(name), findings);
         let (list, mut paths) = (here.field("items"), BTreeSet::<String>::new());
@@ -54,7 +54,7 @@ fn source(volume: &Volume, at: &Path<'_>, findings: &mut Findings) {
             let (here, path) = (list.index(index), &item.path);
             env::key(&item.key, &here.field("key"), findings);
             relative(path, &here.field("path"), findings);
-            let normal = normal_path(path);
+            let normal = normalize_path(path);
             let is_below =
                 |one: &str, other: &str| other.strip_prefix(one).is_some_and(|rest| rest.starts_with('/'));
             if paths.iter().any(|other| is_below(&normal, other) || is_below(other, &normal)) {
@@ -119,7 +119,7 @@ fn reference(pod: &PodSpec, mount: &VolumeMount, at: &Path<'_>, findings: &mut F
 fn absolute(path: &str, at: &Path<'_>, findings: &mut Findings) {
     if !path.starts_with('/') {
         findings.add(&rules::INVALID_PATH, at, format!("Invalid value: `{path}`: must be an absolute path"));
-    } else if climbs(path) {
+    } else if has_parent_step(path) {
         findings.add(&rules::INVALID_PATH, at, format!("Invalid value: `{path}`: must not contain '..'"));
     }
 }
@@ -130,11 +130,11 @@ fn relative(path: &str, at: &Path<'_>, findings: &mut Findings) {
         findings.add(&rules::INVALID_PATH, at, "Required value: the path is empty");
     } else if path.starts_with('/') {
         findings.add(&rules::INVALID_PATH, at, format!("Invalid value: `{path}`: must be a relative path"));
-    } else if climbs(path) {
+    } else if has_parent_step(path) {
         findings.add(&rules::INVALID_PATH, at, format!("Invalid value: `{path}`: must not contain '..'"));
     }
 }
 
-fn climbs(path: &str) -> bool {
+fn has_parent_step(path: &str) -> bool {
     path.split('/').any(|part| part == "..")
 }

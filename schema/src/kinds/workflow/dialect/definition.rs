@@ -13,7 +13,7 @@ use crate::violation::rules;
 pub(super) fn splice(spec: &mut Node, notes: &mut Notes<'_>) -> bool {
     if let Some(elsewhere) = spec.entry("definitionPath").map(|entry| entry.mark) {
         // Fields next to `definitionPath` stay, and are reported.
-        merge(emptied(nothing_yet(elsewhere)), spec);
+        merge(into_entries(empty_machine(elsewhere)), spec);
     }
     let Some(definition) = take(spec, "definition").or_else(|| take(spec, "Definition")) else {
         return false;
@@ -35,11 +35,11 @@ pub(super) fn splice(spec: &mut Node, notes: &mut Notes<'_>) -> bool {
     };
     let Some(machine) = machine.filter(|machine| machine.entries().is_some()) else {
         // Stands for the unread machine, so that missing fields are not reported as well.
-        merge(emptied(nothing_yet(definition.mark)), spec);
+        merge(into_entries(empty_machine(definition.mark)), spec);
         return true;
     };
     notes.older(definition.mark, &key, "its fields in spec");
-    let twice = merge(emptied(machine), spec);
+    let twice = merge(into_entries(machine), spec);
     if let Some(first) = twice.first() {
         // The schema walk reports the duplicates as an unknown field.
         let (mark, twice) = (first.mark, Node { mark: first.mark, value: Value::Mapping(twice) });
@@ -49,7 +49,7 @@ pub(super) fn splice(spec: &mut Node, notes: &mut Notes<'_>) -> bool {
 }
 
 /// Returns a machine without states, so that missing fields are not reported.
-fn nothing_yet(mark: Mark) -> Node {
+fn empty_machine(mark: Mark) -> Node {
     mapping(mark, [("startAt", text(mark, "")), ("states", mapping(mark, []))])
 }
 
@@ -64,7 +64,7 @@ fn read(text: &str, key: Mark, value: Mark, notes: &mut Notes<'_>) -> Option<Nod
     let parse = if is_json { json::parse } else { yaml::parse };
     let mut parsed = parse(text, *notes.budget);
     *notes.budget = parsed.left;
-    let place = |mark: Mark| placed(mark, key, value);
+    let place = |mark: Mark| file_mark(mark, key, value);
     let roots = parsed.roots.len();
     if let Some(failure) = parsed.failure {
         notes.error(place(failure.mark), failure.rule, failure.message, &failure.help);
@@ -84,7 +84,7 @@ fn read(text: &str, key: Mark, value: Mark, notes: &mut Notes<'_>) -> Option<Nod
 
 /// Maps a position in the text to one in the file. A block of text begins below its key, so its lines and columns
 /// are known; text in quotes may contain escapes, so only its beginning is known.
-fn placed(inner: Mark, key: Mark, value: Mark) -> Mark {
+fn file_mark(inner: Mark, key: Mark, value: Mark) -> Mark {
     if value.line == key.line || inner.line == 0 {
         return value;
     }
@@ -126,12 +126,12 @@ pub(super) fn parse_json(text: &str, mark: Mark, budget: &mut Budget) -> Result<
 // Helpers for rewriting the states of a machine.
 
 /// Final state that older forms do not write, because a missing next ended the run there.
-pub(super) struct End {
+pub(super) struct EndState {
     name: String,
     mark: Option<Mark>,
 }
 
-impl End {
+impl EndState {
     /// Creates a final state with a name that no other state has.
     pub(super) fn new<'a>(taken: &(impl Iterator<Item = &'a str> + Clone)) -> Self {
         Self { name: free_name("end", taken), mark: None }
@@ -159,7 +159,7 @@ pub(super) fn free_name<'a>(name: &str, taken: &(impl Iterator<Item = &'a str> +
 }
 
 /// True if the entry names a next state.
-pub(super) fn target(entry: &Entry) -> bool {
+pub(super) fn names_a_state(entry: &Entry) -> bool {
     !entry.value.is_null() && entry.value.text() != Some("")
 }
 
@@ -176,7 +176,7 @@ pub(super) fn merge(from: Vec<Entry>, to: &mut Node) -> Vec<Entry> {
 }
 
 /// Returns the entries of a mapping.
-pub(super) fn emptied(node: Node) -> Vec<Entry> {
+pub(super) fn into_entries(node: Node) -> Vec<Entry> {
     match node.value {
         Value::Mapping(entries) => entries,
         _ => Vec::new(),
@@ -184,13 +184,13 @@ pub(super) fn emptied(node: Node) -> Vec<Entry> {
 }
 
 /// Returns each state of the machine `node`.
-fn states_of(node: &mut Node) -> impl Iterator<Item = &mut Entry> {
+fn states_in(node: &mut Node) -> impl Iterator<Item = &mut Entry> {
     below(node, &["states"]).and_then(entries_mut).into_iter().flatten()
 }
 
 /// Calls `act` with each state of the machine and of the machines inside. The parser limits the depth of the tree.
 pub(super) fn each_state(machine: &mut Node, act: &mut dyn FnMut(&str, &mut Node)) {
-    for state in states_of(machine) {
+    for state in states_in(machine) {
         act(&state.key, &mut state.value);
         if let Some(inner) = below(&mut state.value, &["itemProcessor"]) {
             each_state(inner, act);
@@ -201,6 +201,6 @@ pub(super) fn each_state(machine: &mut Node, act: &mut dyn FnMut(&str, &mut Node
 }
 
 /// Takes an entry unless its value is null.
-pub(super) fn take_written(node: &mut Node, key: &str) -> Option<Entry> {
+pub(super) fn take_non_null(node: &mut Node, key: &str) -> Option<Entry> {
     take(node, key).filter(|entry| !entry.value.is_null())
 }

@@ -12,11 +12,11 @@ mod states_language;
 use super::JsonPath;
 use crate::document::edit::{below, entries_mut, entry, items_mut, number, plain, put, take, text};
 use crate::manifest::dialects::{Entry, Mark, Node, Notes, Value};
-use definition::{End, each_state, take_written, target};
+use definition::{EndState, each_state, names_a_state, take_non_null};
 
 pub(crate) use spellings::{SPELLINGS, Spelling};
 pub(crate) use states_language::STATES_LANGUAGE_KEYS;
-pub use states_language::function_of_resource;
+pub use states_language::function_from_resource;
 
 /// Rewrites a document of kind Workflow.
 pub(super) fn rewrite(node: &mut Node, notes: &mut Notes<'_>) {
@@ -106,10 +106,10 @@ fn move_down(node: &mut Node, notes: &mut Notes<'_>) {
     let old: Vec<&str> = moved.iter().map(|entry| entry.key.as_str()).collect();
     notes.older(mark, &format!("{} at the top level", old.join(", ")), "spec: {startAt, params, states}");
     let mut spec = Node { mark, value: Value::Mapping(moved) };
-    if let Some(params) = take_written(&mut spec, "params") {
+    if let Some(params) = take_non_null(&mut spec, "params") {
         put(&mut spec, params);
     }
-    if let Some(nodes) = take_written(&mut spec, "nodes") {
+    if let Some(nodes) = take_non_null(&mut spec, "nodes") {
         put(&mut spec, Entry { key: "states".to_owned(), value: states(nodes.value), ..nodes });
     }
     entries.push(entry("spec", mark, spec));
@@ -117,7 +117,7 @@ fn move_down(node: &mut Node, notes: &mut Notes<'_>) {
 
 fn states(mut nodes: Node) -> Node {
     let names: Vec<String> = nodes.entries().into_iter().flatten().map(|entry| entry.key.clone()).collect();
-    let mut end = End::new(&names.iter().map(String::as_str));
+    let mut end = EndState::new(&names.iter().map(String::as_str));
     let Some(entries) = entries_mut(&mut nodes) else { return nodes };
     for Entry { key, mark, value } in entries.iter_mut() {
         match lower_type(value).as_deref() {
@@ -144,20 +144,20 @@ fn lower_type(node: &mut Node) -> Option<String> {
 
 fn task(name: &str, mark: Mark, node: &mut Node) {
     put(node, entry("function", mark, text(mark, name)));
-    match take_written(node, "next").filter(target) {
+    match take_non_null(node, "next").filter(names_a_state) {
         Some(next) => put(node, next),
         None => put(node, entry("end", mark, plain(mark, true))),
     }
 }
 
-fn choice(mark: Mark, node: &mut Node, end: &mut End) {
-    match take_written(node, "default").filter(target) {
+fn choice(mark: Mark, node: &mut Node, end: &mut EndState) {
+    match take_non_null(node, "default").filter(names_a_state) {
         Some(default) => put(node, default),
         None => put(node, entry("default", mark, text(mark, end.name(mark)))),
     }
     for rule in below(node, &["choices"]).and_then(items_mut).into_iter().flatten() {
         let mark = rule.first_mark();
-        match take_written(rule, "next").filter(target) {
+        match take_non_null(rule, "next").filter(names_a_state) {
             Some(next) => put(rule, next),
             None => put(rule, entry("next", mark, text(mark, end.name(mark)))),
         }
@@ -180,6 +180,6 @@ fn prefix(variable: &mut Node) {
         && !text.is_empty()
         && !text.starts_with('$')
     {
-        *text = JsonPath::of_field(text).to_string();
+        *text = JsonPath::from_field(text).to_string();
     }
 }

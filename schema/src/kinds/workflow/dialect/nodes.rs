@@ -1,7 +1,7 @@
 //! Form B: `spec.{entryParams, entryNodeName, workflowNodes}`. A node without a next one ends the run.
 
 use super::definition::parse_json;
-use super::definition::{End, emptied, free_name, merge, take_written, target};
+use super::definition::{EndState, free_name, into_entries, merge, names_a_state, take_non_null};
 use crate::document::edit;
 use crate::document::edit::{below, entry, list, mapping, number, plain, put, rename, take, text};
 use crate::kinds::workflow::JsonPath;
@@ -40,11 +40,11 @@ pub(super) fn convert(spec: &mut Node, namespace: &str, notes: &mut Notes<'_>) {
     };
     notes.older(mark, "entryParams, entryNodeName, workflowNodes", "params, startAt, states");
     rename(spec, "entryNodeName", "startAt");
-    if let Some(written) = take(spec, "entryParams").filter(target) {
+    if let Some(written) = take(spec, "entryParams").filter(names_a_state) {
         let value = params(written.value, notes);
         put(spec, Entry { key: "params".to_owned(), value, ..written });
     }
-    if let Some(nodes) = take_written(spec, "workflowNodes") {
+    if let Some(nodes) = take_non_null(spec, "workflowNodes") {
         let Value::Sequence(items) = nodes.value.value else {
             let message = "spec.workflowNodes: expected a list".to_owned();
             put(spec, entry("states", nodes.mark, mapping(nodes.mark, [])));
@@ -69,12 +69,12 @@ fn states(items: Vec<Node>, namespace: &str, notes: &mut Notes<'_>) -> Vec<Entry
     let name_of = |item: &Node| item.entry("name").and_then(|entry| entry.value.text()).map(str::to_owned);
     let names: Vec<String> = items.iter().filter_map(name_of).collect();
     let taken = names.iter().map(String::as_str);
-    let mut end = End::new(&taken);
+    let mut end = EndState::new(&taken);
     let mut states: Vec<Entry> = Vec::new();
     let mut mismatches: Vec<Entry> = Vec::new();
     for (index, mut item) in items.into_iter().enumerate() {
         let mark = item.first_mark();
-        let name = take_written(&mut item, "name")
+        let name = take_non_null(&mut item, "name")
             .and_then(|name| Some((name.value.mark, name.value.text()?.to_owned())));
         let Some((name_mark, name)) = name else {
             let message = format!("spec.workflowNodes[{index}].name: Required value: the node has no name");
@@ -89,7 +89,7 @@ fn states(items: Vec<Node>, namespace: &str, notes: &mut Notes<'_>) -> Vec<Entry
         match item.entry("type").and_then(|entry| entry.value.text()) {
             Some("func") => func(&mut item, mark, namespace, notes),
             Some("choice") => {
-                let mismatch = free_name(&mismatch_of(&name), &taken);
+                let mismatch = free_name(&mismatch_name(&name), &taken);
                 mismatches.extend(choice(&mut item, mark, (&mut end, &mismatch), notes));
             }
             _ => {}
@@ -103,7 +103,7 @@ fn states(items: Vec<Node>, namespace: &str, notes: &mut Notes<'_>) -> Vec<Entry
 
 /// Returns the name of the state in which a run fails if its choice compares another type. The choice's name is
 /// shortened, because names have a maximum length.
-fn mismatch_of(choice: &str) -> String {
+fn mismatch_name(choice: &str) -> String {
     format!("{}-mismatch", choice.chars().take(60).collect::<String>())
 }
 
@@ -114,9 +114,9 @@ fn unfold(node: &mut Node, data: &str, unused: &str, kind: &str) {
     if node.entry(unused).is_some_and(is_empty) {
         take(node, unused);
     }
-    if let Some(entry) = take_written(node, data) {
+    if let Some(entry) = take_non_null(node, data) {
         // Duplicate fields go back, so that the schema walk reports them.
-        let (mark, twice) = (entry.mark, merge(emptied(entry.value), node));
+        let (mark, twice) = (entry.mark, merge(into_entries(entry.value), node));
         if !twice.is_empty() {
             put(node, edit::entry(data, mark, Node { mark, value: Value::Mapping(twice) }));
         }
@@ -130,7 +130,7 @@ fn unfold(node: &mut Node, data: &str, unused: &str, kind: &str) {
 fn func(node: &mut Node, mark: Mark, namespace: &str, notes: &mut Notes<'_>) {
     unfold(node, "funcData", "choiceData", "Task");
     rename(node, "funcName", "function");
-    if let Some(other) = take_written(node, "funcNamespace")
+    if let Some(other) = take_non_null(node, "funcNamespace")
         && let Some(text) = other.value.text()
         && !text.is_empty()
         && text != namespace
@@ -144,7 +144,7 @@ fn func(node: &mut Node, mark: Mark, namespace: &str, notes: &mut Notes<'_>) {
             *text = format!("{namespace}/{text}");
         }
     }
-    match take_written(node, "nextNodeName").filter(target) {
+    match take_non_null(node, "nextNodeName").filter(names_a_state) {
         // Next to a `next` the field stays, and is reported as unknown.
         Some(next) if node.entry("next").is_some() => put(node, next),
         Some(next) => put(node, Entry { key: "next".to_owned(), ..next }),
@@ -157,18 +157,18 @@ fn func(node: &mut Node, mark: Mark, namespace: &str, notes: &mut Notes<'_>) {
 fn choice(
     node: &mut Node,
     mark: Mark,
-    (end, mismatch): (&mut End, &str),
+    (end, mismatch): (&mut EndState, &str),
     notes: &mut Notes<'_>,
 ) -> Option<Entry> {
     unfold(node, "choiceData", "funcData", "Choice");
-    let mut towards = |node: &mut Node, key: &str| match take_written(node, key).filter(target) {
+    let mut towards = |node: &mut Node, key: &str| match take_non_null(node, key).filter(names_a_state) {
         Some(written) => written.value,
         None => text(mark, end.name(mark)),
     };
     let (fits, default) = (towards(node, "trueNextNodeName"), towards(node, "falseNextNodeName"));
     put(node, entry("default", mark, default));
     let mut wanted = |key: &str, help: &str| {
-        let found = take_written(node, key);
+        let found = take_non_null(node, key);
         if found.is_none() {
             let message = format!("choiceData.{key}: Required value: the field is missing");
             notes.error(mark, &rules::MISSING_FIELD, message, help);
@@ -238,7 +238,7 @@ fn rule(
         return None;
     };
     let name = variable.value.text().unwrap_or_default();
-    let path = JsonPath::of_field(name).to_string();
+    let path = JsonPath::from_field(name).to_string();
     let of_variable = |operator: &str, operand: Node| {
         mapping(check.mark, [("variable", text(variable.value.mark, &path)), (operator, operand)])
     };

@@ -18,19 +18,19 @@ pub(crate) const STATES_LANGUAGE_KEYS: &str = "StartAt, States, Type and so on";
 
 /// Rewrites the spec. Names of the language in a definition produce no note.
 pub(super) fn respell(spec: &mut Node, namespace: &str, is_definition: bool, notes: &mut Notes<'_>) {
-    let shapes = compile::of(Kind::Workflow);
+    let shapes = compile::for_kind(Kind::Workflow);
     let mut first = None;
     lower_keys(spec, shapes, shapes.root, &mut first);
     if let Some(mark) = first.filter(|_| !is_definition) {
         notes.older(mark, STATES_LANGUAGE_KEYS, "startAt, states, type and so on");
     }
-    leave_out(spec);
+    drop_defaults(spec);
     let mut resources =
-        Resources { namespace, is_of_language: is_definition || first.is_some(), by_arn: None };
+        ResourceRewriter { namespace, is_of_language: is_definition || first.is_some(), by_arn: None };
     each_state(spec, &mut |_, state| {
         // Machines inside are reached through their current names, so the outer state comes first.
         let kind = state.entry("type").and_then(|entry| entry.value.text()).unwrap_or_default().to_owned();
-        leave_out(state);
+        drop_defaults(state);
         match kind.as_str() {
             "Task" => resources.replace(state, notes),
             "Map" => map(state, notes),
@@ -45,7 +45,7 @@ pub(super) fn respell(spec: &mut Node, namespace: &str, is_definition: bool, not
 }
 
 /// Conversion of `resource` fields into `function`, if they name one.
-struct Resources<'a> {
+struct ResourceRewriter<'a> {
     namespace: &'a str,
     /// True if `Resource` is a name of the language, which needs no note.
     is_of_language: bool,
@@ -53,14 +53,14 @@ struct Resources<'a> {
     by_arn: Option<(Mark, Vec<String>)>,
 }
 
-impl Resources<'_> {
+impl ResourceRewriter<'_> {
     fn replace(&mut self, state: &mut Node, notes: &mut Notes<'_>) {
         if state.entry("function").is_some() {
             return;
         }
         let Some(written) = take(state, "resource") else { return };
         let mark = if written.value.is_blank() { written.mark } else { written.value.mark };
-        let function = match named(&written, self.namespace) {
+        let function = match function_name(&written, self.namespace) {
             Ok(function) => {
                 self.note_spelling(&written, mark, &function, notes);
                 function
@@ -117,7 +117,8 @@ fn lower_record(node: &mut Node, shapes: &Shapes, record: &Record, first: &mut O
     // Duplicate keys were reported when the text was parsed.
     entries.retain(|entry| there.insert(entry.key.clone()));
     for entry in entries {
-        let lower = lowered(&entry.key).filter(|lower| !there.contains(lower) && is_of(record, lower));
+        let lower =
+            lower_camel_case(&entry.key).filter(|lower| !there.contains(lower) && is_key_of(record, lower));
         if let Some(lower) = lower {
             entry.key.clone_from(&lower);
             there.insert(lower);
@@ -137,13 +138,13 @@ fn lower_record(node: &mut Node, shapes: &Shapes, record: &Record, first: &mut O
 }
 
 /// Converts a key from upper to lower camel case.
-fn lowered(key: &str) -> Option<String> {
+fn lower_camel_case(key: &str) -> Option<String> {
     let first = key.chars().next().filter(char::is_ascii_uppercase)?;
     Some(format!("{}{}", first.to_ascii_lowercase(), &key[1..]))
 }
 
-fn is_of(record: &Record, key: &str) -> bool {
-    let of_others = || record.variant.as_ref().is_some_and(|variant| variant.of_others.contains_key(key));
+fn is_key_of(record: &Record, key: &str) -> bool {
+    let of_others = || record.variant.as_ref().is_some_and(|variant| variant.other_fields.contains_key(key));
     let is_not_equals = record.name == "Rule" && key.ends_with("NotEquals");
     record.fields.contains_key(key)
         || unsupported(&record.name, key).is_some()
@@ -153,7 +154,7 @@ fn is_of(record: &Record, key: &str) -> bool {
 }
 
 /// Removes fields that only state the default.
-fn leave_out(node: &mut Node) {
+fn drop_defaults(node: &mut Node) {
     for (key, value) in [("queryLanguage", "JSONPath"), ("version", "1.0")] {
         if node.entry(key).and_then(|entry| entry.value.text()) == Some(value) {
             take(node, key);
@@ -180,7 +181,10 @@ fn map(state: &mut Node, notes: &mut Notes<'_>) {
 }
 
 /// Returns the function that a resource names: `name`, `function:name`, `function:namespace/name`, or a name of AWS.
-fn named(resource: &Entry, namespace: &str) -> Result<String, (&'static crate::violation::Rule, String)> {
+fn function_name(
+    resource: &Entry,
+    namespace: &str,
+) -> Result<String, (&'static crate::violation::Rule, String)> {
     if resource.value.is_null() {
         return Err((&rules::MISSING_FIELD, "Required value: the field has no value".to_owned()));
     }
@@ -188,15 +192,18 @@ fn named(resource: &Entry, namespace: &str) -> Result<String, (&'static crate::v
         let message = "references of CloudFormation are not supported".to_owned();
         return Err((&rules::WORKFLOW_UNSUPPORTED, message));
     };
-    of_text(text, namespace)
+    function_from_text(text, namespace)
 }
 
 /// Returns the function that the text of a Resource names; `namespace/name` if it is in another namespace.
-pub fn function_of_resource(text: &str, namespace: &str) -> Option<String> {
-    of_text(text, namespace).ok()
+pub fn function_from_resource(text: &str, namespace: &str) -> Option<String> {
+    function_from_text(text, namespace).ok()
 }
 
-fn of_text(text: &str, namespace: &str) -> Result<String, (&'static crate::violation::Rule, String)> {
+fn function_from_text(
+    text: &str,
+    namespace: &str,
+) -> Result<String, (&'static crate::violation::Rule, String)> {
     let parts: Vec<&str> = text.split(':').collect();
     let is_alias = |alias: &str| alias == "$LATEST" || names::is_name(alias);
     let wrong = || (&rules::TASK_RESOURCE, format!("`{text}` names no function"));

@@ -26,7 +26,7 @@ pub(super) fn workflow(spec: &WorkflowSpec, at: &Path<'_>, findings: &mut Findin
 fn definition_path(path: &str, spec: &WorkflowSpec, at: &Path<'_>, findings: &mut Findings) {
     let here = at.field("definitionPath");
     let help = "put the file into this repository and write its path from the root, for example `flows/order.asl.json`";
-    names::check_with(path, help, &here, findings);
+    names::check_with_help(path, help, &here, findings);
     if !spec.states.is_empty() {
         let message = "Forbidden: may not be set beside `states`";
         let help = "leave the state machine to the file, or write it here";
@@ -69,7 +69,7 @@ fn check(machine: MachineRef<'_>, at: &Path<'_>, names: &mut Names, depth: usize
     }
     let leads_on = transitions(machine, at, findings);
     if leads_on && !machine.states.is_empty() {
-        reach(machine, at, findings);
+        reachability(machine, at, findings);
     }
 }
 
@@ -110,7 +110,7 @@ fn transitions(machine: MachineRef<'_>, at: &Path<'_>, findings: &mut Findings) 
 
 /// Calls `visit` with each field that names a state to go to.
 fn each_target(state: &State, at: &Path<'_>, visit: &mut dyn FnMut(&Path<'_>, &str)) {
-    if let Some((Some(next), _)) = state.onward() {
+    if let Some((Some(next), _)) = state.transition() {
         visit(&at.field("next"), next);
     }
     let catch = at.field("catch");
@@ -130,7 +130,7 @@ fn each_target(state: &State, at: &Path<'_>, visit: &mut dyn FnMut(&Path<'_>, &s
 }
 
 /// Checks that each state can be reached and that the machine can end.
-fn reach(machine: MachineRef<'_>, at: &Path<'_>, findings: &mut Findings) {
+fn reachability(machine: MachineRef<'_>, at: &Path<'_>, findings: &mut Findings) {
     let mut reached: BTreeSet<&str> = BTreeSet::new();
     let mut open = vec![machine.start_at.to_owned()];
     while let Some(name) = open.pop() {
@@ -148,7 +148,7 @@ fn reach(machine: MachineRef<'_>, at: &Path<'_>, findings: &mut Findings) {
     }
     let ends = |name: &&&str| machine.states.get(**name).is_some_and(State::is_terminal);
     // A state with both `next` and `end`, or with neither, was reported already.
-    let is_open = |state: &State| state.onward().is_some_and(|(next, end)| next.is_some() == end);
+    let is_open = |state: &State| state.transition().is_some_and(|(next, end)| next.is_some() == end);
     if !reached.iter().any(|name| ends(&name)) && !machine.states.values().any(is_open) {
         findings
             .add(&rules::NO_END, &states, "no state that can be reached ends the machine")

@@ -10,7 +10,7 @@ use crate::violation::{Findings, Path, rules};
 
 /// Paths that a field accepts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Sort {
+pub(super) enum PathKind {
     /// Any path, including into the context object.
     Any,
     /// A path to a single place, including in the context object.
@@ -20,30 +20,30 @@ pub(super) enum Sort {
 }
 
 /// Checks a field that may be null.
-pub(super) fn nullable(path: Option<&NullablePath>, sort: Sort, at: &Path<'_>, findings: &mut Findings) {
+pub(super) fn nullable(path: Option<&NullablePath>, sort: PathKind, at: &Path<'_>, findings: &mut Findings) {
     optional(path.and_then(|path| path.0.as_deref()), sort, at, findings);
 }
 
 /// Checks a field that may be absent.
-pub(super) fn optional(path: Option<&str>, sort: Sort, at: &Path<'_>, findings: &mut Findings) {
+pub(super) fn optional(path: Option<&str>, sort: PathKind, at: &Path<'_>, findings: &mut Findings) {
     if let Some(path) = path {
         check(path, sort, at, findings);
     }
 }
 
 /// Checks a path.
-pub(super) fn check(text: &str, sort: Sort, at: &Path<'_>, findings: &mut Findings) {
+pub(super) fn check(text: &str, sort: PathKind, at: &Path<'_>, findings: &mut Findings) {
     match JsonPath::parse(text) {
         Err(PathError::Intrinsic) => intrinsic(text, at, findings),
         Err(error) => {
             let message = format!("Invalid value: `{text}` is not a path: {error}");
             findings.add(&rules::JSON_PATH, at, message).help("for example `$.items[0].name`");
         }
-        Ok(path) if sort != Sort::Any && !path.is_reference() => {
+        Ok(path) if sort != PathKind::Any && !path.is_reference() => {
             let message = format!("Invalid value: `{text}`: expected a path to exactly one place");
             findings.add(&rules::JSON_PATH, at, message).help("use names and indices only");
         }
-        Ok(path) if sort == Sort::Reference && path.root == PathRoot::Context => {
+        Ok(path) if sort == PathKind::Reference && path.root == PathRoot::Context => {
             let message = format!("Invalid value: `{text}`: expected a path into the state's own data");
             findings.add(&rules::JSON_PATH, at, message).help("begin it with a single `$`");
         }
@@ -56,7 +56,7 @@ pub(super) fn expression(text: &str, at: &Path<'_>, findings: &mut Findings) {
     let Err(error) = Expression::parse(text) else { return };
     let (rule, message, help) = match error {
         ExpressionError::Path(_) if !text.starts_with("States.") => {
-            return check(text, Sort::Any, at, findings);
+            return check(text, PathKind::Any, at, findings);
         }
         ExpressionError::Variable(name) => (
             &rules::WORKFLOW_UNSUPPORTED,

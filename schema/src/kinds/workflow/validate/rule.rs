@@ -2,7 +2,7 @@
 
 use serde_json::Value as Json;
 
-use super::paths::{self, Sort};
+use super::paths::{self, PathKind};
 use crate::kinds::workflow::{self, NESTING_MAX, Operand, Operator, Rule};
 use crate::violation::{Findings, Path, rules};
 
@@ -67,7 +67,7 @@ fn next(rule: &Rule, at: &Path<'_>, depth: usize, findings: &mut Findings) {
 }
 
 fn comparison(rule: &Rule, variable: &str, at: &Path<'_>, findings: &mut Findings) {
-    paths::check(variable, Sort::Single, &at.field("variable"), findings);
+    paths::check(variable, PathKind::Single, &at.field("variable"), findings);
     let mut comparisons = rule.comparisons.iter();
     let Some((operator, operand)) = comparisons.next() else {
         let message = "Required value: an operator, for example `numericEquals`";
@@ -87,7 +87,7 @@ fn comparison(rule: &Rule, variable: &str, at: &Path<'_>, findings: &mut Finding
 fn operand(operator: Operator, operand: &Json, at: &Path<'_>, findings: &mut Findings) {
     let text = operand.as_str().unwrap_or_default();
     match operator.operand() {
-        Operand::Path => paths::check(text, Sort::Single, at, findings),
+        Operand::Path => paths::check(text, PathKind::Single, at, findings),
         Operand::Timestamp => timestamp(text, at, findings),
         Operand::Text | Operand::Number | Operand::Bool => {}
     }

@@ -1,6 +1,6 @@
 //! Checks of a state and of the consistency of its fields.
 
-use super::paths::Sort;
+use super::paths::PathKind;
 use super::{paths, rule};
 use crate::document::nearest::suggestion;
 use crate::kinds::names::is_name;
@@ -26,7 +26,7 @@ pub(super) fn check(state: &State, at: &Path<'_>, findings: &mut Findings) {
 }
 
 fn onward(state: &State, at: &Path<'_>, findings: &mut Findings) {
-    match state.onward() {
+    match state.transition() {
         Some((Some(_), true)) => {
             findings
                 .add(&rules::EXCLUSIVE, &at.field("end"), "Forbidden: the state has a `next` as well")
@@ -53,9 +53,9 @@ fn data(state: &State, at: &Path<'_>, findings: &mut Findings) {
         State::Succeed(s) => (&s.input_path, &s.output_path, &None),
         State::Fail(_) => (&None, &None, &None),
     };
-    paths::nullable(input.as_ref(), Sort::Any, &at.field("inputPath"), findings);
-    paths::nullable(output.as_ref(), Sort::Any, &at.field("outputPath"), findings);
-    paths::nullable(result.as_ref(), Sort::Reference, &at.field("resultPath"), findings);
+    paths::nullable(input.as_ref(), PathKind::Any, &at.field("inputPath"), findings);
+    paths::nullable(output.as_ref(), PathKind::Any, &at.field("outputPath"), findings);
+    paths::nullable(result.as_ref(), PathKind::Reference, &at.field("resultPath"), findings);
     let (template, template_name, selector) = match state {
         State::Task(s) => (&s.parameters, "parameters", &s.result_selector),
         State::Pass(s) => (&s.parameters, "parameters", &None),
@@ -79,7 +79,7 @@ fn task(task: &TaskState, at: &Path<'_>, findings: &mut Findings) {
     ] {
         let path_name = format!("{name}Path");
         let here = at.field(&path_name);
-        paths::optional(path.as_deref(), Sort::Single, &here, findings);
+        paths::optional(path.as_deref(), PathKind::Single, &here, findings);
         if seconds.is_some() && path.is_some() {
             let message = format!("Forbidden: `{name}` is there as well");
             findings.add(&rules::EXCLUSIVE, &here, message).on_key().help("keep one of them");
@@ -120,8 +120,8 @@ fn wait(wait: &WaitState, at: &Path<'_>, findings: &mut Findings) {
         let message = format!("Forbidden: `{first}` is there as well");
         findings.add(&rules::EXCLUSIVE, &at.field(other), message).on_key().help("keep one of them");
     }
-    paths::optional(wait.seconds_path.as_deref(), Sort::Single, &at.field("secondsPath"), findings);
-    paths::optional(wait.timestamp_path.as_deref(), Sort::Single, &at.field("timestampPath"), findings);
+    paths::optional(wait.seconds_path.as_deref(), PathKind::Single, &at.field("secondsPath"), findings);
+    paths::optional(wait.timestamp_path.as_deref(), PathKind::Single, &at.field("timestampPath"), findings);
     if let Some(timestamp) = &wait.timestamp {
         rule::timestamp(timestamp, &at.field("timestamp"), findings);
     }
@@ -135,7 +135,7 @@ fn fail(fail: &FailState, at: &Path<'_>, findings: &mut Findings) {
         let here = at.field(path_name);
         match path {
             Some(text) if text.starts_with("States.") => paths::expression(text, &here, findings),
-            path => paths::optional(path.as_deref(), Sort::Single, &here, findings),
+            path => paths::optional(path.as_deref(), PathKind::Single, &here, findings),
         }
         if text.is_some() && path.is_some() {
             let message = format!("Forbidden: `{name}` is there as well");
@@ -151,7 +151,7 @@ fn parallel(parallel: &ParallelState, at: &Path<'_>, findings: &mut Findings) {
 }
 
 fn map(map: &MapState, at: &Path<'_>, findings: &mut Findings) {
-    paths::optional(map.items_path.as_deref(), Sort::Single, &at.field("itemsPath"), findings);
+    paths::optional(map.items_path.as_deref(), PathKind::Single, &at.field("itemsPath"), findings);
     for (name, number, path) in [
         ("maxConcurrency", map.max_concurrency, &map.max_concurrency_path),
         ("toleratedFailureCount", map.tolerated_failure_count, &map.tolerated_failure_count_path),
@@ -163,7 +163,7 @@ fn map(map: &MapState, at: &Path<'_>, findings: &mut Findings) {
     ] {
         let path_name = format!("{name}Path");
         let here = at.field(&path_name);
-        paths::optional(path.as_deref(), Sort::Single, &here, findings);
+        paths::optional(path.as_deref(), PathKind::Single, &here, findings);
         if number > 0 && path.is_some() {
             let message = format!("Forbidden: `{name}` is there as well");
             findings.add(&rules::EXCLUSIVE, &here, message).on_key().help("keep one of them");
@@ -205,7 +205,12 @@ pub(super) fn check_errors(state: &State, at: &Path<'_>, findings: &mut Findings
     for (index, catcher) in catchers.iter().enumerate() {
         let here = catch.index(index);
         names(&catcher.error_equals, index + 1 == catchers.len(), &here.field("errorEquals"), findings);
-        paths::nullable(catcher.result_path.as_ref(), Sort::Reference, &here.field("resultPath"), findings);
+        paths::nullable(
+            catcher.result_path.as_ref(),
+            PathKind::Reference,
+            &here.field("resultPath"),
+            findings,
+        );
     }
 }
 

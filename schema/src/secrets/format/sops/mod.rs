@@ -41,14 +41,14 @@ const SIZES: [usize; 3] = [32, 32, 16];
 
 /// A SOPS file before decryption.
 #[derive(Debug)]
-pub struct Sealed {
+pub struct SopsFile {
     values: Vec<(String, String)>,
     data_keys: Vec<String>,
     mac: String,
     last_modified: String,
 }
 
-impl Sealed {
+impl SopsFile {
     /// Parses a file. Its own size bounds the work: no alias is followed.
     pub fn parse(bytes: &[u8]) -> Result<Self, SopsError> {
         let text = str::from_utf8(bytes).map_err(|_| SopsError::Syntax("it is not text".to_owned()))?;
@@ -71,7 +71,7 @@ impl Sealed {
         let mut values = Vec::new();
         for (key, node) in top {
             match node {
-                Node::Text(text) if text.is_empty() || Encrypted::parse(&text).is_some() => {
+                Node::Text(text) if text.is_empty() || EncryptedValue::parse(&text).is_some() => {
                     values.push((key, text));
                 }
                 Node::Text(_) => return Err(SopsError::Clear(key)),
@@ -87,7 +87,7 @@ impl Sealed {
 
     /// Iterates over the keys of the values.
     pub fn keys(&self) -> impl Iterator<Item = &str> {
-        self.values.iter().map(|(key, _)| key.as_str()).filter(|key| !is_binding(key))
+        self.values.iter().map(|(key, _)| key.as_str()).filter(|key| !is_header_field(key))
     }
 
     /// Returns the data key, encrypted with age once for each recipient.
@@ -106,11 +106,11 @@ impl Sealed {
         let mut texts = BTreeMap::new();
         for (key, text) in &self.values {
             // SOPS leaves an empty text unencrypted.
-            if text.is_empty() && !is_binding(key) {
+            if text.is_empty() && !is_header_field(key) {
                 texts.insert(key.as_str(), String::new());
                 continue;
             }
-            let encrypted = Encrypted::parse(text).ok_or_else(|| SopsError::Clear(key.clone()))?;
+            let encrypted = EncryptedValue::parse(text).ok_or_else(|| SopsError::Clear(key.clone()))?;
             let mut value = encrypted.decrypt(&cipher, &format!("{key}:")).ok_or_else(|| damaged(key))?;
             sum.update(&value);
             if encrypted.kind == "bool" {
@@ -125,7 +125,7 @@ impl Sealed {
             }
         }
         let sum: String = sum.finalize().iter().map(|byte| format!("{byte:02X}")).collect();
-        let mac = Encrypted::parse(&self.mac).and_then(|mac| mac.decrypt(&cipher, &self.last_modified));
+        let mac = EncryptedValue::parse(&self.mac).and_then(|mac| mac.decrypt(&cipher, &self.last_modified));
         if mac.ok_or_else(|| damaged("sops.mac"))? != sum {
             return Err(SopsError::Mac);
         }
@@ -139,7 +139,7 @@ impl Sealed {
     }
 }
 
-fn is_binding(key: &str) -> bool {
+fn is_header_field(key: &str) -> bool {
     matches!(key, "namespace" | "name" | "source")
 }
 
@@ -159,14 +159,14 @@ fn data_keys(metadata: &[(String, Node)]) -> Vec<String> {
 }
 
 /// Encrypted value: `ENC[AES256_GCM,data:…,iv:…,tag:…,type:str]`.
-struct Encrypted<'a> {
+struct EncryptedValue<'a> {
     data: Vec<u8>,
     iv: Vec<u8>,
     tag: Vec<u8>,
     kind: &'a str,
 }
 
-impl<'a> Encrypted<'a> {
+impl<'a> EncryptedValue<'a> {
     fn parse(text: &'a str) -> Option<Self> {
         let fields = text.strip_prefix("ENC[AES256_GCM,")?.strip_suffix(']')?;
         let mut fields = fields.split(',');

@@ -14,7 +14,7 @@ fn key(hex: &str) -> Vec<u8> {
 }
 
 fn open(text: &str, hex: &str) -> Result<Vec<u8>, SopsError> {
-    Sealed::parse(text.as_bytes())?.plaintext(&key(hex))
+    SopsFile::parse(text.as_bytes())?.plaintext(&key(hex))
 }
 
 /// The file with `other` in place of the lines that begin with `begins`.
@@ -43,7 +43,7 @@ fn what_sops_wrote_is_read_as_a_secret_with_a_header() {
         ("user", "app"),
     ];
     assert_eq!(texts, wanted);
-    let sealed = Sealed::parse(YAML.as_bytes()).unwrap();
+    let sealed = SopsFile::parse(YAML.as_bytes()).unwrap();
     let keys = ["user", "password", "pin", "rate", "active", "empty", "certificate"];
     assert_eq!((sealed.keys().collect::<Vec<_>>(), sealed.data_keys().len()), (keys.to_vec(), 1));
 
@@ -52,7 +52,7 @@ fn what_sops_wrote_is_read_as_a_secret_with_a_header() {
         String::from_utf8(plain).unwrap(),
         "namespace: \"*\"\nname: db\nsource: extra\nformat: map\n---\n{\"password\":\"a<b>&c\"}"
     );
-    assert_eq!(Sealed::parse(JSON.as_bytes()).unwrap().data_keys().len(), 2);
+    assert_eq!(SopsFile::parse(JSON.as_bytes()).unwrap().data_keys().len(), 2);
 }
 
 #[test]
@@ -125,8 +125,8 @@ fn bombs_and_nonsense_are_refused() {
         "a: 'canary",
         "\u{1}",
     ] {
-        let error = Sealed::parse(text.as_bytes()).unwrap_err().to_string();
+        let error = SopsFile::parse(text.as_bytes()).unwrap_err().to_string();
         assert!(error.len() < 200 && !error.contains("canary"), "{error}");
     }
-    assert!(Sealed::parse(b"\xff").is_err());
+    assert!(SopsFile::parse(b"\xff").is_err());
 }

@@ -45,7 +45,7 @@ fn look(at: f64, seen: (u32, f64, f64), wanted: (u32, i64, bool)) -> Look {
 
 /// Decides on every row with a decider created while `first` replicas are ready; returns its memory.
 fn check(what: &str, config: &Config, first: u32, looks: &[Look]) -> ScalerMemory {
-    check_from(what, config, ScalerMemory::at_first(first, at(looks[0].at)), looks)
+    check_from(what, config, ScalerMemory::initial(first, at(looks[0].at)), looks)
 }
 
 fn check_from(what: &str, config: &Config, mut memory: ScalerMemory, looks: &[Look]) -> ScalerMemory {
@@ -71,13 +71,13 @@ fn the_memory_goes_through_a_record_as_it_is() {
     );
     assert_eq!(serde_json::from_str::<ScalerMemory>(&text).unwrap(), memory);
     assert_eq!(serde_json::from_str::<ScalerMemory>("{}").unwrap(), ScalerMemory::default());
-    assert_eq!(serde_json::to_string(&ScalerMemory::at_first(1, at(0.0))).unwrap(), r#"{"mode":"stable"}"#);
+    assert_eq!(serde_json::to_string(&ScalerMemory::initial(1, at(0.0))).unwrap(), r#"{"mode":"stable"}"#);
 }
 
 #[test]
 fn a_function_is_decided_on_by_its_concurrency_and_knatives_defaults() {
     let function = FunctionSpec { concurrency: 100, ..FunctionSpec::default() };
-    let config = Config::of(&function);
+    let config = Config::for_function(&function);
     assert_eq!((config.target, config.total_per_replica, config.target_burst_capacity), (70.0, 100.0, 211.0));
     assert_eq!((config.max_scale_up_rate, config.max_scale_down_rate), (1000.0, 2.0));
     let looks = [

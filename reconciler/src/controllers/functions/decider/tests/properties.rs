@@ -75,7 +75,7 @@ proptest! {
     #[test]
     fn a_decision_by_the_stable_window_is_within_the_rates(config in any_config(), (_, seen) in any_look()) {
         let config = Config { scale_down_delay: SignedDuration::ZERO, panic_threshold: 1e12, ..config };
-        let memory = ScalerMemory::at_first(0, at(0.0));
+        let memory = ScalerMemory::initial(0, at(0.0));
         let (Some(decision), _) = decide(&config, &memory, seen, at(0.0)) else { return Ok(()) };
         let ready = f64::from(seen.ready.unwrap_or_default().max(1));
         let (desired, least_activated) = (f64::from(decision.desired), f64::from(config.activation_scale));

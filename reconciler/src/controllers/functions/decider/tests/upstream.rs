@@ -117,7 +117,7 @@ fn a_decider_that_is_made_over_more_than_one_replica_starts_in_panic() {
     for (ready, mode) in
         [(0, Mode::Stable), (1, Mode::Stable), (2, Mode::Panic { surged_at: at(7.0), most: 2 })]
     {
-        assert_eq!(ScalerMemory::at_first(ready, at(7.0)).mode, mode, "StartInPanicMode");
+        assert_eq!(ScalerMemory::initial(ready, at(7.0)).mode, mode, "StartInPanicMode");
     }
     // The same with an empty memory and no load: zero load is not read as a full stable window.
     let config = fixture(100.0, 11.0);
@@ -132,7 +132,7 @@ fn a_decider_that_is_made_over_more_than_one_replica_starts_in_panic() {
 #[test]
 fn without_data_there_is_no_decision() {
     let config = fixture(10.0, 100.0);
-    let memory = ScalerMemory::at_first(3, at(0.0));
+    let memory = ScalerMemory::initial(3, at(0.0));
     let all = seen(3, 1000.0, 888.0);
     for (what, seen) in [
         ("NoDataNoAutoscale", Observation { stable: None, panic: None, ..all }),
