@@ -14,14 +14,21 @@ test:
 e2e *FILTER:
     cargo test -p minik8s-tests --test e2e -- --test-threads=4 {{FILTER}}
 
-# The long tests in full. MINIK8S_SEED=… repeats a walk.
-soak:
-    MINIK8S_ROUNDS=100 MINIK8S_SEED=${MINIK8S_SEED:-$(date +%s)} \
-        cargo test -p minik8s-tests --test e2e -- --nocapture --test-threads=1
-    MINIK8S_ROUNDS=1000 MINIK8S_SEED=${MINIK8S_SEED:-$(date +%s)} \
+# The long tests in full. `just soak crash` runs the stories whose name contains the word, in full and four at once.
+# MINIK8S_SEED=… repeats a walk.
+soak WORD="":
+    #!/usr/bin/env bash
+    set -euo pipefail
+    export MINIK8S_SEED=${MINIK8S_SEED:-$(date +%s)}
+    word={{quote(WORD)}}
+    if [ -n "$word" ]; then
+        MINIK8S_ROUNDS=100 cargo test -p minik8s-tests --test e2e -- --nocapture --test-threads=4 "$word"
+        exit
+    fi
+    MINIK8S_ROUNDS=100 cargo test -p minik8s-tests --test e2e -- --nocapture --test-threads=1
+    MINIK8S_ROUNDS=1000 \
         cargo test -p minik8s-reconciler --lib -- --nocapture gitops::tests::walk gitops::tests::any_kind
-    MINIK8S_ROUNDS=1000 MINIK8S_SEED=${MINIK8S_SEED:-$(date +%s)} \
-        cargo test -p minik8s-reconciler --lib -- --nocapture interleavings
+    MINIK8S_ROUNDS=1000 cargo test -p minik8s-reconciler --lib -- --nocapture interleavings
     MINIK8S_FUZZ_ROUNDS=20000 cargo test -p minik8s-schema --all-features --test fuzz_smoke
     MINIK8S_FUZZ_ROUNDS=20000 cargo test -p minik8s-reconciler --lib fuzz_smoke
 
