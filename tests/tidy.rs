@@ -10,6 +10,8 @@ use schema::keys::{CONTRACT, ROOT, node_role};
 
 #[path = "tidy/structure.rs"]
 mod structure;
+#[path = "tidy/walkthrough.rs"]
+mod walkthrough;
 
 /// Most lines that a source file may have.
 const LINES_MAX: usize = 600;
