@@ -14,6 +14,7 @@ pub mod content_refs;
 pub mod control;
 pub(crate) mod document;
 pub mod explain;
+pub mod image;
 pub mod keys;
 pub mod kinds;
 pub mod manifest;

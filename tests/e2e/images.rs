@@ -46,7 +46,7 @@ fn restarted_as(cluster: &Cluster, pod: &str, expected: &str) -> Result<()> {
     })
 }
 
-// Seen red when `asked_for` in the agent's reference.rs keeps the tag and drops the digest.
+// Seen red when `asked_for` in the agent's docker/image.rs keeps the tag and drops the digest.
 #[test]
 fn a_moved_tag_is_followed_with_always_and_a_digest_never_moves() -> Result<()> {
     Cluster::run(ClusterOptions::default(), |cluster| {

@@ -6,6 +6,7 @@ use async_trait::async_trait;
 use base64::Engine as _;
 use base64::engine::general_purpose::{STANDARD, STANDARD_NO_PAD};
 use schema::content_refs::Files;
+use schema::image::{DOCKER_HUB, ImageName, is_docker_hub};
 use schema::records::PodInstance;
 use schema::secrets::format;
 use schema::secrets::format::Format;
@@ -13,7 +14,6 @@ use serde::Deserialize;
 
 use super::PodFiles;
 use crate::worlds::docker::RegistryLogin;
-use crate::worlds::docker::reference::{DOCKER_HUB, ImageName, is_docker_hub};
 
 /// Source of registry logins.
 #[async_trait]

@@ -5,10 +5,10 @@ use std::collections::BTreeSet;
 use std::fmt;
 
 use jiff::{SignedDuration, Timestamp};
+use schema::image::ImageName;
 
 use crate::converge::shared::image_store::{PendingPulls, PulledImages};
 use crate::worlds::docker::StoredImage;
-use crate::worlds::docker::reference::ImageName;
 use crate::worlds::host::DiskUsage;
 use crate::worlds::pause::IMAGE_REPOSITORY;
 

@@ -18,9 +18,8 @@ use super::probe::health_store::{FailuresById, HealthById};
 use super::probe::machine::ProbeHealth;
 use crate::desired::ETCD_GRACE;
 use crate::names;
-use crate::worlds::docker::reference::repo_digest;
 use crate::worlds::docker::{
-    ContainerDetails, Docker, DockerError, EngineState, ListedContainer, LogOptions,
+    ContainerDetails, Docker, DockerError, EngineState, ListedContainer, LogOptions, repo_digest,
 };
 
 /// Maximum number of concurrent inspects.

@@ -7,7 +7,7 @@ use bollard::models::{
     MountBindOptionsPropagationEnum, MountType, ResourcesUlimits, RestartPolicy, RestartPolicyNameEnum,
 };
 
-use super::reference::pull_reference;
+use super::image::pull_reference;
 use super::spec::{BindMount, Limits, Namespaces, NewContainer};
 
 /// Period of the CPU quota, as Kubernetes sets it.

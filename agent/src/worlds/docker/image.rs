@@ -1,7 +1,9 @@
-//! Images on the node, registry logins, and the progress of pulls.
+//! Images on the node and their names for Docker, registry logins, and the progress of pulls.
 
 use std::collections::BTreeMap;
 use std::fmt;
+
+use schema::image::{ImageName, ImageReference};
 
 /// An image on the node.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -113,9 +115,50 @@ impl fmt::Display for PullProgress {
     }
 }
 
+/// The reference to request from Docker, for exactly one image. Without a tag Docker would pull every tag of the
+/// repository; a tag next to a digest has no meaning, yet some versions look it up.
+pub(super) fn asked_for(reference: &str) -> String {
+    match ImageReference::split(reference) {
+        ImageReference { name, digest: Some(digest), .. } => format!("{name}@{digest}"),
+        ImageReference { tag: None, .. } => format!("{reference}:latest"),
+        _ => reference.to_owned(),
+    }
+}
+
+/// Finds the repo digest that belongs to the repository of `reference`.
+pub fn repo_digest<'a>(reference: &str, digests: &'a [String]) -> Option<&'a str> {
+    let wanted = ImageName::parse(reference);
+    let of_repository = digests.iter().map(|digest| (digest, ImageName::parse(digest)));
+    let mut of_repository = of_repository.filter(|(_, name)| name.same_repository(&wanted)).peekable();
+    let first = of_repository.peek().map(|(digest, _)| digest.as_str());
+    let exact = of_repository.find(|(_, name)| wanted.digest.is_some() && name.digest == wanted.digest);
+    exact.map(|(digest, _)| digest.as_str()).or(first)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn docker_is_asked_for_one_image_and_a_digest_wins_over_a_tag() {
+        for (reference, asked) in [
+            ("app", "app:latest"),
+            ("host:5000/app", "host:5000/app:latest"),
+            ("app:1", "app:1"),
+            ("host:5000/app:1@sha256:ab", "host:5000/app@sha256:ab"),
+            ("app@sha256:ab", "app@sha256:ab"),
+        ] {
+            assert_eq!(asked_for(reference), asked);
+        }
+    }
+
+    #[test]
+    fn the_repo_digest_is_that_of_the_repository_asked_for() {
+        let digests = ["other/app@sha256:1".to_owned(), "h:1/app@sha256:2".into(), "h:1/app@sha256:3".into()];
+        assert_eq!(repo_digest("h:1/app:latest", &digests), Some("h:1/app@sha256:2"));
+        assert_eq!(repo_digest("h:1/app:9@sha256:3", &digests), Some("h:1/app@sha256:3"));
+        assert_eq!(repo_digest("app", &digests), None);
+    }
 
     #[test]
     fn progress_is_reported_in_mebibytes_and_layers() {

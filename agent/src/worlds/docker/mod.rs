@@ -21,14 +21,13 @@ mod image;
 mod network;
 mod raw_log;
 mod real;
-pub mod reference;
 mod spec;
 
 pub use build::{BuildSecret, ImageBuild, ImageStream, SECRET_VARIABLE};
 pub use error::DockerError;
 #[cfg(any(test, feature = "fakes"))]
 pub use fake::{Call, Exit, FakeDocker, FakeExec, Fault};
-pub use image::{ImageFacts, PullProgress, RegistryLogin, StoredImage};
+pub use image::{ImageFacts, PullProgress, RegistryLogin, StoredImage, repo_digest};
 pub use network::EngineNetwork;
 pub use real::RealDocker;
 pub use spec::{BindMount, Limits, LogLimits, Namespaces, NewContainer, Resolver};

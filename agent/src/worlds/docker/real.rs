@@ -18,8 +18,8 @@ use tokio::sync::watch;
 
 use super::body::create_body;
 use super::error::{READ, WRITE, within};
+use super::image::pull_reference;
 use super::raw_log;
-use super::reference::pull_reference;
 use super::transfer;
 use super::transfer::{PullActivity, PullMessage};
 use super::{

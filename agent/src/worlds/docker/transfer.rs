@@ -7,11 +7,11 @@ use bollard::auth::DockerCredentials;
 use bollard::query_parameters::{PushImageOptions, TagImageOptions};
 use futures::stream::{Stream, StreamExt};
 use schema::control::lock;
+use schema::image::ImageReference;
 use tokio::sync::watch;
 use tokio::time::{Instant, timeout};
 
 use super::error::{READ, within};
-use super::reference::split_tag;
 use super::{DockerError, PullProgress};
 
 /// Longest time without any progress of a pull.
@@ -81,8 +81,8 @@ pub(super) async fn follow(
 const SILENCE_MAX: Duration = Duration::from_secs(60);
 
 pub(super) async fn tag(client: &bollard::Docker, image: &str, name: &str) -> Result<(), DockerError> {
-    let (repo, tag) = split_tag(name);
-    let options = TagImageOptions { repo: Some(repo.to_owned()), tag: tag.map(str::to_owned) };
+    let ImageReference { name, tag, .. } = ImageReference::split(name);
+    let options = TagImageOptions { repo: Some(name.to_owned()), tag: tag.map(str::to_owned) };
     within("to name an image", READ, client.tag_image(image, Some(options))).await
 }
 
@@ -93,7 +93,7 @@ pub(super) async fn push(
 ) -> Result<(), DockerError> {
     let act = "to push an image";
     let failed = |message: String| DockerError::Push { image: reference.to_owned(), message };
-    let (repository, tag) = split_tag(reference);
+    let ImageReference { name: repository, tag, .. } = ImageReference::split(reference);
     let options = PushImageOptions { tag: tag.map(str::to_owned), platform: None };
     // Docker 20.10 requires the header even without a login.
     let login = Some(login.unwrap_or_default());

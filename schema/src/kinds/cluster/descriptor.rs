@@ -6,6 +6,7 @@ use super::super::pod::content_uses::content_use;
 use super::super::{Descriptor, FieldPlacement, KindSpec, Links, NameForm, OWN_API_VERSION, OlderSpellings};
 use super::{CLUSTER_NAME, ClusterSpec, FunctionDefaults, Registry};
 use crate::content_refs::{ContentRef, ContentUse};
+use crate::image;
 use crate::kinds::names::{is_dns_subdomain, is_name};
 use crate::kinds::pod;
 use crate::kinds::pod::LocalReference;
@@ -144,7 +145,7 @@ fn validate_registry(registry: &Registry, at: &Path<'_>, findings: &mut Findings
         .split('/')
         .next()
         .is_some_and(|host| host.contains(['.', ':']) || host == "localhost");
-    let checked = pod::check_image(&format!("{}/image", registry.address));
+    let checked = image::check(&format!("{}/image", registry.address));
     if registry.address.is_empty() || !has_host || checked.is_err() {
         let message = format!("Invalid value: `{}`: not the address of a registry", registry.address);
         findings

@@ -5,6 +5,7 @@ use super::super::{Descriptor, FieldPlacement, KindSpec, Links, NameForm, OWN_AP
 use super::{DEFAULT_HANDLER, FunctionSpec, Runtime};
 use crate::content_refs::{ContentRef, ContentUse, normalize_path};
 use crate::document::edit::{below, rename};
+use crate::image;
 use crate::kinds::{names, pod, trigger};
 use crate::manifest::dialects::{Node, Notes};
 use crate::quantity::Memory;
@@ -87,7 +88,7 @@ pub(super) fn validate(function: &FunctionSpec, at: &Path<'_>, findings: &mut Fi
     match (&function.source, &function.image) {
         (Some(source), None) => names::check(source, &at.field("source"), findings),
         (None, Some(image)) => {
-            if let Err(why) = pod::check_image(image) {
+            if let Err(why) = image::check(image) {
                 findings.add(&rules::INVALID_IMAGE, &at.field("image"), why);
             }
         }

@@ -29,7 +29,7 @@ pub use status::{
     ContainerState, ContainerStatus, HostPortStatus, PodPhase, PodStatus, RunningState, TerminatedState,
     UnsteadyContainer, WaitingState,
 };
-pub(crate) use validate::{check_env, check_image, check_resources};
+pub(crate) use validate::{check_env, check_resources};
 pub use volume::{
     EmptyDirVolume, HostPathType, HostPathVolume, KeyToPath, RepoVolume, SecretVolume, StorageMedium, Volume,
     VolumeMount,

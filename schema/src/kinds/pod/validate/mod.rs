@@ -2,7 +2,6 @@
 //! the typed spec, adds findings by path, changes nothing.
 
 mod env;
-mod image;
 mod probe;
 mod scheduling;
 mod security;
@@ -12,12 +11,12 @@ mod volume;
 use std::collections::BTreeSet;
 
 use super::{Container, ContainerPort, LifecycleHandler, PodSpec};
+use crate::image;
 use crate::kinds::names::is_port_name;
 use crate::violation::{Findings, Path, rules};
 use shared::{container_name, exactly_one};
 
 pub(crate) use env::validate as check_env;
-pub(crate) use image::check as check_image;
 pub(crate) use shared::validate as check_resources;
 
 impl PodSpec {
