@@ -6,7 +6,7 @@ use super::super::pod::content_uses::content_use;
 use super::super::{Descriptor, FieldPlacement, KindSpec, Links, NameForm, OWN_API_VERSION, OlderSpellings};
 use super::{CLUSTER_NAME, ClusterSpec, FunctionDefaults, Registry};
 use crate::content_refs::{ContentRef, ContentUse};
-use crate::image;
+use crate::image::{self, ImageReference};
 use crate::kinds::names::{is_dns_subdomain, is_name};
 use crate::kinds::pod;
 use crate::kinds::pod::LocalReference;
@@ -140,13 +140,8 @@ fn package_index(functions: &FunctionDefaults, at: &Path<'_>, findings: &mut Fin
 
 fn validate_registry(registry: &Registry, at: &Path<'_>, findings: &mut Findings) {
     // An address is valid if it can precede an image name.
-    let has_host = registry
-        .address
-        .split('/')
-        .next()
-        .is_some_and(|host| host.contains(['.', ':']) || host == "localhost");
-    let checked = image::check(&format!("{}/image", registry.address));
-    if registry.address.is_empty() || !has_host || checked.is_err() {
+    let image = format!("{}/image", registry.address);
+    if ImageReference::split(&image).registry.is_none() || image::check(&image).is_err() {
         let message = format!("Invalid value: `{}`: not the address of a registry", registry.address);
         findings
             .add(&rules::INVALID_IMAGE, &at.field("address"), message)
