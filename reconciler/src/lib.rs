@@ -14,6 +14,7 @@ pub mod gitops;
 mod guarded_writes;
 mod kinds;
 mod listener;
+mod outgoing;
 mod plural;
 pub mod simulate;
 pub mod state_dir;

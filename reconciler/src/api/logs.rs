@@ -19,6 +19,7 @@ use super::app::{ApiState, App};
 use super::error::ApiError;
 use super::input::{self, QueryParams};
 use super::kinds;
+use crate::outgoing;
 use crate::view::{self, PodDetail, Problem};
 
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(3);
@@ -40,9 +41,7 @@ pub(super) struct LogQuery {
 }
 
 pub(super) fn client() -> reqwest::Client {
-    let built = reqwest::Client::builder().connect_timeout(CONNECT_TIMEOUT).no_proxy().build();
-    // Only TLS or a resolver of the system can fail to load, and neither is used.
-    built.unwrap_or_default()
+    outgoing::to_nodes(CONNECT_TIMEOUT)
 }
 
 pub(super) async fn logs(

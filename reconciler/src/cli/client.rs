@@ -3,15 +3,13 @@
 use std::io;
 use std::time::Duration;
 
-use futures::StreamExt;
-use hyper_util::client::legacy::{self, connect::HttpConnector};
-use hyper_util::rt::TokioExecutor;
 use reqwest::header::{CONTENT_TYPE, HeaderValue};
 use reqwest::{Body, Method, Request, Response, Url};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 use super::error::CliError;
+use crate::outgoing::{self, PlainClient};
 use crate::view::{Problem, root_cause};
 
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
@@ -22,26 +20,20 @@ const ANSWER_MAX_BYTES: usize = 64 * 1024 * 1024;
 
 pub(super) struct Client {
     server: Url,
-    /// Not reqwest's client, which prepares for HTTPS by loading all CAs of the machine: 45 ms per command.
-    http: legacy::Client<HttpConnector, Body>,
+    http: PlainClient,
 }
 
 impl Client {
     /// Creates a client of the API at `server`; `host:port` alone means HTTP.
     pub(super) fn new(server: &str) -> Result<Self, CliError> {
-        let full = if server.contains("://") { server.to_owned() } else { format!("http://{server}") };
         let wrong = |why: &str| {
             CliError::Usage(format!("--server {server}: {why}; write it as {}", crate::args::DEFAULT_SERVER))
         };
-        let url: Url = full.parse().map_err(|_| wrong("not an address"))?;
+        let url: Url = outgoing::with_scheme(server).parse().map_err(|_| wrong("not an address"))?;
         if url.scheme() != "http" || url.host_str().is_none_or(str::is_empty) {
             return Err(wrong("only http is supported"));
         }
-        let mut connector = HttpConnector::new();
-        connector.set_connect_timeout(Some(CONNECT_TIMEOUT));
-        connector.set_nodelay(true);
-        let http = legacy::Client::builder(TokioExecutor::new()).build(connector);
-        Ok(Self { server: url, http })
+        Ok(Self { server: url, http: outgoing::to_reconciler(CONNECT_TIMEOUT) })
     }
 
     /// The address, without a trailing slash.
@@ -145,14 +137,6 @@ impl Client {
 }
 
 async fn read_all(answer: Response) -> Result<Vec<u8>, String> {
-    let mut text = Vec::new();
-    let mut chunks = answer.bytes_stream();
-    while let Some(chunk) = chunks.next().await {
-        let chunk = chunk.map_err(|error| root_cause(&error))?;
-        if text.len() + chunk.len() > ANSWER_MAX_BYTES {
-            return Err(format!("it is larger than {ANSWER_MAX_BYTES} bytes"));
-        }
-        text.extend_from_slice(&chunk);
-    }
-    Ok(text)
+    let read = outgoing::body(answer, ANSWER_MAX_BYTES).await.map_err(|error| root_cause(&error))?;
+    read.ok_or_else(|| format!("it is larger than {ANSWER_MAX_BYTES} bytes"))
 }

@@ -14,7 +14,7 @@ use tokio::net::TcpListener;
 use crate::config::{ServeConfig, identity_file};
 use crate::git::SourceConfig;
 use crate::state_dir::StateDirLock;
-use crate::{crypt, git, gitops, webhooks};
+use crate::{crypt, git, gitops, outgoing, webhooks};
 
 /// Longest wait for etcd at startup: it is often started at the same time.
 const ETCD_PATIENCE: Duration = Duration::from_secs(5);
@@ -125,7 +125,7 @@ const FAR_AWAY: [IpAddr; 2] =
 pub(super) fn standing(config: &ServeConfig) -> CandidateInfo {
     let api = config.advertise.clone().or_else(|| {
         let own = reachable_address(config.listen, &config.etcd.endpoints, source_address_to)?;
-        Some(format!("http://{}", SocketAddr::new(own, config.listen.port())))
+        Some(outgoing::url(SocketAddr::new(own, config.listen.port()), ""))
     });
     match &api {
         Some(api) => tracing::info!(api, "agents get this address of the API while this one leads"),

@@ -18,6 +18,7 @@ use tokio::time::{Instant, sleep};
 
 use super::machine::{Call, Event};
 use super::records::{PAYLOAD_MAX_BYTES, RunId};
+use crate::outgoing;
 
 /// Timeout for connecting to a node.
 const CONNECT_MAX: Duration = Duration::from_secs(2);
@@ -70,11 +71,11 @@ enum Attempt {
 impl Caller {
     /// Creates a caller that every gateway knows as the leader's after `unknown_for`.
     pub(super) fn new(snapshot: SnapshotReader, unknown_for: Duration) -> Self {
-        let http = || {
-            let built = reqwest::Client::builder().no_proxy().connect_timeout(CONNECT_MAX).build();
-            built.unwrap_or_default()
-        };
-        Self { http: LazyLock::new(http), snapshot, known_at: Instant::now() + unknown_for }
+        Self {
+            http: LazyLock::new(|| outgoing::to_nodes(CONNECT_MAX)),
+            snapshot,
+            known_at: Instant::now() + unknown_for,
+        }
     }
 
     /// Makes the call until it is answered. The caller limits the time by dropping the future. Sends the call's id
@@ -189,7 +190,7 @@ async fn answered(call: &Call, response: Response) -> Attempt {
     let wait =
         response.headers().get(header::RETRY_AFTER).and_then(|value| value.to_str().ok()?.parse().ok());
     let most = if status.is_success() { PAYLOAD_MAX_BYTES } else { ERROR_MAX_BYTES };
-    let body = match bounded(response, most).await {
+    let body = match outgoing::body(response, most).await {
         Ok(body) => body,
         Err(error) => return Attempt::NotBegun { why: error_chain(&error), wait: None, is_busy: false },
     };
@@ -226,18 +227,6 @@ async fn answered(call: &Call, response: Response) -> Attempt {
         StatusCode::BAD_GATEWAY if !kind.is_empty() => failed(call, &format!("Function.{kind}"), &message),
         other => failed(call, "States.TaskFailed", &format!("{other}: {message}")),
     })
-}
-
-/// Reads the body of a response; `None` if it is larger than `most`.
-async fn bounded(mut response: Response, most: usize) -> reqwest::Result<Option<Vec<u8>>> {
-    let mut body = Vec::new();
-    while let Some(piece) = response.chunk().await? {
-        if body.len() + piece.len() > most {
-            return Ok(None);
-        }
-        body.extend_from_slice(&piece);
-    }
-    Ok(Some(body))
 }
 
 fn failed(call: &Call, error: &str, cause: &str) -> Event {

@@ -15,6 +15,7 @@ use super::client::Client;
 use super::error::CliError;
 use super::print::output::{note, print_error, write_out};
 use crate::args::{InvokeArgs, RunArgs};
+use crate::outgoing;
 use crate::view::{RunAccepted, RunBody, RunDetail, RunView, root_cause};
 
 /// Input from `--data` or `--file`; `None` if neither is given.
@@ -47,8 +48,8 @@ const REPLICA_LOST: &str = "ReplicaLost";
 pub(in crate::cli) async fn call_function(args: &InvokeArgs) -> Result<ExitCode, CliError> {
     let body = body(args)?;
     let url = url(args)?;
-    let http = reqwest::Client::builder().timeout(args.timeout).no_proxy().build();
-    let http = http.map_err(|error| CliError::Usage(root_cause(&error)))?;
+    let http =
+        outgoing::to_named_gateway(args.timeout).map_err(|error| CliError::Usage(root_cause(&error)))?;
     let mut request =
         http.post(url.clone()).header("content-type", "application/json").header("x-timings", "1");
     if let Some(file) = &args.token_file {
@@ -144,10 +145,9 @@ fn url(args: &InvokeArgs) -> Result<Url, CliError> {
         None => format!("{}/{}", args.namespace.selected().unwrap_or("default"), args.function),
     };
     let base = args.gateway.as_ref().unwrap_or(&args.server.server);
-    let full = if base.contains("://") { base.clone() } else { format!("http://{base}") };
     let wrong =
         || CliError::Usage(format!("{base} is not an address; write it as http://node:{GATEWAY_PORT}"));
-    let mut url: Url = full.parse().map_err(|_| wrong())?;
+    let mut url: Url = outgoing::with_scheme(base).parse().map_err(|_| wrong())?;
     if args.gateway.is_none() {
         url.set_scheme("http").and_then(|()| url.set_port(Some(GATEWAY_PORT))).map_err(|()| wrong())?;
     }

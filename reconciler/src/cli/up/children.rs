@@ -11,14 +11,15 @@ use tokio::time::sleep;
 
 use super::record::{StateDir, UpRecord};
 use super::supervise::ChildCommand;
+use crate::outgoing;
 
 /// Interval between probes of a child that does not answer yet.
 const PROBE_INTERVAL: Duration = Duration::from_millis(50);
 
 /// A single-member etcd on loopback with its data in the state directory.
 pub(super) fn etcd(state: &StateDir, record: &UpRecord) -> Result<ChildCommand> {
-    let client = format!("http://127.0.0.1:{}", record.etcd_port);
-    let peer = format!("http://127.0.0.1:{}", record.etcd_port.saturating_add(1));
+    let client = outgoing::url(loopback(record.etcd_port), "");
+    let peer = outgoing::url(loopback(record.etcd_port.saturating_add(1)), "");
     let args = [
         ("--name", "minik8s".to_owned()),
         ("--data-dir", path_text(&state.root().join("etcd"))?),
@@ -111,7 +112,7 @@ fn path_text(path: &std::path::Path) -> Result<String> {
 }
 
 pub(super) async fn wait_for_etcd(port: u16) {
-    until_ok(format!("http://127.0.0.1:{port}/health")).await;
+    until_ok(outgoing::url(loopback(port), "/health")).await;
 }
 
 /// Returns once the daemon at `url` answers.
@@ -120,7 +121,7 @@ pub(super) async fn wait_for_api(url: &str) {
 }
 
 async fn until_ok(url: String) {
-    let client = reqwest::Client::new();
+    let client = outgoing::to_children();
     loop {
         let answer = client.get(&url).timeout(Duration::from_secs(2)).send().await;
         if answer.is_ok_and(|answer| answer.status().is_success()) {

@@ -6,7 +6,7 @@
 use std::collections::BTreeSet;
 use std::ffi::OsStr;
 use std::fs;
-use std::net::{IpAddr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -22,6 +22,7 @@ use tokio::time::{Instant, sleep};
 
 use crate::args::{EtcdLogin, UpArgs};
 use crate::config::{RepoArgs, flag_of};
+use crate::outgoing;
 
 /// Value of `--etcd` for a private etcd.
 const PRIVATE_ETCD: &str = "private";
@@ -156,15 +157,16 @@ impl UpRecord {
     }
 
     pub(crate) fn etcd_url(&self) -> String {
-        self.etcd.clone().unwrap_or_else(|| format!("http://127.0.0.1:{}", self.etcd_port))
+        let own = || outgoing::url((Ipv4Addr::LOCALHOST, self.etcd_port).into(), "");
+        self.etcd.clone().unwrap_or_else(own)
     }
 
     pub(crate) fn api_url(&self) -> String {
-        format!("http://{}", reachable(self.listen))
+        outgoing::url(reachable(self.listen), "")
     }
 
     pub(crate) fn agent_url(&self) -> String {
-        format!("http://{}", reachable(self.agent_listen))
+        outgoing::url(reachable(self.agent_listen), "")
     }
 }
 

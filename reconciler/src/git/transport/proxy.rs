@@ -6,6 +6,7 @@ use std::net::IpAddr;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use crate::git::config::{SourceConfig, Transport};
+use crate::outgoing;
 
 const NONE: &str = "none";
 
@@ -34,7 +35,7 @@ pub(in crate::git) fn proxy_of(
             set
         }
     };
-    Some(if found.contains("://") { found } else { format!("http://{found}") })
+    Some(outgoing::with_scheme(&found))
 }
 
 /// Resolves the proxy with the environment of this process.

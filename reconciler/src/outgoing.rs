@@ -1,0 +1,64 @@
+//! Outgoing HTTP: the only file of this crate that builds clients, and URLs of addresses. TLS to other daemons will
+//! begin here, that of clients in `listener.rs`.
+//!
+//! Repositories are fetched by libgit2, and etcd has the client in `schema/src/store/etcd/`.
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use hyper_util::client::legacy::{self, connect::HttpConnector};
+use hyper_util::rt::TokioExecutor;
+use reqwest::{Body, Response};
+
+/// Client for the APIs and gateways of nodes. Building it loads all CAs of the machine, which takes 45 ms.
+pub(crate) fn to_nodes(connect: Duration) -> reqwest::Client {
+    let built = reqwest::Client::builder().connect_timeout(connect).no_proxy().build();
+    // Only TLS or a resolver of the system can fail to load, and neither is used.
+    built.unwrap_or_default()
+}
+
+/// Client for a gateway named by a user, which may be behind a proxy with TLS: it follows redirects.
+///
+/// # Errors
+/// Those of TLS.
+pub(crate) fn to_named_gateway(whole: Duration) -> reqwest::Result<reqwest::Client> {
+    reqwest::Client::builder().timeout(whole).no_proxy().build()
+}
+
+/// Client for probes of the processes that `minik8s up` starts; each request has its own time limit.
+pub(crate) fn to_children() -> reqwest::Client {
+    reqwest::Client::new()
+}
+
+/// Client without TLS and redirects, for commands.
+pub(crate) type PlainClient = legacy::Client<HttpConnector, Body>;
+
+/// Client for the API of a reconciler. Not reqwest's, because a command should not load all CAs of the machine.
+pub(crate) fn to_reconciler(connect: Duration) -> PlainClient {
+    let mut connector = HttpConnector::new();
+    connector.set_connect_timeout(Some(connect));
+    connector.set_nodelay(true);
+    legacy::Client::builder(TokioExecutor::new()).build(connector)
+}
+
+/// URL of a path, empty or with a leading `/`, at an address.
+pub(crate) fn url(address: SocketAddr, path: &str) -> String {
+    format!("http://{address}{path}")
+}
+
+/// URL as typed by a user: `host:port` alone means HTTP.
+pub(crate) fn with_scheme(typed: &str) -> String {
+    if typed.contains("://") { typed.to_owned() } else { format!("http://{typed}") }
+}
+
+/// Reads the body of a response; `None` if it is larger than `most` bytes.
+pub(crate) async fn body(mut response: Response, most: usize) -> reqwest::Result<Option<Vec<u8>>> {
+    let mut body = Vec::new();
+    while let Some(piece) = response.chunk().await? {
+        if body.len() + piece.len() > most {
+            return Ok(None);
+        }
+        body.extend_from_slice(&piece);
+    }
+    Ok(Some(body))
+}
