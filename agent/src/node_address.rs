@@ -7,6 +7,8 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
 use tokio::sync::watch;
 
+use crate::http::outgoing;
+
 /// The current address; clones share it.
 #[derive(Debug, Clone)]
 pub struct NodeAddress(watch::Receiver<Option<IpAddr>>);
@@ -49,7 +51,7 @@ pub fn api_url(listen: SocketAddr, node: IpAddr) -> String {
     if address.ip().is_unspecified() {
         address.set_ip(node);
     }
-    format!("http://{address}")
+    outgoing::url(address, "")
 }
 
 #[cfg(test)]

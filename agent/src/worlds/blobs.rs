@@ -11,7 +11,7 @@ use futures::StreamExt as _;
 use schema::store::{SharedStore, election};
 use tokio::time::timeout;
 
-use crate::http::{LazyClient, cluster_client};
+use crate::http::outgoing::{self, LazyClient, Timeouts};
 
 /// Longest time to connect to a reconciler.
 const CONNECT_MAX: Duration = Duration::from_secs(3);
@@ -21,6 +21,7 @@ const ANSWER_MAX: Duration = Duration::from_secs(4);
 const SILENCE_MAX: Duration = Duration::from_secs(20);
 /// Longest time for a whole fetch.
 const FETCH_MAX: Duration = Duration::from_secs(300);
+const TIMEOUTS: Timeouts = Timeouts { connect: CONNECT_MAX, silence: SILENCE_MAX, whole: Some(FETCH_MAX) };
 /// Longest time for etcd to name the leader.
 const LEADER_MAX: Duration = Duration::from_secs(2);
 /// Maximum bytes read of a reconciler's error.
@@ -62,10 +63,7 @@ impl From<String> for FetchFailure {
 impl Reconcilers {
     /// Creates a source that asks the reconcilers at `fixed` and the leader in etcd. No I/O.
     pub fn new(fixed: Vec<String>, store: SharedStore) -> Self {
-        let client = LazyClient::new(|| {
-            let client = reqwest::Client::builder().connect_timeout(CONNECT_MAX);
-            cluster_client(client.read_timeout(SILENCE_MAX).timeout(FETCH_MAX))
-        });
+        let client = LazyClient::new(|| outgoing::to_daemons(TIMEOUTS));
         Self { client, fixed, store, answer_max: ANSWER_MAX, last_successful: Mutex::default() }
     }
 

@@ -16,12 +16,13 @@ use tokio::time::timeout;
 use super::docker::{Docker, DockerError, ImageStream};
 use super::registry::ClusterRegistry;
 use crate::catalog::Catalog;
-use crate::http::{LazyClient, cluster_client};
+use crate::http::outgoing::{self, LazyClient, Timeouts};
 
 /// Longest time to connect to a node, and without a byte of an image: Docker packs a large one before it sends
 /// anything.
 const CONNECT_MAX: Duration = Duration::from_secs(3);
 const SILENCE_MAX: Duration = Duration::from_secs(300);
+const TIMEOUTS: Timeouts = Timeouts { connect: CONNECT_MAX, silence: SILENCE_MAX, whole: None };
 /// Longest time for a whole image.
 const FETCH_MAX: Duration = Duration::from_secs(600);
 
@@ -50,10 +51,7 @@ impl Peers {
         catalog: watch::Receiver<Arc<Catalog>>,
         registry: Arc<ClusterRegistry>,
     ) -> Self {
-        let client = LazyClient::new(|| {
-            let client = reqwest::Client::builder();
-            cluster_client(client.connect_timeout(CONNECT_MAX).read_timeout(SILENCE_MAX))
-        });
+        let client = LazyClient::new(|| outgoing::to_daemons(TIMEOUTS));
         Self { node, docker, snapshot, catalog, registry, client }
     }
 

@@ -15,6 +15,7 @@ use super::docker::{Docker, PullProgress, RegistryLogin};
 use crate::catalog::Catalog;
 use crate::files::PodFiles;
 use crate::files::registry_logins::logins_of;
+use crate::http::outgoing;
 
 /// Longest time for a push or a pull.
 const MOVE_MAX: Duration = Duration::from_secs(600);
@@ -165,10 +166,6 @@ async fn with_answer_limit<T>(
 
 /// Creates a client that also trusts Docker's CAs for the registry.
 fn client(cas: &Path) -> Result<reqwest::Client, String> {
-    let builder = reqwest::Client::builder()
-        .connect_timeout(CONNECT_MAX)
-        .timeout(DELETE_MAX)
-        .redirect(reqwest::redirect::Policy::none());
     let files = std::fs::read_dir(cas).into_iter().flatten().flatten().map(|entry| entry.path());
     let mut certificates = Vec::new();
     for file in files.filter(|file| file.extension().is_some_and(|ending| ending == "crt")) {
@@ -177,7 +174,7 @@ fn client(cas: &Path) -> Result<reqwest::Client, String> {
         let read = Certificate::from_pem_bundle(&pem).map_err(|error| unreadable(error_chain(&error)))?;
         certificates.extend(read);
     }
-    builder.tls_certs_merge(certificates).no_proxy().build().map_err(|error| error_chain(&error))
+    outgoing::to_registry(CONNECT_MAX, DELETE_MAX, certificates).map_err(|error| error_chain(&error))
 }
 
 /// True for hosts with which Docker speaks HTTP by default.

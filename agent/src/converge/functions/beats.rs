@@ -15,6 +15,7 @@ use tokio::sync::watch;
 
 use super::answer::{CallError, CallResponse, json_answer};
 use crate::http::body::Answer;
+use crate::http::outgoing;
 
 /// Request header from the caller: a random token of 32 hex digits.
 pub(super) const TOKEN: &str = "x-heartbeat-token";
@@ -67,7 +68,7 @@ impl Beats {
             every if every.is_unspecified() => Some(SocketAddr::new(own?.into(), listen.port())),
             _ => Some(listen),
         };
-        let url = listen.and_then(address).map(|address| format!("http://{address}{PATH}{token}"));
+        let url = listen.and_then(address).map(|address| outgoing::url(address, &format!("{PATH}{token}")));
         let Some(url) = url.and_then(|url| HeaderValue::try_from(url).ok()) else {
             // Without a URL the function could not send heartbeats, and its caller would give it up: another
             // gateway may accept the call.

@@ -16,6 +16,7 @@ use super::answer::{CallError, NOT_RUNNING};
 use super::beats;
 use super::call_queue::{Admission, Calls, Lease, QueueOutcome};
 use crate::http::body::{Budget, Room};
+use crate::http::outgoing;
 
 /// Response header of a replica that takes no further call now, or does not serve this function: another replica is
 /// tried.
@@ -174,7 +175,7 @@ impl Call<'_> {
             jiff::Timestamp::now().as_millisecond() + i64::from(self.limits.timeout_seconds) * 1000;
         let request = self
             .client
-            .post(format!("http://{address}/"))
+            .post(outgoing::url(address, "/"))
             .header("content-type", "application/json")
             .header("x-activation-id", self.activation)
             .header("x-function", self.id.to_string())

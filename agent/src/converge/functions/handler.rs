@@ -32,9 +32,9 @@ use crate::desired::StateOrigin;
 use crate::files::PodFiles;
 use crate::http::body::Answer;
 use crate::http::body::{Budget, Room};
+use crate::http::outgoing::{self, LazyClient};
 use crate::http::plain::StartedRequest;
 use crate::http::server::{Caller, Handler};
-use crate::http::{LazyClient, cluster_client};
 
 /// Longest time for a whole body: it reserves room from its first byte on, so a slow trickle is given up too.
 const BODY_MAX: Duration = Duration::from_secs(60);
@@ -100,8 +100,7 @@ impl FunctionCalls for Functions {
 }
 
 fn client() -> reqwest::Client {
-    let client = reqwest::Client::builder().connect_timeout(CONNECT_MAX).tcp_nodelay(true);
-    cluster_client(client.pool_max_idle_per_host(64).pool_idle_timeout(KEPT_MAX))
+    outgoing::to_functions(CONNECT_MAX, 64, KEPT_MAX)
 }
 
 fn activation_id() -> String {

@@ -11,6 +11,7 @@ use schema::control::root_cause;
 use tokio::net::TcpStream;
 
 use super::{HttpRequest, Prober};
+use crate::http::outgoing;
 
 /// Maximum bytes read of a body, as the kubelet does: enough to end the request cleanly.
 const BODY_MAX: usize = 10 * 1024;
@@ -29,16 +30,7 @@ pub struct RealProber {
 impl RealProber {
     fn client(&self) -> Result<&Client, String> {
         let client = self.client.get_or_init(|| {
-            Client::builder()
-                .user_agent(USER_AGENT)
-                .tls_danger_accept_invalid_certs(true)
-                .tls_danger_accept_invalid_hostnames(true)
-                .no_proxy()
-                // A new connection each time: a server that accepts no more connections has failed.
-                .pool_max_idle_per_host(0)
-                .redirect(redirect::Policy::custom(follow))
-                .build()
-                .map_err(|e| e.to_string())
+            outgoing::to_probed(USER_AGENT, redirect::Policy::custom(follow)).map_err(|e| e.to_string())
         });
         client.as_ref().map_err(Clone::clone)
     }
