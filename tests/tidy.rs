@@ -8,6 +8,8 @@ use std::path::{Path, PathBuf};
 
 use schema::keys::{CONTRACT, ROOT, node_role};
 
+#[path = "tidy/http.rs"]
+mod http;
 #[path = "tidy/structure.rs"]
 mod structure;
 #[path = "tidy/walkthrough.rs"]

@@ -5,6 +5,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::time::Duration;
 
 use axum::Router;
 use axum::body::Body;
@@ -29,6 +30,7 @@ use tokio_util::sync::CancellationToken;
 use super::names;
 use crate::converge::builds::log_path;
 use crate::converge::slurm::{JobFiles, Piece};
+use crate::http::routes::{self, Bounds};
 use crate::worlds::docker::{Docker, DockerError, EngineState, ListedContainer, LogOptions};
 
 /// State shared by the API's handlers.
@@ -56,11 +58,19 @@ pub fn router(api: Api) -> Router {
         .with_state(api)
 }
 
-/// Serves the API until `shutdown`, without waiting for followed streams to end.
-pub async fn serve(listener: TcpListener, api: Api, shutdown: CancellationToken) -> std::io::Result<()> {
-    let serving = axum::serve(listener, router(api)).into_future();
-    // Cancel-safe: all requests are reads.
-    shutdown.run_until_cancelled(serving).await.unwrap_or(Ok(()))
+/// Limits of the API's connections. One client may hold 256, as many as a reconciler follows logs. An idle connection
+/// lives longer than clients keep theirs, which is 90 s for reqwest, so that no request meets a closing one. Followed
+/// streams do not end by themselves, so shutdown waits only briefly.
+const BOUNDS: Bounds = Bounds {
+    connections: 1024,
+    head_bytes: 64 * 1024,
+    head_wait: Duration::from_secs(120),
+    drain: Duration::from_secs(1),
+};
+
+/// Serves the API until `shutdown`.
+pub async fn serve(listener: TcpListener, api: Api, shutdown: CancellationToken) {
+    routes::serve("the agent's API", listener, BOUNDS, router(api), shutdown).await;
 }
 
 async fn healthz() -> Response {
@@ -351,7 +361,7 @@ mod tests {
         let api = api().await;
         let rows = api.docker.list("mk8s").await.unwrap();
         let web = rows.iter().find(|row| row.name == "web-4").unwrap();
-        api.docker.stop(&web.id, std::time::Duration::ZERO).await.unwrap();
+        api.docker.stop(&web.id, Duration::ZERO).await.unwrap();
         // The next attempt is created but not running yet.
         let mut labels = web.labels.clone();
         labels.insert(names::ATTEMPT.to_owned(), "5".to_owned());

@@ -37,13 +37,13 @@ fn is_test(path: &str) -> bool {
 }
 
 /// Production files of a crate.
-fn of_crate<'a>(files: &'a [Source], name: &str) -> Vec<&'a Source> {
+pub(super) fn of_crate<'a>(files: &'a [Source], name: &str) -> Vec<&'a Source> {
     let root = format!("{name}/src/");
     files.iter().filter(|file| file.path.starts_with(&root) && !is_test(&file.path)).collect()
 }
 
 /// The text up to the tests at its end. A `mod tests;` further up ends nothing.
-fn production(text: &str) -> &str {
+pub(super) fn production(text: &str) -> &str {
     let at = text.match_indices("#[cfg(test)]\nmod ").find(|(at, _)| {
         let line = text[*at..].lines().nth(1).unwrap_or_default();
         line.ends_with('{') || text[*at..].lines().nth(2).is_none()

@@ -23,24 +23,22 @@ use schema::control::lock;
 use socket2::{Domain, Protocol, SockRef, Socket, TcpKeepalive, Type};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::runtime::{Builder, Handle, RuntimeFlavor};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
+use tokio::sync::mpsc;
 use tokio::time::{Instant, sleep_until, timeout};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
+use super::acceptor::{AcceptedConnection, Acceptor, Place};
 use super::body::{Answer, GuardedBody};
 use super::patience::{Clock, TimedStream};
 use super::plain;
 use super::plain::{Client, PlainTarget, ServeResult, StartedRequest};
-use crate::clients::{Clients, ConnectionGuard};
 
 /// Connections that may wait in the kernel to be accepted.
 const BACKLOG: i32 = 1024;
 /// Open files that the rest of the agent needs: DNS (up to 640), idle connections to endpoints, etcd, Docker's
 /// streams, files.
 const OTHER_FILES: u64 = 2048;
-/// Pause after an accept that failed for want of open files or memory, so that others can end.
-const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
 /// Client of a request.
 #[derive(Debug, Clone)]
@@ -63,21 +61,6 @@ impl Caller {
         let address_header =
             HeaderValue::try_from(address.to_string()).expect("an IP address is a valid header value");
         Self { address, is_node, place, core, address_header }
-    }
-}
-
-/// A connection's place among all, and among those of its client.
-#[derive(Debug)]
-pub struct ConnectionPlace {
-    _among_all: OwnedSemaphorePermit,
-    /// `None` for the node itself, where a proxy may stand for many clients.
-    _of_client: Option<ConnectionGuard>,
-}
-
-impl ConnectionPlace {
-    /// Creates a place, released when dropped.
-    pub fn new(among_all: OwnedSemaphorePermit, of_client: Option<ConnectionGuard>) -> Self {
-        Self { _among_all: among_all, _of_client: of_client }
     }
 }
 
@@ -136,16 +119,12 @@ pub fn affordable(connections: usize) -> usize {
     connections.min(affordable).max(1)
 }
 
-/// An accepted connection, the client's address, and its place among all.
-type AcceptedConnection = (TcpStream, SocketAddr, OwnedSemaphorePermit);
-
 /// HTTP server.
 #[derive(Debug)]
 pub struct Server<H> {
     handler: Arc<H>,
     limits: Limits,
-    places: Arc<Semaphore>,
-    clients: Clients,
+    acceptor: Acceptor,
     connections: TaskTracker,
     cut: CancellationToken,
 }
@@ -153,9 +132,8 @@ pub struct Server<H> {
 impl<H: Handler> Server<H> {
     /// Creates a server whose connections are tracked in `connections` and end immediately when `cut` is cancelled.
     pub fn new(handler: H, limits: Limits, connections: TaskTracker, cut: CancellationToken) -> Self {
-        let places = affordable(limits.connections);
-        let (places, clients) = (Arc::new(Semaphore::new(places)), Clients::sharing(places));
-        Self { handler: Arc::new(handler), limits, places, clients, connections, cut }
+        let acceptor = Acceptor::new("the gateway", affordable(limits.connections));
+        Self { handler: Arc::new(handler), limits, acceptor, connections, cut }
     }
 
     /// Serves the newest of `listeners` until `shutdown`; then lets requests under way finish, for a while.
@@ -185,42 +163,21 @@ impl<H: Handler> Server<H> {
         self.connections.wait().await;
     }
 
-    /// Accepts the next connection, once there is a place for it.
+    /// Accepts the next connection, once there is a listener and a place.
     async fn next(&self, listener: Option<&TcpListener>) -> AcceptedConnection {
-        let Some(listener) = listener else { return future::pending().await };
-        // The semaphore is never closed.
-        let Ok(place) = Arc::clone(&self.places).acquire_owned().await else {
-            return future::pending().await;
-        };
-        loop {
-            match listener.accept().await {
-                Ok((stream, address)) => return (stream, address, place),
-                Err(error) => {
-                    tracing::warn!(%error, "the gateway cannot take a connection; trying again");
-                    tokio::time::sleep(ACCEPT_PAUSE).await;
-                }
-            }
+        match listener {
+            Some(listener) => self.acceptor.accept(listener).await,
+            None => future::pending().await,
         }
     }
 
     fn start(
         &self,
-        (stream, address, place): AcceptedConnection,
+        AcceptedConnection { stream, client, is_node, place }: AcceptedConnection,
         (core, runtime): (usize, Handle),
         shutdown: CancellationToken,
     ) {
-        // For connections to one of its own addresses, the node uses that address as the source.
-        let own = stream.local_addr().is_ok_and(|local| local.ip() == address.ip());
-        let is_node = own || address.ip().is_loopback();
-        let held = match is_node {
-            true => None,
-            false => match self.clients.admit(address.ip()) {
-                Some(held) => Some(held),
-                None => return refuse(&stream, address, self.clients.limit()),
-            },
-        };
-        let place = Arc::new(ConnectionPlace::new(place, held));
-        let caller = Caller::new(address.ip(), is_node, place, core);
+        let caller = Caller::new(client, is_node, Arc::new(place), core);
         let (handler, limits) = (Arc::clone(&self.handler), self.limits.clone());
         let endings = endings(shutdown, self.cut.clone());
         // The core's runtime must poll the socket.
@@ -231,31 +188,6 @@ impl<H: Handler> Server<H> {
         };
         self.connections.spawn_on(connection, &runtime);
     }
-}
-
-/// Maximum number of reads of a refused client's request, 4 KiB each: as much as a head may have by default.
-const REFUSED_READS: usize = 16;
-
-/// Sends a 503 and closes the connection, without waiting for the client, which may never send anything.
-fn refuse(stream: &TcpStream, address: SocketAddr, most: usize) {
-    tracing::debug!(client = %address.ip(), most, "a client holds its share of connections already");
-    let why =
-        format!("connection limit reached: {} already has {most} connections to the gateway\n", address.ip());
-    let length = why.len();
-    let answer = format!(
-        "HTTP/1.1 503 Service Unavailable\r\nContent-Type: text/plain; charset=utf-8\r\n\
-         Content-Length: {length}\r\nConnection: close\r\n\r\n{why}"
-    );
-    // Read the request, or the kernel would reset the connection before the client reads the response.
-    let mut request = [0; 4096];
-    // Bounded: a client that sends without end would keep others from being accepted.
-    for _ in 0..REFUSED_READS {
-        if !stream.try_read(&mut request).is_ok_and(|length| length == request.len()) {
-            break;
-        }
-    }
-    // The response fits the empty queue of a new connection; a client that misses it gets the end of the connection.
-    let _ = stream.try_write(answer.as_bytes());
 }
 
 /// Reason for ending a connection from our side.

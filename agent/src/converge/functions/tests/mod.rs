@@ -24,8 +24,9 @@ use super::call_queue::{Admission, Calls, Lease, QueueOutcome};
 use super::caller_policy::ClusterAddresses;
 use crate::catalog::Catalog;
 use crate::desired::StateOrigin;
+use crate::http::acceptor::Place as Admitted;
 use crate::http::body::Budget;
-use crate::http::server::{Caller, ConnectionPlace as Admitted};
+use crate::http::server::Caller;
 
 fn id() -> NamespacedName {
     NamespacedName::new("default", "hello")

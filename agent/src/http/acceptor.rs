@@ -1,0 +1,113 @@
+//! Accepts connections for HTTP: the only file of this crate that does. TLS of clients will begin here, that to other
+//! daemons in `outgoing.rs`.
+
+use std::future;
+use std::net::IpAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+
+use crate::clients::{Clients, Held};
+
+/// Pause after an accept that failed for want of open files or memory, so that others can end.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+
+/// A connection's place among all, and among those of its client.
+#[derive(Debug)]
+pub struct Place {
+    _among_all: OwnedSemaphorePermit,
+    /// `None` for the node itself, where a proxy may stand for many clients.
+    _of_client: Option<Held>,
+}
+
+impl Place {
+    /// Creates a place, released when dropped.
+    pub fn new(among_all: OwnedSemaphorePermit, of_client: Option<Held>) -> Self {
+        Self { _among_all: among_all, _of_client: of_client }
+    }
+}
+
+/// An accepted connection.
+#[derive(Debug)]
+pub(super) struct Accepted {
+    pub(super) stream: TcpStream,
+    pub(super) client: IpAddr,
+    /// Set if the client is on the node itself.
+    pub(super) is_node: bool,
+    pub(super) place: Place,
+}
+
+/// Bounds the connections of a server, and each client's share of them.
+#[derive(Debug)]
+pub(super) struct Acceptor {
+    /// Name of the server, for clients and the log.
+    server: &'static str,
+    places: Arc<Semaphore>,
+    clients: Clients,
+}
+
+impl Acceptor {
+    /// Creates an acceptor for at most so many concurrent connections; further ones wait in the kernel's queue.
+    pub(super) fn new(server: &'static str, connections: usize) -> Self {
+        Self { server, places: Arc::new(Semaphore::new(connections)), clients: Clients::sharing(connections) }
+    }
+
+    /// Accepts the next connection, once there is a place for it. Clients that hold their share get a 503.
+    ///
+    /// Cancel-safe: a connection that is not returned stays in the kernel's queue, and an unused place is released.
+    pub(super) async fn accept(&self, listener: &TcpListener) -> Accepted {
+        loop {
+            // The semaphore is never closed.
+            let Ok(place) = Arc::clone(&self.places).acquire_owned().await else {
+                return future::pending().await;
+            };
+            let (stream, address) = match listener.accept().await {
+                Ok(accepted) => accepted,
+                Err(error) => {
+                    tracing::warn!(%error, "{} cannot take a connection; trying again", self.server);
+                    tokio::time::sleep(ACCEPT_PAUSE).await;
+                    continue;
+                }
+            };
+            // IPv4 clients of a dual-stack listener appear as `::ffff:192.0.2.1`.
+            let client = address.ip().to_canonical();
+            // For connections to one of its own addresses, the node uses that address as the source.
+            let own = stream.local_addr().is_ok_and(|local| local.ip().to_canonical() == client);
+            let is_node = own || client.is_loopback();
+            let held = if is_node { None } else { self.clients.admit(client) };
+            if held.is_none() && !is_node {
+                self.refuse(&stream, client);
+                continue;
+            }
+            return Accepted { stream, client, is_node, place: Place::new(place, held) };
+        }
+    }
+
+    /// Sends a 503 before the connection is closed, without waiting for the client, which may never send anything.
+    fn refuse(&self, stream: &TcpStream, client: IpAddr) {
+        let (server, most) = (self.server, self.clients.most());
+        tracing::debug!(%client, most, "a client holds its share of connections already");
+        let why = format!("connection limit reached: {client} already has {most} connections to {server}\n");
+        let length = why.len();
+        let answer = format!(
+            "HTTP/1.1 503 Service Unavailable\r\nContent-Type: text/plain; charset=utf-8\r\n\
+             Content-Length: {length}\r\nConnection: close\r\n\r\n{why}"
+        );
+        // Read the request, or the kernel would reset the connection before the client reads the response.
+        let mut request = [0; 4096];
+        // Bounded: a client that sends without end would keep others from being accepted.
+        for _ in 0..REFUSED_READS {
+            if !stream.try_read(&mut request).is_ok_and(|length| length == request.len()) {
+                break;
+            }
+        }
+        // The response fits the empty queue of a new connection; a client that misses it gets the end of the
+        // connection.
+        let _ = stream.try_write(answer.as_bytes());
+    }
+}
+
+/// Maximum number of reads of a refused client's request, 4 KiB each: as much as a head may have by default.
+const REFUSED_READS: usize = 16;

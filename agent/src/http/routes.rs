@@ -1,0 +1,165 @@
+//! Serves an axum router, for the agent's own API.
+//!
+//! The gateways' server (`server.rs`) shares the acceptor, but not the rest: its connections stay on one core, can
+//! bypass hyper, and end when a client stalls. The API has few requests, some as long as a followed log, and its
+//! handlers read files, which must not delay the gateways' cores.
+
+use std::pin::pin;
+use std::time::Duration;
+
+use axum::Router;
+use hyper::server::conn::http1;
+use hyper_util::rt::{TokioIo, TokioTimer};
+use hyper_util::service::TowerToHyperService;
+use socket2::{SockRef, TcpKeepalive};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::task::JoinSet;
+use tokio::time::timeout;
+use tokio_util::sync::CancellationToken;
+
+use super::acceptor::Acceptor;
+
+/// Limits on the connections of a router.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Bounds {
+    /// Maximum number of concurrent connections; one client may hold a quarter of them.
+    pub(crate) connections: usize,
+    /// Maximum size of a request's head in bytes.
+    pub(crate) head_bytes: usize,
+    /// Longest wait for the head of a request, including that for a further one: an idle connection is closed then.
+    pub(crate) head_wait: Duration,
+    /// Time for requests in progress at shutdown; then their connections are cut.
+    pub(crate) drain: Duration,
+}
+
+/// Serves until shutdown, and gives requests in progress a little longer. `server`: its name in messages.
+pub(crate) async fn serve(
+    server: &'static str,
+    listener: TcpListener,
+    bounds: Bounds,
+    router: Router,
+    shutdown: CancellationToken,
+) {
+    let acceptor = Acceptor::new(server, bounds.connections);
+    let mut connections = JoinSet::new();
+    loop {
+        while connections.try_join_next().is_some() {}
+        let accepted = tokio::select! {
+            // Cancel-safe: a cancelled token stays cancelled.
+            () = shutdown.cancelled() => break,
+            // Cancel-safe by itself.
+            accepted = acceptor.accept(&listener) => accepted,
+        };
+        let (router, shutdown) = (router.clone(), shutdown.clone());
+        connections.spawn(async move {
+            connection(accepted.stream, router, bounds, &shutdown).await;
+            drop(accepted.place);
+        });
+    }
+    drop(listener);
+    let ended = async { while connections.join_next().await.is_some() {} };
+    let _ = timeout(bounds.drain, ended).await;
+}
+
+async fn connection(stream: TcpStream, router: Router, bounds: Bounds, shutdown: &CancellationToken) {
+    // Best effort: small responses are sent without delay, and a followed log ends with its client's machine.
+    let _ = stream.set_nodelay(true);
+    let _ = SockRef::from(&stream).set_tcp_keepalive(&TcpKeepalive::new().with_time(bounds.head_wait));
+    let served = http1::Builder::new()
+        .timer(TokioTimer::new())
+        .header_read_timeout(bounds.head_wait)
+        .max_header_size(bounds.head_bytes)
+        .serve_connection(TokioIo::new(stream), TowerToHyperService::new(router));
+    let mut served = pin!(served);
+    let ended = tokio::select! {
+        // Neither branch drops the connection before its end.
+        ended = served.as_mut() => ended,
+        () = shutdown.cancelled() => {
+            served.as_mut().graceful_shutdown();
+            served.await
+        }
+    };
+    if let Err(error) = ended {
+        tracing::debug!(%error, "a connection broke");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::SocketAddr;
+
+    use axum::body::Body;
+    use axum::routing::get;
+    use bytes::Bytes;
+    use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+    use tokio::task::JoinHandle;
+
+    use super::*;
+
+    const BOUNDS: Bounds = Bounds {
+        connections: 4,
+        head_bytes: 8 * 1024,
+        head_wait: Duration::from_secs(60),
+        drain: Duration::from_millis(200),
+    };
+
+    async fn serving(bounds: Bounds) -> (SocketAddr, CancellationToken, JoinHandle<()>) {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let (address, shutdown) = (listener.local_addr().unwrap(), CancellationToken::new());
+        let endless = || async {
+            let first = futures::stream::iter([Ok::<_, std::io::Error>(Bytes::from_static(b"first"))]);
+            Body::from_stream(futures::StreamExt::chain(first, futures::stream::pending()))
+        };
+        let router = Router::new().route("/", get(|| async { "well" })).route("/log", get(endless));
+        let ended = tokio::spawn(serve("the test", listener, bounds, router, shutdown.clone()));
+        (address, shutdown, ended)
+    }
+
+    /// Sends a request and reads until the response contains `wanted`.
+    async fn ask(address: SocketAddr, path: &str, wanted: &str) -> TcpStream {
+        let mut stream = TcpStream::connect(address).await.unwrap();
+        let request = format!("GET {path} HTTP/1.1\r\nhost: x\r\n\r\n");
+        stream.write_all(request.as_bytes()).await.unwrap();
+        let mut said = String::new();
+        while !said.contains(wanted) {
+            let mut piece = [0; 1024];
+            let bytes = stream.read(&mut piece).await.unwrap();
+            assert!(bytes > 0, "it ended after {said:?}");
+            said.push_str(std::str::from_utf8(&piece[..bytes]).unwrap());
+        }
+        stream
+    }
+
+    #[tokio::test]
+    async fn a_connection_without_a_request_ends_and_a_followed_log_does_not() {
+        let (address, _shutdown, _ended) =
+            serving(Bounds { head_wait: Duration::from_millis(200), ..BOUNDS }).await;
+        let mut log = ask(address, "/log", "first").await;
+        let mut idle = ask(address, "/", "well").await;
+        let mut silent = TcpStream::connect(address).await.unwrap();
+        assert_eq!(idle.read(&mut [0; 64]).await.unwrap(), 0);
+        assert_eq!(silent.read(&mut [0; 64]).await.unwrap(), 0);
+        let more = timeout(Duration::from_millis(300), log.read(&mut [0; 64])).await;
+        assert!(more.is_err(), "the log ended: {more:?}");
+    }
+
+    #[tokio::test]
+    async fn a_followed_log_holds_up_the_end_for_no_longer_than_the_drain() {
+        let (address, shutdown, ended) = serving(BOUNDS).await;
+        let mut log = ask(address, "/log", "first").await;
+        shutdown.cancel();
+        timeout(Duration::from_secs(10), ended).await.expect("in time").unwrap();
+        let rest = log.read(&mut [0; 64]).await;
+        assert!(rest.is_err() || rest.is_ok_and(|bytes| bytes == 0));
+    }
+
+    #[tokio::test]
+    async fn a_connection_above_the_bound_is_served_once_another_ends() {
+        let (address, _shutdown, _ended) = serving(Bounds { connections: 1, ..BOUNDS }).await;
+        let log = ask(address, "/log", "first").await;
+        let early = timeout(Duration::from_millis(300), ask(address, "/", "well")).await;
+        assert!(early.is_err(), "it was served beside another");
+        drop(log);
+        timeout(Duration::from_secs(10), ask(address, "/", "well")).await.expect("in time");
+    }
+}
