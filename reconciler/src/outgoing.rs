@@ -1,20 +1,19 @@
 //! Outgoing HTTP: the only file of this crate that builds clients, and URLs of addresses. TLS to other daemons will
 //! begin here, that of clients in `listener.rs`.
 //!
-//! Repositories are fetched by libgit2, and etcd has the client in `schema/src/store/etcd/`.
+//! No client uses a proxy, and only that of a gateway named by a user follows redirects. Repositories are fetched by
+//! libgit2, and etcd has the client in `schema/src/store/etcd/`.
 
 use std::net::SocketAddr;
 use std::time::Duration;
 
 use hyper_util::client::legacy::{self, connect::HttpConnector};
 use hyper_util::rt::TokioExecutor;
-use reqwest::{Body, Response};
+use reqwest::{Body, Response, redirect};
 
 /// Client for the APIs and gateways of nodes. Building it loads all CAs of the machine, which takes 45 ms.
 pub(crate) fn to_nodes(connect: Duration) -> reqwest::Client {
-    let built = reqwest::Client::builder().connect_timeout(connect).no_proxy().build();
-    // Only TLS or a resolver of the system can fail to load, and neither is used.
-    built.unwrap_or_default()
+    direct(reqwest::Client::builder().connect_timeout(connect))
 }
 
 /// Client for a gateway named by a user, which may be behind a proxy with TLS: it follows redirects.
@@ -27,7 +26,13 @@ pub(crate) fn to_named_gateway(whole: Duration) -> reqwest::Result<reqwest::Clie
 
 /// Client for probes of the processes that `minik8s up` starts; each request has its own time limit.
 pub(crate) fn to_children() -> reqwest::Client {
-    reqwest::Client::new()
+    direct(reqwest::Client::builder())
+}
+
+/// Builds a client that uses no TLS, and neither a proxy nor redirects.
+fn direct(builder: reqwest::ClientBuilder) -> reqwest::Client {
+    // Only TLS or a resolver of the system can fail to load, and neither is used.
+    builder.redirect(redirect::Policy::none()).no_proxy().build().unwrap_or_default()
 }
 
 /// Client without TLS and redirects, for commands.
