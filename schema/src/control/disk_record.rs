@@ -76,7 +76,7 @@ impl DiskRecord {
     pub fn read_or_warn<T: DeserializeOwned>(&self, what: &str) -> Option<T> {
         let read = self.read();
         let warn =
-            |error: &io::Error| tracing::warn!(path = %self.path.display(), %error, "cannot read {what}");
+            |error: &io::Error| tracing::warn!(path = %self.path.display(), what, %error, "file not read");
         read.inspect_err(warn).ok().flatten()
     }
 

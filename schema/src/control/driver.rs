@@ -89,7 +89,7 @@ impl Driver {
                 () = sleep_until(tick_at) => {}
             }
             number += 1;
-            let span = tracing::info_span!("run", name = the_loop.name(), number);
+            let span = tracing::info_span!("loop", name = the_loop.name(), number);
             // Outside of the select: once begun, a run is never cancelled.
             let (mut record, next) = run_once(&mut the_loop).instrument(span).await;
             failures += u64::from(record.error.is_some());
@@ -134,7 +134,7 @@ async fn steps<L: Loop>(the_loop: &mut L, record: &mut LastRun) -> Result<Next, 
     let again_at = plan.replan_at();
     record.did_something = !plan.is_empty();
     if record.did_something {
-        tracing::debug!(?plan, "planned");
+        tracing::debug!(?plan, "run planned");
     }
     let outcome = the_loop.act(&observed, plan).await;
     let acted_at = Instant::now();
@@ -144,7 +144,7 @@ async fn steps<L: Loop>(the_loop: &mut L, record: &mut LastRun) -> Result<Next, 
         plan = ?planned_at - observed_at,
         act = ?acted_at - planned_at,
         report = ?acted_at.elapsed(),
-        "ran"
+        "run ended"
     );
     next.map(|next| match again_at {
         None => next,
@@ -212,16 +212,16 @@ impl LastLogged {
     fn log(&mut self, name: &'static str, record: &LastRun) {
         match (&record.error, &self.error) {
             (Some(error), logged) if logged.as_ref() != Some(error) => {
-                tracing::warn!(name, %error, "failed, trying again");
+                tracing::warn!(name, %error, took = ?record.took, "loop failed; it is tried again");
             }
-            (Some(error), _) => tracing::debug!(name, %error, "failed again"),
-            (None, Some(_)) => tracing::info!(name, "works again"),
+            (Some(error), _) => tracing::debug!(name, %error, took = ?record.took, "loop failed again"),
+            (None, Some(_)) => tracing::info!(name, took = ?record.took, "loop recovered"),
             (None, None) => {}
         }
         if let Some(why) = &record.not_ready
             && self.not_ready.as_ref() != Some(why)
         {
-            tracing::info!(name, %why, "waiting");
+            tracing::info!(name, why, "loop waiting");
         }
         self.error.clone_from(&record.error);
         self.not_ready.clone_from(&record.not_ready);

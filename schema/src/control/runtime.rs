@@ -83,7 +83,7 @@ impl Runtime {
             let step = Arc::clone(&step);
             async move {
                 if let Err(error) = tokio::task::spawn_blocking(move || step()).await {
-                    tracing::error!(name, %error, "a step failed; the next change tries again");
+                    tracing::error!(name, %error, "step failed; the next change tries again");
                 }
             }
         });

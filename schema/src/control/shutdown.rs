@@ -122,7 +122,7 @@ impl Tasks {
             () = self.token.cancelled() => None,
             // Cancel-safe: an item not returned stays in the stream.
             Some(signal) = signals.next() => {
-                tracing::info!(signal, "stopping");
+                tracing::info!(signal, "signal received, stopping");
                 None
             }
             // Cancel-safe: a task not returned stays in the set.
@@ -133,7 +133,7 @@ impl Tasks {
             }
         };
         if let Some(ended) = &first {
-            tracing::error!(task = ended.name, why = ended.why, "a critical task ended, stopping");
+            tracing::error!(task = ended.name, error = ended.why, "critical task ended, stopping");
         }
         self.token.cancel();
         let later = self.drain(signals).await;
@@ -150,7 +150,7 @@ impl Tasks {
                 ended = timeout_at(deadline, self.set.join_next_with_id()) => ended.ok().flatten(),
                 // Cancel-safe: an item not returned stays in the stream.
                 Some(signal) = signals.next() => {
-                    tracing::warn!(signal, "stopping at once");
+                    tracing::warn!(signal, "second signal received, stopping at once");
                     None
                 }
             };
@@ -160,7 +160,7 @@ impl Tasks {
         }
         if !self.set.is_empty() {
             let tasks: Vec<&String> = self.names.values().collect();
-            tracing::warn!(?tasks, "still running, aborted");
+            tracing::warn!(?tasks, waited = ?self.drain, "tasks aborted at shutdown");
             // Every operation survives an abort: the next start observes the current state and continues.
             self.set.shutdown().await;
         }

@@ -183,7 +183,7 @@ impl EventWriter {
         // No new events; the queued ones are written out.
         events.close();
         if timeout(DRAIN, self.write_all(&mut events)).await.is_err() {
-            tracing::debug!("events that were still queued are lost");
+            tracing::debug!("queued events dropped at shutdown");
         }
     }
 
@@ -211,7 +211,7 @@ impl EventWriter {
             if backoff.failures() >= ATTEMPTS {
                 let count = u64::try_from(batch.len()).unwrap_or(u64::MAX);
                 let dropped = self.dropped.fetch_add(count, Ordering::Relaxed) + count;
-                tracing::warn!(%why, dropped, "events could not be written");
+                tracing::warn!(error = %why, dropped, "events dropped");
                 return;
             }
             sleep(wait).await;

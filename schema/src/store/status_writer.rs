@@ -237,7 +237,7 @@ impl<R: Report> StatusWriter<R> {
                     Err(error) => {
                         in_a_row += 1;
                         if matches!(error, StoreError::Connect { .. } | StoreError::Timeout { .. }) {
-                            tracing::debug!(%error, "the store is away; statuses are written later");
+                            tracing::debug!(%error, "store away; statuses are written later");
                             return Some(Instant::now() + RETRY);
                         }
                         refused.push((one.id.clone(), error));
@@ -265,7 +265,7 @@ impl<R: Report> StatusWriter<R> {
     /// Gives up for now after too many consecutive refusals. Next time the others come first: if the store accepted
     /// anything, these values are to blame, else they must not be late when it is back.
     fn step_back(&mut self, refused: Vec<(R::Id, StoreError)>, taken: bool) {
-        tracing::debug!(taken, "statuses are refused; the others are written later");
+        tracing::debug!(taken, "statuses refused; the others are written later");
         for (id, error) in refused {
             if taken {
                 self.delay_retry(&id, &error);
@@ -274,7 +274,7 @@ impl<R: Report> StatusWriter<R> {
                 let known = self.written.entry(id).or_default();
                 // Only once: it is retried every second as long as etcd accepts nothing.
                 if known.refused == 0 {
-                    tracing::warn!(%key, %error, "a status can't be written; trying again");
+                    tracing::warn!(%key, %error, "status not written; it is tried again");
                 }
                 known.refused = known.refused.saturating_add(1);
             }
@@ -287,7 +287,7 @@ impl<R: Report> StatusWriter<R> {
         let known = self.written.entry(id.clone()).or_default();
         known.refused = known.refused.saturating_add(1);
         let wait = RETRY.saturating_mul(1 << known.refused.saturating_sub(1).min(6)).min(REFUSED_RETRY_MAX);
-        tracing::warn!(%key, %error, again_in = ?wait, "a status can't be written");
+        tracing::warn!(%key, %error, retry_in = ?wait, "status refused; it is tried again");
         let at = Instant::now() + wait;
         known.retry_at = Some(at);
         at
@@ -350,7 +350,7 @@ impl<R: Report> StatusWriter<R> {
             }
             Ok(TxnOutcome::Conflict) => false,
             Err(error) => {
-                tracing::debug!(%error, statuses = batch.len(), "statuses are written one by one");
+                tracing::debug!(%error, statuses = batch.len(), "batch refused; its statuses are written one by one");
                 false
             }
         }
@@ -382,7 +382,7 @@ impl<R: Report> StatusWriter<R> {
         let stored = match self.report.stored(is_due || !self.listed).await {
             Ok(Some(stored)) => stored,
             Ok(None) => return,
-            Err(error) => return tracing::debug!(%error, "cannot read what is stored; statuses wait"),
+            Err(error) => return tracing::debug!(%error, "stored statuses not read; writes wait"),
         };
         self.adopt(&stored);
         self.forget_lost(&stored);

@@ -167,7 +167,7 @@ impl Candidate {
                 }
                 Err(why) => {
                     if backoff.failures() == 0 {
-                        tracing::warn!(id = %self.id, %why, "cannot stand for election, trying again");
+                        tracing::warn!(id = self.id, error = %why, "candidacy failed; it is tried again");
                     }
                     let wait = backoff.after_failure(rand::random());
                     shutdown.run_until_cancelled(sleep(wait)).await;
@@ -229,7 +229,7 @@ impl Candidate {
 
     /// Leads until shutdown, or until the lease no longer counts.
     async fn lead(&self, mut term: Term, shutdown: &CancellationToken) {
-        tracing::info!(id = %self.id, fence = term.fence.create_revision, "leading");
+        tracing::info!(id = self.id, fence = term.fence.create_revision, "leadership won");
         self.held.send_replace(Some(HeldFence {
             fence: term.fence,
             lease: Some(term.lease),
@@ -256,8 +256,8 @@ impl Candidate {
         // Locally first: from here on this process writes nothing as leader.
         self.held.send_replace(None);
         match why {
-            None => tracing::info!(id = %self.id, "resigning"),
-            Some(why) => tracing::warn!(id = %self.id, %why, "no longer leading"),
+            None => tracing::info!(id = self.id, "leadership resigned"),
+            Some(why) => tracing::warn!(id = self.id, error = %why, "leadership lost"),
         }
         let _ = timeout(RESIGN_TIMEOUT, self.store.lease_revoke(term.lease)).await;
     }

@@ -175,7 +175,7 @@ impl Follower {
         self.recreations.mark_unchanged();
         let listing = self.store.list(&self.prefix).await?;
         if self.outage.swap(false, Ordering::Relaxed) {
-            tracing::info!("following etcd again");
+            tracing::info!("etcd found again");
         }
         let next_revision = listing.revision + 1;
         self.hand_over(Input::Listed(self.number, listing)).await;
@@ -199,12 +199,12 @@ impl Follower {
         match why {
             // Normal; the list that follows makes up for it.
             StoreError::Compacted(_) | StoreError::WatchEnded(_) => {
-                tracing::debug!(%prefix, %why, "listing again");
+                tracing::debug!(prefix, error = %why, "watch ended, listing again");
             }
             _ if !self.outage.swap(true, Ordering::Relaxed) => {
-                tracing::warn!(%why, "cannot follow etcd, trying again");
+                tracing::warn!(error = %why, "etcd lost; it is tried again");
             }
-            _ => tracing::debug!(%prefix, %why, "still cannot follow etcd"),
+            _ => tracing::debug!(prefix, error = %why, "etcd still lost"),
         }
     }
 
