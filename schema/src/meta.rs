@@ -93,6 +93,11 @@ impl NamespacedName {
     pub fn new(namespace: impl Into<String>, name: impl Into<String>) -> Self {
         Self { namespace: namespace.into(), name: name.into() }
     }
+
+    /// Returns the reference to the object of this kind.
+    pub fn of_kind(&self, kind: Kind) -> ObjectRef {
+        ObjectRef { kind, namespace: self.namespace.clone(), name: self.name.clone() }
+    }
 }
 
 impl fmt::Display for NamespacedName {

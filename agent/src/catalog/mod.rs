@@ -237,8 +237,16 @@ pub fn publish(
     catalogs: watch::Sender<Arc<Catalog>>,
 ) -> impl FnMut() + Send {
     move || {
+        let before = store.current().known_from;
         if store.accept(&snapshot.current(), Timestamp::now()) {
-            catalogs.send_replace(Arc::new(store.current().clone()));
+            let newest = store.current();
+            if newest.known_from != before {
+                let (services, routes, functions) =
+                    (newest.services.len(), newest.routes.len(), newest.functions.len());
+                let (peers, from) = (newest.peers.len(), newest.known_from);
+                tracing::info!(?from, ?before, services, routes, functions, peers, "catalog listed");
+            }
+            catalogs.send_replace(Arc::new(newest.clone()));
         }
     }
 }
@@ -256,7 +264,7 @@ pub fn keep(disk: CatalogDisk, catalogs: watch::Receiver<Arc<Catalog>>) -> impl 
             return;
         }
         if let Err(error) = disk.store(&newest) {
-            tracing::error!(%error, "could not save what is known of the cluster; the next change tries again");
+            tracing::error!(%error, "catalog not saved; the next change tries again");
         }
     }
 }

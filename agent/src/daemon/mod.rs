@@ -9,7 +9,7 @@ pub mod serve_standby;
 
 use std::path::Path;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use schema::control::{Row, Runtime};
 use schema::keys::{Key, prefix};
@@ -43,6 +43,7 @@ const IDENTITY_INTERVAL: Duration = Duration::from_secs(60);
 
 /// Runs the agent until SIGTERM or SIGINT.
 pub async fn run(config: Config) -> anyhow::Result<()> {
+    let began = Instant::now();
     require_root()?;
     crate::trees::require_openat2()?;
     // Held until the last task has ended.
@@ -62,9 +63,9 @@ pub async fn run(config: Config) -> anyhow::Result<()> {
         }
     };
     let runtime = wire(&config, ground)?;
-    tracing::info!(node = %config.node, instance = %config.machine.instance, "the agent runs");
+    tracing::info!(node = config.node, instance = config.machine.instance, took = ?began.elapsed(), "agent started");
     runtime.run_until_signal().await?;
-    tracing::info!("the agent stops; its pods go on");
+    tracing::info!("agent stopping, pods keep running");
     drop((instance, lock));
     Ok(())
 }

@@ -205,7 +205,7 @@ pub(super) fn wake_on_addresses(row: Row, netlink: &RealNetlink) -> Row {
             std::future::pending().await
         }),
         Err(error) => {
-            tracing::warn!("{error}; another address is noticed {NETWORK_INTERVAL:?} later");
+            tracing::warn!(%error, delay = ?NETWORK_INTERVAL, "changes of addresses not reported by the kernel; they are noticed later");
             row
         }
     }

@@ -93,7 +93,7 @@ async fn open_store(config: &Config, known: StateOrigin) -> anyhow::Result<Arc<L
         (Err(error), StateOrigin::Unknown) => {
             bail!("{error}; check --etcd and that etcd runs (this node has no state of its own yet)")
         }
-        (Err(error), _) => tracing::warn!("{error}; this node goes on from its own disk"),
+        (Err(error), _) => tracing::warn!(%error, "etcd not reached; this node continues from its own disk"),
     }
     Ok(Arc::new(store))
 }
@@ -102,7 +102,7 @@ async fn load_pause_image(docker: &dyn Docker) -> anyhow::Result<()> {
     let reference = pause::image_reference();
     if docker.image(&reference).await.context("cannot look for the pause image")?.is_none() {
         docker.load(pause::image_tar()).await.context("cannot load the pause image into Docker")?;
-        tracing::info!("loaded image {reference}");
+        tracing::info!(image = reference, "pause image loaded");
     }
     Ok(())
 }

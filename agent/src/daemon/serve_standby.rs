@@ -45,7 +45,7 @@ pub async fn run(config: Config) -> anyhow::Result<()> {
         bail!("standby is started by the agent itself; start 'minik8s-agent run'");
     }
     tracing::warn!(
-        "the agent ended; names, hosts and calls are served from its last known state until it is back"
+        "agent ended; names, hosts and calls are served from its last known state until it is back"
     );
     let copies = sockets.iter().map(|(role, socket)| Ok((*role, Arc::new(socket.try_clone()?))));
     let held = copies.collect::<io::Result<Sockets>>()?;
@@ -97,7 +97,7 @@ async fn end_with_next(agent_dir: PathBuf, held: Sockets, token: CancellationTok
             accepted = listener.accept() => accepted?.0,
             // Cancel-safe: its timers start again.
             why = no_agent_left(&agent_dir, &path) => {
-                tracing::info!("{why}; this process ends");
+                tracing::info!(why, "standby process ending");
                 let _ = std::fs::remove_file(&path);
                 break;
             }
@@ -110,7 +110,7 @@ async fn end_with_next(agent_dir: PathBuf, held: Sockets, token: CancellationTok
         let given = tokio::time::timeout(TAKEN_MAX, give(stream, &held)).await;
         match given.unwrap_or_else(|late| Err(late.into())) {
             Ok(()) => break,
-            Err(error) => tracing::info!(%error, "an agent asked for the sockets and did not take them"),
+            Err(error) => tracing::info!(%error, "sockets requested by an agent that did not take them"),
         }
     }
     // Both serve for a moment: no packet waits for the end of one.

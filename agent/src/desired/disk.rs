@@ -70,7 +70,7 @@ impl DesiredDisk {
                 Err(why) => {
                     // The pod of a shortened name is unknown, so the folder no longer proves removals.
                     complete &= !shortened;
-                    tracing::warn!(file = %path.display(), %why, "desired state can't be read; its pod is kept as it is");
+                    tracing::warn!(path = %path.display(), error = %why, "desired state not read; its pod is kept as it is");
                     files.insert(pod.clone(), None);
                     found.unreadable.insert(pod, format!("{}: {why}", path.display()));
                 }

@@ -165,7 +165,7 @@ fn verify_folder(folder: &Path, wanted: &str) -> FolderState {
         let _ = touch(folder);
         return FolderState::Whole;
     }
-    tracing::warn!(folder = %folder.display(), "files on this node differ from the repository's; fetching them again");
+    tracing::warn!(folder = %folder.display(), "files differ from the repository's; they are fetched again");
     FolderState::Changed
 }
 

@@ -100,7 +100,7 @@ impl PodFiles {
         let plain = self.keys.decrypt(SecretLocation { name: "cluster", path: &path }, &ciphertext, &[]);
         match plain.and_then(|plain| secrets::identities(&plain, &path)) {
             Ok(identities) => {
-                tracing::info!(digest = blob.digest, "this node has the cluster's identity");
+                tracing::info!(digest = blob.digest, "cluster identity loaded");
                 self.cluster.replace(Some((blob, identities)));
                 Ok(())
             }
@@ -212,7 +212,7 @@ impl PodFiles {
         let removal = self.removal(named);
         async move {
             if let Err(error) = tokio::task::spawn_blocking(removal).await {
-                tracing::error!(%error, "the removal of files that nothing needs did not end");
+                tracing::error!(%error, "removal of unused files crashed");
             }
         }
     }
@@ -223,7 +223,7 @@ impl PodFiles {
         let cache = Arc::clone(&self.cache);
         move || {
             if let Err(error) = cache.sweep(&named) {
-                tracing::warn!(%error, "could not remove files that no pod needs");
+                tracing::warn!(%error, "unused files not removed");
             }
         }
     }

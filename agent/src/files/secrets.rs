@@ -97,7 +97,7 @@ impl Keys {
     pub fn open_or_without(path: &Path) -> Self {
         Self::open(path).unwrap_or_else(|error| {
             let why = format!("{error:#}");
-            tracing::error!("{why}; pods that need secrets do not start");
+            tracing::error!(error = why, "age identity not available; pods that need secrets do not start");
             Self(Err(why))
         })
     }
@@ -202,7 +202,7 @@ fn make(path: &Path) -> anyhow::Result<String> {
     // Written whole or not at all, whenever the machine stops: the identity exists nowhere else.
     let written = DiskRecord::new(path).create_new(text.as_bytes());
     written.with_context(|| format!("cannot write an age identity to {}", path.display()))?;
-    tracing::info!(path = %path.display(), recipient = %identity.to_public(), "made this node's age identity");
+    tracing::info!(path = %path.display(), recipient = %identity.to_public(), "age identity of this node created");
     Ok(text)
 }
 

@@ -157,7 +157,7 @@ impl<H: Handler> Server<H> {
         drop(listener);
         self.connections.close();
         if timeout(self.limits.drain, self.connections.wait()).await.is_err() {
-            tracing::warn!("cut {} connections through the gateway", self.connections.len());
+            tracing::warn!(connections = self.connections.len(), "connections cut at shutdown");
         }
         self.cut.cancel();
         self.connections.wait().await;
@@ -249,7 +249,7 @@ async fn serve<H: Handler>(
     });
     let ended = ended.await;
     if let Err(error) = ended {
-        tracing::debug!(%error, "a connection through the gateway ended");
+        tracing::debug!(%error, "connection ended");
     }
 }
 
@@ -340,7 +340,7 @@ impl Cores {
 
     fn start() -> Self {
         let started = (0..count()).map(start).filter_map(|started| {
-            started.inspect_err(|error| tracing::warn!(%error, "cannot start a thread for connections")).ok()
+            started.inspect_err(|error| tracing::warn!(%error, "thread for connections not started")).ok()
         });
         Self { runtimes: started.collect(), next: AtomicUsize::new(0) }
     }

@@ -184,7 +184,7 @@ impl<T: ChainText> Spellings<T> {
         for (chain, before) in doubts {
             let Some(written) = self.written.get(&chain) else { continue };
             if printed(&chain) == Some(&before) && may_be_spelling(written, &before) {
-                tracing::info!(%chain, "this iptables prints the rules of the chain in another spelling");
+                tracing::info!(%chain, "other spelling of a chain's rules learned from iptables");
                 Arc::make_mut(&mut self.known).insert(chain, (written.clone(), before));
             }
         }

@@ -49,7 +49,7 @@ pub async fn keep(handover: Handover, shutdown: CancellationToken) {
             }
             // Cancel-safe: the process can be waited for again.
             ended = wait_for_exit(waiting.as_mut()) => {
-                tracing::warn!(%ended, "the process that waits in the agent's place ended; it is started again");
+                tracing::warn!(status = ended, "standby process ended; it is started again");
                 // Cancel-safe: the token stays cancelled.
                 if shutdown.run_until_cancelled(tokio::time::sleep(AGAIN)).await.is_none() {
                     break;
@@ -84,7 +84,7 @@ fn renew(handover: &Handover, sockets: &Sockets) -> Option<StandbyProcess> {
             Some(waiting)
         }
         Err(error) => {
-            tracing::warn!(%error, "no process can be started to answer names while no agent runs");
+            tracing::warn!(%error, "standby process not started; names get no answer while no agent runs");
             None
         }
     }

@@ -104,13 +104,13 @@ impl Handover {
         let asked = tokio::task::spawn_blocking(move || request_sockets_blocking(&agent_dir)).await;
         match asked.unwrap_or_else(|ended| Err(ended.into())) {
             Ok(Some((sockets, giver))) => {
-                tracing::info!(sockets = sockets.len(), "took over from the process that answered meanwhile");
+                tracing::info!(sockets = sockets.len(), "sockets taken over from the standby process");
                 *self.giver() = Some(giver);
                 sockets
             }
             Ok(None) => Vec::new(),
             Err(error) => {
-                tracing::warn!(%error, "cannot take over from the process that answers meanwhile");
+                tracing::warn!(%error, "sockets not taken over from the standby process");
                 Vec::new()
             }
         }

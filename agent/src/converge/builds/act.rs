@@ -91,7 +91,7 @@ impl BuildsLoop {
         self.removal_failed.retain(|hash, _| observed.images.contains_key(hash));
         for (image, name) in plan.claim {
             if let Err(error) = self.deps.docker.tag(&image, &name).await {
-                tracing::debug!(image, %error, "could not tag an image of a function");
+                tracing::debug!(image, %error, "function image not tagged");
             }
         }
         let mut is_again = plan.build.is_some() || plan.push.is_some();
@@ -118,7 +118,12 @@ impl BuildsLoop {
             match self.deps.registry.delete(repository, digest).await {
                 Ok(()) => {}
                 Err(DeletionFailure::Unavailable(why)) => {
-                    tracing::warn!(repository, digest, why, "could not delete an image in the registry yet");
+                    tracing::warn!(
+                        repository,
+                        digest,
+                        error = why,
+                        "image not deleted in the registry; it is tried again"
+                    );
                     let failure = failed_again(self.removal_failed.get(&removal.hash), why);
                     self.removal_failed.insert(removal.hash, failure);
                     return false;
@@ -133,22 +138,24 @@ impl BuildsLoop {
         }
         for name in &removal.names {
             if let Err(error) = self.deps.docker.remove_image(name).await {
-                tracing::debug!(name, %error, "an image of a function stays");
+                tracing::debug!(image = name, %error, "function image not removed");
             }
         }
+        tracing::info!(images = ?removal.names, "function image removed");
         self.unneeded_since.remove(&removal.hash);
         self.remove_logs(&[removal.hash]).await;
         true
     }
 
     async fn push(&mut self, hash: String, reference: &str, target: &str) {
+        let began = std::time::Instant::now();
         match self.deps.registry.push(reference, target).await {
             Ok(()) => {
-                tracing::info!(target, "pushed an image");
+                tracing::info!(image = target, took = ?began.elapsed(), "function image pushed");
                 self.push_failed.remove(&hash);
             }
             Err(why) => {
-                tracing::warn!(target, why, "an image can't be pushed");
+                tracing::warn!(image = target, error = why, "function image not pushed; it is tried again");
                 self.record_node_event("PushFailed", why.clone());
                 let failure = failed_again(self.push_failed.get(&hash), why);
                 self.push_failed.insert(hash, failure);
@@ -157,7 +164,6 @@ impl BuildsLoop {
     }
 
     async fn build(&mut self, hash: &str, order: &BuildOrder) {
-        tracing::info!(function = %order.function, image = order.reference, "builds an image");
         let path = self.log_path(hash);
         let _ = path.parent().map(fs::create_dir_all);
         let log = Mutex::new(BuildLog { file: fs::File::create(&path).ok(), text: String::new() });
@@ -179,16 +185,18 @@ impl BuildsLoop {
             why = wait_until_full(self.deps.docker.as_ref(), self.deps.disk.as_ref(), limits.disk_bytes) => Err(why),
             () = taken_back => return,
         };
+        let object = order.function.of_kind(Kind::Function);
         match done {
             Ok(()) => {
                 self.failed.remove(hash);
+                tracing::info!(%object, image = order.reference, took = ?began.elapsed(), "function image built");
                 let message = format!("image {} was built in {:.1?}", order.reference, began.elapsed());
                 self.record_event(order, EventType::Normal, "Built", message);
             }
             Err(why) => {
                 lock(&log).add(&format!("{why}\n"));
                 let why = lock(&log).end();
-                tracing::warn!(function = %order.function, why, "an image can't be built");
+                tracing::warn!(%object, took = ?began.elapsed(), error = why, "function image not built");
                 let attempts = self.failed.get(hash).map_or(0, |failed| failed.attempts) + 1;
                 self.record_event(order, EventType::Warning, "BuildFailed", why.clone());
                 let package_index = order.package_index.clone();
@@ -408,7 +416,7 @@ impl BuildsLoop {
             let images = self.deps.docker.images().await.unwrap_or_default();
             for id in nameless(&images, &gone_ids) {
                 if let Err(error) = self.deps.docker.remove_image(id).await {
-                    tracing::debug!(id, %error, "an image that a build left stays");
+                    tracing::debug!(image = id, %error, "leftover image of a build not removed");
                 }
             }
         }

@@ -17,7 +17,6 @@ use crate::standby::{Role, copy};
 /// Result of carrying out a plan.
 #[derive(Debug, Default)]
 pub struct Outcome {
-    pub done: Vec<String>,
     pub failed: Vec<String>,
     /// Set if this run opened the port: the machine's resolver may be pointed at the server now.
     pub is_bound: bool,
@@ -40,17 +39,17 @@ impl DnsLoop {
         publish(&self.deps.pods, plan.pods);
         if let Some(upstreams) = plan.upstreams {
             let names: Vec<String> = upstreams.iter().map(ToString::to_string).collect();
-            outcome.done.push(match names.is_empty() {
-                true => "no upstream name server is known; other names are answered with SERVFAIL".to_owned(),
-                false => format!("other names are asked of {}", names.join(", ")),
-            });
+            match names.is_empty() {
+                true => tracing::info!("no upstream name server known; other names get SERVFAIL"),
+                false => tracing::info!(upstreams = ?names, "upstream name servers changed"),
+            }
             self.forwarders.send_replace(Arc::new(Forwarder::new(upstreams)));
         }
         if let Some(address) = plan.bind {
             match self.bind(address).await {
                 Ok(()) => {
                     outcome.is_bound = true;
-                    outcome.done.push(format!("answers at {address}:53"));
+                    tracing::info!(%address, port = PORT, "name server listening");
                 }
                 Err(why) => outcome.failed.push(why),
             }
@@ -82,7 +81,9 @@ impl DnsLoop {
                 self.deps.handover.hold(Role::DnsUdp, udp);
                 self.deps.handover.hold(Role::DnsTcp, tcp);
             }
-            Err(error) => tracing::warn!(%error, "dns: names would not be answered while the agent restarts"),
+            Err(error) => {
+                tracing::warn!(%error, "sockets of the name server not kept; names get no answer while the agent restarts")
+            }
         }
         Ok(())
     }
@@ -110,8 +111,10 @@ impl DnsLoop {
                 let more = split_hosts(observed).count().saturating_sub(HOSTS_MAX);
                 if more > 0 {
                     tracing::warn!(
-                        "dns: systemd-resolved takes {DOMAINS_MAX} domains of a link; this machine does not find the \
-                         last {more} of the hosts, in the order of their names; pods do"
+                        left_out = more,
+                        limit = DOMAINS_MAX,
+                        "systemd-resolved takes no more domains; this machine does not find the last hosts by name, \
+                         pods do"
                     );
                 }
                 let now = match &observed.resolved {
@@ -126,7 +129,7 @@ impl DnsLoop {
             ),
         };
         match result {
-            Ok(()) => outcome.done.push(what),
+            Ok(()) => tracing::info!(change = what, "machine's resolver changed"),
             Err(error) => outcome.failed.push(format!("failed: {what}: {error}")),
         }
     }

@@ -98,7 +98,7 @@ impl Running {
         let mut tasks = JoinSet::new();
         let udp = tasks.spawn(async move {
             if let Err(error) = server.block_until_done().await {
-                tracing::error!(%error, "the name server ended; it is started again");
+                tracing::error!(%error, "name server ended; it is started again");
             }
         });
         let tcp = tasks.spawn(serve_tcp(tcp, handler));
@@ -124,13 +124,13 @@ pub(super) async fn serve_tcp(listener: TcpListener, handler: Arc<Handler>) {
             Ok(accepted) => accepted,
             Err(error) => {
                 // Out of files, or a client that left: the next one may succeed.
-                tracing::debug!(%error, "a connection for names can't be accepted");
+                tracing::debug!(%error, "connection for names not accepted");
                 tokio::time::sleep(Duration::from_millis(50)).await;
                 continue;
             }
         };
         let Some(held) = clients.admit(from.ip()) else {
-            tracing::debug!(client = %from.ip(), "a client holds its share of connections for names already");
+            tracing::debug!(client = %from.ip(), "client holds its share of connections for names already");
             continue;
         };
         let handler = Arc::clone(&handler);

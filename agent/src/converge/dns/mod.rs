@@ -157,9 +157,6 @@ impl Loop for DnsLoop {
     }
 
     async fn report(&mut self, _observed: Observed, outcome: Outcome) -> Result<Next, LoopError> {
-        for sentence in &outcome.done {
-            tracing::info!("dns: {sentence}");
-        }
         match outcome.failed.is_empty() {
             true if outcome.is_bound && self.deps.settings.node_dns => Ok(Next::After(Duration::ZERO)),
             true => Ok(Next::Interval),

@@ -128,7 +128,7 @@ impl Handler {
             }
             return followed;
         }
-        tracing::debug!(name = %first.name, "an alias leads to too many others");
+        tracing::debug!(name = %first.name, "alias leads to too many others");
         followed.code = ResponseCode::ServFail;
         followed
     }
@@ -142,7 +142,7 @@ impl Handler {
                 followed.code = message.metadata.response_code;
             }
             Err(error) => {
-                tracing::debug!(%query, %error, "what an alias names is not answered");
+                tracing::debug!(%query, %error, "target of an alias not answered");
                 followed.code = ResponseCode::ServFail;
             }
         }
@@ -162,7 +162,7 @@ impl Handler {
                 reply(request, to, message.metadata.response_code, sections).await
             }
             Err(error) => {
-                tracing::debug!(%query, %error, "a name is not answered");
+                tracing::debug!(%query, %error, "name not answered");
                 reply(request, to, ResponseCode::ServFail, Sections::default()).await
             }
         }
@@ -226,7 +226,7 @@ async fn reply<R: ResponseHandler>(
     match to.send_response(response).await {
         Ok(info) => info,
         Err(error) => {
-            tracing::debug!(%error, "an answer can't be sent");
+            tracing::debug!(%error, "answer not sent");
             let mut metadata = Metadata::new(request.metadata.id, MessageType::Response, OpCode::Query);
             metadata.response_code = ResponseCode::ServFail;
             Header { metadata, counts: HeaderCounts::default() }.into()

@@ -11,6 +11,7 @@ use hyper::{HeaderMap, StatusCode};
 use ipnet::Ipv4Net;
 use schema::content_refs::ContentRef;
 use schema::control::lock;
+use schema::kinds::Kind;
 use schema::meta::NamespacedName;
 use schema::records::{CallToken, Subnet};
 use sha2::{Digest as _, Sha256};
@@ -122,7 +123,8 @@ impl Tokens {
         let token = match self.read(id, wanted).await {
             Ok(token) => Ok(Sha256::digest(token.as_bytes()).into()),
             Err(why) => {
-                tracing::warn!("functions: cannot read the token of {id}: {why}");
+                let object = id.of_kind(Kind::Function);
+                tracing::warn!(%object, error = %why, "token of a function not read");
                 Err(Instant::now())
             }
         };

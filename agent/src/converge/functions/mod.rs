@@ -189,7 +189,7 @@ impl FunctionsLoop {
         let mut outcome = Outcome::default();
         if let Some(at) = plan.listen {
             match self.open(at).await {
-                Ok(()) => tracing::info!("functions are called at {at}"),
+                Ok(()) => tracing::info!(address = %at, "functions listening"),
                 Err(error) => {
                     outcome.failed = Some(format!(
                         "cannot listen at {at}: {error}; functions can't be called through this node until then \

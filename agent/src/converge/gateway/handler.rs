@@ -48,7 +48,7 @@ impl Handler for Router {
         let (method, uri) = (request.method().clone(), request.uri().clone());
         let answer = self.answer(&table, request, &caller, begun).await;
         answer.unwrap_or_else(|refusal| {
-            tracing::debug!(%method, %uri, status = %refusal.status, why = %refusal.why, "refused");
+            tracing::debug!(%method, %uri, status = %refusal.status, why = %refusal.why, "request refused");
             refusal.answer()
         })
     }

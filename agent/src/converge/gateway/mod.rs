@@ -114,9 +114,6 @@ impl Loop for GatewayLoop {
     }
 
     async fn report(&mut self, _observed: Observed, outcome: Outcome) -> Result<Next, LoopError> {
-        for sentence in &outcome.done {
-            tracing::info!("gateway: {sentence}");
-        }
         outcome.failed.map_or(Ok(Next::Interval), |why| Err(LoopError::message(why)))
     }
 }
@@ -126,7 +123,6 @@ impl Loop for GatewayLoop {
 /// Result of carrying out a plan.
 #[derive(Debug, Default)]
 pub struct Outcome {
-    pub done: Vec<String>,
     pub failed: Option<String>,
 }
 
@@ -137,7 +133,7 @@ impl GatewayLoop {
         if let Some(table) = plan.table {
             let (hosts, paths) = table.size();
             if self.table.borrow().size() != (hosts, paths) {
-                outcome.done.push(format!("routes {hosts} hosts with {paths} paths"));
+                tracing::info!(hosts, paths, "gateway routes changed");
             }
             let (endpoints, turns) = (table.endpoints(), table.turns());
             // Requests under way keep the table that they began with.
@@ -148,7 +144,7 @@ impl GatewayLoop {
         }
         if let Some(listen) = plan.listen {
             match self.listen(listen.at).await {
-                Ok(()) => outcome.done.push(format!("listens at {}: {}", listen.at, listen.why)),
+                Ok(()) => tracing::info!(address = %listen.at, why = listen.why, "gateway listening"),
                 Err(error) => outcome.failed = Some(cannot_listen(listen.at, &error)),
             }
         }

@@ -300,7 +300,7 @@ impl Proxy {
             };
             // Cancel-safe: a tunnel that is cut is closed on both sides.
             if let Some(Err(error)) = shutdown.run_until_cancelled(tunnel).await {
-                tracing::debug!(%error, "a tunnel broke");
+                tracing::debug!(%error, "tunnel through the gateway broke");
             }
             drop(held);
         });

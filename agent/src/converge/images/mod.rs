@@ -71,7 +71,7 @@ impl Loop for ImagesLoop {
     }
 
     async fn act(&mut self, observed: &Observed, plan: ImagesPlan) -> ImagesOutcome {
-        tracing::debug!(why = %plan.why, remove = plan.remove.len(), keep = ?plan.keep, "images");
+        tracing::debug!(why = %plan.why, remove = plan.remove.len(), keep = ?plan.keep, "removal of images planned");
         self.carry_out(plan, &observed.interrupted, Timestamp::now()).await
     }
 
@@ -85,7 +85,7 @@ impl Loop for ImagesLoop {
                 names.len(),
                 names.join(", ")
             );
-            tracing::info!("{message}");
+            tracing::info!(images = ?names, mib, disk_percent = percent, "images removed");
             self.record_event(EventType::Normal, "FreedImages", message);
         }
         if outcome.is_insufficient || !outcome.failures.is_empty() {
@@ -97,7 +97,11 @@ impl Loop for ImagesLoop {
                 "Docker's disk is {percent} % full and removing images does not bring it below {} %: {why}",
                 observed.thresholds.low_percent
             );
-            tracing::warn!("{message}");
+            tracing::warn!(
+                disk_percent = percent,
+                error = why,
+                "disk stays full; remove images or files, or give Docker more room"
+            );
             self.record_event(EventType::Warning, "ImageGCFailed", message);
         }
         Ok(Next::Interval)
@@ -127,7 +131,7 @@ impl ImagesLoop {
                     plan.gone.insert(removal.id.clone());
                 }
                 Err(error) => {
-                    tracing::debug!(image = removal.id, %error, "could not remove an image");
+                    tracing::debug!(image = removal.id, %error, "image not removed");
                     outcome.failures.push(error.to_string());
                 }
             }

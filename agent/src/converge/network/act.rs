@@ -5,6 +5,8 @@ use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::sync::Arc;
 
+use tokio::time::Instant;
+
 use super::plan::{NetworkPlan, Observed};
 use super::state::NetworkLoop;
 use super::state::{TRIALS_MAX, TrialResult, try_checksums};
@@ -18,28 +20,21 @@ use crate::worlds::iptables::loud_steps;
 /// Result of carrying out a plan.
 #[derive(Debug, Default)]
 pub struct Outcome {
-    pub done: Vec<String>,
     pub failed: Vec<String>,
     /// Failures that do not call for an early retry.
     pub tolerated: Vec<String>,
-}
-
-impl Outcome {
-    fn note<E: std::error::Error>(&mut self, what: String, result: Result<bool, E>) {
-        match result {
-            Ok(true) => self.done.push(what),
-            Ok(false) => {}
-            Err(error) => self.failed.push(format!("{what}: {error}")),
-        }
-    }
 }
 
 impl NetworkLoop {
     pub(super) async fn carry_out(&mut self, observed: &Observed, plan: &NetworkPlan) -> Outcome {
         let mut outcome = Outcome::default();
         if let Some(bridge) = &plan.bridge {
-            let result = self.deps.netlink.ensure_bridge(bridge).await;
-            outcome.note(format!("bridge {} with {}", bridge.name, bridge.address), result);
+            let (name, address) = (&bridge.name, bridge.address);
+            match self.deps.netlink.ensure_bridge(bridge).await {
+                Ok(true) => tracing::info!(bridge = name, %address, "bridge set up"),
+                Ok(false) => {}
+                Err(error) => outcome.failed.push(format!("bridge {name} with {address}: {error}")),
+            }
         }
         self.carry_out_tunnel(plan, &mut outcome).await;
         self.carry_out_rules(observed, plan, &mut outcome).await;
@@ -68,7 +63,7 @@ impl NetworkLoop {
                 }
             };
             match result {
-                Ok(()) => outcome.done.push(step.to_string()),
+                Ok(()) => tracing::info!(change = %step, "tunnel changed"),
                 Err(error) => {
                     failure.get_or_insert(format!("{step}: {error}"));
                     if matches!(step, TunnelStep::Link(_)) {
@@ -128,14 +123,15 @@ impl NetworkLoop {
         let what: Vec<String> = plan.rules.iter().map(|(change, why)| format!("{change} {why}")).collect();
         let input = restore_input(&changes);
         let before = self.deps.iptables.generation().await;
+        let began = Instant::now();
         let result = self.deps.iptables.restore(&input).await;
-        let failed = result.is_err();
         // The next observation reads the rules again; with two tables, one may have been written.
         self.rules.forget();
-        outcome.note(format!("rules ({})", what.join(", ")), result.map(|()| true));
-        if failed {
+        if let Err(error) = result {
+            outcome.failed.push(format!("rules ({}): {error}", what.join(", ")));
             return false;
         }
+        tracing::info!(changes = what.len(), ?what, took = ?began.elapsed(), "network rules programmed");
         self.deps.rules_changed.nudge();
         let now = self.deps.iptables.generation().await;
         let mut doubts = Doubts::new();

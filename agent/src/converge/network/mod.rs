@@ -53,11 +53,8 @@ impl Loop for NetworkLoop {
     }
 
     async fn report(&mut self, _observed: Observed, outcome: Outcome) -> Result<Next, LoopError> {
-        for sentence in &outcome.done {
-            tracing::info!("network: {sentence}");
-        }
-        for sentence in &outcome.tolerated {
-            tracing::warn!("network: {sentence}");
+        for error in &outcome.tolerated {
+            tracing::warn!(error, "network impaired");
         }
         match outcome.failed.is_empty() {
             true => Ok(self.rules.read_again().map_or(Next::Interval, Next::After)),

@@ -93,13 +93,16 @@ impl Loop for NodeLoop {
 
     async fn report(&mut self, observed: Observed, outcome: NodeOutcome) -> Result<Next, LoopError> {
         if outcome.registered {
-            tracing::info!(node = %self.deps.node, addresses = ?observed.facts.addresses, "registered this node");
+            tracing::info!(node = self.deps.node, addresses = ?observed.facts.addresses, "node registered");
         }
         if let Some(why) = &outcome.beat_anew {
-            tracing::info!(node = %self.deps.node, "heartbeat on a new lease: {why}");
+            tracing::info!(node = self.deps.node, %why, "heartbeat moved to a new lease");
         }
         if outcome.rival && !self.rival_logged {
-            tracing::warn!(node = %self.deps.node, "another agent sends heartbeats under this node's name; give one of them another --node");
+            tracing::warn!(
+                node = self.deps.node,
+                "another agent sends heartbeats under this node's name; give one of them another --node"
+            );
         }
         self.rival_logged = outcome.rival;
         outcome.failure.map_or(Ok(Next::Interval), Err)

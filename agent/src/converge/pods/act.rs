@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use schema::records::EventType;
 use tokio_util::sync::CancellationToken;
+use tracing::Instrument as _;
 
 use super::facts::{Observed, RunningTask, Uid};
 use super::sandbox::name_files::NameFiles;
@@ -53,11 +54,7 @@ pub fn begin(
     let work = &observed.work;
     for slot in &plan.cancel_pulls {
         if let Some(pulling) = work.pulling.get(slot) {
-            tracing::debug!(
-                uid = slot.0,
-                container = slot.1,
-                "the image that is pulled is not wanted any more"
-            );
+            tracing::debug!(uid = slot.0, container = slot.1, "pull no longer wanted");
             pulling.cancel.cancel();
         }
     }
@@ -73,7 +70,7 @@ pub fn begin(
         pulls(worker, supervisor, &id, (decision, &observed.desired));
         kills(worker, supervisor, &id, decision);
         if let Some(task) = decision.task.take() {
-            tracing::debug!(pod = %id.pod, uid, why = %decision.why, ?task, "pod task");
+            tracing::debug!(pod = %id.pod, uid, why = %decision.why, ?task, "pod task begins");
             let unwritten = unwritten.remove(uid);
             spawn(worker.clone(), supervisor, id, (task, unwritten));
         }
@@ -82,7 +79,7 @@ pub fn begin(
         let netlink = Arc::clone(&worker.netlink);
         supervisor.spawn(async move {
             if let Err(error) = netlink.remove_link(&link).await {
-                tracing::warn!(link, %error, "could not remove a link without a pod");
+                tracing::warn!(link, %error, "link without a pod not removed");
             }
         });
     }
@@ -123,7 +120,8 @@ fn spawn(
     let busy = RunningTask { pod: id.pod.clone(), up, address, ports, stops, cancel: cancel.clone() };
     // Blocking calls keep it too: they continue after the task is canceled.
     let in_flight = Arc::new(supervisor.begin_task(id.uid.clone(), busy));
-    supervisor.spawn(async move {
+    let span = id.span();
+    let work = async move {
         // Any call of a task may be its last: the next plan starts from the resulting state.
         let work = async {
             let done = match (unwritten, task) {
@@ -135,7 +133,7 @@ fn spawn(
             match done {
                 Ok(()) => worker.reporter.send(TaskReport::Clear(slot)),
                 Err(failure) => {
-                    tracing::warn!(pod = %id.pod, reason = failure.event, message = %failure, "a pod task failed");
+                    tracing::warn!(reason = failure.event, error = %failure, "pod task failed; it is tried again");
                     worker.record_event(&id, EventType::Warning, failure.event, failure.to_string());
                     let (reason, message) = (failure.reason.to_owned(), failure.to_string());
                     worker.reporter.send(TaskReport::Failed(slot, reason, message, Retry::Soon));
@@ -143,7 +141,8 @@ fn spawn(
             }
         };
         cancel.run_until_cancelled(work).await;
-    });
+    };
+    supervisor.spawn(work.instrument(span));
 }
 
 fn kills(worker: &Worker, supervisor: &mut Supervisor, id: &PodId, decision: &mut Decision) {
@@ -151,7 +150,8 @@ fn kills(worker: &Worker, supervisor: &mut Supervisor, id: &PodId, decision: &mu
         // Registered immediately: the next plan may come before the task gets its turn.
         let Some(in_flight) = supervisor.begin_kill(&kill.target.id) else { continue };
         let (worker, id) = (worker.clone(), id.clone());
-        supervisor.spawn(async move { worker.kill(&id, &kill, in_flight).await });
+        let span = id.span();
+        supervisor.spawn(async move { worker.kill(&id, &kill, in_flight).await }.instrument(span));
     }
 }
 
@@ -163,9 +163,11 @@ fn pulls(worker: &Worker, supervisor: &mut Supervisor, id: &PodId, wanted: (&Dec
         let cancel = CancellationToken::new();
         let in_flight = supervisor.begin_pull(id.slot(&pull.container), cancel.clone());
         let (worker, id, pull, pod) = (worker.clone(), id.clone(), pull.clone(), binding.pod.clone());
-        supervisor.spawn(async move {
+        let span = id.span();
+        let work = async move {
             let _in_flight = in_flight;
             cancel.run_until_cancelled(worker.pull(&id, &pod, &pull)).await;
-        });
+        };
+        supervisor.spawn(work.instrument(span));
     }
 }

@@ -241,7 +241,7 @@ impl PodsLoop {
         for (uid, status) in std::mem::take(&mut plan.final_statuses) {
             let Err(error) = self.finished.keep(&self.node, status).await else { continue };
             let Some(decision) = plan.pods.get_mut(&uid) else { continue };
-            tracing::error!(pod = %decision.pod, %error, "how the pod ended is not saved, so it stays as it is");
+            tracing::error!(pod = %decision.pod, %error, "end of the pod not saved; its containers stay");
             decision.task = None;
         }
     }
@@ -263,7 +263,7 @@ impl PodsLoop {
         let saved = match tokio::task::spawn_blocking(take).await {
             Ok(Ok(())) => true,
             Ok(Err(error)) => {
-                tracing::error!(%error, "could not save the desired state; keeping the former one");
+                tracing::error!(%error, "desired state not saved; the former one stays in force");
                 false
             }
             // Fails only when the runtime shuts down: do nothing then.
@@ -315,13 +315,13 @@ impl Loop for PodsLoop {
         });
         observe::fill_failing(&mut pods, &self.book.failing());
         if let Err(error) = &links {
-            tracing::warn!(%error, "could not list the pods' links");
+            tracing::warn!(%error, "links of pods not listed");
         }
         let listeners = match sandbox::allocate::ports_to_allocate(&desired, &pods) {
             None => BTreeMap::new(),
             Some(named) => self.netlink.listeners(&named).await.unwrap_or_else(|error| {
                 // A port too many is better than no pod at all.
-                tracing::warn!(%error, "cannot list the ports that the node itself uses");
+                tracing::warn!(%error, "ports used by the node itself not listed");
                 BTreeMap::new()
             }),
         };

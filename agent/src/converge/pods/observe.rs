@@ -159,7 +159,7 @@ impl ContainerObserver {
                 Err(error @ DockerError::Unreachable { .. }) => return Err(error),
                 // A container that can't be inspected holds up no other.
                 Err(error) => {
-                    tracing::warn!(container = id, %error, "could not inspect a container");
+                    tracing::warn!(container_id = id, %error, "container not inspected");
                     let wait = (INSPECT_AGAIN * 2_u32.pow(failures.min(5))).min(INSPECT_AGAIN_MAX);
                     self.failing.insert(id, (failures + 1, Instant::now() + wait));
                 }

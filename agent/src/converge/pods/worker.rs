@@ -75,6 +75,11 @@ pub struct PodId {
 }
 
 impl PodId {
+    /// Creates the span around a task on the pod. Not a child of the loop's span, which ends before the task.
+    pub(super) fn span(&self) -> tracing::Span {
+        tracing::info_span!(parent: None, "pod", pod = %self.pod, uid = self.uid)
+    }
+
     /// Returns the slot of one of its containers.
     pub fn slot(&self, container: &str) -> ContainerKey {
         (self.uid.clone(), container.to_owned())
@@ -87,7 +92,7 @@ impl Worker {
     }
 
     pub(crate) fn report_container_failure(&self, id: &PodId, container: &str, reason: &str, message: &str) {
-        tracing::warn!(pod = %id.pod, container, reason, message, "a container was not started");
+        tracing::warn!(container, reason, error = message, "container not started; it is tried again");
         self.record_event(id, EventType::Warning, "Failed", format!("{container}: {message}"));
         let failed =
             TaskReport::Failed(id.slot(container), reason.to_owned(), message.to_owned(), Retry::Soon);
@@ -122,7 +127,7 @@ impl Worker {
         let each = targets.iter().map(|target| async move {
             let failed = self.remove(id, target).await.err();
             if let Some(failure) = &failed {
-                tracing::warn!(pod = %id.pod, container = target.name, message = %failure, "a dead container was not removed");
+                tracing::warn!(container = target.container, error = %failure, "dead container not removed; it is tried again");
                 self.record_event(id, EventType::Warning, failure.event, failure.to_string());
             }
             let failed = failed.map(|failure| failure.to_string());
@@ -194,7 +199,8 @@ impl Worker {
 
     async fn remove(&self, id: &PodId, target: &Target) -> Result<(), PodFailure> {
         match self.docker.remove(&target.id).await {
-            Ok(()) | Err(DockerError::NotFound { .. }) => {}
+            Ok(()) => tracing::info!(container = target.container, "container removed"),
+            Err(DockerError::NotFound { .. }) => {}
             // Someone else is removing it at this moment.
             Err(DockerError::BeingRemoved { .. }) => {}
             Err(error) => return Err(PodFailure::new("Terminating", "FailedKillPod", error)),
@@ -216,19 +222,23 @@ const RULES_MAX: Duration = Duration::from_secs(5);
 impl Worker {
     pub(crate) async fn create_pause(&self, new: &NewContainer) -> Result<String, PodFailure> {
         let failed = |e: DockerError| PodFailure::new("ContainerCreating", "FailedCreatePodSandBox", e);
-        match self.create_or_adopt(new).await {
+        let created = match self.create_or_adopt(new).await {
             Err(DockerError::NoSuchImage { .. }) => {
                 self.docker.load((self.pause_archive)()).await.map_err(failed)?;
-                self.create_or_adopt(new).await.map_err(failed)
+                self.create_or_adopt(new).await
             }
-            other => other.map_err(failed),
-        }
+            other => other,
+        };
+        let created = created.map_err(failed)?;
+        tracing::info!(container = names::PAUSE, "container created");
+        Ok(created)
     }
 
     pub(crate) async fn network(&self, up: &BringUp, pause: &str) -> Result<(), PodFailure> {
         let failed = |e: DockerError| PodFailure::new("ContainerCreating", "FailedCreatePodSandBox", e);
         if !matches!(up.pause, PauseStep::Runs(_)) {
             self.docker.start(pause).await.map_err(failed)?;
+            tracing::info!(container = names::PAUSE, "container started");
         }
         let Some(link) = &up.link else { return Ok(()) };
         let details = self.docker.inspect(pause).await.map_err(failed)?;

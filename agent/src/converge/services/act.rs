@@ -3,6 +3,7 @@
 
 use std::fmt::Write as _;
 
+use schema::kinds::Kind;
 use schema::meta::NamespacedName;
 use tokio::time::Instant;
 
@@ -23,7 +24,6 @@ const NAMED_MAX: usize = 6;
 /// Result of carrying out a plan.
 #[derive(Debug, Default)]
 pub struct Outcome {
-    pub done: Vec<String>,
     pub failed: Vec<String>,
     /// Services to leave out from now on; the others are programmed immediately.
     pub refused: Vec<Refusal>,
@@ -49,9 +49,9 @@ impl ServicesLoop {
             return outcome;
         }
         let healed = self.rendered.refused.confirm_programmed();
-        outcome
-            .done
-            .extend(healed.iter().map(|id| format!("{id} was tried again, and iptables takes it now")));
+        for id in healed {
+            tracing::info!(object = %id.of_kind(Kind::Service), "service accepted by iptables again");
+        }
         if let Some(serving) = &plan.udp {
             self.forget_stale(observed, serving, &mut outcome).await;
         } else {
@@ -76,6 +76,7 @@ impl ServicesLoop {
             Some(_) if !self.was_refused => restore_in_parts(&changes, &plan.unreached, PART),
             _ => restore_input(&changes),
         };
+        let began = Instant::now();
         let result = self.deps.iptables.restore(&input).await;
         self.was_refused = result.is_err();
         if let Err(error) = result {
@@ -83,7 +84,7 @@ impl ServicesLoop {
             self.rules.forget();
             if before.is_some() && before != self.rules.generation() {
                 // Targets of the rules may be gone: no service is at fault.
-                tracing::debug!(%error, "rules that others changed meanwhile are read, and written then");
+                tracing::debug!(%error, "rules changed by others meanwhile; they are read again and written then");
                 outcome.is_outdated = true;
                 return false;
             }
@@ -94,10 +95,11 @@ impl ServicesLoop {
             }
             if outcome.refused.is_empty() {
                 self.rendered.put_back(now);
-                outcome.failed.push(format!("{what}: {error}"));
+                outcome.failed.push(format!("rules ({what}): {error}"));
             }
             return false;
         }
+        tracing::info!(changes = changes.len(), what, took = ?began.elapsed(), "service rules programmed");
         let now = self.deps.iptables.generation().await;
         let only_we = only_we_wrote(before, loud_steps(&input), now);
         // The new state follows from the former one if only this agent wrote. Otherwise it is read again.
@@ -115,7 +117,6 @@ impl ServicesLoop {
         {
             self.spellings.learn(doubts, |chain| present.chains.get(chain));
         }
-        outcome.done.push(what);
         true
     }
 
@@ -161,16 +162,19 @@ impl ServicesLoop {
                 return;
             }
         };
-        let mut all = true;
+        let (mut all, mut forgotten) = (true, 0_usize);
         for flow in stale_flows(&flows, serving, observed.node) {
             let (to, from) = (flow.to, flow.from);
             match self.deps.iptables.forget_flow(&flow).await {
-                Ok(()) => outcome.done.push(format!("UDP clients of {to} no longer go to {from}")),
+                Ok(()) => forgotten += 1,
                 Err(error) => {
                     all = false;
                     outcome.tolerated.push(format!("UDP clients of {to} still go to {from}: {error}"));
                 }
             }
+        }
+        if forgotten > 0 {
+            tracing::info!(connections = forgotten, "UDP connections to removed endpoints forgotten");
         }
         if all {
             self.udp_settled = Some(observed.udp());
@@ -178,14 +182,13 @@ impl ServicesLoop {
     }
 }
 
-/// Summarizes the changes: `rules (nat/MK8S-SERVICES differed, … and 20 more)`.
+/// Summarizes the changes: `nat/MK8S-SERVICES differed, … and 20 more`.
 fn summary(planned: &[(RuleChange, RuleReason)]) -> String {
     let named: Vec<String> =
         planned.iter().take(NAMED_MAX).map(|(change, why)| format!("{change} {why}")).collect();
-    let mut text = format!("rules ({}", named.join(", "));
+    let mut text = named.join(", ");
     if planned.len() > NAMED_MAX {
         let _ = write!(text, " and {} more", planned.len() - NAMED_MAX);
     }
-    text.push(')');
     text
 }

@@ -76,8 +76,7 @@ const AGAIN: Duration = Duration::from_millis(100);
 
 impl ServicesLoop {
     fn publish_status(&mut self, observed: &Observed, outcome: &Outcome) -> Result<Next, LoopError> {
-        outcome.done.iter().for_each(|sentence| tracing::info!("services: {sentence}"));
-        outcome.tolerated.iter().for_each(|sentence| tracing::warn!("services: {sentence}"));
+        outcome.tolerated.iter().for_each(|error| tracing::warn!(error, "UDP connections not cleaned up"));
         outcome.refused.iter().for_each(|refusal| self.record_refusal(refusal));
         let error = outcome.failed.join("; ");
         let is_done = error.is_empty() && outcome.refused.is_empty() && !outcome.is_outdated;
@@ -103,13 +102,15 @@ impl ServicesLoop {
     }
 
     fn record_refusal(&self, Refusal { service: id, why, is_news }: &Refusal) {
+        let object = id.of_kind(Kind::Service);
         if !is_news {
-            tracing::debug!("services: {id} was tried again and is left out as before: {why}");
+            tracing::debug!(%object, error = why, "service refused by iptables again");
             return;
         }
         let (node, seconds) = (&self.deps.node, RETRY.as_secs());
         tracing::warn!(
-            "services: {id} is left out until it changes, and tried again each {seconds} s: {why}"
+            %object, retry_every = ?RETRY, error = why,
+            "service refused by iptables; it is left out until it changes or a retry succeeds"
         );
         let message = format!("node {node} could not program it; retrying every {seconds} s: {why}");
         let draft = EventDraft::about(EventType::Warning, Kind::Service, id, "RulesRefused", message);

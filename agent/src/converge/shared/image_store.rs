@@ -122,7 +122,7 @@ impl ImageBook {
         let (record, begun) = (self.begun.clone(), self.lock().begun.clone());
         let written = tokio::task::spawn_blocking(move || record.write(&begun)).await;
         if let Err(error) = written.map_err(std::io::Error::other).and_then(|done| done) {
-            tracing::warn!(path = %self.begun.path().display(), %error, "cannot write which images are being pulled");
+            tracing::warn!(path = %self.begun.path().display(), %error, "record of pulls under way not written");
         }
     }
 
@@ -179,7 +179,7 @@ impl ImageBook {
         match written.map_err(std::io::Error::other).and_then(|done| done) {
             Ok(()) => self.lock().written = images,
             Err(error) => {
-                tracing::warn!(path = %self.pulled.path().display(), %error, "cannot write the list of pulled images");
+                tracing::warn!(path = %self.pulled.path().display(), %error, "record of pulled images not written");
             }
         }
     }

@@ -27,6 +27,7 @@ use async_trait::async_trait;
 use jiff::Timestamp;
 use schema::control::{Loop, LoopError, Next, Nudge, Observation, lock};
 use schema::keys::Key;
+use schema::kinds::Kind;
 use schema::kinds::job::SlurmLogin;
 use schema::meta::NamespacedName;
 use schema::records::JobReport;
@@ -40,7 +41,7 @@ use tokio::task::JoinSet;
 use crate::files::PodFiles;
 use crate::worlds::ssh::Ssh;
 use act::Worker;
-use machine::{JobRecord, StepResult};
+use machine::{JobRecord, State, StepResult};
 use plan::{Finding, Observed, RecordChange, ReportsByJob, SlurmPlan, TaskSlot};
 
 pub use files::{JobFiles, Piece};
@@ -131,7 +132,7 @@ impl SlurmLoop {
             if self.records.get(&id).is_some_and(waits) {
                 return false;
             }
-            tracing::warn!(job = %id, %why);
+            tracing::warn!(object = %id.of_kind(Kind::Job), error = why, "record of a job not written");
             if let Some(before) = self.records.get_mut(&id) {
                 before.apply(StepResult::Failed { why, unreachable: false }, now);
             }
@@ -140,6 +141,7 @@ impl SlurmLoop {
         if self.records.get(&id).is_some_and(|before| before.results != record.results) {
             self.book.sweep(&record);
         }
+        log_transition(self.records.get(&id), &record);
         self.records.insert(id, record);
         for event in events {
             self.deps.events.record(event);
@@ -153,6 +155,23 @@ impl SlurmLoop {
         self.polled_at.retain(|login, _| BTreeSet::contains(&logins, login));
         self.worker.forget_other_logins(&logins);
         self.deps.files.hold_for_jobs(job_store::login_secrets(self.records.values()));
+    }
+}
+
+/// Logs that a job was submitted, ended, lost or removed, once for each.
+fn log_transition(before: Option<&JobRecord>, record: &JobRecord) {
+    if before.is_some_and(|before| before.state == record.state) {
+        return;
+    }
+    let (object, slurm_id) = (record.id.of_kind(Kind::Job), record.facts.id);
+    match &record.state {
+        State::Submitted => {
+            tracing::info!(%object, slurm_id, attempt = record.attempt, "Slurm job submitted");
+        }
+        State::Ended(end) => tracing::info!(%object, slurm_id, phase = ?end.phase, "Slurm job ended"),
+        State::Lost => tracing::warn!(%object, slurm_id, "Slurm no longer knows the job"),
+        State::Gone => tracing::info!(%object, slurm_id, "Slurm job removed"),
+        _ => {}
     }
 }
 
@@ -202,7 +221,9 @@ impl Loop for SlurmLoop {
         for id in plan.forget {
             match self.book.forget(&id) {
                 Ok(()) => _ = self.records.remove(&id),
-                Err(error) => tracing::warn!(job = %id, %error, "cannot remove what is known of a job"),
+                Err(error) => {
+                    tracing::warn!(object = %id.of_kind(Kind::Job), %error, "record of a job not removed")
+                }
             }
         }
         for (id, step) in plan.steps {

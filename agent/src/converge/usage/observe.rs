@@ -54,7 +54,7 @@ impl UsageLoop {
                 }
                 // Ended since the listing.
                 Err(error) => {
-                    tracing::debug!(container = row.id, %error, "not counted");
+                    tracing::debug!(container_id = row.id, %error, "usage not counted");
                     self.known.remove(&row.id);
                 }
             }
@@ -84,7 +84,7 @@ impl UsageLoop {
                 }
                 // A container that can't be inspected hides no other.
                 Err(error) => {
-                    tracing::warn!(container = row.id, %error, "cannot measure what a container uses");
+                    tracing::warn!(container_id = row.id, %error, "usage of a container not measured");
                     self.uninspectable.insert(row.id.clone(), Instant::now() + OPAQUE_INTERVAL);
                     continue;
                 }
@@ -98,9 +98,9 @@ impl UsageLoop {
                 // One warning, not one for each container every 15 s.
                 Err(error @ CgroupsError::NoPlace { .. }) if !self.has_warned => {
                     self.has_warned = true;
-                    tracing::warn!(container = row.id, %error, "what containers use is not seen");
+                    tracing::warn!(container_id = row.id, %error, "usage of containers not measured: their cgroups were not found");
                 }
-                Err(error) => tracing::debug!(container = row.id, %error, "not counted yet"),
+                Err(error) => tracing::debug!(container_id = row.id, %error, "usage not counted yet"),
             }
         }
         Ok(())

@@ -97,7 +97,7 @@ async fn end_overdue(
 fn kill_in(pid: i32, id: &str) -> bool {
     let groups = std::fs::read_to_string(format!("/proc/{pid}/cgroup")).unwrap_or_default();
     if !groups.contains(id) {
-        tracing::debug!(pid, container = id, "a command that took too long is gone already");
+        tracing::debug!(pid, container_id = id, "command that took too long is gone already");
         return false;
     }
     let process = Pid::from_raw(pid);

@@ -178,7 +178,7 @@ impl Forwarder {
                 Some(answer)
             }
             Ok(Err(error)) => {
-                tracing::debug!(%upstream, %error, "an upstream name server can't be asked");
+                tracing::debug!(%upstream, %error, "upstream name server not reached");
                 self.health(|health| health.mark_unresponsive(index, now));
                 None
             }

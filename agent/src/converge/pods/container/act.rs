@@ -82,6 +82,7 @@ impl Worker {
         }
         match self.create_or_adopt(&new).await {
             Ok(container) => {
+                tracing::info!(container = step.container, attempt = step.attempt, "container created");
                 let message = format!("Created container {}{}", step.container, start_of(id, step));
                 self.record_event(id, EventType::Normal, "Created", message);
                 Some(container)
@@ -209,8 +210,11 @@ impl Worker {
     }
 
     pub(crate) async fn start(&self, id: &PodId, pod: &PodInstance, step: &ContainerStep, container: &str) {
+        let began = Instant::now();
         match self.docker.start(container).await {
             Ok(()) => {
+                let (container, attempt) = (&step.container, step.attempt);
+                tracing::info!(container, attempt, took = ?began.elapsed(), "container started");
                 self.reporter.send(TaskReport::Clear(id.slot(&step.container)));
                 let message = format!("Started container {}{}", step.container, start_of(id, step));
                 self.record_event(id, EventType::Normal, "Started", message);
@@ -313,16 +317,23 @@ impl Worker {
         let is_hooked = in_flight.wait_for_kill(&target.id).await;
         // The semaphore is never closed.
         let _slot = self.stops.acquire().await;
-        self.record_event(id, EventType::Normal, "Killing", message);
+        self.record_event(id, EventType::Normal, "Killing", message.clone());
+        let began = Instant::now();
         let once = !grace.is_zero() && !is_hooked;
         if let Some(hook) = target.hook.as_ref().filter(|_| once) {
             grace = self.pre_stop(id, target, hook, grace).await;
             in_flight.report_hook_done(&target.id);
         }
         match self.docker.stop(&target.id, grace).await {
-            Ok(()) | Err(DockerError::NotFound { .. }) => Ok(()),
+            Ok(()) => {
+                let container = &target.container;
+                tracing::info!(container, why = message, took = ?began.elapsed(), "container stopped");
+                Ok(())
+            }
+            Err(DockerError::NotFound { .. }) => Ok(()),
             Err(error) => {
-                tracing::warn!(pod = %id.pod, container = %target.name, %error, "could not stop a container");
+                let container = &target.container;
+                tracing::warn!(container, %error, "container not stopped");
                 self.record_event(id, EventType::Warning, "FailedKillPod", error.to_string());
                 Err(error)
             }
@@ -348,7 +359,7 @@ impl Worker {
             Err(why) => Some(format!("the container's label {} can't be read: {why}", names::PRE_STOP)),
         };
         if let Some(why) = failed {
-            tracing::warn!(pod = %id.pod, container = %target.name, why, "a preStop hook failed");
+            tracing::warn!(container = target.container, error = why, "preStop hook failed");
             let message = format!("PreStopHook of container {} failed: {why}", target.container);
             self.record_event(id, EventType::Warning, "FailedPreStopHook", message);
         }

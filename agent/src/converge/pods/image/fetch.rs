@@ -49,6 +49,8 @@ impl Worker {
                     began.elapsed(),
                     pulled.size_bytes
                 );
+                let (container, bytes) = (&pull.container, pulled.size_bytes);
+                tracing::info!(container, image, bytes, took = ?pulled.took, "image pulled");
                 self.record_event(id, EventType::Normal, "Pulled", message);
                 self.reporter.send(TaskReport::Pulled(slot, pull.attempt));
             }
@@ -59,7 +61,8 @@ impl Worker {
                     _ => "ErrImagePull",
                 };
                 let message = format!("{error}{}", hint(&error, here, &users, no_logins.as_deref()));
-                tracing::warn!(pod = %id.pod, container = pull.container, message, "an image was not pulled");
+                let took = began.elapsed();
+                tracing::warn!(container = pull.container, image, ?took, error = message, "image not pulled");
                 self.record_event(id, EventType::Warning, "Failed", message.clone());
                 self.reporter.send(TaskReport::Failed(slot, reason.to_owned(), message, Retry::Image));
             }

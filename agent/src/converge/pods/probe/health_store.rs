@@ -145,7 +145,7 @@ impl HealthBook {
             failures = match written {
                 Ok(Err(error)) => {
                     let path = self.0.record.path().display();
-                    tracing::warn!(%path, %error, "could not save the results of probes; retrying");
+                    tracing::warn!(%path, %error, "probe results not saved; they are tried again");
                     failures.saturating_add(1)
                 }
                 _ => 0,

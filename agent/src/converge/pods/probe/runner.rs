@@ -224,6 +224,11 @@ impl ProbeRunner {
             self.book.set_failing(&id, found.failure_message(kind));
         }
         self.book.set(&id, target.started_at, now);
+        if before != now {
+            let (pod, container) = (&target.pod, &target.container);
+            let (started, ready) = (now.started, now.ready);
+            tracing::info!(%pod, container, probe = kind.word(), started, ready, "probe result changed");
+        }
         let active = tracked.machine.active();
         if active.contains(&kind) {
             // A check that took longer than its period is followed by the next one immediately, as with kubelet's
@@ -265,7 +270,7 @@ impl ProbeRunner {
     }
 
     fn warn(&self, target: &ProbeTarget, reason: &str, message: String) {
-        tracing::debug!(pod = %target.pod, container = target.container, reason, message, "probe");
+        tracing::debug!(pod = %target.pod, container = target.container, reason, why = message, "probe reported");
         self.events.record(EventDraft::about(EventType::Warning, Kind::Pod, &target.pod, reason, message));
     }
 }
