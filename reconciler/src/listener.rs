@@ -69,7 +69,7 @@ pub(crate) async fn serve(
         // IPv4 clients of a dual-stack listener appear as `::ffff:192.0.2.1`.
         let peer = peer.ip().to_canonical();
         let Some(place) = ConnectionSlot::of(&held, peer, bounds.per_address) else {
-            tracing::debug!(%peer, most = bounds.per_address, "an address has its share of connections already");
+            tracing::debug!(%peer, most = bounds.per_address, "address holds its share of connections already");
             continue;
         };
         let (router, shutdown) = (router(peer), shutdown.clone());
@@ -142,7 +142,7 @@ async fn connection(stream: TcpStream, router: Router, bounds: Bounds, shutdown:
         }
     };
     if let Err(error) = ended {
-        tracing::debug!(%error, "a connection broke");
+        tracing::debug!(%error, "connection broke");
     }
 }
 

@@ -49,7 +49,7 @@ impl StateDirLock {
         let Some(former) = self.lease.read().ok().flatten().map(LeaseId) else { return true };
         // Neither an expired lease nor an etcd that does not know it is an error.
         let ended = timeout(RELEASE_TIMEOUT, store.lease_revoke(former)).await;
-        tracing::debug!(?former, ?ended, "revoked the previous process's lease");
+        tracing::debug!(?former, ?ended, "lease of the former process revoked");
         let is_over = matches!(ended, Ok(Ok(()) | Err(StoreError::LeaseLost(_))));
         if is_over {
             let _ = self.lease.remove();
@@ -64,7 +64,7 @@ impl StateDirLock {
                 && let Err(error) = self.record(lease)
             {
                 // A lost record only costs the next start a wait.
-                tracing::warn!(path = %self.lease.path().display(), %error, "cannot record the leader's lease");
+                tracing::warn!(path = %self.lease.path().display(), %error, "lease of the leader not recorded");
             }
             fence.changed().await;
         }

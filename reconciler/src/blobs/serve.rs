@@ -76,7 +76,7 @@ impl Blobs {
             match self.make(&repository, commit, (origin.path, blob.kind)) {
                 Ok(made) if made.digest == blob.digest => return,
                 Ok(_) => {}
-                Err(error) => tracing::debug!(path = origin.path, %error, "content can't be made again"),
+                Err(error) => tracing::debug!(path = origin.path, %error, "content not rebuilt"),
             }
         }
     }

@@ -90,7 +90,7 @@ impl BlobStore {
             return Ok(Some(file));
         }
         if digest_of(&mut file)? != blob.digest {
-            tracing::warn!(digest = blob.digest, "the content on disk was changed; it is made again");
+            tracing::warn!(digest = blob.digest, "content on disk changed; it is rebuilt");
             fs::remove_file(self.path(&blob.digest))?;
             return Ok(None);
         }

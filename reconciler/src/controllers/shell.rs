@@ -227,10 +227,12 @@ impl<C: Controller> Loop for Shell<C> {
             return Outcome { plan, written: WriteOutcome::default() };
         };
         for write in &plan.writes {
-            tracing::debug!("{write}");
+            tracing::debug!(%write, "write planned");
         }
         let groups: Vec<WriteGroup> = plan.groups().map(group).collect();
+        let began = Instant::now();
         let written = guarded_writes::write(self.deps.store.as_ref(), fence, &groups, PARALLEL).await;
+        log_written(&plan, &written, began.elapsed());
         Outcome { plan, written }
     }
 
@@ -251,10 +253,23 @@ impl<C: Controller> Loop for Shell<C> {
         }
         if !written.conflicts.is_empty() {
             let conflicts = written.conflicts.len();
-            tracing::debug!(conflicts, "keys moved on since the plan, planning again");
+            tracing::debug!(conflicts, "keys changed since the plan; planning again");
             return Ok(Next::After(CONFLICT_PAUSE));
         }
         Ok(next_note.map_or(Next::Interval, Next::After))
+    }
+}
+
+/// Logs what a run wrote, counted by kind of object.
+fn log_written(plan: &Writes, written: &WriteOutcome, took: Duration) {
+    let groups: Vec<&[Write]> = plan.groups().collect();
+    let (mut put, mut deleted) = (BTreeMap::<&str, usize>::new(), BTreeMap::<&str, usize>::new());
+    for write in written.done.iter().flat_map(|number| groups[*number]) {
+        let counts = if write.change == Change::Delete { &mut deleted } else { &mut put };
+        *counts.entry(subject(&write.key).0).or_default() += 1;
+    }
+    if !written.done.is_empty() {
+        tracing::info!(?put, ?deleted, conflicts = written.conflicts.len(), ?took, "changes written");
     }
 }
 

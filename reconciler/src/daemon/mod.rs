@@ -182,8 +182,8 @@ async fn start(config: ServeConfig) -> anyhow::Result<Runtime> {
     tracing::info!(
         name = config.name,
         listen = %config.listen,
-        etcd = config.etcd.endpoints.join(","),
-        sources = config.sources.iter().map(described).collect::<Vec<_>>().join(", "),
+        etcd = ?config.etcd.endpoints,
+        sources = ?config.sources.iter().map(described).collect::<Vec<_>>(),
         "reconciler started"
     );
     Ok(runtime)

@@ -45,7 +45,7 @@ pub(super) async fn prepare(config: &ServeConfig) -> anyhow::Result<StartupResou
         let file = identity_file(&config.state_dir);
         let what = "This reconciler's age identity: it decrypts credentials of sources.";
         let recipient = crypt::ensure_identity(&file, what)?;
-        tracing::info!(%recipient, "sources' credentials are decrypted with this reconciler's age identity");
+        tracing::info!(%recipient, "age identity loaded; it decrypts credentials of sources");
     }
     Ok(StartupResources { listener, hooks, store, state_dir })
 }
@@ -83,7 +83,7 @@ async fn open_store(access: &Access, has_served: bool) -> anyhow::Result<SharedS
     match store.connect(ETCD_PATIENCE).await {
         Ok(()) => {}
         Err(error @ StoreError::Connect { .. }) if has_served => {
-            tracing::warn!("{error}; this reconciler goes on as soon as it answers");
+            tracing::warn!(%error, "etcd not reached; this reconciler continues as soon as it answers");
         }
         Err(error @ StoreError::Connect { .. }) => {
             bail!("{error}; start etcd there, or give --etcd its address")
@@ -128,11 +128,11 @@ pub(super) fn standing(config: &ServeConfig) -> CandidateInfo {
         Some(outgoing::url(SocketAddr::new(own, config.listen.port()), ""))
     });
     match &api {
-        Some(api) => tracing::info!(api, "agents get this address of the API while this one leads"),
+        Some(api) => tracing::info!(api, "API address for agents determined"),
         None => tracing::warn!(
             listen = %config.listen,
-            "no address of the API is known that agents can use: they get no files and secrets while this \
-             one leads; give --advertise"
+            "no API address known that agents can reach: they get no files and secrets while this reconciler leads; \
+             give --advertise"
         ),
     }
     CandidateInfo { id: config.name.clone(), api }

@@ -95,7 +95,7 @@ impl Mirror {
             Err(error) if error.is_mirror_broken() => error,
             other => return other,
         };
-        tracing::warn!(source = %self.config.name, %broken, "fetching the mirror again");
+        tracing::warn!(source = self.config.name, error = %broken, "mirror broken; it is fetched again");
         self.rebuild(transfer)
     }
 
@@ -361,7 +361,7 @@ pub(super) fn repack_if_due(repository: &Repository, head: Oid, kept: &[Oid]) {
         return;
     }
     if let Err(error) = compact(repository, head, kept, &packs) {
-        tracing::warn!(%error, "the mirror could not be repacked");
+        tracing::warn!(%error, "mirror not repacked");
     }
 }
 

@@ -76,7 +76,7 @@ impl Head {
         let head = self.remote.fetch().await?;
         let loaded = match self.read(head, applied.clone()).await {
             Err(error @ GitError::MirrorBroken { .. }) if self.may_rebuild(head) => {
-                tracing::warn!(source = %self.remote.mirror().config().name, %error, "fetching the mirror again");
+                tracing::warn!(source = self.remote.mirror().config().name, %error, "mirror broken; it is fetched again");
                 self.rebuilt = Some((head, Instant::now()));
                 self.loaded = None;
                 let head = self.remote.rebuild().await?;

@@ -94,7 +94,7 @@ impl OwnedRecord {
         let record = match read.await.map_err(io::Error::other)? {
             Ok(record) => record.unwrap_or_default(),
             Err(error) if error.kind() == io::ErrorKind::InvalidData => {
-                tracing::warn!(path = %self.disk.path().display(), %error, "cannot read what the source owned");
+                tracing::warn!(path = %self.disk.path().display(), %error, "record of the source's objects not read");
                 Record::default()
             }
             Err(error) => return Err(error),

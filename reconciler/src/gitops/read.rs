@@ -6,6 +6,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::sync::Arc;
+use std::time::Instant;
 
 use git2::{Oid, Repository};
 use schema::object::short_commit;
@@ -48,6 +49,7 @@ pub(super) fn read_commit(
     applied: Option<&str>,
     store: &BlobStore,
 ) -> Result<LoadedCommit, GitError> {
+    let began = Instant::now();
     // Before anything else of the commit is read.
     mirror.check_commit(head)?;
     let repository = mirror.open()?;
@@ -74,9 +76,9 @@ pub(super) fn read_commit(
         && is_unused(&repository, head, folder).map_err(unread)?;
     let old_notes: BTreeSet<&Violation> = old_listing.notes.iter().collect();
     for note in listing.notes.iter().filter(|note| !old_notes.contains(note)) {
-        tracing::info!(source = %mirror.config().name, %note, "skipped");
+        // As a string, which is quoted and escaped: the repository chose the file's name.
+        tracing::info!(source = mirror.config().name, note = note.to_string(), "file skipped");
     }
-    tracing::debug!(source = %mirror.config().name, commit = short_commit(&commit.id), files = listing.files.len(), parsed = count, "read");
     let nothing = HashedContent::new();
     let known = before.map_or(&nothing, |before| &*before.known);
     let mut lookup = InCommit {
@@ -91,6 +93,11 @@ pub(super) fn read_commit(
         files::resolve(&defined, &mirror.config().name, SourceFolder::Is(folder), &mut lookup)
     });
     let manifests = manifests.map_err(|error| mirror.no_content(error))?;
+    if before.is_none_or(|before| before.head != head) {
+        let (source, id, took) = (&mirror.config().name, short_commit(&commit.id), began.elapsed());
+        let (subject, files) = (&commit.subject, listing.files.len());
+        tracing::info!(source, commit = id, subject, files, parsed = count, ?took, "commit read");
+    }
     let (known, unkept) = (Arc::new(lookup.now), lookup.unkept.map(Arc::from));
     Ok(LoadedCommit { head, commit: Arc::new(commit), listing, parsed, manifests, is_unused, known, unkept })
 }

@@ -23,6 +23,7 @@ use schema::store::SharedStore;
 use schema::store::election::{Fence, FenceReader};
 use schema::store::events::EventRecorder;
 use schema::store::reflector::SnapshotReader;
+use tracing::Instrument as _;
 
 use super::apply::record;
 use super::apply::record::{
@@ -171,7 +172,7 @@ impl SourceLoop {
             return;
         }
         let Some(why) = &loaded.unkept else { return };
-        tracing::warn!(source = %self.config.name, %why, "content that pods need could not be kept");
+        tracing::warn!(error = &**why, "content of the commit not kept on this disk; make room on it");
         record_missing_content(&self.events, &self.config.name, why);
     }
 
@@ -308,14 +309,28 @@ impl Loop for SourceLoop {
     }
 
     async fn act(&mut self, observed: &Observed, plan: SyncPlan) -> Outcome {
+        let span = self.span(observed);
+        self.carry_out(observed, plan).instrument(span).await
+    }
+
+    async fn report(&mut self, observed: Observed, outcome: Outcome) -> Result<Next, LoopError> {
+        let span = self.span(&observed);
+        self.settle(observed, outcome).instrument(span).await
+    }
+}
+
+impl SourceLoop {
+    /// Creates the span around the work on the loaded commit.
+    fn span(&self, observed: &Observed) -> tracing::Span {
+        let commit = observed.loaded.as_ref().map_or("none", |loaded| short_commit(&loaded.commit.id));
+        tracing::info_span!("commit", source = self.config.name, commit)
+    }
+
+    async fn carry_out(&mut self, observed: &Observed, plan: SyncPlan) -> Outcome {
         self.record_unkept(observed);
         let (Some(situation), Some(loaded)) = (&observed.situation, &observed.loaded) else {
             return Outcome { plan: None, ahead: None, applied: ApplyResult::default() };
         };
-        if !plan.steps.is_empty() {
-            let steps = apply::summary(&plan.steps);
-            tracing::info!(source = %self.config.name, commit = short_commit(&loaded.commit.id), ?steps, "applying");
-        }
         if let Err(error) = self.owned.save(situation, &plan).await {
             let applied =
                 ApplyResult { stopped: Some(StopReason::OwnedRecord(error)), ..ApplyResult::default() };
@@ -335,12 +350,17 @@ impl Loop for SourceLoop {
                 }
             }
         };
+        let began = Instant::now();
         let applied = apply::apply(&self.store, observed.fence, &plan.steps).await;
+        if applied.done > 0 {
+            let (planned, conflicts) = (apply::summary(&plan.steps), applied.conflicts.len());
+            tracing::info!(written = applied.done, ?planned, conflicts, took = ?began.elapsed(), "objects written");
+        }
         self.planned.begin(loaded.head, observed.fence, &plan, &situation.live);
         Outcome { plan: Some(plan), ahead, applied }
     }
 
-    async fn report(&mut self, observed: Observed, outcome: Outcome) -> Result<Next, LoopError> {
+    async fn settle(&mut self, observed: Observed, outcome: Outcome) -> Result<Next, LoopError> {
         let ahead = outcome.ahead.as_ref().map(|(status, at)| (status, *at));
         self.written = self.written.max(outcome.applied.revision).max(ahead.map_or(0, |(_, at)| at));
         let settled_before = self.settled.take();
@@ -448,7 +468,7 @@ impl SourceLoop {
             Ok(commits) => commits,
             Err(error) => {
                 // Waiting for it would keep the applied commit from ever being recorded.
-                tracing::warn!(source = %self.config.name, %error, "no trigger on commits starts a run");
+                tracing::warn!(%error, "changes of the commit not read; no trigger on commits starts a run");
                 let why = format!("cannot read what changed since the commit before: {error}");
                 record_unstarted(&self.events, &self.config.name, &why);
                 return Ok(());
@@ -461,7 +481,7 @@ impl SourceLoop {
                 Ok(_) => {}
                 Err(RequestError::Store(error)) => return Err(self.failed(error)),
                 Err(error) => {
-                    tracing::warn!(run = %start.run, %error, "a trigger could not start its run");
+                    tracing::warn!(run = %start.run, %error, "run of a trigger not started");
                     record_unstarted(&self.events, &self.config.name, &format!("run {}: {error}", start.run));
                 }
             }
@@ -475,11 +495,7 @@ impl SourceLoop {
         let before = observed.before(&self.config.name);
         let applied = before.and_then(|(status, _)| status.applied_commit.clone());
         let record = self.head.plan_record(begun, applied).await;
-        record
-            .inspect_err(
-                |error| tracing::warn!(source = %self.config.name, %error, "could not look up the review"),
-            )
-            .ok()
+        record.inspect_err(|error| tracing::warn!(%error, "review of the commit not read")).ok()
     }
 
     fn place<'a>(&'a self, observed: &'a Observed, before: Option<(&SourceStatus, i64)>) -> StatusTarget<'a> {

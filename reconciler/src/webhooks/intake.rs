@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 use schema::codec::{CodecError, decode, encode};
-use schema::control::Nudge;
+use schema::control::{Nudge, error_chain};
 use schema::keys::Key;
 use schema::records::{Provider, RequestOutcome, SyncRequest};
 use schema::store::reflector::SnapshotReader;
@@ -117,7 +117,11 @@ impl Intake {
         let taken = match self.note(&new, own_id.is_some()).await {
             Ok(taken) => taken,
             Err(error) => {
-                tracing::warn!(%error, source = target.source, "a sync request is not written down");
+                tracing::warn!(
+                    source = target.source,
+                    error = error_chain(&error),
+                    "sync request not written; this reconciler checks anyway if it leads"
+                );
                 let outcome = if new.outcome == RequestOutcome::Accepted {
                     Outcome::Accepted
                 } else {
@@ -130,8 +134,8 @@ impl Intake {
             }
         };
         tracing::info!(
-            id = taken.request, provider = %new.provider, event = new.event, source = new.source,
-            peer = new.peer, outcome = ?taken.outcome, "took a hook in"
+            source = new.source, request = taken.request, provider = %new.provider, event = new.event,
+            peer = new.peer, outcome = ?taken.outcome, note = taken.note, "sync request received"
         );
         taken
     }

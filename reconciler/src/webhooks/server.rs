@@ -234,7 +234,7 @@ impl Hooks {
             return Err(room.too_large);
         }
         let secrets = read_secrets(&self.secret_file).map_err(|error| {
-            tracing::error!(%error, "webhooks are rejected");
+            tracing::error!(%error, "secrets of webhooks not read; all webhooks are rejected");
             Refusal::NoSecret
         })?;
         let claim = provider::claim(&head.headers).map_err(|_| Refusal::Unauthorized)?;
@@ -297,7 +297,7 @@ impl Hooks {
         });
         let is_wrong = matches!(refusal, Refusal::Unauthorized | Refusal::TooLarge | Refusal::Slow);
         if is_wrong && lock(&self.failures).count(peer, self.begun.elapsed()) {
-            tracing::warn!(%peer, ?refusal, "refused a webhook; further ones from this address are only counted");
+            tracing::warn!(%peer, ?refusal, "webhook refused; further ones from this address are only counted");
         }
     }
 }

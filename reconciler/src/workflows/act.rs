@@ -1,11 +1,12 @@
 //! Carries out the steps of a plan: one transaction each, and tasks for runs.
 
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use bytes::Bytes;
 use futures::{StreamExt as _, stream};
 use schema::codec::{CodecError, decode, encode};
-use schema::control::LoopError;
+use schema::control::{LoopError, error_chain};
 use schema::keys::{Key, prefix};
 use schema::kinds::workflow::WorkflowSpec;
 use schema::meta::NamespacedName;
@@ -15,6 +16,7 @@ use serde::Serialize;
 use tokio::sync::watch;
 use tokio::task::JoinError;
 use tokio::time::Instant;
+use tracing::Instrument as _;
 
 use super::active_runs::{Progress, RunHandle, StoredHead};
 use super::journal;
@@ -156,14 +158,17 @@ impl WorkflowsLoop {
         match done {
             Ok(Effect::None) => {}
             Ok(Effect::Began(ready)) => {
+                tracing::info!(run = %ready.id, "run started");
                 self.book.put(ready.id.clone(), ready.kept.clone());
                 self.spawn_task(fence, *ready);
             }
             Ok(Effect::Resumed(ready)) => {
+                tracing::info!(run = %ready.id, steps = ready.run.steps(), "run resumed");
                 self.book.stuck.remove(&ready.id);
                 self.spawn_task(fence, *ready);
             }
             Ok(Effect::Ended(id, kept)) => {
+                span_of(&id).in_scope(|| log_end(&kept.head));
                 self.book.stuck.remove(&id);
                 self.book.put(id, *kept);
             }
@@ -173,13 +178,18 @@ impl WorkflowsLoop {
             Ok(Effect::Stuck(id)) => {
                 self.book.stuck.insert(id, Instant::now());
             }
-            Ok(Effect::Forgotten(id)) => self.book.remove(&id),
+            Ok(Effect::Forgotten(id)) => {
+                tracing::info!(run = %id, "run forgotten");
+                self.book.remove(&id);
+            }
             Err(error @ (StepError::Store(_) | StepError::Journal(JournalError::Store(_)))) => {
                 self.book.uncertain.extend(id.filter(|id| !self.book.heads.contains_key(id)));
                 return Err(LoopError::new(what, error));
             }
             // A fault of one run holds up no other.
-            Err(error) => tracing::warn!(%error, "{what} failed"),
+            Err(error) => {
+                tracing::warn!(step = what, error = error_chain(&error), "step of workflows failed")
+            }
         }
         Ok(())
     }
@@ -231,7 +241,7 @@ impl WorkflowsLoop {
             Ok(worked_out) => worked_out,
             // The run has begun, so it counts as one to resume.
             Err(error) => {
-                tracing::error!(run = %id, %error, "the run is taken up again");
+                tracing::error!(run = %id, %error, "run crashed; it is taken up again");
                 return Ok(Effect::Unsure(id));
             }
         };
@@ -251,7 +261,7 @@ impl WorkflowsLoop {
         let (spec, loaded) = match self.read_back(id, &kept).await {
             Ok(read) => read,
             Err(StepError::Journal(JournalError::Unreadable(why))) => {
-                tracing::warn!(run = %id, why, "the run ends, for its journal can't be read");
+                tracing::warn!(run = %id, error = why, "journal not read; the run ends");
                 let error = (errors::JOURNAL, why.as_str());
                 let ended = journal::end_failed(&self.deps.store, fence, id, &kept, error).await?;
                 return Ok(Effect::Ended(id.clone(), Box::new(ended)));
@@ -263,7 +273,7 @@ impl WorkflowsLoop {
         let next = match kept.head.next_try(entry) {
             Ok(next) => next,
             Err(why) => {
-                tracing::warn!(run = %id, why, "the run ends");
+                tracing::warn!(run = %id, error = why, "run given up");
                 let error = (errors::CRASHED, why.as_str());
                 let ended = journal::end_failed(&self.deps.store, fence, id, &kept, error).await?;
                 return Ok(Effect::Ended(id.clone(), Box::new(ended)));
@@ -278,7 +288,7 @@ impl WorkflowsLoop {
                 Ok(Effect::Resumed(Box::new(ReadyRun { id, kept, spec, run, journal, cancelled, tried })))
             }
             Err(error) => {
-                tracing::error!(run = %id, %error, "the run is taken up again after a pause");
+                tracing::error!(run = %id, %error, "run crashed; it is taken up again after a pause");
                 Ok(Effect::Stuck(id.clone()))
             }
         }
@@ -320,12 +330,16 @@ impl WorkflowsLoop {
             earlier_attempts: tried,
         };
         let nudge = self.deps.nudge.clone();
+        let span = span_of(&id);
         let ending = async move {
             let ended = task.carry_on().await;
+            if let Some(ended) = &ended {
+                log_end(&ended.head);
+            }
             nudge.nudge();
             ended
         };
-        self.book.carry_on(id, RunHandle { progress, cancel }, ending);
+        self.book.carry_on(id, RunHandle { progress, cancel }, ending.instrument(span));
     }
 
     async fn dismiss(&self, fence: Fence, id: &RunId, revision: i64) -> Result<Effect, StepError> {
@@ -351,6 +365,18 @@ impl WorkflowsLoop {
         guarded(&self.deps.store, fence, Vec::new(), ops).await?;
         Ok(Effect::Forgotten(id))
     }
+}
+
+/// Creates the span around the work on a run. Not a child of the loop's span, which ends before the run.
+fn span_of(id: &RunId) -> tracing::Span {
+    tracing::info_span!(parent: None, "run", run = %id)
+}
+
+/// Logs the end of a run.
+fn log_end(head: &RunHead) {
+    let ended_at = head.finished_at.unwrap_or(head.started_at);
+    let took = Duration::try_from(ended_at.duration_since(head.started_at)).unwrap_or_default();
+    tracing::info!(phase = ?head.phase, steps = head.steps, ?took, "run ended");
 }
 
 /// Rebuilds a run from its journal. Runs on its own thread: it may take long, and a run that can't be rebuilt must

@@ -120,7 +120,7 @@ impl Caller {
             if busy_since.is_some_and(|since| since.elapsed() > BUSY_MAX) {
                 return failed(call, "Function.Unavailable", &why).into();
             }
-            tracing::debug!(%run, function, why, "the call is made again");
+            tracing::debug!(%run, function, why, "call repeated");
             sleep(asked.unwrap_or(wait).min(RETRY_WAIT.1)).await;
             wait = (wait * 2).min(RETRY_WAIT.1);
             turn += 1;

@@ -257,7 +257,7 @@ impl Journal {
         let Ok(value) = encode(&entries) else { return };
         let ops = [Op::put(self.id.entries(first), value)].into_iter().chain(others).collect();
         if let Err(error) = store.txn(vec![fence.guard()], ops).await {
-            tracing::debug!(run = %self.id, %error, "the journal was not compacted");
+            tracing::debug!(run = %self.id, %error, "journal not compacted");
         }
     }
 }
@@ -282,7 +282,7 @@ async fn write(
             },
             Err(error) => error,
         };
-        tracing::debug!(key, %error, "the entry is written again");
+        tracing::debug!(key, %error, "journal entry written again");
         tokio::time::sleep(wait).await;
         wait = (wait * 2).min(RETRY_WAIT.1);
     }

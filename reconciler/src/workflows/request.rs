@@ -135,7 +135,10 @@ pub async fn request_run(
     ops.push(Op::put(id.request(), value));
     let guards = vec![Guard::Absent(id.head().to_string()), Guard::Absent(id.request().to_string())];
     Ok(match store.txn(guards, ops).await? {
-        TxnOutcome::Committed(_) => RunRequestOutcome::New,
+        TxnOutcome::Committed(_) => {
+            tracing::info!(run = %id, "run requested");
+            RunRequestOutcome::New
+        }
         TxnOutcome::Conflict => RunRequestOutcome::Existing,
     })
 }

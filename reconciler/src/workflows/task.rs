@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use jiff::Timestamp;
-use schema::control::lock;
+use schema::control::{error_chain, lock};
 use schema::kinds::workflow::{RunPhase, WorkflowSpec};
 use schema::store::SharedStore;
 use schema::store::election::Fence;
@@ -130,7 +130,7 @@ impl RunTask {
     async fn end_with_error(&self, error: JournalError) -> Option<StoredHead> {
         self.written(match error {
             JournalError::Unreadable(why) => {
-                tracing::warn!(run = %self.id, why, "the run ends, for its journal can't be written");
+                tracing::warn!(error = why, "journal not written; the run ends");
                 let error = (errors::JOURNAL, why.as_str());
                 journal::end_failed(&self.store, self.fence, &self.id, &self.kept, error).await
             }
@@ -139,7 +139,9 @@ impl RunTask {
     }
 
     fn written(&self, ended: Result<StoredHead, JournalError>) -> Option<StoredHead> {
-        ended.inspect_err(|error| tracing::info!(run = %self.id, "{error}")).ok()
+        ended
+            .inspect_err(|error| tracing::info!(error = error_chain(error), "run left to the next leader"))
+            .ok()
     }
 
     /// Makes the calls that the run waits for, and aborts the others.

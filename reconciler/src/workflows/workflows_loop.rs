@@ -7,7 +7,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use jiff::Timestamp;
 use schema::codec::decode;
-use schema::control::{Loop, LoopError, Next, Nudge, Observation};
+use schema::control::{Loop, LoopError, Next, Nudge, Observation, error_chain};
 use schema::keys::{Key, prefix};
 use schema::store::SharedStore;
 use schema::store::election::{Fence, FenceReader};
@@ -78,7 +78,7 @@ impl WorkflowsLoop {
             let (Ok(Key::RunHead(workflow, run)), Ok(head)) =
                 (item.key.parse(), decode::<RunHead>(&item.value))
             else {
-                tracing::warn!(item.key, "the head of a run can't be read; it is left alone");
+                tracing::warn!(key = item.key, "head of a run not read; it is left alone");
                 continue;
             };
             self.book.put(RunId { workflow, run }, StoredHead { head, revision: item.mod_revision });
@@ -118,7 +118,11 @@ impl WorkflowsLoop {
             match decode::<RunRequest>(&item.value) {
                 Ok(request) => requests.push((id, request, item.mod_revision)),
                 Err(error) => {
-                    tracing::warn!(item.key, %error, "the request can't be read; it is removed");
+                    tracing::warn!(
+                        key = item.key,
+                        error = error_chain(&error),
+                        "request for a run not read; it is removed"
+                    );
                     unreadable.push((id, item.mod_revision));
                 }
             }

@@ -2,6 +2,8 @@
 //!
 //! Status and revision go in one transaction: a commit is applied with its revision or not at all.
 
+use std::time::Duration;
+
 use schema::codec;
 use schema::keys::Key;
 use schema::meta::NamespacedName;
@@ -120,7 +122,24 @@ pub(in crate::gitops) fn record_news(
     after: &SourceStatus,
     revision: Option<&Revision>,
 ) {
+    if let Some(revision) = revision {
+        let (counts, took) = (&revision.counts, Duration::from_millis(revision.duration_ms));
+        tracing::info!(
+            created = counts.create,
+            updated = counts.update,
+            replaced = counts.replace,
+            removed = counts.delete,
+            held = counts.held,
+            quarantined = counts.quarantined,
+            waiting = counts.waiting,
+            ?took,
+            "commit applied"
+        );
+    }
     for news in status::news(before, after, revision) {
+        if news.warning {
+            tracing::warn!(reason = news.reason, error = news.message, "source needs attention");
+        }
         let kind = if news.warning { EventType::Warning } else { EventType::Normal };
         record_about(events, &after.name, kind, news.reason, news.message);
     }

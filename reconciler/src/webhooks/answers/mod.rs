@@ -14,8 +14,8 @@ use schema::control::{LastRun, LastRunReader, Loop, LoopError, Next, Observation
 use schema::keys::Key;
 use schema::records::SourceStatus;
 use schema::snapshot::Snapshot;
-use schema::store::Guard;
 use schema::store::election::{Fence, FenceReader};
+use schema::store::{Guard, TxnOutcome};
 
 use self::plan::{AnswersPlan, RepoCheck, WaitingRequests};
 use super::intake::Intake;
@@ -69,6 +69,9 @@ impl AnswersLoop {
             guards.extend(remove.iter().map(|(key, at)| Guard::ModRevision(key.to_string(), *at)));
             let remove: Vec<Key> = remove.iter().map(|(key, _)| key.clone()).collect();
             let written = self.intake.requests.write(&key, &planned.answer, guards, &remove).await;
+            if matches!(written, Ok(TxnOutcome::Committed(_))) {
+                tracing::info!(request = planned.id, "sync request answered");
+            }
             let failed = |error| LoopError::new(format!("cannot answer sync request {}", planned.id), error);
             // After a conflict the next run reads the current request.
             first_error = first_error.or(written.map_err(failed).err());
