@@ -9,34 +9,34 @@ use std::time::Duration;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
-use crate::clients::{Clients, Held};
+use crate::clients::{Clients, ConnectionGuard};
 
 /// Pause after an accept that failed for want of open files or memory, so that others can end.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
 /// A connection's place among all, and among those of its client.
 #[derive(Debug)]
-pub struct Place {
+pub struct ConnectionPlace {
     _among_all: OwnedSemaphorePermit,
     /// `None` for the node itself, where a proxy may stand for many clients.
-    _of_client: Option<Held>,
+    _of_client: Option<ConnectionGuard>,
 }
 
-impl Place {
+impl ConnectionPlace {
     /// Creates a place, released when dropped.
-    pub fn new(among_all: OwnedSemaphorePermit, of_client: Option<Held>) -> Self {
+    pub fn new(among_all: OwnedSemaphorePermit, of_client: Option<ConnectionGuard>) -> Self {
         Self { _among_all: among_all, _of_client: of_client }
     }
 }
 
 /// An accepted connection.
 #[derive(Debug)]
-pub(super) struct Accepted {
+pub(super) struct AcceptedConnection {
     pub(super) stream: TcpStream,
     pub(super) client: IpAddr,
     /// Set if the client is on the node itself.
     pub(super) is_node: bool,
-    pub(super) place: Place,
+    pub(super) place: ConnectionPlace,
 }
 
 /// Bounds the connections of a server, and each client's share of them.
@@ -57,7 +57,7 @@ impl Acceptor {
     /// Accepts the next connection, once there is a place for it. Clients that hold their share get a 503.
     ///
     /// Cancel-safe: a connection that is not returned stays in the kernel's queue, and an unused place is released.
-    pub(super) async fn accept(&self, listener: &TcpListener) -> Accepted {
+    pub(super) async fn accept(&self, listener: &TcpListener) -> AcceptedConnection {
         loop {
             // The semaphore is never closed.
             let Ok(place) = Arc::clone(&self.places).acquire_owned().await else {
@@ -66,7 +66,7 @@ impl Acceptor {
             let (stream, address) = match listener.accept().await {
                 Ok(accepted) => accepted,
                 Err(error) => {
-                    tracing::warn!(%error, "{} cannot take a connection; trying again", self.server);
+                    tracing::warn!(%error, server = %self.server, "connection not accepted; trying again");
                     tokio::time::sleep(ACCEPT_PAUSE).await;
                     continue;
                 }
@@ -81,14 +81,14 @@ impl Acceptor {
                 self.refuse(&stream, client);
                 continue;
             }
-            return Accepted { stream, client, is_node, place: Place::new(place, held) };
+            return AcceptedConnection { stream, client, is_node, place: ConnectionPlace::new(place, held) };
         }
     }
 
     /// Sends a 503 before the connection is closed, without waiting for the client, which may never send anything.
     fn refuse(&self, stream: &TcpStream, client: IpAddr) {
-        let (server, most) = (self.server, self.clients.most());
-        tracing::debug!(%client, most, "a client holds its share of connections already");
+        let (server, most) = (self.server, self.clients.limit());
+        tracing::debug!(%client, most, "client holds its share of connections already");
         let why = format!("connection limit reached: {client} already has {most} connections to {server}\n");
         let length = why.len();
         let answer = format!(

@@ -28,7 +28,7 @@ use tokio::time::{Instant, sleep_until, timeout};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use super::acceptor::{AcceptedConnection, Acceptor, Place};
+use super::acceptor::{AcceptedConnection, Acceptor, ConnectionPlace};
 use super::body::{Answer, GuardedBody};
 use super::patience::{Clock, TimedStream};
 use super::plain;

@@ -41,7 +41,7 @@ use tokio::task::JoinSet;
 use crate::files::PodFiles;
 use crate::worlds::ssh::Ssh;
 use act::Worker;
-use machine::{JobRecord, State, StepResult};
+use machine::{JobRecord, JobState, StepResult};
 use plan::{Finding, Observed, RecordChange, ReportsByJob, SlurmPlan, TaskSlot};
 
 pub use files::{JobFiles, Piece};
@@ -165,12 +165,12 @@ fn log_transition(before: Option<&JobRecord>, record: &JobRecord) {
     }
     let (object, slurm_id) = (record.id.of_kind(Kind::Job), record.facts.id);
     match &record.state {
-        State::Submitted => {
+        JobState::Submitted => {
             tracing::info!(%object, slurm_id, attempt = record.attempt, "Slurm job submitted");
         }
-        State::Ended(end) => tracing::info!(%object, slurm_id, phase = ?end.phase, "Slurm job ended"),
-        State::Lost => tracing::warn!(%object, slurm_id, "Slurm no longer knows the job"),
-        State::Gone => tracing::info!(%object, slurm_id, "Slurm job removed"),
+        JobState::Ended(end) => tracing::info!(%object, slurm_id, phase = ?end.phase, "Slurm job ended"),
+        JobState::Lost => tracing::warn!(%object, slurm_id, "Slurm no longer knows the job"),
+        JobState::Gone => tracing::info!(%object, slurm_id, "Slurm job removed"),
         _ => {}
     }
 }

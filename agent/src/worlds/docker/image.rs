@@ -117,7 +117,7 @@ impl fmt::Display for PullProgress {
 
 /// The reference to request from Docker, for exactly one image. Without a tag Docker would pull every tag of the
 /// repository; a tag next to a digest has no meaning, yet some versions look it up.
-pub(super) fn asked_for(reference: &str) -> String {
+pub(super) fn pull_reference(reference: &str) -> String {
     match ImageReference::split(reference) {
         ImageReference { name, digest: Some(digest), .. } => format!("{name}@{digest}"),
         ImageReference { tag: None, .. } => format!("{reference}:latest"),
@@ -148,7 +148,7 @@ mod tests {
             ("host:5000/app:1@sha256:ab", "host:5000/app@sha256:ab"),
             ("app@sha256:ab", "app@sha256:ab"),
         ] {
-            assert_eq!(asked_for(reference), asked);
+            assert_eq!(pull_reference(reference), asked);
         }
     }
 

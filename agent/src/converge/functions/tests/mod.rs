@@ -24,7 +24,7 @@ use super::call_queue::{Admission, Calls, Lease, QueueOutcome};
 use super::caller_policy::ClusterAddresses;
 use crate::catalog::Catalog;
 use crate::desired::StateOrigin;
-use crate::http::acceptor::Place as Admitted;
+use crate::http::acceptor::ConnectionPlace as Admitted;
 use crate::http::body::Budget;
 use crate::http::server::Caller;
 
