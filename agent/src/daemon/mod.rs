@@ -23,9 +23,9 @@ use self::parts::{
     wire_images, wire_pods, wire_slurm, write_events,
 };
 use self::prepare::{StartupResources, prepare, require_root};
-use super::converge::shared::build_network;
 use super::converge::shared::image_store::ImageBook;
-use super::converge::shared::pod_table::SandboxedPods;
+use super::converge::shared::node_network;
+use super::converge::shared::node_network::SandboxedPods;
 use super::locks;
 use super::locks::RUN_DIR;
 use super::packet_rules::reader;
@@ -128,7 +128,7 @@ fn wire(config: &Config, ground: StartupResources) -> anyhow::Result<Runtime> {
     let reported = wire_pods(&mut runtime, &base, dns, pod_tables, (rules_follow, sandboxed))?;
 
     runtime.drive(every(usage::INTERVAL), base.usage(records));
-    let (build_requests, confinement) = build_network::channel();
+    let (build_requests, confinement) = node_network::channel();
     wire_images(&mut runtime, &base, build_requests);
     let row = every(IDENTITY_INTERVAL).wake_on(base.catalog.clone());
     runtime.drive(row, IdentityLoop::new(Arc::clone(&base.files), base.catalog.clone()));

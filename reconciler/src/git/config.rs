@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use super::GitError;
-use super::transport::authorities;
+use super::transport;
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SourceConfig {
@@ -123,7 +123,7 @@ impl SourceConfig {
             return invalid(format!("repository `{}`", self.shown_url()), why);
         }
         // The first use of libgit2 in any process with sources.
-        authorities::find();
+        transport::find_authorities();
         match &self.reference {
             Reference::Commit(id) if id.len() != 40 || git2::Oid::from_str(id).is_err() => {
                 return invalid(format!("commit `{id}`"), "not 40 hex digits; write the full id");

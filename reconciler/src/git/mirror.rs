@@ -14,8 +14,9 @@ use git2::{
 
 use super::config::{Reference, SourceConfig, Transport, user_info};
 use super::content::ContentError;
+use super::transport;
 use super::transport::proxy::Transfer;
-use super::transport::{authorities, credentials, proxy};
+use super::transport::{credentials, proxy};
 use super::{GitError, ReadError, signatures};
 
 const NAMES_SHOWN_MAX: usize = 8;
@@ -33,7 +34,7 @@ pub struct Mirror {
 impl Mirror {
     /// Creates a handle for the mirror of `config` below `state_dir`; neither opens nor creates the mirror.
     pub fn new(config: Arc<SourceConfig>, state_dir: &Path) -> Self {
-        authorities::find();
+        transport::find_authorities();
         let directory = Self::directory(state_dir, &config.name);
         Self { config, directory }
     }

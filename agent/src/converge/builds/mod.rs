@@ -33,7 +33,7 @@ mod tests;
 
 use plan::{BuildsPlan, Failure, ImageReports, Observed};
 
-use super::shared::build_network::BuildRequests;
+use super::shared::node_network::BuildRequests;
 use crate::catalog::Catalog;
 use crate::files::PodFiles;
 use crate::worlds::docker::Docker;

@@ -21,7 +21,7 @@ use schema::store::reflector::SnapshotReader;
 use sha2::{Digest as _, Sha256};
 use tokio::sync::watch;
 
-use super::super::shared::build_network;
+use super::super::shared::node_network;
 use super::plan::{BuildsPlan, Failure, Observed, Removal, plan, select_base_images, select_function_images};
 use super::python::own_bases;
 use super::python::{BASE_SCRIPT, BaseImages, SHIM, dockerfile, netrc_word};
@@ -326,7 +326,7 @@ async fn build(docker: &Arc<FakeDocker>, order: BuildOrder) -> Option<String> {
     let version = VersionedValue { value: order.clone(), create_revision: 1, mod_revision: 1 };
     snapshot.builds.insert(("n1".to_owned(), HASH.to_owned()), Arc::new(version));
     let catalog = watch::channel(Arc::default()).1;
-    let (network, confinement) = build_network::channel();
+    let (network, confinement) = node_network::channel();
     confinement.in_place.send_replace(Some(Arc::default()));
     let disk = FakeDisk::default();
     disk.set(DiskUsage { used_bytes: 0, free_bytes: 1 << 40 });

@@ -36,7 +36,7 @@ use self::listen::Running;
 use self::plan::{DnsPlan, Observed};
 use self::server::Handler;
 use self::zone::{Zone, ZoneSettings};
-use super::shared::node_dns::NodeDns;
+use super::shared::node_network::NodeDns;
 use crate::catalog::Catalog;
 use crate::publish::publish;
 use crate::standby::Handover;

@@ -8,7 +8,7 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use serde::{Deserialize, Serialize};
 
 use super::resolv::{self, Machine};
-use crate::converge::shared::node_dns::{NodeDns, ResolvConf};
+use crate::converge::shared::node_network::{NodeDns, ResolvConf};
 
 /// The machine's `resolv.conf` before the agent changed it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]

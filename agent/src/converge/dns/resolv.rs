@@ -2,7 +2,7 @@
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
-use crate::converge::shared::node_dns::ResolvConf;
+use crate::converge::shared::node_network::ResolvConf;
 
 /// DNS port.
 pub const PORT: u16 = 53;

@@ -14,7 +14,7 @@ use schema::records::{ClusterSettings, RouteRecord, ServiceRecord, Subnet};
 use schema::snapshot::VersionedValue;
 use tokio::sync::watch;
 
-use super::super::shared::node_dns::ResolvConf;
+use super::super::shared::node_network::ResolvConf;
 use super::forward::Forwarder;
 use super::host::{MachineFiles, link_config};
 use super::listen;

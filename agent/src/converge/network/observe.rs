@@ -10,7 +10,7 @@ use super::plan::{Observed, assign_host_ports};
 use super::render::{BuildRules, Model, gateway_of};
 use super::state::NetworkLoop;
 use super::tunnel::{self, TunnelState};
-use crate::converge::shared::pod_table::PodNet;
+use crate::converge::shared::node_network::PodNet;
 use crate::desired::StateOrigin;
 use crate::worlds::netlink::{Bridge, NetlinkError, Tunnel};
 

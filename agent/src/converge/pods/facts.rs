@@ -12,7 +12,7 @@ use schema::meta::NamespacedName;
 use schema::records::Binding;
 
 use super::probe::machine::{Action, ProbeHealth, ProbeKind};
-use crate::converge::shared::node_dns::NodeDns;
+use crate::converge::shared::node_network::NodeDns;
 use crate::desired::DesiredState;
 use crate::names;
 use crate::worlds::docker::{ContainerDetails, EngineState, ListedContainer, LogLimits};

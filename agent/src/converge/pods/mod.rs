@@ -3,6 +3,8 @@
 //! Reads Docker, links, folders and [`Desired`]; `plan.rs` decides for the whole node; each pod has its own task,
 //! so that a slow pull or stop holds up no other pod; writes `status/<node>/pods/…`.
 
+pub mod fetch;
+pub mod pulls;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -23,8 +25,8 @@ use tokio::time::Instant;
 use tokio_util::sync::{CancellationToken, DropGuard};
 
 use super::shared::image_store::ImageBook;
-use super::shared::node_dns::NodeDns;
-use super::shared::pod_table::{PodNet, PodTable, SandboxedPods};
+use super::shared::node_network::NodeDns;
+use super::shared::node_network::{PodNet, PodTable, SandboxedPods};
 use crate::catalog::Catalog;
 use crate::desired::{DesiredState, DesiredStore, DiskError, ETCD_GRACE, StateOrigin};
 use crate::files::PodFiles;
@@ -38,7 +40,6 @@ use crate::worlds::prober::Prober;
 pub mod act;
 pub mod container;
 pub mod facts;
-pub mod image;
 pub mod observe;
 pub mod plan;
 pub mod probe;
@@ -61,7 +62,6 @@ pub use steps::PodsPlan;
 pub use worker::PauseArchive;
 
 use self::facts::{PodFacts, Uid};
-use self::image::pulls::Pulls;
 use self::observe::ContainerObserver;
 use self::probe::perform::ActionRunner;
 use self::probe::runner::ProbeRunner;
@@ -70,6 +70,7 @@ use self::supervisor::Supervisor;
 use self::worker::Worker;
 use probe::health_store::HealthBook;
 use probe::machine::Targets;
+use pulls::Pulls;
 use sandbox::drain::DrainBook;
 use status::statuses::FinishedBook;
 

@@ -14,7 +14,7 @@ use super::status::statuses::{Statuses, last_report_on};
 use super::status::terminating::{Termination, terminating_status};
 use super::status::wanted;
 use super::steps::{DecisionReason, PodTask, PodsPlan};
-use crate::converge::shared::pod_table::{PodNet, PodTable};
+use crate::converge::shared::node_network::{PodNet, PodTable};
 use crate::desired::StateOrigin;
 
 /// True if some status is the final report on a pod of which nothing is left: its key is removed next.

@@ -1,7 +1,5 @@
 //! Values and services that several loops share: none of these is a loop.
-pub mod build_network;
 pub mod control_plane;
 pub mod function_calls;
 pub mod image_store;
-pub mod node_dns;
-pub mod pod_table;
+pub mod node_network;

@@ -101,7 +101,7 @@ async fn tries_of_a_loop(netlink: &Arc<FakeNetlink>, on_when_made: bool) -> (usi
             control: watch::channel(Default::default()).1,
             vtep: watch::Sender::new(None),
             sandboxed: watch::Sender::default(),
-            builds: crate::converge::shared::build_network::channel().1,
+            builds: crate::converge::shared::node_network::channel().1,
             address: NodeAddress::channel(Some([192, 0, 2, 1].into())).1,
             rules_changed: schema::control::Nudge::new().0,
         },

@@ -15,7 +15,7 @@ use tokio::sync::watch;
 
 use super::super::{NetworkLoop, NetworkSettings, Vxlan};
 use super::network_loop;
-use crate::converge::shared::pod_table::{PodNet, PodTable};
+use crate::converge::shared::node_network::{PodNet, PodTable};
 use crate::testing::{TestNamespace, inside};
 use crate::worlds::iptables::{Iptables as _, RealIptables};
 use crate::worlds::netlink::{Netlink as _, PodLink, RealNetlink, host_link_name};

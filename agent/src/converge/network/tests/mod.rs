@@ -14,9 +14,9 @@ use schema::kinds::pod::Protocol;
 use schema::records::Subnet;
 use tokio::sync::watch;
 
-use super::super::shared::build_network;
 use super::super::shared::control_plane::ControlPlane;
-use super::super::shared::pod_table::PodTable;
+use super::super::shared::node_network;
+use super::super::shared::node_network::PodTable;
 use super::plan::{Observed, assign_host_ports};
 use super::render::{Model, gateway_of};
 use super::{NetworkDeps, NetworkLoop, NetworkSettings};
@@ -81,7 +81,7 @@ fn network_loop<N: Netlink + Tunnels>(
             control: watch::channel(ControlPlane::default()).1,
             vtep,
             sandboxed: watch::Sender::default(),
-            builds: build_network::channel().1,
+            builds: node_network::channel().1,
             address: NodeAddress::channel(Some([192, 0, 2, 1].into())).1,
             rules_changed: Nudge::new().0,
         },

@@ -16,7 +16,7 @@ use tokio::sync::watch;
 use super::super::plan::plan;
 use super::super::{NetworkLoop, NetworkSettings};
 use super::*;
-use crate::converge::shared::pod_table::{PodNet, PodTable};
+use crate::converge::shared::node_network::{PodNet, PodTable};
 use crate::packet_rules::jumps::RuleReason;
 use crate::packet_rules::testing::{BARE, after_restore};
 use crate::worlds::iptables::{FakeIptables, StaleUdp};
@@ -246,7 +246,7 @@ async fn a_functions_pod_is_named_once_its_rules_stand_whatever_else_fails() {
 #[tokio::test]
 async fn a_build_is_let_in_once_its_rules_stand_and_for_that_index_alone() {
     let mut rig = rig();
-    let (requests, confinement) = build_network::channel();
+    let (requests, confinement) = node_network::channel();
     rig.network.deps.builds = confinement;
     rig.subnets.send_replace(subnet());
     rig.tables.send_replace(Some(Arc::default()));

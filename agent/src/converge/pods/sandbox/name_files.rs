@@ -10,7 +10,7 @@ use schema::records::PodInstance;
 
 use super::render;
 use crate::converge::pods::facts::Placement;
-use crate::converge::shared::node_dns::NodeDns;
+use crate::converge::shared::node_network::NodeDns;
 use crate::names;
 use crate::worlds::docker::{BindMount, Resolver};
 
@@ -271,7 +271,7 @@ mod tests {
 #[cfg(test)]
 mod resolver_tests {
     use super::*;
-    use crate::converge::shared::node_dns::ResolvConf;
+    use crate::converge::shared::node_network::ResolvConf;
     use schema::kinds::pod::{DnsConfig, DnsOption};
 
     fn node() -> NodeDns {

@@ -30,7 +30,7 @@ use super::{binding, subnet};
 use crate::converge::pods::volume::folders;
 use crate::converge::pods::{PauseImage, PodsDeps, PodsLoop};
 use crate::converge::shared::image_store::ImageBook;
-use crate::converge::shared::pod_table::{PodTable, SandboxedPods};
+use crate::converge::shared::node_network::{PodTable, SandboxedPods};
 use crate::files::registry_logins::NoCredentials;
 use crate::names;
 use crate::node_address::NodeAddress;

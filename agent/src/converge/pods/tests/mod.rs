@@ -39,7 +39,7 @@ pub(in crate::converge::pods) fn node() -> NodeFacts {
         pause_image: "pause:1".into(),
         mtu: 1500,
         container_limits: crate::converge::pods::facts::ContainerLimits::default(),
-        dns: super::super::shared::node_dns::NodeDns::default(),
+        dns: super::super::shared::node_network::NodeDns::default(),
     }
 }
 

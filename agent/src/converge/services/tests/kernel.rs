@@ -15,7 +15,7 @@ use super::super::{ServicesDeps, ServicesLoop};
 use super::*;
 use crate::catalog::Catalog;
 use crate::converge::network::{NetworkDeps, NetworkLoop, NetworkSettings};
-use crate::converge::shared::pod_table::PodTable;
+use crate::converge::shared::node_network::PodTable;
 use crate::desired::StateOrigin;
 use crate::node_address::NodeAddress;
 use crate::packet_rules::jumps::removal;
@@ -87,7 +87,7 @@ impl Node {
             control: watch::channel(Default::default()).1,
             vtep: watch::Sender::new(None),
             sandboxed: watch::Sender::default(),
-            builds: crate::converge::shared::build_network::channel().1,
+            builds: crate::converge::shared::node_network::channel().1,
             address: NodeAddress::channel(Some([192, 0, 2, 1].into())).1,
             rules_changed: Nudge::new().0,
         };

@@ -6,11 +6,11 @@ use schema::kinds::pod::PullPolicy;
 use schema::records::{EventType, PodInstance};
 use tokio::time::{Instant, MissedTickBehavior, interval_at};
 
+use super::facts::ContainerKey;
 use super::pulls::{PULLS, PullHandle, PullSummary};
-use crate::converge::pods::facts::ContainerKey;
-use crate::converge::pods::steps::Pull;
-use crate::converge::pods::supervisor::{Retry, TaskReport};
-use crate::converge::pods::worker::{PodId, Worker};
+use super::steps::Pull;
+use super::supervisor::{Retry, TaskReport};
+use super::worker::{PodId, Worker};
 use crate::worlds::docker::DockerError;
 
 /// Interval at which a waiting container's message shows the progress of its image.
