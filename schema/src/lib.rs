@@ -13,6 +13,7 @@ pub mod content_refs;
 #[cfg(feature = "control")]
 pub mod control;
 pub(crate) mod document;
+pub mod errors;
 pub mod explain;
 pub mod image;
 pub mod keys;
@@ -20,6 +21,7 @@ pub mod kinds;
 pub mod manifest;
 pub mod meta;
 mod mutex;
+pub mod names;
 pub mod object;
 pub mod quantity;
 pub mod records;

@@ -1,7 +1,5 @@
 //! Views of the snapshot for people. Pure. The API sends the structs as JSON, and the CLI parses the same structs.
 
-use serde::{Deserialize, Serialize};
-
 mod age;
 mod autoscalers;
 mod events;
@@ -10,7 +8,6 @@ mod jobs;
 mod nodes;
 mod objects;
 mod pods;
-mod problem;
 mod requests;
 mod selector;
 mod services;
@@ -22,6 +19,10 @@ mod usage;
 mod wait;
 mod workflows;
 
+use std::error::Error;
+
+use serde::{Deserialize, Serialize};
+
 pub use age::{age, human_duration};
 pub use autoscalers::{AutoscalerDetail, AutoscalerView, autoscaler, autoscalers};
 pub use events::{EventGroup, EventView, event_groups, event_view, event_views};
@@ -32,7 +33,6 @@ pub use objects::{
     ObjectDetail, ObjectView, Selection, StoredObject, WorkloadView, object, objects, stored_objects,
 };
 pub use pods::{PodDetail, PodView, pod, pods};
-pub use problem::{Problem, root_cause};
 pub use requests::{RequestView, request, requests};
 pub use selector::Selector;
 pub use services::{
@@ -76,4 +76,40 @@ pub enum KindPage {
     Job,
     /// Any object, with its definition from Git.
     Object,
+}
+
+// Errors as the API sends them and the CLI prints them.
+
+/// Body of an error response.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Problem {
+    pub error: String,
+    #[serde(default)]
+    pub help: String,
+}
+
+/// The innermost cause, as a part of a sentence: `connection refused`.
+pub fn root_cause(error: &(dyn Error + 'static)) -> String {
+    let text = schema::control::root_cause(error).to_string();
+    let text = text.split(" (os error").next().unwrap_or(&text);
+    let mut letters = text.chars();
+    match letters.next() {
+        // A capital before a lowercase letter begins a sentence; other capitals begin a name.
+        Some(first) if letters.clone().next().is_some_and(char::is_lowercase) => {
+            first.to_lowercase().chain(letters).collect()
+        }
+        _ => text.to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_root_cause_is_said_without_numbers_and_capitals() {
+        let refused = std::io::Error::from_raw_os_error(111);
+        assert_eq!(root_cause(&refused), "connection refused");
+        assert_eq!(root_cause(&std::io::Error::other("EOF in mid-frame")), "EOF in mid-frame");
+    }
 }

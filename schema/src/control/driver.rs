@@ -1,6 +1,5 @@
 //! Driver: runs a loop on tick, nudge and shutdown. Holds the only `select!` of a loop, and the only clock.
 
-use std::error::Error;
 use std::time::Duration;
 
 use jiff::Timestamp;
@@ -11,6 +10,7 @@ use tracing::Instrument as _;
 
 use super::{Loop, LoopError, Next, NudgeReceiver, Observation, Plan};
 use crate::backoff::Backoff;
+use crate::errors::error_chain;
 
 /// Shortest tick after a successful run, even if the loop asks to run again immediately.
 const PAUSE_MIN: Duration = Duration::from_millis(10);
@@ -231,31 +231,3 @@ impl LastLogged {
 #[cfg(test)]
 #[path = "driver_tests.rs"]
 mod tests;
-
-// Cause chains of errors as text.
-
-/// Formats an error and all its causes in one line. Leaves out a cause that the text already includes.
-pub fn error_chain(error: &dyn Error) -> String {
-    with_causes(error.to_string(), error)
-}
-
-/// Appends all causes of an error to `text`, as [`error_chain`] does.
-pub fn with_causes(mut text: String, error: &dyn Error) -> String {
-    for inner in causes(error) {
-        let inner = inner.to_string();
-        if !text.contains(&inner) {
-            text = if text.is_empty() { inner } else { format!("{text}: {inner}") };
-        }
-    }
-    text
-}
-
-/// Returns the innermost cause; the error itself if it has none.
-pub fn root_cause<'e>(error: &'e (dyn Error + 'static)) -> &'e (dyn Error + 'static) {
-    causes(error).last().unwrap_or(error)
-}
-
-/// Iterates over the causes, outermost first, without the error itself.
-pub fn causes<'e>(error: &'e (dyn Error + '_)) -> impl Iterator<Item = &'e (dyn Error + 'static)> {
-    std::iter::successors(error.source(), |cause| (*cause).source())
-}

@@ -17,9 +17,9 @@ mod row;
 mod runtime;
 pub mod shutdown;
 
+pub use crate::errors::{causes, error_chain, root_cause, with_causes};
 pub use disk_record::{DiskRecord, Fsync};
 pub use driver::{Driver, LastRun, LastRunReader};
-pub use driver::{causes, error_chain, root_cause, with_causes};
 pub use lock::{FileLock, LockOutcome, is_file_locked, lock_file};
 pub use nudge::{Nudge, NudgeReceiver};
 pub use row::{ChangeSource, Row};

@@ -2,12 +2,12 @@
 
 use std::collections::BTreeSet;
 
-use super::names::{
+use super::{Kind, NameForm};
+use crate::meta::{DEFAULT_NAMESPACE, ObjectMeta, ObjectRef, StringMap};
+use crate::names::{
     DNS_LABEL, NAME_MAX_CHARS, SUBDOMAIN_MAX_CHARS, WORKLOAD_NAME_MAX_CHARS, check_qualified_name,
     is_dns_label, is_label_value, is_name, is_subdomain_name,
 };
-use super::{Kind, NameForm};
-use crate::meta::{DEFAULT_NAMESPACE, ObjectMeta, ObjectRef, StringMap};
 use crate::violation::{Findings, Path, rules};
 
 /// Maximum total size of an object's annotations in bytes. Kubernetes accepts 256 KiB, but here the whole object is

@@ -59,7 +59,6 @@ pub mod job;
 mod kind;
 pub mod links;
 pub mod metadata;
-pub mod names;
 pub mod node;
 pub mod pod;
 pub mod reference;
@@ -69,9 +68,9 @@ mod spec;
 pub mod trigger;
 pub mod workflow;
 
+pub use super::names::NameForm;
 pub use health::Health;
 pub use kind::{Kind, UnknownKind};
-pub use names::NameForm;
 use spec::OWN_OLDER_API_VERSIONS;
 pub(crate) use spec::OlderSpellings;
 pub use spec::{ContentLink, Descriptor, FieldPlacement, KindSpec, Links, OWN_API_VERSION, ObjectPod};

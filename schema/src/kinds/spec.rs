@@ -6,13 +6,13 @@ use serde::de::DeserializeOwned;
 
 use super::content::{Content, Values};
 use super::exclusive::ExclusiveUse;
-use super::names::NameForm;
 use super::pod::PodSpec;
 use super::reference::Reference;
 use crate::content_refs::ContentUse;
 use crate::document::node::Node;
 use crate::manifest::dialects::Notes;
 use crate::meta::{ObjectMeta, StringMap};
+use crate::names::NameForm;
 use crate::violation::{Findings, OwnedStep, Path};
 
 /// Properties that all objects of a kind share.

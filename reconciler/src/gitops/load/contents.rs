@@ -8,10 +8,10 @@ use std::sync::Arc;
 
 use schema::content_refs::{BlobKind, BlobRef, ContentUse, KeyUse, object_path};
 use schema::kinds::content::Content;
-use schema::kinds::names::is_env_name;
 use schema::manifest::limits::OBJECT_MAX_BYTES;
 use schema::manifest::{Document, ManifestFile};
 use schema::meta::ObjectRef;
+use schema::names::is_env_name;
 use schema::object::Object;
 use schema::snapshot::Table;
 use schema::violation::{Rule, Severity, Violation, rules};

@@ -2,7 +2,7 @@
 
 use super::{HorizontalPodAutoscalerSpec, Metric, ResourceMetric, ScaleTarget, ScalingRules, TargetType};
 use crate::kinds::metadata;
-use crate::kinds::names::{DNS_LABEL, is_name, is_subdomain_name};
+use crate::names::{DNS_LABEL, is_name, is_subdomain_name};
 use crate::violation::{Findings, Path, rules};
 
 /// Limits of Kubernetes.

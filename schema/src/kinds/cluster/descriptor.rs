@@ -7,9 +7,9 @@ use super::super::{Descriptor, FieldPlacement, KindSpec, Links, NameForm, OWN_AP
 use super::{CLUSTER_NAME, ClusterSpec, FunctionDefaults, Registry};
 use crate::content_refs::{ContentRef, ContentUse};
 use crate::image::{self, ImageReference};
-use crate::kinds::names::{is_dns_subdomain, is_name};
 use crate::kinds::pod;
 use crate::kinds::pod::LocalReference;
+use crate::names::{is_dns_subdomain, is_name};
 use crate::violation::{Findings, Path, field_path, rules};
 
 impl KindSpec for ClusterSpec {

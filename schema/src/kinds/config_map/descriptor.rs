@@ -3,7 +3,7 @@
 use super::super::{ContentLink, Descriptor, FieldPlacement, KindSpec, Links, NameForm, OlderSpellings};
 use super::ConfigMapSpec;
 use crate::kinds::content::{CONTENT_MAX_BYTES, Content, decode_base64};
-use crate::kinds::names::is_key;
+use crate::names::is_key;
 use crate::secrets::{is_clear_key, is_clear_secret};
 use crate::violation::{Findings, Path, rules};
 

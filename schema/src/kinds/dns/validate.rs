@@ -3,10 +3,10 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::super::cluster::DEFAULT_ZONE;
-use super::super::names::{DNS_LABEL, is_dns_label, is_dns_subdomain};
 use super::super::pod::PortReference;
 use super::{BACKENDS_MAX, WEIGHT_MAX};
 use super::{DnsBackend, DnsPath, DnsSpec, StickyKey, without_final_slash};
+use crate::names::{DNS_LABEL, is_dns_label, is_dns_subdomain};
 use crate::violation::{Findings, Path, rules};
 
 /// Checks a spec as written, before defaults, at the path `at`.

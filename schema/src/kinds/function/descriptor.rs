@@ -6,8 +6,9 @@ use super::{DEFAULT_HANDLER, FunctionSpec, Runtime};
 use crate::content_refs::{ContentRef, ContentUse, normalize_path};
 use crate::document::edit::{below, rename};
 use crate::image;
-use crate::kinds::{names, pod, trigger};
+use crate::kinds::{pod, trigger};
 use crate::manifest::dialects::{Node, Notes};
+use crate::names;
 use crate::quantity::Memory;
 use crate::violation::{Findings, Path, field_path, indexed, rules};
 

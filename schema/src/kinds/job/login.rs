@@ -6,8 +6,8 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_with::skip_serializing_none;
 
-use crate::kinds::names::is_name;
 use crate::kinds::pod::SecretKeyRef;
+use crate::names::is_name;
 use crate::violation::{Findings, Path, rules};
 
 /// Default port of sshd, if neither the job nor the Cluster object sets one.

@@ -2,7 +2,7 @@
 //! line.
 
 use super::{JobSpec, status};
-use crate::kinds::names;
+use crate::names;
 use crate::quantity::Memory;
 use crate::violation::{Findings, Path, rules};
 

@@ -1,10 +1,10 @@
 //! The `Node` kind: names, validation, defaults.
 
-use super::super::names::{check_qualified_name, is_label_value};
 use super::super::{Descriptor, FieldPlacement, KindSpec, Links, NameForm, OlderSpellings};
 use super::{NodeSpec, Taint};
 use crate::document::edit::{entry, mapping, put, take};
 use crate::manifest::dialects::{Node, Notes};
+use crate::names::{check_qualified_name, is_label_value};
 use crate::violation::{Findings, Path, rules};
 
 impl KindSpec for NodeSpec {

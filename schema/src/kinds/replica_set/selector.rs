@@ -6,8 +6,8 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::kinds::metadata;
-use crate::kinds::names::{check_qualified_name, is_label_value};
 use crate::meta::StringMap;
+use crate::names::{check_qualified_name, is_label_value};
 use crate::violation::{Findings, Path, rules};
 
 /// Labels that an object must have; both lists must match. An empty selector matches nothing.

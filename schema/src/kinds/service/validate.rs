@@ -5,8 +5,8 @@ use std::net::Ipv4Addr;
 
 use super::{NODE_PORTS, ServicePort, ServiceSpec, ServiceType, SessionAffinity, TrafficPolicy};
 use crate::kinds::metadata;
-use crate::kinds::names::{DNS_LABEL, is_dns_label, is_dns_subdomain, is_port_name};
 use crate::kinds::pod::{PortReference, Protocol};
+use crate::names::{DNS_LABEL, is_dns_label, is_dns_subdomain, is_port_name};
 use crate::violation::{Findings, Path, rules};
 
 /// A day, as in Kubernetes.

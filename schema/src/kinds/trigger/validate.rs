@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use super::NAMES;
 use super::{OnCall, OnCommit, Schedule, ScheduleError, Trigger};
 use crate::document::nearest::suggestion;
-use crate::kinds::names;
+use crate::names;
 use crate::violation::{Findings, Path, rules};
 
 /// Maximum length of a name, to which ids of runs append a time or a commit.

@@ -18,7 +18,7 @@ use std::fmt;
 
 use saphyr_parser::{Event, Parser};
 
-use crate::kinds::names::is_key;
+use crate::names::is_key;
 
 /// Matches every namespace, or every source.
 pub const ANY: &str = "*";

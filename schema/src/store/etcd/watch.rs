@@ -11,7 +11,7 @@ use futures::stream;
 use futures::stream::{BoxStream, StreamExt as _};
 use tokio::time::timeout;
 
-use crate::control::{error_chain, with_causes};
+use crate::errors::{error_chain, with_causes};
 use crate::store::{KeyValue, StoreError, WatchBatch, WatchEvent};
 
 /// Silence after which etcd is asked for a sign of life.

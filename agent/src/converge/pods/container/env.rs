@@ -3,9 +3,9 @@
 use std::collections::BTreeMap;
 
 use schema::content_refs::{ContentRef, find_content};
-use schema::kinds::names::is_env_name;
 use schema::kinds::pod::keyed::{TextsSource, ValueSource, Variable};
 use schema::kinds::pod::{Container, EnvVarSource};
+use schema::names::is_env_name;
 use schema::records::PodInstance;
 
 use super::rendered::{FieldValues, KeyedValue};

@@ -7,7 +7,7 @@ use super::super::keyed::TextsSource;
 use super::super::{Container, EnvVar, EnvVarSource};
 use super::shared::exactly_one;
 use crate::content_refs::ContentRef;
-use crate::kinds::names::{check_qualified_name, is_env_name, is_key, is_name, is_subdomain_name};
+use crate::names::{check_qualified_name, is_env_name, is_key, is_name, is_subdomain_name};
 use crate::secrets::{is_clear_key, is_clear_secret};
 use crate::violation::{Findings, Path, rules};
 

@@ -12,7 +12,7 @@ use std::collections::BTreeSet;
 
 use super::{Container, ContainerPort, LifecycleHandler, PodSpec};
 use crate::image;
-use crate::kinds::names::is_port_name;
+use crate::names::is_port_name;
 use crate::violation::{Findings, Path, rules};
 use shared::{container_name, exactly_one};
 

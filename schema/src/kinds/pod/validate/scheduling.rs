@@ -4,7 +4,7 @@ use std::net::IpAddr;
 
 use super::super::{DnsConfig, DnsPolicy, PodSpec, TaintEffect, Toleration, TolerationOperator};
 use crate::kinds::metadata;
-use crate::kinds::names::{
+use crate::names::{
     DNS_LABEL, check_qualified_name, is_dns_label, is_dns_subdomain, is_label_value, is_name,
     is_subdomain_name,
 };

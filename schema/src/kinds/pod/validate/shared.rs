@@ -2,8 +2,8 @@
 
 use std::collections::BTreeSet;
 
-use crate::kinds::names::{DNS_LABEL, is_dns_label};
 use crate::kinds::pod::ResourceRequirements;
+use crate::names::{DNS_LABEL, is_dns_label};
 use crate::quantity::Memory;
 use crate::violation::{Findings, Path, rules};
 

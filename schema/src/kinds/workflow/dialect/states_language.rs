@@ -7,10 +7,11 @@ use std::collections::HashSet;
 
 use super::definition::each_state;
 use crate::document::edit::{below, entries_mut, entry, put, rename, take, text};
-use crate::kinds::{Kind, names};
+use crate::kinds::Kind;
 use crate::manifest::dialects::{Entry, Mark, Node, Notes, Value};
 use crate::manifest::shape::{Record, Shape, Shapes, compile};
 use crate::manifest::states_language::{other_name, unsupported};
+use crate::names;
 use crate::violation::rules;
 
 /// Label for the keys of the language in notes.

@@ -8,7 +8,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::{MachineRef, NESTING_MAX, STATE_NAME_MAX_CHARS, State, WorkflowSpec};
 use crate::document::nearest::suggestion;
-use crate::kinds::{names, trigger};
+use crate::kinds::trigger;
+use crate::names;
 use crate::violation::{Findings, Path, rules};
 
 /// Checks the spec at `at`.

@@ -3,10 +3,10 @@
 use super::paths::PathKind;
 use super::{paths, rule};
 use crate::document::nearest::suggestion;
-use crate::kinds::names::is_name;
 use crate::kinds::workflow::{
     ChoiceState, FailState, MapState, ParallelState, Retrier, State, TaskState, WaitState,
 };
+use crate::names::is_name;
 use crate::violation::{Findings, Path, rules};
 
 /// Checks the state at `at`, except for the machines inside.

@@ -1,6 +1,6 @@
 //! Formats of names that Kubernetes validates. Messages use its wording, so that a search finds them.
 
-use crate::violation::{Findings, Path, rules};
+use super::violation::{Findings, Path, rules};
 
 /// Format of the names of a kind's objects.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -120,12 +120,12 @@ const FOLDER: &str =
     "put the folder into this repository and write its path from the root, for example `functions/hello`";
 
 /// Checks that the path of a folder starts at the root of the repository and stays inside.
-pub(super) fn check(path: &str, at: &Path<'_>, findings: &mut Findings) {
+pub(crate) fn check(path: &str, at: &Path<'_>, findings: &mut Findings) {
     check_with_help(path, FOLDER, at, findings);
 }
 
 /// Same as `check`, with a `help` text for paths that are not folders.
-pub(super) fn check_with_help(path: &str, help: &str, at: &Path<'_>, findings: &mut Findings) {
+pub(crate) fn check_with_help(path: &str, help: &str, at: &Path<'_>, findings: &mut Findings) {
     let why = if path.is_empty() {
         "Required value: the path is empty".to_owned()
     } else if path.len() > PATH_MAX_BYTES {
