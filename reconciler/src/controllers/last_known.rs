@@ -11,7 +11,7 @@ use std::sync::Arc;
 use jiff::{SignedDuration, Timestamp};
 use schema::codec::encode;
 use schema::keys::Key;
-use schema::kinds::Kind;
+use schema::kinds::{Kind, Pods};
 use schema::meta::{NamespacedName, ObjectRef};
 use schema::records::{
     AutoscalerRecord, JobOrder, PodInstance, Rollout, ScaleRecord, SourceStatus, Template, TriggerRecord,
@@ -27,7 +27,7 @@ const CLOCK_SKEW_MAX: SignedDuration = SignedDuration::from_secs(60);
 
 /// Returns the kinds whose pods are named after their object.
 pub(super) fn workload_kinds() -> impl Iterator<Item = Kind> {
-    Kind::ALL.into_iter().filter(|kind| kind.descriptor().names_its_pods)
+    Kind::ALL.into_iter().filter(|kind| kind.descriptor().pods != Pods::None)
 }
 
 /// State of etcd when it was last complete. Empty while etcd is complete.

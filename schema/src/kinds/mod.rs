@@ -73,7 +73,7 @@ pub use health::Health;
 pub use kind::{Kind, UnknownKind};
 use spec::OWN_OLDER_API_VERSIONS;
 pub(crate) use spec::OlderSpellings;
-pub use spec::{ContentLink, Descriptor, FieldPlacement, KindSpec, Links, OWN_API_VERSION, ObjectPod};
+pub use spec::{ContentLink, Descriptor, FieldPlacement, KindSpec, Links, OWN_API_VERSION, ObjectPod, Pods};
 use trigger::Trigger;
 
 macro_rules! define_resource {
@@ -82,7 +82,7 @@ macro_rules! define_resource {
             /// Returns the properties that all objects of the kind share.
             pub fn descriptor(self) -> &'static Descriptor {
                 match self {
-                    $(Kind::$kind => const { &<$module::$spec as KindSpec>::DESCRIPTOR },)*
+                    $(Kind::$kind => const { <$module::$spec as KindSpec>::DESCRIPTOR.checked() },)*
                 }
             }
 
@@ -175,6 +175,20 @@ macro_rules! define_resource {
                 own.into_iter().chain(ports.into_iter().flatten().map(|port| port.path)).collect()
             }
 
+            /// See [`KindSpec::deadline_seconds`].
+            pub fn deadline_seconds(&self, default: u32) -> u32 {
+                match self {
+                    $(Resource::$kind(spec) => spec.deadline_seconds(default),)*
+                }
+            }
+
+            /// See [`KindSpec::triggers`].
+            pub fn triggers(&self) -> &[Trigger] {
+                match self {
+                    $(Resource::$kind(spec) => KindSpec::triggers(&**spec),)*
+                }
+            }
+
             /// See [`Links::pod`].
             pub fn pod<'a>(&'a self, metadata: &'a ObjectMeta) -> Option<ObjectPod<'a>> {
                 match self {
@@ -220,24 +234,6 @@ impl Resource {
             }
         }
         kind.visit(SpecReader(spec))
-    }
-
-    /// Returns the triggers that start runs of this object; empty for kinds that do not run.
-    pub fn triggers(&self) -> &[Trigger] {
-        match self {
-            Resource::Workflow(spec) => &spec.triggers,
-            Resource::Function(spec) => &spec.triggers,
-            Resource::Cluster(_)
-            | Resource::Node(_)
-            | Resource::ConfigMap(_)
-            | Resource::Service(_)
-            | Resource::Pod(_)
-            | Resource::ReplicaSet(_)
-            | Resource::DaemonSet(_)
-            | Resource::HorizontalPodAutoscaler(_)
-            | Resource::Dns(_)
-            | Resource::Job(_) => &[],
-        }
     }
 }
 

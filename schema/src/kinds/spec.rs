@@ -8,6 +8,7 @@ use super::content::{Content, Values};
 use super::exclusive::ExclusiveUse;
 use super::pod::PodSpec;
 use super::reference::Reference;
+use super::trigger::Trigger;
 use crate::content_refs::ContentUse;
 use crate::document::node::Node;
 use crate::manifest::dialects::Notes;
@@ -33,14 +34,54 @@ pub struct Descriptor {
     pub fails_commits: bool,
     /// True if only another commit can repair a failed object. Otherwise it may recover when another object does.
     pub failure_is_final: bool,
-    /// True if objects have pods that are named after them.
-    pub names_its_pods: bool,
+    /// Pods of an object, which are named after it.
+    pub pods: Pods,
+    /// True if the status of an object is that of its pods, as in their rollout. False for a kind whose own view has
+    /// it.
+    pub shows_rollout: bool,
     /// True if replicas carry the object's own labels, so that changed labels replace the replicas.
     pub labels_propagate: bool,
     /// Format of object names.
     pub names: NameForm,
     /// Accepted spellings of older systems.
     pub(crate) older: OlderSpellings,
+}
+
+impl Descriptor {
+    /// Properties of most kinds. Each kind has its own [`Self::plural`].
+    pub const DEFAULT: Self = Self {
+        plural: "",
+        short_names: &[],
+        api_version: OWN_API_VERSION,
+        fields: FieldPlacement::InSpec,
+        is_namespaced: true,
+        fails_commits: true,
+        failure_is_final: false,
+        pods: Pods::None,
+        shows_rollout: false,
+        labels_propagate: false,
+        names: NameForm::Short,
+        older: OlderSpellings::NONE,
+    };
+
+    /// Returns the descriptor, whose plural must not be empty; the check runs at compile time.
+    pub(super) const fn checked(&'static self) -> &'static Self {
+        assert!(!self.plural.is_empty(), "a kind has no plural name");
+        self
+    }
+}
+
+/// Pods that the workloads controller makes for each object of a kind.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Pods {
+    /// No pods.
+    None,
+    /// The object is a pod. An autoscaler may add copies.
+    Single,
+    /// A number of equal pods.
+    Replicas,
+    /// One pod on each eligible node.
+    PerNode,
 }
 
 /// Location of the fields of a kind's spec in a manifest.
@@ -66,6 +107,10 @@ pub(crate) struct OlderSpellings {
 }
 
 impl OlderSpellings {
+    /// Description for a kind without older spellings.
+    pub(crate) const NONE: Self =
+        Self { words: &[], api_versions: &[], may_lack_api_version: false, rewrite: |_, _| () };
+
     /// Creates the description for a kind that Kubernetes does not have.
     pub(crate) const fn for_own_kind(rewrite: fn(&mut Node, &mut Notes<'_>)) -> Self {
         Self { words: &[], api_versions: OWN_OLDER_API_VERSIONS, may_lack_api_version: true, rewrite }
@@ -75,8 +120,8 @@ impl OlderSpellings {
 /// `apiVersion` of the kinds that Kubernetes does not have.
 pub const OWN_API_VERSION: &str = "minik8s.io/v1";
 
-/// Older `apiVersion`s of the kinds that Kubernetes does not have. The field may also be missing.
-pub(super) const OWN_OLDER_API_VERSIONS: &[&str] =
+/// OlderSpellings `apiVersion`s of the kinds that Kubernetes does not have. The field may also be missing.
+const OWN_OLDER_API_VERSIONS: &[&str] =
     &["v1", "app/v1", "apps/v1", "autoscaling/v1", "autoscaling/v2", "batch/v1", "minik8s/v1", "/api/v1"];
 
 /// Pod that an object is or replicates.
@@ -133,8 +178,8 @@ pub struct ContentLink<S> {
     pub stored: fn(&S) -> Option<(&Content, bool)>,
 }
 
-/// The spec of one kind. No item has a default, so that the compiler asks each new kind for all of them. The loader
-/// treats every kind alike: schema walk, serde, `validate`, `fill_defaults`.
+/// The spec of one kind. Only what few kinds have has a default, so that the compiler asks each new kind for the rest.
+/// The loader treats every kind alike: schema walk, serde, `validate`, `fill_defaults`.
 pub trait KindSpec: Serialize + DeserializeOwned + JsonSchema + PartialEq {
     /// Properties that all objects of the kind share.
     const DESCRIPTOR: Descriptor;
@@ -151,4 +196,14 @@ pub trait KindSpec: Serialize + DeserializeOwned + JsonSchema + PartialEq {
     /// True if everything that runs for the object must be stopped and restarted for `after`; otherwise it keeps
     /// running.
     fn is_replaced_by(&self, after: &Self) -> bool;
+
+    /// Returns the seconds without progress after which an unhealthy object has failed. `default` is the cluster's.
+    fn deadline_seconds(&self, default: u32) -> u32 {
+        default
+    }
+
+    /// Returns the triggers that start runs of the object.
+    fn triggers(&self) -> &[Trigger] {
+        &[]
+    }
 }

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 
 use jiff::Timestamp;
 use schema::keys::Key;
-use schema::kinds::{Kind, Resource};
+use schema::kinds::{Kind, Pods, Resource};
 use schema::meta::{NamespacedName, ObjectRef};
 use schema::object::Object;
 use schema::snapshot::Snapshot;
@@ -44,14 +44,14 @@ pub fn plan(
     let mut by_name = snapshot.pods.iter().peekable();
     for (reference, object) in &snapshot.objects {
         let object = &object.value;
-        match &object.resource {
-            Resource::Pod(spec) => {
+        match (object.kind().descriptor().pods, &object.resource) {
+            (Pods::Single, Resource::Pod(spec)) => {
                 let name = name_of(reference);
                 while by_name.next_if(|(pod, _)| name_of_pod(pod) < name).is_some() {}
                 let present = by_name.peek().filter(|(pod, _)| name_of_pod(pod) == name).copied();
                 bare_pod(snapshot, &unreadable, (object, spec), present, &mut out);
             }
-            Resource::ReplicaSet(_) | Resource::Function(_) => {
+            (Pods::Replicas, _) => {
                 if unreadable.workloads.contains(reference) {
                     continue;
                 }
@@ -64,7 +64,7 @@ pub fn plan(
                 WorkloadPlan { snapshot, last_known, workload, pods, names: &names, now, clock }
                     .plan(&mut out);
             }
-            Resource::DaemonSet(spec) => {
+            (Pods::PerNode, Resource::DaemonSet(spec)) => {
                 if unreadable.workloads.contains(reference) {
                     continue;
                 }
@@ -72,18 +72,11 @@ pub fn plan(
                 DaemonSetPlan { snapshot, last_known, object, spec, pods, names: &names, now, clock }
                     .plan(&mut out);
             }
-            Resource::HorizontalPodAutoscaler(spec) => {
+            (_, Resource::HorizontalPodAutoscaler(spec)) => {
                 let target = spec.target(&object.metadata);
                 copied.extend(Some(target).filter(|target| target.kind == Kind::Pod));
             }
-            // These kinds have no pods of their own.
-            Resource::Cluster(_)
-            | Resource::Node(_)
-            | Resource::ConfigMap(_)
-            | Resource::Service(_)
-            | Resource::Dns(_)
-            | Resource::Workflow(_)
-            | Resource::Job(_) => {}
+            (Pods::None | Pods::Single | Pods::PerNode, _) => {}
         }
     }
     for reference in copied.difference(&unreadable.workloads) {

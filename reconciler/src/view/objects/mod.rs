@@ -142,24 +142,12 @@ fn users(snapshot: &Snapshot, id: &ObjectRef) -> Vec<String> {
 
 /// Reported status of an object, besides its health.
 fn status(snapshot: &Snapshot, object: &Object) -> serde_json::Value {
-    let found = match object.kind() {
-        // The status of a pod is that of its copies, if it has any.
-        Kind::ReplicaSet | Kind::DaemonSet | Kind::Pod => {
-            let rollout = snapshot.rollouts.get(&object.reference());
-            rollout.map(|rollout| serde_json::to_value(WorkloadView::new(&rollout.value, &object.resource)))
-        }
-        // No status, or their own views contain it.
-        Kind::Cluster
-        | Kind::ConfigMap
-        | Kind::Dns
-        | Kind::Function
-        | Kind::HorizontalPodAutoscaler
-        | Kind::Job
-        | Kind::Node
-        | Kind::Service
-        | Kind::Workflow => None,
-    };
-    found.and_then(Result::ok).unwrap_or_default()
+    // The status of a pod is that of its copies, if it has any.
+    let is_shown = object.kind().descriptor().shows_rollout;
+    let rollout = is_shown.then(|| snapshot.rollouts.get(&object.reference())).flatten();
+    rollout
+        .and_then(|rollout| serde_json::to_value(WorkloadView::new(&rollout.value, &object.resource)).ok())
+        .unwrap_or_default()
 }
 
 /// Data shared by several rows, read once.

@@ -7,7 +7,7 @@ use super::{
 };
 use crate::kinds::exclusive::{ExclusiveResource, ExclusiveUse};
 use crate::kinds::links::{FieldLocation, Reference};
-use crate::kinds::{Descriptor, FieldPlacement, KindSpec, Links, NameForm, OlderSpellings};
+use crate::kinds::{Descriptor, KindSpec, Links, OlderSpellings};
 use crate::meta::ObjectMeta;
 use crate::violation::{Findings, Path, field_path};
 
@@ -19,19 +19,13 @@ impl KindSpec for HorizontalPodAutoscalerSpec {
         plural: "horizontalpodautoscalers",
         short_names: &["hpa"],
         api_version: "autoscaling/v2",
-        fields: FieldPlacement::InSpec,
-        is_namespaced: true,
-        fails_commits: true,
-        failure_is_final: false,
-        names_its_pods: false,
-        labels_propagate: false,
-        names: NameForm::Short,
         older: OlderSpellings {
             words: &["Hpa", "HPA"],
             api_versions: &["v1", "app/v1", "apps/v1", "autoscaling/v1", "autoscaling/v2beta2"],
-            may_lack_api_version: false,
             rewrite: dialect::rewrite,
+            ..OlderSpellings::NONE
         },
+        ..Descriptor::DEFAULT
     };
 
     const LINKS: Links<Self> =

@@ -3,7 +3,7 @@
 use std::net::IpAddr;
 
 use super::super::pod::content_uses::content_use;
-use super::super::{Descriptor, FieldPlacement, KindSpec, Links, NameForm, OWN_API_VERSION, OlderSpellings};
+use super::super::{Descriptor, KindSpec, Links, NameForm, OlderSpellings};
 use super::{CLUSTER_NAME, ClusterSpec, FunctionDefaults, Registry};
 use crate::content_refs::{ContentRef, ContentUse};
 use crate::image::{self, ImageReference};
@@ -15,16 +15,10 @@ use crate::violation::{Findings, Path, field_path, rules};
 impl KindSpec for ClusterSpec {
     const DESCRIPTOR: Descriptor = Descriptor {
         plural: "clusters",
-        short_names: &[],
-        api_version: OWN_API_VERSION,
-        fields: FieldPlacement::InSpec,
         is_namespaced: false,
-        fails_commits: true,
-        failure_is_final: false,
-        names_its_pods: false,
-        labels_propagate: false,
         names: NameForm::Only(CLUSTER_NAME),
         older: OlderSpellings::for_own_kind(crate::kinds::job::descriptor::rewrite_cluster),
+        ..Descriptor::DEFAULT
     };
 
     const LINKS: Links<Self> = Links {

@@ -1,6 +1,6 @@
 //! The `ConfigMap` kind: names, content, defaults.
 
-use super::super::{ContentLink, Descriptor, FieldPlacement, KindSpec, Links, NameForm, OlderSpellings};
+use super::super::{ContentLink, Descriptor, FieldPlacement, KindSpec, Links, NameForm};
 use super::ConfigMapSpec;
 use crate::kinds::content::{CONTENT_MAX_BYTES, Content, decode_base64};
 use crate::names::is_key;
@@ -13,18 +13,8 @@ impl KindSpec for ConfigMapSpec {
         short_names: &["cm"],
         api_version: "v1",
         fields: FieldPlacement::AtTop,
-        is_namespaced: true,
-        fails_commits: true,
-        failure_is_final: false,
-        names_its_pods: false,
-        labels_propagate: false,
         names: NameForm::Long,
-        older: OlderSpellings {
-            words: &[],
-            api_versions: &[],
-            may_lack_api_version: false,
-            rewrite: |_, _| (),
-        },
+        ..Descriptor::DEFAULT
     };
 
     const LINKS: Links<Self> = Links {

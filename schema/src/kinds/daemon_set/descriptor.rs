@@ -1,8 +1,6 @@
 //! The `DaemonSet` kind: names, links, defaults.
 
-use super::super::{
-    Descriptor, FieldPlacement, KindSpec, Links, NameForm, ObjectPod, OlderSpellings, exclusive,
-};
+use super::super::{Descriptor, KindSpec, Links, NameForm, ObjectPod, OlderSpellings, Pods, exclusive};
 use super::{DaemonSetSpec, RollingUpdateDaemonSet};
 use crate::document::edit::below;
 use crate::kinds::Kind;
@@ -17,19 +15,12 @@ impl KindSpec for DaemonSetSpec {
         plural: "daemonsets",
         short_names: &["ds"],
         api_version: "apps/v1",
-        fields: FieldPlacement::InSpec,
-        is_namespaced: true,
-        fails_commits: true,
         failure_is_final: true,
-        names_its_pods: true,
-        labels_propagate: false,
+        pods: Pods::PerNode,
+        shows_rollout: true,
         names: NameForm::Workload,
-        older: OlderSpellings {
-            words: &["Daemonset"],
-            api_versions: &["extensions/v1beta1"],
-            may_lack_api_version: false,
-            rewrite: rewrite,
-        },
+        older: OlderSpellings { words: &["Daemonset"], api_versions: &["extensions/v1beta1"], rewrite, ..OlderSpellings::NONE },
+        ..Descriptor::DEFAULT
     };
 
     const LINKS: Links<Self> = Links {
@@ -48,6 +39,11 @@ impl KindSpec for DaemonSetSpec {
 
     fn is_replaced_by(&self, after: &Self) -> bool {
         self.template != after.template
+    }
+
+    fn deadline_seconds(&self, default: u32) -> u32 {
+        self.progress_deadline_seconds
+            .unwrap_or_else(|| descriptor::default_deadline(self.min_ready_seconds, default))
     }
 }
 
@@ -69,7 +65,7 @@ pub(super) fn fill(spec: &mut DaemonSetSpec) {
     spec.update_strategy.rolling_update = Some(RollingUpdateDaemonSet { max_unavailable, max_surge: None });
 }
 
-// Older DaemonSet manifests: the spellings that all workloads share, and fields that Git makes needless.
+// OlderSpellings DaemonSet manifests: the spellings that all workloads share, and fields that Git makes needless.
 
 pub(super) fn rewrite(document: &mut Node, notes: &mut Notes<'_>) {
     dialect::rewrite_workload(Kind::DaemonSet, document, notes);

@@ -2,10 +2,7 @@
 
 use super::super::exclusive::{ExclusiveResource, ExclusiveUse};
 use super::super::links::{FieldLocation, Reference};
-use super::super::{
-    Descriptor, FieldPlacement, Kind, KindSpec, Links, NameForm, OWN_API_VERSION, OWN_OLDER_API_VERSIONS,
-    OlderSpellings,
-};
+use super::super::{Descriptor, Kind, KindSpec, Links, NameForm, OlderSpellings};
 use super::{DnsSpec, validate, without_final_slash};
 use crate::document::edit::{below, entry, items_mut, plain, put, rename, take};
 use crate::manifest::dialects::{Node, Notes, Value};
@@ -15,21 +12,9 @@ use crate::violation::{Findings, OwnedStep, Path, field_path, indexed};
 impl KindSpec for DnsSpec {
     const DESCRIPTOR: Descriptor = Descriptor {
         plural: "dns",
-        short_names: &[],
-        api_version: OWN_API_VERSION,
-        fields: FieldPlacement::InSpec,
-        is_namespaced: true,
-        fails_commits: true,
-        failure_is_final: false,
-        names_its_pods: false,
-        labels_propagate: false,
         names: NameForm::Label,
-        older: OlderSpellings {
-            words: &["DNS"],
-            api_versions: OWN_OLDER_API_VERSIONS,
-            may_lack_api_version: true,
-            rewrite: rewrite,
-        },
+        older: OlderSpellings { words: &["DNS"], ..OlderSpellings::for_own_kind(rewrite) },
+        ..Descriptor::DEFAULT
     };
 
     const LINKS: Links<Self> = Links {
@@ -98,7 +83,7 @@ impl DnsSpec {
     }
 }
 
-// Older Dns manifests: `spec.paths[]: {subPath, svcName, svcPort}`.
+// OlderSpellings Dns manifests: `spec.paths[]: {subPath, svcName, svcPort}`.
 
 pub(super) fn rewrite(document: &mut Node, notes: &mut Notes<'_>) {
     let paths = below(document, &["spec", "paths"]).and_then(items_mut);

@@ -1,11 +1,12 @@
 //! The `Function` kind: names, links, defaults.
 
 use super::super::pod::content_uses::{content_use, env_uses, login_key};
-use super::super::{Descriptor, FieldPlacement, KindSpec, Links, NameForm, OWN_API_VERSION, OlderSpellings};
+use super::super::{Descriptor, KindSpec, Links, OlderSpellings, Pods};
 use super::{DEFAULT_HANDLER, FunctionSpec, Runtime};
 use crate::content_refs::{ContentRef, ContentUse, normalize_path};
 use crate::document::edit::{below, rename};
 use crate::image;
+use crate::kinds::trigger::Trigger;
 use crate::kinds::{pod, trigger};
 use crate::manifest::dialects::{Node, Notes};
 use crate::names;
@@ -16,15 +17,11 @@ impl KindSpec for FunctionSpec {
     const DESCRIPTOR: Descriptor = Descriptor {
         plural: "functions",
         short_names: &["fn"],
-        api_version: OWN_API_VERSION,
-        fields: FieldPlacement::InSpec,
-        is_namespaced: true,
-        fails_commits: true,
         failure_is_final: true,
-        names_its_pods: true,
+        pods: Pods::Replicas,
         labels_propagate: true,
-        names: NameForm::Short,
         older: OlderSpellings::for_own_kind(rewrite),
+        ..Descriptor::DEFAULT
     };
 
     const LINKS: Links<Self> = Links { files: Self::files, ..Links::NONE };
@@ -52,6 +49,10 @@ impl KindSpec for FunctionSpec {
         let pods = |spec: &Self| spec.pod("", "");
         self.is_rebuilt_by(after) || self.image != after.image || pods(self) != pods(after)
     }
+
+    fn triggers(&self) -> &[Trigger] {
+        &self.triggers
+    }
 }
 
 impl FunctionSpec {
@@ -67,7 +68,7 @@ impl FunctionSpec {
     }
 }
 
-// Older Function manifests: `userUploadFilePath` named a folder that a client uploaded; the folder is now in the
+// OlderSpellings Function manifests: `userUploadFilePath` named a folder that a client uploaded; the folder is now in the
 // repository.
 
 pub(super) fn rewrite(node: &mut Node, notes: &mut Notes<'_>) {

@@ -1,7 +1,7 @@
 //! The `Job` kind: names, links, defaults.
 
 use super::super::pod::content_uses::{content_use, login_key};
-use super::super::{Descriptor, FieldPlacement, KindSpec, Links, NameForm, OWN_API_VERSION, OlderSpellings};
+use super::super::{Descriptor, KindSpec, Links, OlderSpellings};
 use super::{JobSpec, SlurmLogin, validate};
 use crate::content_refs::{ContentRef, ContentUse, normalize_path};
 use crate::document::edit::{below, entry, list, mapping, put, rename, take, text};
@@ -14,16 +14,9 @@ use crate::violation::{Findings, Path, field_path, rules};
 impl KindSpec for JobSpec {
     const DESCRIPTOR: Descriptor = Descriptor {
         plural: "jobs",
-        short_names: &[],
-        api_version: OWN_API_VERSION,
-        fields: FieldPlacement::InSpec,
-        is_namespaced: true,
-        fails_commits: true,
         failure_is_final: true,
-        names_its_pods: false,
-        labels_propagate: false,
-        names: NameForm::Short,
         older: OlderSpellings::for_own_kind(rewrite),
+        ..Descriptor::DEFAULT
     };
 
     const LINKS: Links<Self> = Links { references: Self::references, files: Self::files, ..Links::NONE };
@@ -72,7 +65,7 @@ impl SlurmLogin {
     }
 }
 
-// Older Job manifests: other names of options, and the login's fields directly under `spec`. Passwords and keys in
+// OlderSpellings Job manifests: other names of options, and the login's fields directly under `spec`. Passwords and keys in
 // clear text are errors, in the current spelling too; their text is removed from the tree, so that no later
 // message repeats it. A Kubernetes Job gets an explanation.
 

@@ -1,6 +1,6 @@
 //! The `Node` kind: names, validation, defaults.
 
-use super::super::{Descriptor, FieldPlacement, KindSpec, Links, NameForm, OlderSpellings};
+use super::super::{Descriptor, KindSpec, Links, OlderSpellings};
 use super::{NodeSpec, Taint};
 use crate::document::edit::{entry, mapping, put, take};
 use crate::manifest::dialects::{Node, Notes};
@@ -12,14 +12,10 @@ impl KindSpec for NodeSpec {
         plural: "nodes",
         short_names: &["no"],
         api_version: "v1",
-        fields: FieldPlacement::InSpec,
         is_namespaced: false,
         fails_commits: false,
-        failure_is_final: false,
-        names_its_pods: false,
-        labels_propagate: false,
-        names: NameForm::Short,
-        older: OlderSpellings { words: &[], api_versions: &[], may_lack_api_version: true, rewrite: rewrite },
+        older: OlderSpellings { may_lack_api_version: true, rewrite, ..OlderSpellings::NONE },
+        ..Descriptor::DEFAULT
     };
 
     const LINKS: Links<Self> = Links::NONE;
@@ -60,7 +56,7 @@ impl KindSpec for NodeSpec {
     }
 }
 
-// Older Node manifests, which have an address at the top level and no spec.
+// OlderSpellings Node manifests, which have an address at the top level and no spec.
 
 pub(super) fn rewrite(node: &mut Node, notes: &mut Notes<'_>) {
     if let Some(ip) = take(node, "ip") {

@@ -1,6 +1,6 @@
 //! The `Pod` kind: names, links, defaults.
 
-use super::super::{Descriptor, FieldPlacement, KindSpec, Links, NameForm, ObjectPod, OlderSpellings};
+use super::super::{Descriptor, KindSpec, Links, NameForm, ObjectPod, Pods};
 use super::container::ten;
 use super::{
     Container, EmptyDirVolume, HostPathType, HttpGetAction, HttpScheme, PodSpec, Probe, StorageMedium,
@@ -14,19 +14,10 @@ impl KindSpec for PodSpec {
         plural: "pods",
         short_names: &["po"],
         api_version: "v1",
-        fields: FieldPlacement::InSpec,
-        is_namespaced: true,
-        fails_commits: true,
-        failure_is_final: false,
-        names_its_pods: true,
-        labels_propagate: false,
+        pods: Pods::Single,
+        shows_rollout: true,
         names: NameForm::Long,
-        older: OlderSpellings {
-            words: &[],
-            api_versions: &[],
-            may_lack_api_version: false,
-            rewrite: |_, _| (),
-        },
+        ..Descriptor::DEFAULT
     };
 
     const LINKS: Links<Self> = Links {

@@ -1,8 +1,6 @@
 //! The `ReplicaSet` kind: names, links, defaults.
 
-use super::super::{
-    Descriptor, FieldPlacement, KindSpec, Links, NameForm, ObjectPod, OlderSpellings, exclusive,
-};
+use super::super::{Descriptor, KindSpec, Links, NameForm, ObjectPod, OlderSpellings, Pods, exclusive};
 use super::{
     IntOrPercent, LabelSelector, PodTemplate, ReplicaSetSpec, RollingUpdate, StrategyType, dialect, validate,
 };
@@ -14,19 +12,17 @@ impl KindSpec for ReplicaSetSpec {
         plural: "replicasets",
         short_names: &["rs", "deployments", "deployment", "deploy"],
         api_version: "apps/v1",
-        fields: FieldPlacement::InSpec,
-        is_namespaced: true,
-        fails_commits: true,
         failure_is_final: true,
-        names_its_pods: true,
-        labels_propagate: false,
+        pods: Pods::Replicas,
+        shows_rollout: true,
         names: NameForm::Workload,
         older: OlderSpellings {
             words: &["Replicaset"],
             api_versions: &["v1"],
-            may_lack_api_version: false,
             rewrite: dialect::rewrite,
+            ..OlderSpellings::NONE
         },
+        ..Descriptor::DEFAULT
     };
 
     const LINKS: Links<Self> = Links {
@@ -46,6 +42,10 @@ impl KindSpec for ReplicaSetSpec {
 
     fn is_replaced_by(&self, after: &Self) -> bool {
         self.template != after.template
+    }
+
+    fn deadline_seconds(&self, default: u32) -> u32 {
+        self.progress_deadline_seconds.unwrap_or_else(|| default_deadline(self.min_ready_seconds, default))
     }
 }
 
@@ -84,6 +84,12 @@ pub(super) fn fill(spec: &mut ReplicaSetSpec) {
 pub(in crate::kinds) fn fill_workload(selector: &mut LabelSelector, template: &mut PodTemplate) {
     selector.normalize();
     template.spec.fill_defaults();
+}
+
+/// Returns the deadline of a workload whose manifest has none, as in a ReplicaSet or DaemonSet of Kubernetes: the
+/// cluster's default, which must leave it time to become ready.
+pub(in crate::kinds) fn default_deadline(min_ready_seconds: u32, default: u32) -> u32 {
+    if min_ready_seconds < default { default } else { min_ready_seconds.saturating_add(default) }
 }
 
 /// Normalizes equal amounts: `025%` becomes `25%`.

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use super::super::exclusive::{ExclusiveResource, ExclusiveUse};
-use super::super::{Descriptor, FieldPlacement, KindSpec, Links, NameForm, OlderSpellings};
+use super::super::{Descriptor, KindSpec, Links, NameForm, OlderSpellings};
 use super::{
     ClientIpConfig, DEFAULT_AFFINITY_SECONDS, ServicePort, ServiceSpec, ServiceType, SessionAffinity,
     SessionAffinityConfig, validate,
@@ -23,19 +23,9 @@ impl KindSpec for ServiceSpec {
         plural: "services",
         short_names: &["svc"],
         api_version: "v1",
-        fields: FieldPlacement::InSpec,
-        is_namespaced: true,
-        fails_commits: true,
-        failure_is_final: false,
-        names_its_pods: false,
-        labels_propagate: false,
         names: NameForm::Label,
-        older: OlderSpellings {
-            words: &[],
-            api_versions: &[],
-            may_lack_api_version: false,
-            rewrite: rewrite,
-        },
+        older: OlderSpellings { rewrite, ..OlderSpellings::NONE },
+        ..Descriptor::DEFAULT
     };
 
     const LINKS: Links<Self> = Links {
@@ -122,7 +112,7 @@ fn fill_port(port: &mut ServicePort) {
     };
 }
 
-// Older Service manifests with words in another case, such as `protocol: tcp`.
+// OlderSpellings Service manifests with words in another case, such as `protocol: tcp`.
 
 pub(super) fn rewrite(document: &mut Node, notes: &mut Notes<'_>) {
     let Some(spec) = below(document, &["spec"]) else { return };

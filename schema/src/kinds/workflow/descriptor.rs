@@ -3,11 +3,10 @@
 use std::collections::BTreeMap;
 
 use super::super::links::{FieldLocation, Reference};
-use super::super::{
-    Descriptor, FieldPlacement, Kind, KindSpec, Links, NameForm, OWN_API_VERSION, OlderSpellings,
-};
+use super::super::{Descriptor, Kind, KindSpec, Links, OlderSpellings};
 use super::{Catcher, Machine, NullablePath, Retrier, Rule, State, WorkflowSpec, dialect, validate};
 use crate::content_refs::normalize_path;
+use crate::kinds::trigger::Trigger;
 use crate::meta::{ObjectMeta, ObjectRef};
 use crate::violation::{Findings, Path, field_path};
 
@@ -15,15 +14,9 @@ impl KindSpec for WorkflowSpec {
     const DESCRIPTOR: Descriptor = Descriptor {
         plural: "workflows",
         short_names: &["wf"],
-        api_version: OWN_API_VERSION,
-        fields: FieldPlacement::InSpec,
-        is_namespaced: true,
-        fails_commits: true,
         failure_is_final: true,
-        names_its_pods: false,
-        labels_propagate: false,
-        names: NameForm::Short,
         older: OlderSpellings::for_own_kind(dialect::rewrite),
+        ..Descriptor::DEFAULT
     };
 
     const LINKS: Links<Self> = Links {
@@ -48,6 +41,10 @@ impl KindSpec for WorkflowSpec {
 
     fn is_replaced_by(&self, after: &Self) -> bool {
         self.run_hash() != after.run_hash()
+    }
+
+    fn triggers(&self) -> &[Trigger] {
+        &self.triggers
     }
 }
 

@@ -42,7 +42,7 @@ spec:
 ",
     },
     Spelling {
-        title: "Older form: `startAt`, `params`, `nodes`",
+        title: "OlderSpellings form: `startAt`, `params`, `nodes`",
         what: "All beside `metadata`. A task calls the Function with the same name. Each node's output is the next one's \
                input; without `next`, and where no choice fits, the run ends.",
         example: "\
@@ -60,7 +60,7 @@ nodes:
 ",
     },
     Spelling {
-        title: "Older form: `entryParams`, `entryNodeName`, `workflowNodes`",
+        title: "OlderSpellings form: `entryParams`, `entryNodeName`, `workflowNodes`",
         what: "`entryParams` is JSON as text. `checkType` is `numEqual`, `numNotEqual`, `numGreaterThan`, `numLessThan`, \
                `numGreaterAndEqualThan`, `numLessAndEqualThan`, or the same with `str`. A variable of another type fails \
                the run with `TypeMismatch`. A node without a next one ends it.",
