@@ -2,6 +2,7 @@
 
 pub mod health;
 mod nodes;
+mod rows;
 
 use std::sync::{Arc, LazyLock};
 
