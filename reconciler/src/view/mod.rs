@@ -9,6 +9,7 @@ mod nodes;
 mod objects;
 mod pods;
 mod requests;
+mod rows;
 mod selector;
 mod services;
 mod sources;

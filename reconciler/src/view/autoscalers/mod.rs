@@ -8,16 +8,16 @@ use schema::kinds::autoscaler::{
     Behavior, HorizontalPodAutoscalerSpec, HorizontalPodAutoscalerStatus, ResourceMetric, ResourceName,
 };
 use schema::kinds::{Kind, Resource};
-use schema::meta::{NamespacedName, ObjectRef, StringMap};
+use schema::meta::{NamespacedName, StringMap};
 use schema::object::Object;
 use schema::snapshot::Snapshot;
-use schema::snapshot::health::health;
 use serde::{Deserialize, Serialize};
 use serde_with::skip_serializing_none;
 
-use super::age::{AppliedAt, age};
+use super::age::age;
 use super::events::EventView;
 use super::objects::Selection;
+use super::rows::{Common, Rows, find};
 
 #[cfg(test)]
 mod tests;
@@ -68,12 +68,13 @@ pub struct AutoscalerDetail {
 
 pub fn autoscalers(snapshot: &Snapshot, which: &Selection<'_>, now: Timestamp) -> Vec<AutoscalerView> {
     let context = Context::new(snapshot, now);
-    let all = snapshot.objects.iter().filter(|(id, found)| which.matches(id, &found.value));
-    all.filter_map(|(id, found)| match &found.value.resource {
-        Resource::HorizontalPodAutoscaler(spec) => Some(context.row(id, &found.value, spec)),
-        _ => None,
-    })
-    .collect()
+    let chosen = context.rows.chosen(Kind::HorizontalPodAutoscaler, which);
+    chosen
+        .filter_map(|object| match &object.resource {
+            Resource::HorizontalPodAutoscaler(spec) => Some(context.row(object, spec)),
+            _ => None,
+        })
+        .collect()
 }
 
 /// Returns an autoscaler in full, with the given `events`.
@@ -83,14 +84,12 @@ pub fn autoscaler(
     events: Vec<EventView>,
     now: Timestamp,
 ) -> Option<AutoscalerDetail> {
-    let (namespace, name) = (id.namespace.clone(), id.name.clone());
-    let key = ObjectRef { kind: Kind::HorizontalPodAutoscaler, namespace, name };
-    let object = &snapshot.objects.get(&key)?.value;
+    let object = find(snapshot, Kind::HorizontalPodAutoscaler, id)?;
     let Resource::HorizontalPodAutoscaler(spec) = &object.resource else { return None };
     let status = status(snapshot, id).cloned().unwrap_or_default();
     let from = &object.provenance;
     Some(AutoscalerDetail {
-        row: Context::new(snapshot, now).row(&key, object, spec),
+        row: Context::new(snapshot, now).row(object, spec),
         behavior: spec.behavior.clone(),
         last_scale_time: status.last_scale_time,
         last_scale_age: status.last_scale_time.map(|then| age(then, now)).unwrap_or_default(),
@@ -109,9 +108,7 @@ fn status<'a>(snapshot: &'a Snapshot, id: &NamespacedName) -> Option<&'a Horizon
 
 /// Data shared by several rows, read once.
 struct Context<'a> {
-    snapshot: &'a Snapshot,
-    now: Timestamp,
-    applied: AppliedAt<'a>,
+    rows: Rows<'a>,
     /// Number of pods of each object.
     pods: BTreeMap<(Kind, &'a str, &'a str), u32>,
 }
@@ -122,28 +119,28 @@ impl<'a> Context<'a> {
         for pod in snapshot.pods.values().map(|pod| &pod.value) {
             *pods.entry((pod.owner.kind, &pod.namespace, &pod.owner.name)).or_default() += 1;
         }
-        Self { snapshot, now, applied: AppliedAt::new(snapshot), pods }
+        Self { rows: Rows::new(snapshot, now), pods }
     }
 
-    fn row(&self, id: &ObjectRef, object: &Object, spec: &HorizontalPodAutoscalerSpec) -> AutoscalerView {
+    fn row(&self, object: &Object, spec: &HorizontalPodAutoscalerSpec) -> AutoscalerView {
+        let Common { id, health, note, age, labels } = self.rows.common(object);
         let target = spec.target(&object.metadata);
-        let status = status(self.snapshot, &NamespacedName::new(&id.namespace, &id.name));
-        let health = health(self.snapshot, object);
+        let status = status(self.rows.snapshot, &id);
         let pods = self.pods.get(&(target.kind, target.namespace.as_str(), target.name.as_str()));
         let metrics = spec.metrics.iter().filter_map(|metric| metric.resource.as_ref());
         AutoscalerView {
-            namespace: id.namespace.clone(),
-            name: id.name.clone(),
+            namespace: id.namespace,
+            name: id.name,
             reference: format!("{}/{}", target.kind, target.name),
             targets: metrics.map(|metric| in_words(metric, status)).collect(),
             min_replicas: spec.min_replicas,
             max_replicas: spec.max_replicas,
             replicas: pods.copied().unwrap_or_default(),
             desired_replicas: status.map(|status| status.desired_replicas),
-            note: health.why().unwrap_or_default().to_owned(),
-            health: health.to_string(),
-            age: self.applied.age(&object.provenance.commit, self.now),
-            labels: object.metadata.labels.clone(),
+            note,
+            health,
+            age,
+            labels,
         }
     }
 }

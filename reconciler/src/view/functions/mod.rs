@@ -5,18 +5,17 @@ use std::collections::BTreeMap;
 use jiff::Timestamp;
 use schema::kinds::function::{FunctionSpec, ImageState};
 use schema::kinds::{Kind, Resource};
-use schema::meta::{NamespacedName, ObjectMeta, ObjectRef, StringMap};
+use schema::meta::{NamespacedName, ObjectMeta, StringMap};
 use schema::object::Object;
 use schema::records::{
     CallFailure, FunctionDemand, FunctionImage, FunctionRecord, Replica, Rollout, RolloutStep,
 };
 use schema::snapshot::Snapshot;
-use schema::snapshot::health::health;
 use serde::{Deserialize, Serialize};
 
-use super::age::AppliedAt;
 use super::events::EventView;
 use super::objects::Selection;
+use super::rows::{Common, Rows, find};
 use super::workflows::{TriggerView, trigger_rows};
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -90,13 +89,13 @@ pub struct FunctionRevision {
 }
 
 pub fn functions(snapshot: &Snapshot, which: &Selection<'_>, now: Timestamp) -> Vec<FunctionView> {
-    let applied = AppliedAt::new(snapshot);
-    let all = snapshot.objects.iter().filter(|(id, found)| which.matches(id, &found.value));
-    all.filter_map(|(_, found)| match &found.value.resource {
-        Resource::Function(spec) => Some(row(snapshot, &found.value, spec, (&applied, now))),
-        _ => None,
-    })
-    .collect()
+    let rows = Rows::new(snapshot, now);
+    rows.chosen(Kind::Function, which)
+        .filter_map(|object| match &object.resource {
+            Resource::Function(spec) => Some(row(&rows, object, spec)),
+            _ => None,
+        })
+        .collect()
 }
 
 /// Returns a function in full, with the given `events`.
@@ -106,14 +105,13 @@ pub fn function(
     events: Vec<EventView>,
     now: Timestamp,
 ) -> Option<FunctionDetail> {
-    let key = ObjectRef { kind: Kind::Function, namespace: id.namespace.clone(), name: id.name.clone() };
-    let object = &snapshot.objects.get(&key)?.value;
+    let object = find(snapshot, Kind::Function, id)?;
     let Resource::Function(spec) = &object.resource else { return None };
     let record = snapshot.functions.get(id).map(|found| found.value.clone()).unwrap_or_default();
-    let rollout = snapshot.rollouts.get(&key).map(|found| &found.value);
+    let rollout = snapshot.rollouts.get(&object.reference()).map(|found| &found.value);
     let from = &object.provenance;
     Some(FunctionDetail {
-        row: row(snapshot, object, spec, (&AppliedAt::new(snapshot), now)),
+        row: row(&Rows::new(snapshot, now), object, spec),
         path: format!("/{}/{}", id.namespace, id.name),
         revisions: revisions(snapshot, object, &record, rollout),
         failures: failures(snapshot, id),
@@ -197,15 +195,10 @@ fn revisions(
     revisions
 }
 
-fn row(
-    snapshot: &Snapshot,
-    object: &Object,
-    spec: &FunctionSpec,
-    (applied, now): (&AppliedAt<'_>, Timestamp),
-) -> FunctionView {
-    let id = NamespacedName::new(&object.metadata.namespace, &object.metadata.name);
+fn row(rows: &Rows<'_>, object: &Object, spec: &FunctionSpec) -> FunctionView {
+    let snapshot = rows.snapshot;
+    let Common { id, health, note, age, labels } = rows.common(object);
     let record = snapshot.functions.get(&id).map(|found| &found.value);
-    let health = health(snapshot, object);
     let name = id.to_string();
     let living = snapshot.demand.iter().filter(|(node, _)| snapshot.node_is_ready(node));
     let calls = living.filter_map(|(_, demand)| demand.value.functions.get(&name));
@@ -227,10 +220,10 @@ fn row(
         in_flight,
         image: image_word(record).to_owned(),
         source: spec.source.clone().or_else(|| spec.image.clone()).unwrap_or_default(),
-        note: health.why().unwrap_or_default().to_owned(),
-        health: health.to_string(),
-        age: applied.age(&object.provenance.commit, now),
-        labels: object.metadata.labels.clone(),
+        note,
+        health,
+        age,
+        labels,
         namespace: id.namespace,
         name: id.name,
     }

@@ -3,16 +3,16 @@
 use jiff::Timestamp;
 use schema::kinds::job::{JobPhase, JobSpec, Submission, script};
 use schema::kinds::{Kind, Resource};
-use schema::meta::{NamespacedName, ObjectRef, StringMap};
+use schema::meta::{NamespacedName, StringMap};
 use schema::object::Object;
 use schema::records::{JobDependencyState, JobReport};
 use schema::snapshot::Snapshot;
-use schema::snapshot::health::health;
 use serde::{Deserialize, Serialize};
 
-use crate::view::age::{AppliedAt, human_duration};
+use crate::view::age::human_duration;
 use crate::view::events::EventView;
 use crate::view::objects::Selection;
+use crate::view::rows::{Common, Rows, find};
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
@@ -59,13 +59,8 @@ pub struct JobDetail {
 }
 
 pub fn jobs(snapshot: &Snapshot, which: &Selection<'_>, now: Timestamp) -> Vec<JobView> {
-    let applied = AppliedAt::new(snapshot);
-    let all = snapshot.objects.iter().filter(|(id, found)| which.matches(id, &found.value));
-    all.filter_map(|(_, found)| match &found.value.resource {
-        Resource::Job(_) => Some(row(snapshot, &found.value, (&applied, now))),
-        _ => None,
-    })
-    .collect()
+    let rows = Rows::new(snapshot, now);
+    rows.chosen(Kind::Job, which).map(|object| row(&rows, object)).collect()
 }
 
 /// Returns a job in full, with the given `events`.
@@ -75,8 +70,7 @@ pub fn job(
     events: Vec<EventView>,
     now: Timestamp,
 ) -> Option<JobDetail> {
-    let key = ObjectRef { kind: Kind::Job, namespace: id.namespace.clone(), name: id.name.clone() };
-    let object = &snapshot.objects.get(&key)?.value;
+    let object = find(snapshot, Kind::Job, id)?;
     let Resource::Job(spec) = &object.resource else { return None };
     let from = &object.provenance;
     let order = snapshot.job_of(id).map(|(_, order)| order);
@@ -90,7 +84,7 @@ pub fn job(
         _ => None,
     });
     Some(JobDetail {
-        row: row(snapshot, object, (&AppliedAt::new(snapshot), now)),
+        row: row(&Rows::new(snapshot, now), object),
         script: script(spec, Submission { name: &name, job: &id.to_string(), after }),
         report,
         set_by: from.set_by(),
@@ -112,8 +106,9 @@ fn current<'a>(
     (report.uid == order.uid).then_some((node, report))
 }
 
-fn row(snapshot: &Snapshot, object: &Object, (applied, now): (&AppliedAt<'_>, Timestamp)) -> JobView {
-    let id = NamespacedName::new(&object.metadata.namespace, &object.metadata.name);
+fn row(rows: &Rows<'_>, object: &Object) -> JobView {
+    let (snapshot, now) = (rows.snapshot, rows.now);
+    let Common { id, health, note, age, labels } = rows.common(object);
     let report = current(snapshot, object, &id);
     let node = snapshot.job_of(&id).map(|(node, _)| node.to_owned());
     let report = report.map(|(_, report)| report);
@@ -123,7 +118,6 @@ fn row(snapshot: &Snapshot, object: &Object, (applied, now): (&AppliedAt<'_>, Ti
         let ended = report.ended_at.unwrap_or(now);
         Some(human_duration(ended.as_second().saturating_sub(began.as_second())))
     });
-    let health = health(snapshot, object);
     let former = snapshot.job_of(&id).and_then(|(node, order)| {
         let report = &snapshot.job_reports.get(&(node.to_owned(), id.clone()))?.value;
         (report.uid != order.uid).then_some(report)
@@ -143,10 +137,10 @@ fn row(snapshot: &Snapshot, object: &Object, (applied, now): (&AppliedAt<'_>, Ti
         nodes: status.nodes,
         node,
         login: report.map(|report| report.login.clone()).unwrap_or_default(),
-        note: health.why().unwrap_or_default().to_owned(),
-        health: health.to_string(),
-        age: applied.age(&object.provenance.commit, now),
-        labels: object.metadata.labels.clone(),
+        note,
+        health,
+        age,
+        labels,
         namespace: id.namespace,
         name: id.name,
     }

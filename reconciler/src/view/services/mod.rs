@@ -6,16 +6,17 @@ use std::net::Ipv4Addr;
 use jiff::Timestamp;
 use schema::kinds::pod::Protocol;
 use schema::kinds::service::ServiceSpec;
-use schema::kinds::{Health, Kind, Resource};
-use schema::meta::{NamespacedName, ObjectRef, StringMap};
+use schema::kinds::{Kind, Resource};
+use schema::meta::{NamespacedName, StringMap};
+use schema::object::Object;
 use schema::records::{LeftOutPod, RulesStatus};
 use schema::snapshot::Snapshot;
-use schema::snapshot::health::health;
 use serde::{Deserialize, Serialize};
 
 use super::EventView;
-use super::age::{AppliedAt, age};
+use super::age::age;
 use super::objects::Selection;
+use super::rows::{Common, Rows, find};
 
 #[cfg(test)]
 mod tests;
@@ -117,15 +118,13 @@ pub struct RouteView {
 }
 
 pub fn services(snapshot: &Snapshot, which: &Selection<'_>, now: Timestamp) -> Vec<ServiceView> {
-    let applied = AppliedAt::new(snapshot);
-    let all = objects_of_kind(snapshot, Kind::Service, which);
-    all.filter_map(|(id, object)| match &object.resource {
-        Resource::Service(spec) => {
-            Some(row(snapshot, id, object, spec, applied.age(&object.provenance.commit, now)))
-        }
-        _ => None,
-    })
-    .collect()
+    let rows = Rows::new(snapshot, now);
+    rows.chosen(Kind::Service, which)
+        .filter_map(|object| match &object.resource {
+            Resource::Service(spec) => Some(row(&rows, object, spec)),
+            _ => None,
+        })
+        .collect()
 }
 
 pub fn service(
@@ -134,14 +133,13 @@ pub fn service(
     events: Vec<EventView>,
     now: Timestamp,
 ) -> Option<ServiceDetail> {
-    let key = ObjectRef { kind: Kind::Service, namespace: id.namespace.clone(), name: id.name.clone() };
-    let object = &snapshot.objects.get(&key)?.value;
+    let object = find(snapshot, Kind::Service, id)?;
     let Resource::Service(spec) = &object.resource else { return None };
     let stored = snapshot.services.get(id);
     let record = stored.map(|stored| stored.value.clone()).unwrap_or_default();
     let from = &object.provenance;
     Some(ServiceDetail {
-        row: row(snapshot, &key, object, spec, AppliedAt::new(snapshot).age(&from.commit, now)),
+        row: row(&Rows::new(snapshot, now), object, spec),
         selector: spec.selector.clone(),
         endpoints: record
             .endpoints
@@ -203,10 +201,11 @@ fn node_rules(
 }
 
 pub fn endpoints(snapshot: &Snapshot, which: &Selection<'_>, now: Timestamp) -> Vec<EndpointsView> {
-    let applied = AppliedAt::new(snapshot);
-    objects_of_kind(snapshot, Kind::Service, which)
-        .map(|(id, object)| {
-            let record = snapshot.services.get(&NamespacedName::new(&id.namespace, &id.name));
+    let rows = Rows::new(snapshot, now);
+    rows.chosen(Kind::Service, which)
+        .map(|object| {
+            let id = NamespacedName::new(&object.metadata.namespace, &object.metadata.name);
+            let record = snapshot.services.get(&id);
             let endpoints = record.map(|record| record.value.endpoints.as_slice()).unwrap_or_default();
             let first = |ports: &[u16]| ports.iter().find(|port| **port != 0).copied();
             let shown = endpoints.iter().map(|endpoint| match first(&endpoint.ports) {
@@ -214,55 +213,39 @@ pub fn endpoints(snapshot: &Snapshot, which: &Selection<'_>, now: Timestamp) -> 
                 None => endpoint.address.to_string(),
             });
             EndpointsView {
-                namespace: id.namespace.clone(),
-                name: id.name.clone(),
+                namespace: id.namespace,
+                name: id.name,
                 endpoints: shown.collect(),
-                age: applied.age(&object.provenance.commit, now),
+                age: rows.age(object),
             }
         })
         .collect()
 }
 
 pub fn routes(snapshot: &Snapshot, which: &Selection<'_>, now: Timestamp) -> Vec<RouteView> {
-    let applied = AppliedAt::new(snapshot);
+    let rows = Rows::new(snapshot, now);
     let mut all = Vec::new();
-    for (id, object) in objects_of_kind(snapshot, Kind::Dns, which) {
+    for object in rows.chosen(Kind::Dns, which) {
         let Resource::Dns(spec) = &object.resource else { continue };
-        let record =
-            snapshot.routes.get(&NamespacedName::new(&id.namespace, &id.name)).map(|found| &found.value);
+        let Common { id, health, note, age, .. } = rows.common(object);
+        let record = snapshot.routes.get(&id).map(|found| &found.value);
         let paths = record.map(|record| record.paths.as_slice()).unwrap_or_default();
-        let (health, note) = words(&health(snapshot, object));
         all.push(RouteView {
-            namespace: id.namespace.clone(),
-            name: id.name.clone(),
+            namespace: id.namespace,
+            name: id.name,
             host: spec.host.clone(),
             paths: paths.iter().map(|path| format!("{} -> {}", path.path, path.in_words())).collect(),
             health,
             note,
-            age: applied.age(&object.provenance.commit, now),
+            age,
         });
     }
     all
 }
 
-fn objects_of_kind<'a>(
-    snapshot: &'a Snapshot,
-    kind: Kind,
-    which: &'a Selection<'a>,
-) -> impl Iterator<Item = (&'a ObjectRef, &'a schema::object::Object)> {
-    let all = snapshot.objects.iter().map(|(id, object)| (id, &object.value));
-    all.filter(move |(id, object)| id.kind == kind && which.matches(id, object))
-}
-
-fn row(
-    snapshot: &Snapshot,
-    id: &ObjectRef,
-    object: &schema::object::Object,
-    spec: &ServiceSpec,
-    age: String,
-) -> ServiceView {
-    let record =
-        snapshot.services.get(&NamespacedName::new(&id.namespace, &id.name)).map(|found| &found.value);
+fn row(rows: &Rows<'_>, object: &Object, spec: &ServiceSpec) -> ServiceView {
+    let Common { id, health, note, age, labels } = rows.common(object);
+    let record = rows.snapshot.services.get(&id).map(|found| &found.value);
     let cluster_ip = match record.and_then(|record| record.cluster_ip) {
         Some(address) => address.to_string(),
         None if spec.is_headless() => "None".to_owned(),
@@ -275,11 +258,10 @@ fn row(
         Some(node_port) => format!("{}:{node_port}/{}", port.port, word(port.protocol)),
         None => format!("{}/{}", port.port, word(port.protocol)),
     });
-    let (health, note) = words(&health(snapshot, object));
     let external_name = spec.alias_target().unwrap_or_default().to_owned();
     ServiceView {
-        namespace: id.namespace.clone(),
-        name: id.name.clone(),
+        namespace: id.namespace,
+        name: id.name,
         kind: format!("{:?}", spec.kind),
         cluster_ip,
         external_ips: record.map(|record| record.external_ips.clone()).unwrap_or_default(),
@@ -290,7 +272,7 @@ fn row(
         health,
         note,
         age,
-        labels: object.metadata.labels.clone(),
+        labels,
     }
 }
 
@@ -299,9 +281,4 @@ fn word(protocol: Protocol) -> &'static str {
         Protocol::Tcp => "TCP",
         Protocol::Udp => "UDP",
     }
-}
-
-fn words(health: &Health) -> (String, String) {
-    let note = health.why().unwrap_or_default().to_owned();
-    (health.to_string(), note)
 }

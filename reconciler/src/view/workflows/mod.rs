@@ -5,17 +5,17 @@ use std::collections::BTreeMap;
 use jiff::Timestamp;
 use schema::kinds::workflow::{RunPhase, RunSummary, WorkflowSpec};
 use schema::kinds::{Kind, Resource};
-use schema::meta::{NamespacedName, ObjectRef, StringMap};
+use schema::meta::{NamespacedName, StringMap};
 use schema::object::Object;
 use schema::snapshot::Snapshot;
-use schema::snapshot::health::health;
 use serde::{Deserialize, Serialize};
 use serde_json::Value as Json;
 use serde_with::skip_serializing_none;
 
-use crate::view::age::{AppliedAt, age};
+use crate::view::age::age;
 use crate::view::events::EventView;
 use crate::view::objects::Selection;
+use crate::view::rows::{Common, Rows, find};
 use crate::workflows::machine::{Event, History, HistoryEvent, Outcome, Run, RunContext};
 use crate::workflows::{Entry, LoadedJournal, RunHead};
 
@@ -143,11 +143,8 @@ pub struct RunAccepted {
 }
 
 pub fn workflows(snapshot: &Snapshot, which: &Selection<'_>, now: Timestamp) -> Vec<WorkflowView> {
-    let applied = AppliedAt::new(snapshot);
-    let all = snapshot.objects.iter().filter(|(id, found)| which.matches(id, &found.value));
-    all.filter(|(id, _)| id.kind == Kind::Workflow)
-        .map(|(_, found)| row(snapshot, &found.value, (&applied, now)))
-        .collect()
+    let rows = Rows::new(snapshot, now);
+    rows.chosen(Kind::Workflow, which).map(|object| row(&rows, object)).collect()
 }
 
 /// Returns a workflow in full, with the given `events`.
@@ -157,12 +154,11 @@ pub fn workflow(
     events: Vec<EventView>,
     now: Timestamp,
 ) -> Option<WorkflowDetail> {
-    let key = ObjectRef { kind: Kind::Workflow, namespace: id.namespace.clone(), name: id.name.clone() };
-    let object = &snapshot.objects.get(&key)?.value;
+    let object = find(snapshot, Kind::Workflow, id)?;
     let Resource::Workflow(spec) = &object.resource else { return None };
     let from = &object.provenance;
     Some(WorkflowDetail {
-        row: row(snapshot, object, (&AppliedAt::new(snapshot), now)),
+        row: row(&Rows::new(snapshot, now), object),
         set_by: from.set_by(),
         commit: from.commit_by(),
         annotations: object.metadata.annotations.clone(),
@@ -172,18 +168,17 @@ pub fn workflow(
     })
 }
 
-fn row(snapshot: &Snapshot, object: &Object, (applied, now): (&AppliedAt<'_>, Timestamp)) -> WorkflowView {
-    let id = NamespacedName::new(&object.metadata.namespace, &object.metadata.name);
-    let record = snapshot.workflows.get(&id).map(|found| found.value.clone()).unwrap_or_default();
-    let health = health(snapshot, object);
+fn row(rows: &Rows<'_>, object: &Object) -> WorkflowView {
+    let Common { id, health, note, age, labels } = rows.common(object);
+    let record = rows.snapshot.workflows.get(&id).map(|found| found.value.clone()).unwrap_or_default();
     WorkflowView {
         running: record.running,
         waiting: record.waiting,
         last_run: record.last_run,
-        note: health.why().unwrap_or_default().to_owned(),
-        health: health.to_string(),
-        age: applied.age(&object.provenance.commit, now),
-        labels: object.metadata.labels.clone(),
+        note,
+        health,
+        age,
+        labels,
         namespace: id.namespace,
         name: id.name,
     }
