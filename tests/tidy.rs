@@ -10,6 +10,8 @@ use schema::keys::{CONTRACT, ROOT, node_role};
 
 #[path = "tidy/http.rs"]
 mod http;
+#[path = "tidy/kinds.rs"]
+mod kinds;
 #[path = "tidy/structure.rs"]
 mod structure;
 #[path = "tidy/walkthrough.rs"]
@@ -162,13 +164,17 @@ fn modules_of_the_reconciler_know_only_what_they_may() {
     ];
     let mut complaints = Vec::new();
     for file in rust() {
-        // These work on files and revisions that no reconciler has seen: they are the same code.
-        let offline = ["reconciler/src/cli/offline/preview.rs"];
-        if offline.contains(&file.path.as_str()) {
+        // `minik8s plan` works on files and revisions that no reconciler has seen, with the same code. The row of a
+        // kind stands above the rooms, whose tests may use it.
+        let above = ["reconciler/src/cli/offline/preview.rs", "reconciler/src/cli/kinds.rs"];
+        if above.contains(&file.path.as_str()) {
             continue;
         }
         for (_, modules) in forbidden.iter().filter(|(folder, _)| file.path.starts_with(folder)) {
             for (number, line) in code(&file.text) {
+                if structure::is_test(&file.path) && line.contains("crate::cli::kinds::effects") {
+                    continue;
+                }
                 for module in own_modules(line).iter().filter(|module| modules.contains(&module.as_str())) {
                     complaints.push(format!("{}:{number}: uses crate::{module}", file.path));
                 }

@@ -12,7 +12,6 @@ pub mod diagnostics;
 pub mod git;
 pub mod gitops;
 mod guarded_writes;
-mod kinds;
 mod listener;
 mod outgoing;
 mod plural;

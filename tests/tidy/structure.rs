@@ -30,7 +30,7 @@ const ACTS: [&str; 15] = [
     "self.record_",
 ];
 
-fn is_test(path: &str) -> bool {
+pub(super) fn is_test(path: &str) -> bool {
     let parts = || path.trim_end_matches(".rs").split('/');
     parts().any(|part| ["tests", "test", "testing", "fake", "arbitrary", "simulation"].contains(&part))
         || path.ends_with("_tests.rs")

@@ -7,6 +7,8 @@ mod client;
 mod describe;
 mod error;
 mod get;
+pub(crate) mod kinds;
+mod listing;
 mod logs;
 mod offline;
 pub(crate) mod print;

@@ -255,7 +255,7 @@ fn a_pod_described() {
     let mut detail = view::pod(&snapshot, &pod, events(), at(100)).unwrap();
     detail.row.uid = "abc".to_owned();
     detail.hash = "def".to_owned();
-    insta::assert_snapshot!(super::describe::pod_page(&detail, NARROW, at(100)), @r"
+    insta::assert_snapshot!(super::describe::objects::pod_page(&detail, NARROW, at(100)), @r"
     Name:          frontend
     Namespace:     default
     Status:        ErrImagePull
@@ -343,7 +343,7 @@ fn a_pod_that_crashes_described() {
     let all = [(10, "BackOff"), (20, "Started"), (30, "BackOff"), (95, "BackOff")];
     let all = all.into_iter().map(|(second, reason)| event(second, reason)).collect();
     detail.events = view::event_views(all, 10, at(100));
-    let page = super::describe::pod_page(&detail, PIPE, at(100));
+    let page = super::describe::objects::pod_page(&detail, PIPE, at(100));
     assert!(!page.contains("Tr0ub4dor"), "{page}");
     insta::assert_snapshot!(page, @r"
     Name:          web
@@ -397,7 +397,7 @@ fn a_pod_that_crashes_described() {
 #[test]
 fn a_node_described() {
     let detail = view::node(&two_pods(), "n1", at(100)).unwrap();
-    insta::assert_snapshot!(super::describe::node_page(&detail, NARROW, at(100)), @r"
+    insta::assert_snapshot!(super::describe::objects::node_page(&detail, NARROW, at(100)), @r"
     Name:          n1
     Status:        Ready
     Age:           100s

@@ -9,7 +9,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use git2::{ErrorCode, MergeOptions, Oid, Repository};
-use schema::kinds::Resource;
+use schema::kinds::{Kind, Resource};
 use schema::manifest::Layout;
 use schema::meta::ObjectRef;
 use schema::object::{Object, short_commit};
@@ -24,6 +24,7 @@ use super::load::truncated;
 use super::load::{self, Layouts, Manifests, python};
 use super::plan::{Act, PlanInput, PruneBaseline, SyncPlan, plan};
 use super::prune::Lineage;
+use super::review::effects::EffectsOf;
 use super::review::{NodeRoom, Review, ReviewContext, WorkflowTests, review};
 use crate::git::content::{self, ContentError};
 use crate::git::{self, CommitMeta, Listing, ReadError, Relation};
@@ -56,6 +57,8 @@ pub struct Request<'a> {
     pub in_place: bool,
     /// Applied state; `None` for the result of applying `base`.
     pub live: Option<LiveState>,
+    /// Returns what computes the effects of changes of a kind.
+    pub(crate) effects: fn(Kind) -> EffectsOf,
 }
 
 /// Present state, as a server reports it.
@@ -168,7 +171,8 @@ pub fn compare(request: &Request<'_>) -> Result<Review, OfflineError> {
     let decided = if request.strict { plan(&situation).all_or_nothing() } else { plan(&situation) };
     notes.extend(decided.refused.then(|| refused(decided.quarantined.len())));
     let running = request.live.as_ref().map(|live| live.running.clone()).unwrap_or_default();
-    let frame = ReviewContext { base: &base_name, nodes, running: &running, notes: &notes };
+    let frame =
+        ReviewContext { base: &base_name, nodes, running: &running, notes: &notes, effects: request.effects };
     let mut review = review(&situation, &decided, &frame);
     review.violations.extend(after.listing.notes.iter().cloned());
     review.violations.extend(python_errors(&repository, effective, &after.manifests));

@@ -63,22 +63,6 @@ pub fn short(commit: &str) -> &str {
     commit.get(..7).unwrap_or(commit)
 }
 
-/// Page type of a kind's objects.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum KindPage {
-    Pod,
-    Node,
-    Service,
-    Host,
-    Workload,
-    Autoscaler,
-    Function,
-    Workflow,
-    Job,
-    /// Any object, with its definition from Git.
-    Object,
-}
-
 // Errors as the API sends them and the CLI prints them.
 
 /// Body of an error response.

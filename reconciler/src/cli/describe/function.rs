@@ -7,14 +7,23 @@ use schema::records::{CallFailure, FunctionImage, RegistryCopy};
 use super::page::{Page, pairs};
 use super::workflow::trigger_line;
 use crate::cli::error::CliError;
-use crate::cli::print::output::{Screen, yaml};
-use crate::view::{FunctionDetail, FunctionRevision, age, short};
+use crate::cli::print::output::{Detail, Screen, yaml};
+use crate::view::{FunctionDetail, FunctionRevision, FunctionView, age, short};
 
-pub(in crate::cli) fn function_page(
-    function: &FunctionDetail,
-    screen: Screen,
-    now: Timestamp,
-) -> Result<String, CliError> {
+impl Detail for FunctionDetail {
+    type Row = FunctionView;
+    const PLURAL: &str = "functions";
+
+    fn row(&self) -> &FunctionView {
+        &self.row
+    }
+
+    fn page(&self, screen: Screen, now: Timestamp) -> Result<String, CliError> {
+        function_page(self, screen, now)
+    }
+}
+
+fn function_page(function: &FunctionDetail, screen: Screen, now: Timestamp) -> Result<String, CliError> {
     let mut page = Page::default();
     let row = &function.row;
     page.field(0, "Name", &row.name);

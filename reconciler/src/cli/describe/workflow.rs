@@ -7,18 +7,27 @@ use serde_json::Value as Json;
 
 use super::page::{Page, pairs};
 use crate::cli::error::CliError;
-use crate::cli::print::output::{Screen, yaml};
-use crate::view::{RunDetail, TriggerView, WorkflowDetail, age, duration};
+use crate::cli::print::output::{Detail, Screen, yaml};
+use crate::view::{RunDetail, TriggerView, WorkflowDetail, WorkflowView, age, duration};
 use crate::workflows::machine::HistoryEvent;
 
 /// Number of characters shown of an input or output; `get run … -o json` prints it in full.
 const VALUE_SHOWN_CHARS: usize = 300;
 
-pub(in crate::cli) fn workflow_page(
-    workflow: &WorkflowDetail,
-    screen: Screen,
-    now: Timestamp,
-) -> Result<String, CliError> {
+impl Detail for WorkflowDetail {
+    type Row = WorkflowView;
+    const PLURAL: &str = "workflows";
+
+    fn row(&self) -> &WorkflowView {
+        &self.row
+    }
+
+    fn page(&self, screen: Screen, now: Timestamp) -> Result<String, CliError> {
+        workflow_page(self, screen, now)
+    }
+}
+
+fn workflow_page(workflow: &WorkflowDetail, screen: Screen, now: Timestamp) -> Result<String, CliError> {
     let mut page = Page::default();
     let row = &workflow.row;
     page.field(0, "Name", &row.name);

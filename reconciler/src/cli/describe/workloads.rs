@@ -4,10 +4,24 @@ use jiff::Timestamp;
 use schema::kinds::autoscaler::{Behavior, PolicyType, ScalingRules, SelectPolicy};
 
 use super::page::{Page, indented, pairs};
-use crate::cli::print::output::{Layout, Screen, column, cuttable, format_rows};
-use crate::view::{AutoscalerDetail, WorkloadView, age};
+use crate::cli::error::CliError;
+use crate::cli::print::output::{Detail, Layout, Screen, column, cuttable, format_rows};
+use crate::view::{AutoscalerDetail, AutoscalerView, ObjectDetail, WorkloadView, age};
 
-pub(in crate::cli) fn autoscaler_page(hpa: &AutoscalerDetail, screen: Screen, now: Timestamp) -> String {
+impl Detail for AutoscalerDetail {
+    type Row = AutoscalerView;
+    const PLURAL: &str = "autoscalers";
+
+    fn row(&self) -> &AutoscalerView {
+        &self.row
+    }
+
+    fn page(&self, screen: Screen, now: Timestamp) -> Result<String, CliError> {
+        Ok(autoscaler_page(self, screen, now))
+    }
+}
+
+fn autoscaler_page(hpa: &AutoscalerDetail, screen: Screen, now: Timestamp) -> String {
     let mut page = Page::default();
     let row = &hpa.row;
     page.field(0, "Name", &row.name);
@@ -71,7 +85,9 @@ fn in_words(rules: &ScalingRules) -> String {
 
 // Pods and rollout on the page of a workload.
 
-pub(super) fn sections(page: &mut Page, workload: &WorkloadView, screen: Screen, now: Timestamp) {
+/// Adds the status of a workload.
+pub(in crate::cli) fn sections(page: &mut Page, object: &ObjectDetail, (screen, now): (Screen, Timestamp)) {
+    let workload = &WorkloadView::of(&object.row.status);
     let status = &workload.status;
     page.field(
         0,

@@ -12,6 +12,7 @@ use serde::Deserialize;
 use crate::args::{FindCommentArgs, PlanArgs, PlanFormat};
 use crate::cli::client::Client;
 use crate::cli::error::CliError;
+use crate::cli::kinds;
 use crate::cli::print::output::{Screen, write_out};
 use crate::gitops::apply::record::is_whole;
 use crate::gitops::offline::{LiveState, Request, compare};
@@ -44,6 +45,7 @@ pub(in crate::cli) async fn run(args: &PlanArgs) -> Result<ExitCode, CliError> {
         strict,
         in_place: args.in_place,
         live,
+        effects: kinds::effects,
     };
     let mut review = match compare(&request) {
         Ok(review) => review,

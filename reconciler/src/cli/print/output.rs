@@ -4,7 +4,9 @@ use std::fmt::Display;
 use std::io::{self, IsTerminal, Write};
 
 use comfy_table::{Cell, Color, ColumnConstraint, ContentArrangement, Width};
+use jiff::Timestamp;
 use serde::Serialize;
+use serde::de::DeserializeOwned;
 
 use crate::args::Format;
 use crate::cli::error::CliError;
@@ -59,6 +61,22 @@ pub(in crate::cli) const fn column(header: &'static str) -> Column {
 
 pub(in crate::cli) const fn cuttable(header: &'static str) -> Column {
     Column { header, cuttable: true }
+}
+
+/// An object in full, of a kind with a page of its own.
+pub(in crate::cli) trait Detail: Serialize + DeserializeOwned {
+    /// The object in a list.
+    type Row: TableItem + DeserializeOwned;
+    /// First part of the path of the kind's objects in the API.
+    const PLURAL: &str;
+
+    fn row(&self) -> &Self::Row;
+
+    /// The page of `describe`.
+    ///
+    /// # Errors
+    /// Fails if a part can't be printed as YAML.
+    fn page(&self, screen: Screen, now: Timestamp) -> Result<String, CliError>;
 }
 
 pub(crate) trait TableItem: Serialize {

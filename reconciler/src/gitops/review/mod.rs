@@ -6,6 +6,7 @@
 mod node_room;
 use std::collections::BTreeMap;
 
+use schema::kinds::Kind;
 use schema::meta::ObjectRef;
 use schema::violation::{OwnedStep, Severity, Violation};
 use serde::Serialize;
@@ -30,6 +31,7 @@ mod text;
 pub use change::{Action, Change, Field};
 pub use digest::{plan_hash, same_hash, short_hash};
 pub use effects::Effect;
+use effects::EffectsOf;
 pub use markdown::{BYTES_MAX, MARKER, markdown, no_review};
 pub use node_room::NodeRoom;
 pub use text::text;
@@ -124,13 +126,19 @@ pub struct ReviewContext<'a> {
     pub running: &'a BTreeMap<ObjectRef, u32>,
     /// Remarks on how the plan was made.
     pub notes: &'a [String],
+    /// Returns what computes the effects of changes of a kind.
+    pub(crate) effects: fn(Kind) -> EffectsOf,
 }
 
 /// Reviews a plan, for people to read.
 pub fn review(situation: &PlanInput, plan: &SyncPlan, frame: &ReviewContext<'_>) -> Review {
     let planned = effects::PlannedObjects::new(&situation.live, &plan.steps, frame.running, frame.nodes);
     let mut endpoints = effects::service::lost_endpoints(&planned, &plan.steps);
-    let changes = plan.steps.iter().map(|step| change(situation, &planned, step, &mut endpoints)).collect();
+    let changes = plan
+        .steps
+        .iter()
+        .map(|step| change(situation, &planned, step, frame.effects, &mut endpoints))
+        .collect();
     let counts = plan.counts();
     let summary = Summary {
         create: counts.create,
@@ -171,6 +179,7 @@ fn change(
     situation: &PlanInput,
     planned: &effects::PlannedObjects<'_>,
     step: &Step,
+    effects_of: fn(Kind) -> EffectsOf,
     endpoints: &mut BTreeMap<ObjectRef, Vec<Effect>>,
 ) -> Change {
     let ObjectRef { kind, namespace, name } = step.object.clone();
@@ -197,7 +206,7 @@ fn change(
         StepReason::Changed(_) => reason(&fields),
         other => other.to_string(),
     };
-    let mut effects = effects::for_step(planned, step, &fields);
+    let mut effects = effects::of(planned, step, &fields, effects_of);
     effects.extend(endpoints.remove(&step.object).unwrap_or_default());
     Change {
         action: Action::from_act(&step.act),

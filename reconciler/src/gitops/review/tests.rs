@@ -75,8 +75,12 @@ fn reviewed_while(
     running: &BTreeMap<ObjectRef, u32>,
 ) -> Review {
     let situation = situation(base, head);
-    let decided = plan(&situation);
-    review(&situation, &decided, &ReviewContext { base: &"a".repeat(40), nodes, running, notes: &[] })
+    let (decided, effects) = (plan(&situation), crate::cli::kinds::effects);
+    review(
+        &situation,
+        &decided,
+        &ReviewContext { base: &"a".repeat(40), nodes, running, notes: &[], effects },
+    )
 }
 
 fn reviewed(base: &Files, head: &Files) -> Review {

@@ -69,6 +69,7 @@ pub(in crate::gitops) fn merge_of<'a>(repo: &'a Path, base: &'a str, head: &'a s
         strict: false,
         in_place: false,
         live: None,
+        effects: crate::cli::kinds::effects,
     }
 }
 

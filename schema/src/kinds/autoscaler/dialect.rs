@@ -1,4 +1,4 @@
-//! OlderSpellings HorizontalPodAutoscaler manifests: `workload`, metrics as a mapping, one replica per interval.
+//! Older HorizontalPodAutoscaler manifests: `workload`, metrics as a mapping, one replica per interval.
 
 use crate::document::edit::{
     below, entries_mut, entry, list, mapping, number, plain, put, rename, take, text,

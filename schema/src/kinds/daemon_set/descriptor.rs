@@ -65,7 +65,7 @@ pub(super) fn fill(spec: &mut DaemonSetSpec) {
     spec.update_strategy.rolling_update = Some(RollingUpdateDaemonSet { max_unavailable, max_surge: None });
 }
 
-// OlderSpellings DaemonSet manifests: the spellings that all workloads share, and fields that Git makes needless.
+// Older DaemonSet manifests: the spellings that all workloads share, and fields that Git makes needless.
 
 pub(super) fn rewrite(document: &mut Node, notes: &mut Notes<'_>) {
     dialect::rewrite_workload(Kind::DaemonSet, document, notes);

@@ -83,7 +83,7 @@ impl DnsSpec {
     }
 }
 
-// OlderSpellings Dns manifests: `spec.paths[]: {subPath, svcName, svcPort}`.
+// Older Dns manifests: `spec.paths[]: {subPath, svcName, svcPort}`.
 
 pub(super) fn rewrite(document: &mut Node, notes: &mut Notes<'_>) {
     let paths = below(document, &["spec", "paths"]).and_then(items_mut);

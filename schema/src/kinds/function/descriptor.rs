@@ -68,7 +68,7 @@ impl FunctionSpec {
     }
 }
 
-// OlderSpellings Function manifests: `userUploadFilePath` named a folder that a client uploaded; the folder is now in the
+// Older Function manifests: `userUploadFilePath` named a folder that a client uploaded; the folder is now in the
 // repository.
 
 pub(super) fn rewrite(node: &mut Node, notes: &mut Notes<'_>) {

@@ -65,7 +65,7 @@ impl SlurmLogin {
     }
 }
 
-// OlderSpellings Job manifests: other names of options, and the login's fields directly under `spec`. Passwords and keys in
+// Older Job manifests: other names of options, and the login's fields directly under `spec`. Passwords and keys in
 // clear text are errors, in the current spelling too; their text is removed from the tree, so that no later
 // message repeats it. A Kubernetes Job gets an explanation.
 

@@ -56,7 +56,7 @@ impl KindSpec for NodeSpec {
     }
 }
 
-// OlderSpellings Node manifests, which have an address at the top level and no spec.
+// Older Node manifests, which have an address at the top level and no spec.
 
 pub(super) fn rewrite(node: &mut Node, notes: &mut Notes<'_>) {
     if let Some(ip) = take(node, "ip") {

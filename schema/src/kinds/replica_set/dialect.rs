@@ -1,4 +1,4 @@
-//! OlderSpellings ReplicaSet manifests: `ImagePullPolicy`, named templates, selectors without `matchLabels`.
+//! Older ReplicaSet manifests: `ImagePullPolicy`, named templates, selectors without `matchLabels`.
 
 use super::DEPLOYMENT_DEADLINE_SECONDS;
 use crate::document::edit::{below, entry, items_mut, plain, put, rename, take};

@@ -112,7 +112,7 @@ fn fill_port(port: &mut ServicePort) {
     };
 }
 
-// OlderSpellings Service manifests with words in another case, such as `protocol: tcp`.
+// Older Service manifests with words in another case, such as `protocol: tcp`.
 
 pub(super) fn rewrite(document: &mut Node, notes: &mut Notes<'_>) {
     let Some(spec) = below(document, &["spec"]) else { return };

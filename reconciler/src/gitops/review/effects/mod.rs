@@ -1,11 +1,13 @@
-//! Effects of a change on what runs, in words. One small function per kind. Pure.
+//! Effects of a change on what runs, in words. One small function per kind, which
+//! the caller gives. Pure.
 //!
 //! Reads an object before and after, decides its effects. They keep the order of the functions, so the same change
 //! always reads the same.
 
+use schema::kinds::Kind;
+
 use super::change::{Action, Field};
 use crate::gitops::plan::{Step, StepReason};
-use crate::kinds;
 
 mod case;
 mod effect;
@@ -17,8 +19,16 @@ pub(crate) use case::EffectCase;
 pub(super) use case::PlannedObjects;
 pub use effect::Effect;
 
+/// Computes the effects of a change of an object of some kind.
+pub(crate) type EffectsOf = fn(&EffectCase<'_>) -> Vec<Effect>;
+
 /// Returns the effects of one step, except those of all steps together.
-pub(super) fn for_step(planned: &PlannedObjects<'_>, step: &Step, fields: &[Field]) -> Vec<Effect> {
+pub(super) fn of(
+    planned: &PlannedObjects<'_>,
+    step: &Step,
+    fields: &[Field],
+    effects_of: fn(Kind) -> EffectsOf,
+) -> Vec<Effect> {
     if matches!(step.why, StepReason::Moved { .. }) {
         return vec![Effect::Moved];
     }
@@ -31,7 +41,7 @@ pub(super) fn for_step(planned: &PlannedObjects<'_>, step: &Step, fields: &[Fiel
         action: Action::from_act(&step.act),
         planned,
     };
-    let mut effects = (kinds::descriptor(step.object.kind).effects)(&case);
+    let mut effects = effects_of(step.object.kind)(&case);
     if effects.is_empty() && case.action == Action::Update {
         effects.push(Effect::InPlace);
     }

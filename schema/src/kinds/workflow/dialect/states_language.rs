@@ -127,7 +127,7 @@ fn lower_record(node: &mut Node, shapes: &Shapes, record: &Record, first: &mut O
         }
     }
     for entry in entries_mut(node).into_iter().flatten() {
-        // OlderSpellings names of fields have the shape of the current ones.
+        // Older names of fields have the shape of the current ones.
         let today = match (record.name.as_str(), entry.key.as_str()) {
             ("MapState", "iterator") => "itemProcessor",
             (_, key) => key,
