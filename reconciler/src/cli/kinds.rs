@@ -9,7 +9,7 @@ use schema::kinds::Kind;
 use super::describe::objects::{Subject, host};
 use super::describe::workloads;
 use super::error::CliError;
-use super::listing::What;
+use super::listing::GetRequest;
 use super::print::output::Detail;
 use crate::gitops::review::effects::{EffectsOf, other, service, workload};
 use crate::view::{
@@ -21,7 +21,7 @@ type Pending<'a, T> = Pin<Box<dyn Future<Output = Result<T, CliError>> + 'a>>;
 /// The reconciler's row of a kind.
 pub(crate) struct Row {
     /// Prints objects for `get`: fetches their view, which has the kind's columns.
-    pub(super) get: for<'a> fn(&'a What<'a>, Kind) -> Pending<'a, ()>,
+    pub(super) get: for<'a> fn(&'a GetRequest<'a>, Kind) -> Pending<'a, ()>,
     /// Returns the page of an object for `describe`.
     pub(super) describe: for<'a> fn(&'a Subject<'a>) -> Pending<'a, String>,
     /// Computes the effects of a change of an object on what runs.

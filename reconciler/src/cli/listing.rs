@@ -10,7 +10,7 @@ use serde::de::DeserializeOwned;
 use super::client::Client;
 use super::error::CliError;
 use super::print::output::{
-    Detail, Layout, Listed, Screen, Shape, json, names, note, print_list, table, write_out, yaml,
+    Detail, Layout, Screen, TableItem, TableOptions, json, names, note, print_list, table, write_out, yaml,
 };
 use crate::args::{Format, GetArgs, ResourceKind};
 use crate::view::{NodeDetail, NodeView, ObjectDetail, ObjectView, RunDetail, RunView, Selector};
@@ -18,7 +18,7 @@ use crate::view::{NodeDetail, NodeView, ObjectDetail, ObjectView, RunDetail, Run
 const WATCH_INTERVAL: Duration = Duration::from_millis(500);
 
 /// Request of one `get`: kind, names and filters.
-pub(super) struct What<'a> {
+pub(super) struct GetRequest<'a> {
     pub(super) client: &'a Client,
     pub(super) kind: ResourceKind,
     /// Set if other kinds are listed too.
@@ -33,12 +33,12 @@ pub(super) struct What<'a> {
 
 /// A list, and the cursor of the next page if there is one.
 #[derive(serde::Deserialize)]
-struct Fetched<T> {
+struct FetchedPage<T> {
     items: Vec<T>,
     next: Option<i64>,
 }
 
-impl What<'_> {
+impl GetRequest<'_> {
     /// The name, if exactly one object is requested.
     fn only(&self) -> Option<&str> {
         match self.names.as_slice() {
@@ -47,8 +47,8 @@ impl What<'_> {
         }
     }
 
-    fn shape(&self) -> Shape {
-        Shape {
+    fn shape(&self) -> TableOptions {
+        TableOptions {
             wide: self.args.output.output == Format::Wide,
             namespaces: self.kind.is_namespaced() && self.namespace.is_none(),
             kinds: self.kind == ResourceKind::All,
@@ -88,7 +88,7 @@ impl What<'_> {
     async fn one<D, R>(&self, path: &[&str], row: impl Fn(&D) -> &R) -> Result<(), CliError>
     where
         D: DeserializeOwned + serde::Serialize,
-        R: Listed,
+        R: TableItem,
     {
         let detail: D = self.client.get(path, &[]).await?;
         match self.args.output.output {
@@ -117,7 +117,7 @@ impl What<'_> {
     /// Like [`Self::objects`], with a list of its own at the path `list`.
     pub(super) async fn objects_or<R>(&self, kind: Kind, list: &[&str]) -> Result<(), CliError>
     where
-        R: Listed + DeserializeOwned,
+        R: TableItem + DeserializeOwned,
     {
         let Some(name) = self.only() else { return self.list::<R>(list).await };
         let path = ["objects", kind.as_str(), self.namespace.unwrap_or(DEFAULT_NAMESPACE), name];
@@ -156,13 +156,16 @@ impl What<'_> {
         }
     }
 
-    async fn fetch<T: Listed + DeserializeOwned>(&self, path: &[&str]) -> Result<Fetched<T>, CliError> {
+    async fn fetch<T: TableItem + DeserializeOwned>(
+        &self,
+        path: &[&str],
+    ) -> Result<FetchedPage<T>, CliError> {
         let mut query = self.query();
-        let mut fetched = self.client.get::<Fetched<T>>(path, &query).await?;
+        let mut fetched = self.client.get::<FetchedPage<T>>(path, &query).await?;
         if fetched.items.is_empty() && self.workflow().is_some() {
             // The name may be the id of a run.
             query.retain(|(key, _)| *key != "workflow");
-            fetched = self.client.get::<Fetched<T>>(path, &query).await?;
+            fetched = self.client.get::<FetchedPage<T>>(path, &query).await?;
         }
         if !self.names.is_empty() {
             fetched.items.retain(|item| self.names.iter().any(|name| item.is_named(name)));
@@ -170,9 +173,9 @@ impl What<'_> {
         Ok(fetched)
     }
 
-    pub(super) async fn list<T: Listed + DeserializeOwned>(&self, path: &[&str]) -> Result<(), CliError> {
+    pub(super) async fn list<T: TableItem + DeserializeOwned>(&self, path: &[&str]) -> Result<(), CliError> {
         let kind = self.kind;
-        let Fetched { items, next } = self.fetch::<T>(path).await?;
+        let FetchedPage { items, next } = self.fetch::<T>(path).await?;
         if self.args.watch {
             return self.watch(path, items).await;
         }
@@ -214,7 +217,7 @@ impl What<'_> {
     }
 
     /// Prints the rows that changed, for as long as the server answers.
-    async fn watch<T: Listed + DeserializeOwned>(
+    async fn watch<T: TableItem + DeserializeOwned>(
         &self,
         path: &[&str],
         mut items: Vec<T>,
@@ -240,7 +243,7 @@ impl What<'_> {
 }
 
 /// Items that are new, or differ from the last poll in more than their age.
-fn only_changed<'a, T: Listed>(
+fn only_changed<'a, T: TableItem>(
     items: &'a [T],
     seen: &mut BTreeMap<String, serde_json::Value>,
 ) -> Result<Vec<&'a T>, CliError> {
@@ -283,7 +286,7 @@ mod tests {
         let namespace = args.namespace.selected();
         let names = args.names.iter().map(String::as_str).collect();
         let (kind, about) = (args.resources.0[0].kind, about.map(ResourceKind::singular));
-        let what = What { client: &client, kind, several: false, namespace, names, about, args: &args };
+        let what = GetRequest { client: &client, kind, several: false, namespace, names, about, args: &args };
         what.query().into_iter().map(|(key, value)| (key, value.to_owned())).collect()
     }
 

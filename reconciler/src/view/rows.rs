@@ -41,7 +41,7 @@ impl<'a> Rows<'a> {
         which: &'a Selection<'a>,
     ) -> impl Iterator<Item = &'a Object> + use<'a> {
         let all = self.snapshot.objects.iter().map(|(id, found)| (id, &found.value));
-        let chosen = all.filter(move |(id, object)| id.kind == kind && which.takes(id, object));
+        let chosen = all.filter(move |(id, object)| id.kind == kind && which.matches(id, object));
         chosen.map(|(_, object)| object)
     }
 

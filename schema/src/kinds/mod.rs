@@ -71,7 +71,6 @@ pub mod workflow;
 pub use super::names::NameForm;
 pub use health::Health;
 pub use kind::{Kind, UnknownKind};
-use spec::OWN_OLDER_API_VERSIONS;
 pub(crate) use spec::OlderSpellings;
 pub use spec::{ContentLink, Descriptor, FieldPlacement, KindSpec, Links, OWN_API_VERSION, ObjectPod, Pods};
 use trigger::Trigger;

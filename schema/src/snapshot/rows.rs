@@ -13,7 +13,7 @@ use crate::kinds::dns::DnsSpec;
 use crate::kinds::function::{FunctionSpec, ImageState};
 use crate::kinds::job::{JobPhase, JobSpec};
 use crate::kinds::node::NodeSpec;
-use crate::kinds::pod::{ContainerState, PodPhase, PodSpec, PodStatus, RestartPolicy, Unsteady};
+use crate::kinds::pod::{ContainerState, PodPhase, PodSpec, PodStatus, RestartPolicy, UnsteadyContainer};
 use crate::kinds::replica_set::ReplicaSetSpec;
 use crate::kinds::service::{ServiceSpec, ServiceType};
 use crate::kinds::workflow::{RunPhase, WorkflowSpec};
@@ -39,7 +39,7 @@ pub(super) trait Row {
     }
 
     /// Returns the pod that has run for too short a time to know whether the object stays healthy.
-    fn unsteady<'a>(&self, _: &'a Snapshot, _: &Object, _now: Timestamp) -> Option<Unsteady<'a>> {
+    fn unsteady<'a>(&self, _: &'a Snapshot, _: &Object, _now: Timestamp) -> Option<UnsteadyContainer<'a>> {
         None
     }
 }
@@ -312,11 +312,16 @@ impl Row for PodSpec {
         own.into_iter().chain(copies).chain(scaled_at(snapshot, object, now)).filter(|at| *at <= now).max()
     }
 
-    fn unsteady<'a>(&self, snapshot: &'a Snapshot, object: &Object, now: Timestamp) -> Option<Unsteady<'a>> {
+    fn unsteady<'a>(
+        &self,
+        snapshot: &'a Snapshot,
+        object: &Object,
+        now: Timestamp,
+    ) -> Option<UnsteadyContainer<'a>> {
         let pod = named(object);
         let (instance, binding) = (snapshot.pods.get(&pod)?, snapshot.binding_of(&pod)?);
         let status = snapshot.pod_status.get(&(binding.value.node.clone(), pod))?;
-        status.value.unsteady(&instance.value.spec, now)
+        status.value.unsteady_container(&instance.value.spec, now)
     }
 }
 

@@ -10,7 +10,9 @@ use super::page::{Page, indented, pairs};
 use crate::cli::client::Client;
 use crate::cli::error::CliError;
 use crate::cli::logs::results::{line, unfetched};
-use crate::cli::print::output::{Detail, Layout, Screen, Shape, column, cuttable, plain, table, yaml};
+use crate::cli::print::output::{
+    Detail, Layout, Screen, TableOptions, column, cuttable, format_rows, table, yaml,
+};
 use crate::cli::print::tables::host_ports;
 use crate::view::{
     JobDetail, JobView, NodeDetail, NodeRules, ObjectDetail, PodDetail, PodView, ServiceDetail, ServiceView,
@@ -179,7 +181,7 @@ pub(in crate::cli) fn node_page(node: &NodeDetail, screen: Screen, now: Timestam
     let pods: Vec<&PodView> = node.pod_list.iter().collect();
     let text = table(
         &pods,
-        Shape { wide: false, namespaces: true, ..Shape::default() },
+        TableOptions { wide: false, namespaces: true, ..TableOptions::default() },
         indented(screen),
         &mut Layout::default(),
     );
@@ -222,7 +224,7 @@ pub(in crate::cli) fn service_page(service: &ServiceDetail, screen: Screen, now:
     page.fields(0, "Annotations", pairs(&service.annotations));
     let block = |columns: &[_], rows: Vec<Vec<String>>| match rows.is_empty() {
         true => "none".to_owned(),
-        false => plain(columns, &rows, indented(screen), &mut Layout::default()),
+        false => format_rows(columns, &rows, indented(screen), &mut Layout::default()),
     };
     let endpoints = service
         .endpoints
@@ -325,7 +327,7 @@ mod tests {
                 "nodes": [], "setBy": "", "commit": "", "annotations": {}, "events": [],
             }))
             .unwrap();
-            service_page(&service, Screen { width: None, colour: false }, Timestamp::UNIX_EPOCH)
+            service_page(&service, Screen { width: None, color: false }, Timestamp::UNIX_EPOCH)
         };
         let says = |page: String| page.contains("no pod of namespace default has the labels of the selector");
         assert!(says(page(serde_json::json!({"app": "web"}), &[])));
@@ -358,7 +360,7 @@ mod tests {
             annotations: Default::default(),
             events: Vec::new(),
         };
-        let page = service_page(&service, Screen { width: None, colour: false }, Timestamp::UNIX_EPOCH);
+        let page = service_page(&service, Screen { width: None, color: false }, Timestamp::UNIX_EPOCH);
         let rules = page.split_once("Rules:\n").unwrap().1.split_once("Events:").unwrap().0;
         insta::assert_snapshot!(rules, @r"
         NODE   LAST PROGRAMMED   STATE

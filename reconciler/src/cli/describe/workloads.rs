@@ -87,7 +87,7 @@ fn in_words(rules: &ScalingRules) -> String {
 
 /// Adds the status of a workload.
 pub(in crate::cli) fn sections(page: &mut Page, object: &ObjectDetail, (screen, now): (Screen, Timestamp)) {
-    let workload = &WorkloadView::of(&object.row.status);
+    let workload = &WorkloadView::from_status(&object.row.status);
     let status = &workload.status;
     page.field(
         0,

@@ -19,7 +19,12 @@ impl KindSpec for DaemonSetSpec {
         pods: Pods::PerNode,
         shows_rollout: true,
         names: NameForm::Workload,
-        older: OlderSpellings { words: &["Daemonset"], api_versions: &["extensions/v1beta1"], rewrite, ..OlderSpellings::NONE },
+        older: OlderSpellings {
+            words: &["Daemonset"],
+            api_versions: &["extensions/v1beta1"],
+            rewrite,
+            ..OlderSpellings::NONE
+        },
         ..Descriptor::DEFAULT
     };
 
