@@ -27,15 +27,14 @@ pub(crate) fn detach(point: &Path) -> nix::Result<()> {
 }
 
 fn points_at_or_below(mountinfo: &[u8], dir: &Path) -> Vec<PathBuf> {
-    let points = mountinfo.split(|byte| *byte == b'\n').filter_map(|line| {
-        let point = line.split(|byte| *byte == b' ').nth(4)?;
-        Some(PathBuf::from(OsString::from_vec(unescape(point))))
-    });
+    let points = mountinfo
+        .split(|byte| *byte == b'\n')
+        .filter_map(|line| line.split(|byte| *byte == b' ').nth(4).map(unescape));
     points.filter(|point| point.starts_with(dir)).collect()
 }
 
 /// Decodes the kernel's escapes: blank, tab, newline and backslash as three octal digits.
-fn unescape(text: &[u8]) -> Vec<u8> {
+pub(crate) fn unescape(text: &[u8]) -> PathBuf {
     let mut plain = Vec::with_capacity(text.len());
     let mut at = 0;
     while at < text.len() {
@@ -52,7 +51,7 @@ fn unescape(text: &[u8]) -> Vec<u8> {
             }
         }
     }
-    plain
+    OsString::from_vec(plain).into()
 }
 
 #[cfg(test)]

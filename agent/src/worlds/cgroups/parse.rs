@@ -4,7 +4,11 @@
 
 use std::path::{Path, PathBuf};
 
+use procfs::ProcessCGroups;
+use procfs::prelude::FromRead;
+
 use super::{CgroupPaths, Version};
+use crate::mounts::unescape;
 
 /// Nanoseconds of one tick of `/proc/stat`: USER_HZ is 100 on every architecture that Docker runs on.
 const TICK_NS: u64 = 10_000_000;
@@ -12,12 +16,11 @@ const TICK_NS: u64 = 10_000_000;
 /// Finds the cgroups of a process from `/proc/<pid>/cgroup` and `/proc/self/mountinfo`. The error names the missing
 /// part.
 pub fn place(cgroup: &str, mountinfo: &str) -> Result<CgroupPaths, String> {
+    let ProcessCGroups(groups) =
+        ProcessCGroups::from_read(cgroup.as_bytes()).map_err(|error| error.to_string())?;
     let own = |controller: &str| {
-        cgroup.lines().find_map(|line| {
-            let mut parts = line.splitn(3, ':').skip(1);
-            let (controllers, path) = (parts.next()?, parts.next()?);
-            controllers.split(',').any(|name| name == controller).then_some(path)
-        })
+        let group = groups.iter().find(|group| group.controllers.iter().any(|name| name == controller));
+        group.map(|group| group.pathname.as_str())
     };
     // With both versions mounted (systemd's hybrid) the controllers are still those of v1.
     if let (Some(cpu), Some(memory)) = (own("cpuacct"), own("memory")) {
@@ -28,10 +31,9 @@ pub fn place(cgroup: &str, mountinfo: &str) -> Result<CgroupPaths, String> {
         let (cpu, memory) = (folder("cpuacct", cpu)?, folder("memory", memory)?);
         return Ok(CgroupPaths { version: Version::V1, cpu, memory });
     }
-    let path = cgroup.lines().find_map(|line| line.strip_prefix("0::"));
-    let path = path.ok_or("it is in no cgroup")?;
+    let unified = groups.iter().find(|group| group.hierarchy == 0).ok_or("it is in no cgroup")?;
     let mount = mounts(mountinfo).find(|mount| mount.kind == "cgroup2").ok_or("cgroup2 is not mounted")?;
-    let folder = mount.below(path)?;
+    let folder = mount.below(&unified.pathname)?;
     Ok(CgroupPaths { version: Version::V2, cpu: folder.clone(), memory: folder })
 }
 
@@ -40,8 +42,8 @@ struct Mount<'a> {
     kind: &'a str,
     options: &'a str,
     /// The cgroup mounted at the mount point.
-    root: String,
-    point: String,
+    root: PathBuf,
+    point: PathBuf,
 }
 
 impl Mount<'_> {
@@ -50,14 +52,14 @@ impl Mount<'_> {
     }
 
     fn below(&self, path: &str) -> Result<PathBuf, String> {
-        let root = Path::new(&self.root);
-        let below = Path::new(path).strip_prefix(root);
-        let below =
-            below.map_err(|_| format!("{path} is outside of {}, which is all that is mounted", self.root))?;
+        let below = Path::new(path).strip_prefix(&self.root);
+        let below = below.map_err(|_| {
+            format!("{path} is outside of {}, which is all that is mounted", self.root.display())
+        })?;
         if below.components().any(|part| part.as_os_str() == "..") {
             return Err(format!("{path} is outside of this process's cgroup namespace"));
         }
-        Ok(Path::new(&self.point).join(below))
+        Ok(self.point.join(below))
     }
 }
 
@@ -66,19 +68,12 @@ fn mounts(mountinfo: &str) -> impl Iterator<Item = Mount<'_>> {
     mountinfo.lines().rev().filter_map(|line| {
         let (place, file_system) = line.split_once(" - ")?;
         let mut place = place.split(' ').skip(3);
-        let (root, point) = (unescape(place.next()?), unescape(place.next()?));
+        let (root, point) = (unescape(place.next()?.as_bytes()), unescape(place.next()?.as_bytes()));
         let mut file_system = file_system.split(' ');
         let kind = file_system.next()?;
         let options = file_system.nth(1).unwrap_or_default();
         kind.starts_with("cgroup").then_some(Mount { kind, options, root, point })
     })
-}
-
-/// Decodes mountinfo's escapes: blanks and backslashes as three octal digits.
-fn unescape(text: &str) -> String {
-    [("\\040", " "), ("\\011", "\t"), ("\\012", "\n"), ("\\134", "\\")]
-        .iter()
-        .fold(text.to_owned(), |text, (code, plain)| text.replace(code, plain))
 }
 
 /// Parses a file that holds a number.
