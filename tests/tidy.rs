@@ -8,6 +8,8 @@ use std::path::{Path, PathBuf};
 
 use schema::keys::{CONTRACT, ROOT, node_role};
 
+#[path = "tidy/floors.rs"]
+mod floors;
 #[path = "tidy/http.rs"]
 mod http;
 #[path = "tidy/kinds.rs"]
@@ -16,6 +18,8 @@ mod kinds;
 mod structure;
 #[path = "tidy/walkthrough.rs"]
 mod walkthrough;
+#[path = "tidy/words.rs"]
+mod words;
 
 /// Most lines that a source file may have.
 const LINES_MAX: usize = 600;

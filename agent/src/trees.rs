@@ -4,10 +4,9 @@
 //! followed and no mount entered.
 
 use std::ffi::{OsStr, OsString};
-use std::fs;
-use std::io;
 use std::os::fd::{AsFd, AsRawFd as _, OwnedFd};
 use std::path::{Path, PathBuf};
+use std::{fs, io};
 
 use nix::errno::Errno;
 use nix::fcntl::{OFlag, OpenHow, ResolveFlag, open, openat2, renameat};

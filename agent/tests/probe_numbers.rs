@@ -13,9 +13,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use agent::converge::pods::probe::health_store::HealthBook;
-use agent::converge::pods::probe::machine::ProbeKind;
-use agent::converge::pods::probe::machine::Timing;
-use agent::converge::pods::probe::machine::{Action, Check, ProbeTarget, Targets};
+use agent::converge::pods::probe::machine::{Action, Check, ProbeKind, ProbeTarget, Targets, Timing};
 use agent::converge::pods::probe::perform::ActionRunner;
 use agent::converge::pods::probe::runner::ProbeRunner;
 use agent::worlds::docker::FakeDocker;

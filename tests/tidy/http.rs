@@ -31,9 +31,9 @@ const ACCEPTS: [&str; 2] = [".accept()", "axum::serve"];
 const ACCEPT: [&str; 4] = [
     // DNS over TCP.
     "agent/src/converge/dns/listen.rs",
-    "agent/src/http/acceptor.rs",
     // The unix socket through which the next agent requests the sockets.
-    "agent/src/standby/serve.rs",
+    "agent/src/daemon/serve_standby.rs",
+    "agent/src/http/acceptor.rs",
     "reconciler/src/listener.rs",
 ];
 

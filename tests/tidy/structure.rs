@@ -8,6 +8,12 @@ use crate::{CRATES, Source, check, code, names, rust};
 /// Most source files right in a folder: one that grows past it holds two things.
 const FILES_MAX: usize = 20;
 
+/// Most production files of the three crates: merge halves of a thing before you add one.
+const PRODUCTION_FILES_MAX: usize = 650;
+
+/// Least lines of the median production file.
+const MEDIAN_LINES_MIN: usize = 135;
+
 /// The store of tests, whose leases end by themselves. All other tasks belong to a set.
 const OWN_TASKS: [&str; 1] = ["schema/src/store/memory/mod.rs"];
 
@@ -37,13 +43,13 @@ pub(super) fn is_test(path: &str) -> bool {
 }
 
 /// Production files of a crate.
-pub(super) fn of_crate<'a>(files: &'a [Source], name: &str) -> Vec<&'a Source> {
+pub(crate) fn of_crate<'a>(files: &'a [Source], name: &str) -> Vec<&'a Source> {
     let root = format!("{name}/src/");
     files.iter().filter(|file| file.path.starts_with(&root) && !is_test(&file.path)).collect()
 }
 
 /// The text up to the tests at its end. A `mod tests;` further up ends nothing.
-pub(super) fn production(text: &str) -> &str {
+pub(crate) fn production(text: &str) -> &str {
     let at = text.match_indices("#[cfg(test)]\nmod ").find(|(at, _)| {
         let line = text[*at..].lines().nth(1).unwrap_or_default();
         line.ends_with('{') || text[*at..].lines().nth(2).is_none()
@@ -67,6 +73,20 @@ fn no_folder_of_the_crates_holds_more_than_20_files() {
             .map(|(folder, count)| format!("{folder}: {count} files, {FILES_MAX} at most"))
             .collect::<Vec<_>>(),
     );
+}
+
+#[test]
+fn files_of_the_crates_are_few_and_of_a_good_size() {
+    let files = rust();
+    let mut lines: Vec<usize> = CRATES
+        .iter()
+        .flat_map(|name| of_crate(&files, name))
+        .map(|file| production(&file.text).lines().count())
+        .collect();
+    lines.sort_unstable();
+    let (count, median) = (lines.len(), lines[lines.len() / 2]);
+    assert!(count <= PRODUCTION_FILES_MAX, "{count} production files, {PRODUCTION_FILES_MAX} at most");
+    assert!(median >= MEDIAN_LINES_MIN, "the median file has {median} lines, {MEDIAN_LINES_MIN} at least");
 }
 
 #[test]
@@ -130,10 +150,10 @@ fn acts_of_observe(file: &Source) -> (usize, Vec<String>) {
     (looks, found)
 }
 
-type Module = Vec<String>;
+pub(crate) type Module = Vec<String>;
 
 /// Which module each file is.
-fn module_of(path: &str, name: &str) -> Module {
+pub(crate) fn module_of(path: &str, name: &str) -> Module {
     let inner = path[name.len() + "/src/".len()..].trim_end_matches(".rs");
     let mut parts: Module = inner.split('/').map(str::to_owned).collect();
     if parts.last().is_some_and(|last| last == "mod" || last == "lib") {
@@ -173,13 +193,13 @@ fn flatten(tree: &str, before: &[String], paths: &mut Vec<Module>) {
 
 /// What a crate's files import from each other: `use` trees, and paths that begin with `crate`, `self` or
 /// `super` elsewhere.
-struct Imports {
+pub(crate) struct Imports {
     /// What a module offers under a name that another module defines.
     offered: BTreeMap<(Module, String), Module>,
     used: BTreeMap<Module, Vec<Module>>,
 }
 
-fn imports(files: &[&Source], name: &str) -> Imports {
+pub(crate) fn imports(files: &[&Source], name: &str) -> Imports {
     let modules: BTreeSet<Module> = files.iter().map(|file| module_of(&file.path, name)).collect();
     let mut found = Imports { offered: BTreeMap::new(), used: BTreeMap::new() };
     for file in files {
@@ -278,6 +298,15 @@ impl Imports {
             (own != other).then(|| format!("{}: the loop {own} imports {other}", module.join("/")))
         });
         between.collect()
+    }
+
+    /// Pairs of modules of which the first imports from the second, after re-exports are resolved.
+    pub(crate) fn edges(&self) -> BTreeSet<(Module, Module)> {
+        let targets = |(module, paths): (&Module, &Vec<Module>)| {
+            let targets: Vec<_> = paths.iter().filter_map(|path| self.resolve(path, 0)).collect();
+            targets.into_iter().map(|target| (module.clone(), target)).collect::<Vec<_>>()
+        };
+        self.used.iter().flat_map(targets).filter(|(from, to)| from != to).collect()
     }
 
     /// The modules that reach themselves.

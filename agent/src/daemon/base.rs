@@ -25,9 +25,9 @@ use crate::converge::pods::{Helper, PauseImage, PodsDeps, PodsLoop};
 use crate::converge::services::{ServicesDeps, ServicesLoop};
 use crate::converge::shared::control_plane::ControlPlane;
 use crate::converge::shared::image_store::ImageBook;
-use crate::converge::shared::node_network::NodeDns;
-use crate::converge::shared::node_network::{BuildConfinement, BuildRequests};
-use crate::converge::shared::node_network::{PodTable, SandboxedPods};
+use crate::converge::shared::node_network::{
+    BuildConfinement, BuildRequests, NodeDns, PodTable, SandboxedPods,
+};
 use crate::converge::slurm::{SlurmDeps, SlurmLoop};
 use crate::converge::usage::{UsageDeps, UsageLoop};
 use crate::desired::DiskError;
@@ -36,8 +36,7 @@ use crate::locks::RUN_DIR;
 use crate::node_address::NodeAddress;
 use crate::worlds::cgroups::RealCgroups;
 use crate::worlds::docker::Docker;
-use crate::worlds::host::RealDisk;
-use crate::worlds::host::RealMachine;
+use crate::worlds::host::{RealDisk, RealMachine};
 use crate::worlds::iptables::Iptables;
 use crate::worlds::netlink::RealNetlink;
 use crate::worlds::pause;

@@ -13,8 +13,7 @@ use std::time::{Duration, Instant};
 
 use schema::control::{Row, Runtime};
 use schema::keys::{Key, prefix};
-use schema::store::SharedStore;
-use schema::store::reflector;
+use schema::store::{SharedStore, reflector};
 use tokio::sync::watch;
 
 use self::base::{LoopDeps, NETWORK_INTERVAL, every};

@@ -23,11 +23,10 @@ use crate::config::Config;
 use crate::converge::functions;
 use crate::converge::functions::Functions;
 use crate::converge::shared::control_plane::ControlPlane;
-use crate::daemon;
 use crate::desired::known_subnet;
-use crate::locks;
 use crate::standby::{Handover, Role, SOCKET, Sockets, address, wire};
 use crate::worlds::netlink::RealNetlink;
+use crate::{daemon, locks};
 
 /// Interval at which to check that some agent can still end this process.
 const LOOK: Duration = Duration::from_millis(500);

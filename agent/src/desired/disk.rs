@@ -4,9 +4,8 @@
 //! once held a full list from etcd; without it the folder proves no removal.
 
 use std::collections::BTreeMap;
-use std::fs;
-use std::io;
 use std::path::{Path, PathBuf};
+use std::{fs, io};
 
 use schema::codec::{content_hash, encode};
 use schema::control::disk_record::{DiskRecord, Fsync, sync_folder};

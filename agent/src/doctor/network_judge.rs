@@ -5,8 +5,7 @@ use schema::kinds::pod::Protocol;
 use schema::kinds::service::NODE_PORTS;
 
 use super::check::{Check, Ranges};
-use super::network_probe::{Links, NetworkFacts};
-use super::network_probe::{MANGLE, RECENT};
+use super::network_probe::{Links, MANGLE, NetworkFacts, RECENT};
 use crate::config::Config;
 use crate::converge::network::tunnel::{DEFAULT_MTU, MTU_MIN, VXLAN_OVERHEAD, pod_mtu};
 use crate::packet_rules::chain::Names;

@@ -12,13 +12,11 @@ use super::check::Ranges;
 use super::network_probe::{self, NetworkFacts};
 use crate::config::Config;
 use crate::converge::services::names::ServiceNames;
-use crate::locks;
 use crate::locks::StateError;
-use crate::packet_rules::chain::Jump;
-use crate::packet_rules::chain::Names;
-use crate::trees;
+use crate::packet_rules::chain::{Jump, Names};
 use crate::worlds::iptables::{IptablesError, RealIptables};
 use crate::worlds::netlink::probe_features;
+use crate::{locks, trees};
 
 /// Longest wait for etcd.
 const ETCD_MAX: Duration = Duration::from_secs(2);

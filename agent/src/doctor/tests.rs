@@ -1,9 +1,8 @@
 //! The doctor's findings about the machine.
 
 use super::judge::judge;
-use super::network_tests;
 use super::probe::{DockerFacts, HostFacts};
-use super::{Level, Ranges};
+use super::{Level, Ranges, network_tests};
 use crate::args::{Arguments, Command};
 use crate::config::Config;
 use clap::Parser as _;

@@ -12,11 +12,9 @@ use futures::StreamExt as _;
 use schema::store::etcd::EtcdStore;
 use tokio::time::Instant;
 
-use super::locks;
-use super::locks::RUN_DIR;
-use super::locks::StateLock;
-use super::names;
+use super::locks::{RUN_DIR, StateLock};
 use super::packet_rules::chain::Names;
+use super::{locks, names};
 use crate::config::{LeavingNode, MachineConfig};
 use crate::converge::dns::host::MachineFiles;
 use crate::converge::services::names::ServiceNames;

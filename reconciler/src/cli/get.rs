@@ -4,7 +4,7 @@ use super::client::Client;
 use super::error::CliError;
 use super::kinds;
 use super::listing::GetRequest;
-use super::print::output::{TableOptions, note, print_list, write_out};
+use super::output::{TableOptions, note, print_list, write_out};
 use crate::args::{EventsArgs, Format, GetArgs, HistoryArgs, Resource, ResourceKind, Resources};
 use crate::view::{
     EndpointsView, EventView, List, ObjectView, RequestView, RevisionView, SourceView, TriggerView,

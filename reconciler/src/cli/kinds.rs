@@ -10,7 +10,7 @@ use super::describe::objects::{Subject, host};
 use super::describe::workloads;
 use super::error::CliError;
 use super::listing::GetRequest;
-use super::print::output::Detail;
+use super::output::Detail;
 use crate::gitops::review::effects::{EffectsOf, other, service, workload};
 use crate::view::{
     AutoscalerDetail, FunctionDetail, JobDetail, PodDetail, RouteView, ServiceDetail, WorkflowDetail,

@@ -9,7 +9,7 @@ use serde::de::DeserializeOwned;
 
 use super::client::Client;
 use super::error::CliError;
-use super::print::output::{
+use super::output::{
     Detail, Layout, Screen, TableItem, TableOptions, json, names, note, print_list, table, write_out, yaml,
 };
 use crate::args::{Format, GetArgs, ResourceKind};

@@ -11,10 +11,11 @@ pub(crate) mod kinds;
 mod listing;
 mod logs;
 mod offline;
-pub(crate) mod print;
+pub(super) mod output;
 mod secrets;
 mod status;
 mod sync;
+pub(crate) mod tables;
 #[cfg(test)]
 mod tests;
 mod top;
@@ -31,7 +32,7 @@ use super::config::{ServeArgs, ServeConfig};
 use crate::args::{Cli, Command, CompletionArgs, VersionArgs};
 use client::Client;
 use offline::{preview, simulate, validate};
-use print::output::{print_error, print_errors, write_out};
+use output::{print_error, print_errors, write_out};
 
 pub use error::CliError;
 

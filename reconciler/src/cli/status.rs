@@ -6,7 +6,7 @@ use jiff::Timestamp;
 
 use super::client::Client;
 use super::error::CliError;
-use super::print::output::{Screen, json, write_out, yaml};
+use super::output::{Screen, json, write_out, yaml};
 use crate::args::{Format, StatusArgs};
 use crate::plural::plural;
 use crate::view::{ClusterStatus, SourceView, age, short};

@@ -7,7 +7,7 @@ use tokio::time::Instant;
 
 use super::client::Client;
 use super::error::CliError;
-use super::print::output::write_out;
+use super::output::write_out;
 use crate::args::SyncArgs;
 use crate::view::{ClusterStatus, RequestView, SourceView, SyncAccepted, short};
 

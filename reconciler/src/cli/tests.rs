@@ -8,7 +8,7 @@ use schema::records::{
 use schema::snapshot::Snapshot;
 use schema::violation::{Severity, Violation};
 
-use super::print::output::{Layout, Screen, TableItem, TableOptions, names, table};
+use super::output::{Layout, Screen, TableItem, TableOptions, names, table};
 use crate::view::testing::*;
 use crate::view::{self, LeaderView};
 

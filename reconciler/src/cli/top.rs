@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use super::client::Client;
 use super::error::CliError;
-use super::print::output::{Row, TableItem, TableOptions, print_list};
+use super::output::{Row, TableItem, TableOptions, print_list};
 use crate::args::{Format, SortBy, TopArgs, TopKind};
 use crate::view::{FunctionView, List, NodeUsageView, PodUsageView, ResourceUsage};
 
@@ -190,7 +190,7 @@ impl TableItem for NodeUsageView {
 
 #[cfg(test)]
 mod tests {
-    use super::super::print::output::{Layout, Screen, table};
+    use super::super::output::{Layout, Screen, table};
     use super::*;
 
     fn used(cpu: u64, memory: u64) -> ResourceUsage {

@@ -2,9 +2,8 @@
 //! example is in docs/operations.md, "Repositories and credentials".
 
 use std::collections::BTreeSet;
-use std::fmt;
-use std::fs;
 use std::path::{Path, PathBuf};
+use std::{fmt, fs};
 
 use serde::de::{self, Unexpected, Visitor};
 use serde::{Deserialize, Deserializer};

@@ -8,8 +8,7 @@ use annotate_snippets::{AnnotationKind, Level, Origin, Renderer, Snippet};
 use schema::violation::{Severity, Violation};
 
 use super::redact::redacted;
-use super::visible;
-use super::visible::is_invisible;
+use super::{is_invisible, visible};
 
 /// Longest line shown whole; longer ones are cut around the underlined part, as a file may be one line of a megabyte.
 const LINE_CHARS_MAX: usize = 1_000;

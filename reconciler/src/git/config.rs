@@ -4,8 +4,7 @@ use std::fmt;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use super::GitError;
-use super::transport;
+use super::{GitError, transport};
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SourceConfig {

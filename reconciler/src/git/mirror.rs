@@ -14,10 +14,9 @@ use git2::{
 
 use super::config::{Reference, SourceConfig, Transport, user_info};
 use super::content::ContentError;
-use super::transport;
 use super::transport::proxy::Transfer;
 use super::transport::{credentials, proxy};
-use super::{GitError, ReadError, signatures};
+use super::{GitError, ReadError, signatures, transport};
 
 const NAMES_SHOWN_MAX: usize = 8;
 

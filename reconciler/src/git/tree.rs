@@ -11,8 +11,7 @@ use schema::violation::{Violation, rules};
 
 use super::error::ReadError;
 use super::walk;
-use super::walk::IgnoreRules;
-use super::walk::{FolderPosition, Limits, SourceEntry, Walk, classify_entry};
+use super::walk::{FolderPosition, IgnoreRules, Limits, SourceEntry, Walk, classify_entry};
 
 pub const BLOB_BYTES_MAX: usize = 4 * 1024 * 1024;
 

@@ -25,16 +25,13 @@ use schema::store::events::EventRecorder;
 use schema::store::reflector::SnapshotReader;
 use tracing::Instrument as _;
 
-use super::apply::record;
 use super::apply::record::{
     RecordError, StatusTarget, record_missing_content, record_news, record_overdue, record_unstarted,
 };
-use super::apply::triggered;
-use super::apply::{self, ApplyResult, StopReason};
+use super::apply::{self, ApplyResult, StopReason, record, triggered};
 use super::check::homes_of_absent;
 use super::gate::gate;
-use super::head::FirstPlan;
-use super::head::Head;
+use super::head::{FirstPlan, Head};
 use super::load::truncated;
 use super::owned_record::OwnedRecord;
 use super::plan::{self, PlanInput, PruneBaseline, SyncPlan};

@@ -13,13 +13,12 @@ use tokio::task::{AbortHandle, JoinSet};
 use tokio::time::{Duration, sleep};
 
 use super::active_runs::{SharedProgress, StoredHead};
-use super::caller;
 use super::caller::{Answer, Caller};
-use super::journal;
 use super::journal::{Journal, JournalError};
 use super::machine::context::CALLS_MAX;
 use super::machine::{Event, Outcome, Run, Timer, errors};
 use super::records::{Attempts, Entry, RunHead, RunId};
+use super::{caller, journal};
 
 /// A run, and everything it needs to continue.
 pub(super) struct RunTask {

@@ -4,8 +4,7 @@
 use std::collections::BTreeMap;
 
 use super::limits::{DEPTH_MAX, DOCUMENTS_MAX};
-use super::node::{Budget, ParsedFile, Size};
-use super::node::{Entry, Mark, Node, Problem, Root, Value, cut_key};
+use super::node::{Budget, Entry, Mark, Node, ParsedFile, Problem, Root, Size, Value, cut_key};
 use crate::violation::rules;
 
 /// Parses the JSON values that follow each other in `text`, up to the first place that is not JSON.

@@ -7,8 +7,7 @@ use std::collections::BTreeSet;
 
 use super::shape;
 use crate::document::nearest::nearest;
-use crate::document::node::ParsedFile;
-use crate::document::node::{Entry, Mark, Node, Problem, Root, Value};
+use crate::document::node::{Entry, Mark, Node, ParsedFile, Problem, Root, Value};
 use crate::kinds::Kind;
 use crate::violation::rules;
 

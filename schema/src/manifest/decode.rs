@@ -2,14 +2,14 @@
 
 use serde::de::DeserializeOwned;
 
-use super::classify;
 use super::classify::{TOP_LEVEL, top_level_field};
 use super::shape::{Shapes, Walk, WalkPosition, compile};
-use super::{BrokenDocument, Document, DraftObject, FieldLocation, Layout, ManifestFile, limits};
-use super::{dialects, unsupported};
+use super::{
+    BrokenDocument, Document, DraftObject, FieldLocation, Layout, ManifestFile, classify, dialects, limits,
+    unsupported,
+};
 use crate::document::nearest::{nearest, suggestion};
-use crate::document::node::Budget;
-use crate::document::node::{Entry, Mark, Node, Problem, Root, Value};
+use crate::document::node::{Budget, Entry, Mark, Node, Problem, Root, Value};
 use crate::document::problems::{Faults, Problems, object_too_large, violation};
 use crate::kinds::{FieldPlacement, Kind, KindSpec, Resource, SpecVisitor, links, metadata};
 use crate::meta::{DEFAULT_NAMESPACE, ObjectMeta};

@@ -9,8 +9,7 @@ use serde_with::skip_serializing_none;
 
 use crate::codec::{is_default, one};
 use crate::kinds::Health;
-use crate::kinds::dns::is_one;
-use crate::kinds::dns::{BackendShare, DnsSpec, StickyKey};
+use crate::kinds::dns::{BackendShare, DnsSpec, StickyKey, is_one};
 use crate::kinds::pod::Protocol;
 use crate::kinds::service::{ServiceSpec, ServiceType};
 

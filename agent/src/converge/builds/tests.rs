@@ -23,8 +23,7 @@ use tokio::sync::watch;
 
 use super::super::shared::node_network;
 use super::plan::{BuildsPlan, Failure, Observed, Removal, plan, select_base_images, select_function_images};
-use super::python::own_bases;
-use super::python::{BASE_SCRIPT, BaseImages, SHIM, dockerfile, netrc_word};
+use super::python::{BASE_SCRIPT, BaseImages, SHIM, dockerfile, netrc_word, own_bases};
 use super::{BuildLimits, BuildsDeps, BuildsLoop};
 use crate::files::{Keys, PodFiles};
 use crate::worlds::blobs::BlobSource;

@@ -12,7 +12,7 @@ use super::balance::InFlight;
 use super::proxy::{Proxy, ProxyResponse, Refusal, Target};
 use super::route::{NotFound, Route, Table};
 use super::shares::{Destination, Turns};
-use crate::converge::shared::function_calls::FunctionCalls;
+use crate::converge::shared::FunctionCalls;
 use crate::http::body::GuardedBody;
 use crate::http::plain::{PlainTarget, StartedRequest};
 use crate::http::server::{Caller, Handler};

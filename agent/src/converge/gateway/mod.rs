@@ -31,7 +31,7 @@ use self::plan::{GatewayPlan, Observed};
 use self::proxy::Proxy;
 use self::route::Table;
 use self::shares::Turns;
-use super::shared::function_calls::FunctionCalls;
+use super::shared::FunctionCalls;
 use crate::catalog::Catalog;
 use crate::http::server;
 use crate::http::server::{Limits, Server};

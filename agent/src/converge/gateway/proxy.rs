@@ -23,12 +23,10 @@ use tokio_util::task::TaskTracker;
 use super::balance::{Balancer, InFlight};
 use super::headers;
 use crate::http::body::{Answer, GuardedBody};
-use crate::http::client::Options;
-use crate::http::client::{DrivenBody, Pool, SendError};
+use crate::http::client::{DrivenBody, Options, Pool, SendError};
 use crate::http::plain::{PlainPool, PlainTarget, StartedRequest};
 use crate::http::server;
-use crate::http::server::Caller;
-use crate::http::server::Limits;
+use crate::http::server::{Caller, Limits};
 use crate::http::upload::{Progress, Upload, WaitsFor};
 
 /// Largest body sent over a watched connection. `TCP_USER_TIMEOUT` also ends connections whose receiver has a full

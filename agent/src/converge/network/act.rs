@@ -8,12 +8,10 @@ use std::sync::Arc;
 use tokio::time::Instant;
 
 use super::plan::{NetworkPlan, Observed};
-use super::state::NetworkLoop;
-use super::state::{TRIALS_MAX, TrialResult, try_checksums};
+use super::state::{NetworkLoop, TRIALS_MAX, TrialResult, try_checksums};
 use super::tunnel::TunnelStep;
 use crate::packet_rules::restore::{RuleChange, restore_input};
-use crate::packet_rules::saved::words;
-use crate::packet_rules::saved::{Doubts, only_we_wrote};
+use crate::packet_rules::saved::{Doubts, only_we_wrote, words};
 use crate::publish::publish;
 use crate::worlds::iptables::loud_steps;
 

@@ -12,8 +12,7 @@ use super::render::{HostPort, HostPortTarget, Model, rules};
 use super::tunnel::{self, TunnelState, TunnelStep};
 use crate::packet_rules::jumps::{RuleReason, jump_changes};
 use crate::packet_rules::restore::RuleChange;
-use crate::packet_rules::saved::KnownSpellings;
-use crate::packet_rules::saved::{SavedRules, Words, flag_value, words};
+use crate::packet_rules::saved::{KnownSpellings, SavedRules, Words, flag_value, words};
 use crate::worlds::iptables::StaleUdp;
 use crate::worlds::netlink::Bridge;
 

@@ -8,8 +8,7 @@ use ipnet::Ipv4Net;
 use schema::kinds::function::PORT;
 use schema::kinds::pod::Protocol;
 
-use crate::packet_rules::chain::Names;
-use crate::packet_rules::chain::{ChainRef, protocol_name};
+use crate::packet_rules::chain::{ChainRef, Names, protocol_name};
 
 /// Target of a port of the node.
 #[derive(Debug, Clone, PartialEq, Eq)]

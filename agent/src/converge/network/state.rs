@@ -12,8 +12,7 @@ use tokio::sync::watch;
 
 use crate::catalog::Catalog;
 use crate::converge::shared::control_plane::ControlPlane;
-use crate::converge::shared::node_network::BuildConfinement;
-use crate::converge::shared::node_network::{PodTable, SandboxedPods};
+use crate::converge::shared::node_network::{BuildConfinement, PodTable, SandboxedPods};
 use crate::node_address::NodeAddress;
 use crate::packet_rules::chain::{ChainRef, Names};
 use crate::packet_rules::reader::RulesReader;

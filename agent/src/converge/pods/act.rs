@@ -11,8 +11,7 @@ use tracing::Instrument as _;
 use super::facts::{Observed, RunningTask, Uid};
 use super::sandbox::name_files::NameFiles;
 use super::steps::{Decision, DecisionReason, PodTask, PodsPlan};
-use super::supervisor::Supervisor;
-use super::supervisor::{Retry, TaskReport};
+use super::supervisor::{Retry, Supervisor, TaskReport};
 use super::worker::{PodFailure, PodId, Worker};
 use crate::desired::DesiredState;
 

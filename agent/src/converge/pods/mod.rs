@@ -25,8 +25,7 @@ use tokio::time::Instant;
 use tokio_util::sync::{CancellationToken, DropGuard};
 
 use super::shared::image_store::ImageBook;
-use super::shared::node_network::NodeDns;
-use super::shared::node_network::{PodNet, PodTable, SandboxedPods};
+use super::shared::node_network::{NodeDns, PodNet, PodTable, SandboxedPods};
 use crate::catalog::Catalog;
 use crate::desired::{DesiredState, DesiredStore, DiskError, ETCD_GRACE, StateOrigin};
 use crate::files::PodFiles;

@@ -12,12 +12,10 @@ use schema::meta::NamespacedName;
 use schema::records::Binding;
 
 use super::container::needs::{self, Needs};
-use super::facts::{Container, Observed, Placement, PodFacts, State};
-use super::facts::{DRAIN_CHECK, Drain};
+use super::facts::{Container, DRAIN_CHECK, Drain, Observed, Placement, PodFacts, State};
 use super::sandbox::allocate::AllocationPool;
 use super::sandbox::name_files::NameFiles;
-use super::status::statuses::is_final;
-use super::status::statuses::last_report_on;
+use super::status::statuses::{is_final, last_report_on};
 use super::status::wanted;
 use super::steps::{
     BringUp, ContainerStep, Decision, DecisionReason, LinkStep, PauseStep, PodTask, PodsPlan, TakeDown,

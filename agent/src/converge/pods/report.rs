@@ -9,8 +9,7 @@ use schema::meta::NamespacedName;
 use tokio::sync::watch;
 
 use super::facts::{Observed, PodFacts, Uid};
-use super::status::statuses::is_final;
-use super::status::statuses::{Statuses, last_report_on};
+use super::status::statuses::{Statuses, is_final, last_report_on};
 use super::status::terminating::{Termination, terminating_status};
 use super::status::wanted;
 use super::steps::{DecisionReason, PodTask, PodsPlan};

@@ -14,8 +14,7 @@ use super::render::UdpServing;
 use super::state::ServicesLoop;
 use crate::packet_rules::jumps::RuleReason;
 use crate::packet_rules::restore::{PART, RuleChange, restore_in_parts, restore_input};
-use crate::packet_rules::saved::words;
-use crate::packet_rules::saved::{Doubts, only_we_wrote};
+use crate::packet_rules::saved::{Doubts, only_we_wrote, words};
 use crate::worlds::iptables::{IptablesError, loud_steps};
 
 /// Maximum number of changes named in one line of the log; the rest is counted.

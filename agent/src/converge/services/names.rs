@@ -7,8 +7,7 @@ use schema::kinds::pod::Protocol;
 use schema::meta::NamespacedName;
 use sha2::{Digest as _, Sha256};
 
-use crate::packet_rules::chain::Names;
-use crate::packet_rules::chain::{ChainRef, Jump, Table, protocol_name};
+use crate::packet_rules::chain::{ChainRef, Jump, Names, Table, protocol_name};
 
 /// Characters after `-SVC-`: 80 bits, which never collide between two services.
 const SUFFIX: usize = 16;

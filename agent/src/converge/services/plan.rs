@@ -15,8 +15,7 @@ use super::render::{ChainRules, RenderContext, ServiceRules, UdpFront, UdpServin
 use crate::packet_rules::chain::{ChainRef, Table};
 use crate::packet_rules::jumps::{RuleReason, jump_changes};
 use crate::packet_rules::restore::RuleChange;
-use crate::packet_rules::saved::KnownSpellings;
-use crate::packet_rules::saved::flag_value;
+use crate::packet_rules::saved::{KnownSpellings, flag_value};
 use crate::worlds::iptables::UdpFlow;
 
 /// Desired rules.

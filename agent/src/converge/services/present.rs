@@ -7,8 +7,9 @@ use std::hash::{DefaultHasher, Hasher as _};
 
 use super::names::ServiceNames;
 use crate::packet_rules::chain::ChainRef;
-use crate::packet_rules::saved::ChainText;
-use crate::packet_rules::saved::{SavedLine, SavedRules, each_word, flag_value, saved_lines, words};
+use crate::packet_rules::saved::{
+    ChainText, SavedLine, SavedRules, each_word, flag_value, saved_lines, words,
+};
 
 /// Fingerprint of a chain's rules in order, word by word, regardless of quoting.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]

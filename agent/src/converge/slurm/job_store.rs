@@ -2,9 +2,8 @@
 //! fetched files by digest. Blocking.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::fs;
-use std::io;
 use std::path::{Path, PathBuf};
+use std::{fs, io};
 
 use schema::codec::hex;
 use schema::content_refs::{BlobKind, Files, is_digest};

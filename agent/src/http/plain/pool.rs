@@ -13,8 +13,7 @@ use tokio::io::{AsyncRead as _, ReadBuf};
 use tokio::net::TcpStream;
 use tokio::time::Instant;
 
-use crate::http::client::Spares;
-use crate::http::client::{Options, connect};
+use crate::http::client::{Options, Spares, connect};
 
 /// Time for which requests to an endpoint go through hyper after one of its responses was late, failed or not
 /// plain: hyper keeps the connection handed over, so each attempt costs a new one.

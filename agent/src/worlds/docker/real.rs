@@ -19,13 +19,11 @@ use tokio::sync::watch;
 use super::body::create_body;
 use super::error::{READ, WRITE, within};
 use super::image::pull_reference;
-use super::raw_log;
-use super::transfer;
 use super::transfer::{PullActivity, PullMessage};
 use super::{
     ContainerDetails, ContainerEvent, Docker, DockerError, EngineNetwork, EngineState, ExecOutcome,
     INSTANCE_LABEL, ImageBuild, ImageFacts, ImageStream, ListedContainer, LogOptions, LogStream,
-    NewContainer, PullProgress, RegistryLogin, StoredImage,
+    NewContainer, PullProgress, RegistryLogin, StoredImage, raw_log, transfer,
 };
 
 /// Time added to the grace period of a stop, for SIGKILL and the engine's own bookkeeping.

@@ -21,8 +21,7 @@ use super::super::workflows::RequestQueue;
 use super::*;
 use crate::blobs::Blobs;
 use crate::view::testing::*;
-use crate::webhooks::Intake;
-use crate::webhooks::SourceTarget;
+use crate::webhooks::{Intake, SourceTarget};
 
 mod objects;
 mod runs;

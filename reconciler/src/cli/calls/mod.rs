@@ -13,7 +13,7 @@ use serde_json::{Value, Value as Json};
 
 use super::client::Client;
 use super::error::CliError;
-use super::print::output::{note, print_error, write_out};
+use super::output::{note, print_error, write_out};
 use crate::args::{InvokeArgs, RunArgs};
 use crate::outgoing;
 use crate::view::{RunAccepted, RunBody, RunDetail, RunView, root_cause};

@@ -7,7 +7,7 @@ use schema::records::{CallFailure, FunctionImage, RegistryCopy};
 use super::page::{Page, pairs};
 use super::workflow::trigger_line;
 use crate::cli::error::CliError;
-use crate::cli::print::output::{Detail, Screen, yaml};
+use crate::cli::output::{Detail, Screen, yaml};
 use crate::view::{FunctionDetail, FunctionRevision, FunctionView, age, short};
 
 impl Detail for FunctionDetail {

@@ -13,7 +13,7 @@ use schema::kinds::Kind;
 use super::client::Client;
 use super::error::CliError;
 use super::kinds;
-use super::print::output::{Screen, TableItem as _, write_out};
+use super::output::{Screen, TableItem as _, write_out};
 use crate::args::{DescribeArgs, PageFormat, ResourceKind};
 use crate::view::{List, RevisionView, RunDetail, TriggerView, WaitState, WorkflowDetail, mermaid};
 use objects::Subject;

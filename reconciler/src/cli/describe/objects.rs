@@ -10,10 +10,8 @@ use super::page::{Page, indented, pairs};
 use crate::cli::client::Client;
 use crate::cli::error::CliError;
 use crate::cli::logs::results::{line, unfetched};
-use crate::cli::print::output::{
-    Detail, Layout, Screen, TableOptions, column, cuttable, format_rows, table, yaml,
-};
-use crate::cli::print::tables::host_ports;
+use crate::cli::output::{Detail, Layout, Screen, TableOptions, column, cuttable, format_rows, table, yaml};
+use crate::cli::tables::host_ports;
 use crate::view::{
     JobDetail, JobView, NodeDetail, NodeRules, ObjectDetail, PodDetail, PodView, ServiceDetail, ServiceView,
 };

@@ -4,7 +4,7 @@ use jiff::Timestamp;
 use schema::condition::Condition;
 use schema::meta::StringMap;
 
-use crate::cli::print::output::{Layout, Screen, column, cuttable, format_rows};
+use crate::cli::output::{Layout, Screen, column, cuttable, format_rows};
 use crate::view::{EventGroup, EventView, age, event_groups};
 
 const EVENTS_MAX: usize = 20;

@@ -7,7 +7,7 @@ use serde_json::Value as Json;
 
 use super::page::{Page, pairs};
 use crate::cli::error::CliError;
-use crate::cli::print::output::{Detail, Screen, yaml};
+use crate::cli::output::{Detail, Screen, yaml};
 use crate::view::{RunDetail, TriggerView, WorkflowDetail, WorkflowView, age, duration};
 use crate::workflows::machine::HistoryEvent;
 

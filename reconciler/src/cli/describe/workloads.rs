@@ -5,7 +5,7 @@ use schema::kinds::autoscaler::{Behavior, PolicyType, ScalingRules, SelectPolicy
 
 use super::page::{Page, indented, pairs};
 use crate::cli::error::CliError;
-use crate::cli::print::output::{Detail, Layout, Screen, column, cuttable, format_rows};
+use crate::cli::output::{Detail, Layout, Screen, column, cuttable, format_rows};
 use crate::view::{AutoscalerDetail, AutoscalerView, ObjectDetail, WorkloadView, age};
 
 impl Detail for AutoscalerDetail {

@@ -8,7 +8,7 @@ use reqwest::Response;
 use crate::args::LogsArgs;
 use crate::cli::client::Client;
 use crate::cli::error::CliError;
-use crate::cli::print::output::{note, write_bytes};
+use crate::cli::output::{note, write_bytes};
 use crate::view::{JobDetail, root_cause};
 
 /// Interval between polls for more output: each is a command on the login host.

@@ -9,7 +9,7 @@ use schema::kinds::function::FUNCTION_LABEL;
 
 use super::client::Client;
 use super::error::CliError;
-use super::print::output::{note, write_bytes};
+use super::output::{note, write_bytes};
 use crate::args::{LogsArgs, Resource, ResourceKind};
 use crate::view::{List, PodView, RunDetail};
 

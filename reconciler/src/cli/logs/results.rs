@@ -13,7 +13,7 @@ use super::parse_name;
 use crate::args::ResultsArgs;
 use crate::cli::client::Client;
 use crate::cli::error::CliError;
-use crate::cli::print::output::{note, write_out};
+use crate::cli::output::{note, write_out};
 use crate::view::{JobDetail, root_cause};
 
 pub(in crate::cli) async fn run(args: &ResultsArgs) -> Result<(), CliError> {

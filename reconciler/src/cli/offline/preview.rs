@@ -13,7 +13,7 @@ use crate::args::{FindCommentArgs, PlanArgs, PlanFormat};
 use crate::cli::client::Client;
 use crate::cli::error::CliError;
 use crate::cli::kinds;
-use crate::cli::print::output::{Screen, write_out};
+use crate::cli::output::{Screen, write_out};
 use crate::gitops::apply::record::is_whole;
 use crate::gitops::offline::{LiveState, Request, compare};
 use crate::gitops::plan::PruneBaseline;

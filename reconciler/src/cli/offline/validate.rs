@@ -12,7 +12,7 @@ use schema::violation::Severity;
 
 use crate::args::{BareKind, ExplainArgs, ReportFormat, SchemaArgs, ValidateArgs};
 use crate::cli::error::CliError;
-use crate::cli::print::output::{Screen, note, print_error, write_out};
+use crate::cli::output::{Screen, note, print_error, write_out};
 use crate::diagnostics::excerpt::{Lines, Style};
 use crate::diagnostics::inspect::{Inspection, inspect_definitions};
 use crate::diagnostics::json::JsonReport;

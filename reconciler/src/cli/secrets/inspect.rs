@@ -13,7 +13,7 @@ use schema::secrets::format::ANY;
 
 use super::folder::{ListedRecipient, SecretsFolder, keys_file};
 use crate::cli::client::Client;
-use crate::cli::print::output::write_out;
+use crate::cli::output::write_out;
 use crate::crypt;
 use crate::view::{List, NodeView};
 

@@ -10,8 +10,8 @@ use age::x25519::Identity;
 use anyhow::{Context as _, bail};
 use schema::content_refs::{SOURCES_NAMESPACE, is_sops};
 
+use super::output::write_out;
 use crate::args::{RecipientsChange, SecretsArgs, SecretsCommand};
-use crate::cli::print::output::write_out;
 use crate::crypt;
 
 mod folder;

@@ -20,7 +20,7 @@ use tokio::process::Command;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::task::JoinSet;
 
-use super::print::output::print_errors;
+use super::output::print_errors;
 use crate::args::{DownArgs, EtcdLogin, UpArgs};
 use crate::config;
 use children::{agent, etcd, reconciler};

@@ -5,8 +5,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use schema::snapshot::{BoundPod, Snapshot};
 
 use super::fit::{FitFailures, is_avoided, node_failure, pod_failure};
-use super::node::NodeLoad;
-use super::node::{Needs, Owner, PodNeeds};
+use super::node::{Needs, NodeLoad, Owner, PodNeeds};
 use super::strategy::{Rank, Ranking, Strategy, lot, seed};
 
 use crate::plural::plural;

@@ -11,8 +11,7 @@ use schema::meta::{NamespacedName, StringMap, matches_node_selector};
 use schema::quantity::{Cpu, Memory};
 use schema::snapshot::elapsed_seconds;
 
-use super::node::Needs;
-use super::node::NodeLoad;
+use super::node::{Needs, NodeLoad};
 
 /// Reason why a node does not take a pod. Ordered as printed.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]

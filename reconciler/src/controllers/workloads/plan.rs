@@ -10,8 +10,7 @@ use schema::meta::{NamespacedName, ObjectRef};
 use schema::object::Object;
 use schema::snapshot::Snapshot;
 
-use super::bare::UnreadableKeys;
-use super::bare::bare_pod;
+use super::bare::{UnreadableKeys, bare_pod};
 use super::daemon_set::DaemonSetPlan;
 use super::owned::{PodTraces, PodsByOwner};
 use super::replica_set::{DeadlineClock, WorkloadPlan};

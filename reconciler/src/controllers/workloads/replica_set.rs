@@ -12,11 +12,9 @@ use schema::records::{PodInstance, Rollout, Template};
 use schema::snapshot::Snapshot;
 
 use super::owned::{OwnedPod, PodTraces, Trace};
-use super::rollout::cause;
-use super::rollout::{self, Counts};
+use super::rollout::{self, Counts, cause};
 use super::victims;
-use super::workload::{Group, Moves, moves, slow_start};
-use super::workload::{Strategy, Workload};
+use super::workload::{Group, Moves, Strategy, Workload, moves, slow_start};
 use crate::controllers::last_known::LastKnown;
 use crate::controllers::reason::Reason;
 use crate::controllers::writes::{Precondition, Writes};

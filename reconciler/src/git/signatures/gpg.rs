@@ -8,8 +8,7 @@ use std::path::Path;
 use jiff::Timestamp;
 use tempfile::TempDir;
 
-use super::program::{Answer, run};
-use super::program::{Doubt, HELP_SIGN, SignedCommit};
+use super::program::{Answer, Doubt, HELP_SIGN, SignedCommit, run};
 
 const HELP_KEYRING: &str = "sign it with a key of the keyring, or add the key to the GPG keys of the source";
 /// Digests that no signature may rely on, neither of a commit nor of a key over itself.

@@ -6,8 +6,7 @@ use std::path::Path;
 
 use jiff::tz::TimeZone;
 
-use super::program::{Answer, run};
-use super::program::{Doubt, HELP_SIGN, SignedCommit};
+use super::program::{Answer, Doubt, HELP_SIGN, SignedCommit, run};
 
 const HELP_ALLOW: &str = "sign it with an allowed key, or add the key to the allowed signers of the source";
 

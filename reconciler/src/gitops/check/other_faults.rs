@@ -7,11 +7,10 @@ use std::collections::BTreeSet;
 
 use schema::violation::rules;
 
-use super::Declaration;
 use super::after_apply::{Fault, Scene};
-use super::cycles;
 use super::cycles::{CycleMember, DependencyGraph};
 use super::links::{Holder, holders, owner};
+use super::{Declaration, cycles};
 use crate::gitops::diff::dotted;
 
 /// Object, rule and field of each violation reported before.

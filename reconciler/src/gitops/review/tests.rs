@@ -76,18 +76,14 @@ fn reviewed_while(
 ) -> Review {
     let situation = situation(base, head);
     let (decided, effects) = (plan(&situation), crate::cli::kinds::effects);
-    review(
-        &situation,
-        &decided,
-        &ReviewContext { base: &"a".repeat(40), nodes, running, notes: &[], effects },
-    )
+    let context = ReviewContext { base: &"a".repeat(40), nodes, running, notes: &[], effects };
+    review(&situation, &decided, &context)
 }
 
 fn reviewed(base: &Files, head: &Files) -> Review {
     reviewed_with(base, head, None)
 }
 
-/// Effects of the only change.
 #[track_caller]
 fn effects(base: &str, head: &str) -> String {
     let of = |text: &str| if text.is_empty() { Files::new() } else { files([("a.yaml", text)]) };

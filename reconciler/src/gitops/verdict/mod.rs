@@ -28,8 +28,7 @@ pub mod plan;
 #[cfg(test)]
 mod tests;
 
-use plan::Verdicts;
-use plan::WakeHistory;
+use plan::{Verdicts, WakeHistory};
 
 /// Follows applied commits.
 pub struct VerdictLoop {

@@ -2,8 +2,7 @@
 
 use serde::Deserialize;
 
-use crate::controllers::functions::decider::Config;
-use crate::controllers::functions::decider::WINDOW_MAX;
+use crate::controllers::functions::decider::{Config, WINDOW_MAX};
 use crate::simulate::trace::{self, SECONDS_MAX, TraceError, present, seconds};
 
 /// Longest cold start.

@@ -19,8 +19,7 @@ use schema::records::{Provider, SourceStatus};
 use schema::snapshot::Snapshot;
 use schema::store::election::{self, Fence, FenceReader};
 use schema::store::memory::MemoryStore;
-use schema::store::reflector;
-use schema::store::{Op, SharedStore, Store};
+use schema::store::{Op, SharedStore, Store, reflector};
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 

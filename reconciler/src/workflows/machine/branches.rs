@@ -7,8 +7,7 @@ use schema::kinds::workflow::{MapState, ParallelState, State};
 use serde_json::{Value as Json, json};
 
 use super::Event;
-use super::context::Context;
-use super::context::{MAP_CONCURRENCY_MAX, STEPS_MAX, STRANDS_MAX, size};
+use super::context::{Context, MAP_CONCURRENCY_MAX, STEPS_MAX, STRANDS_MAX, size};
 use super::data::{fill, lookup, place_result, select, within_limits};
 use super::failure::{Failure, errors};
 use super::history::HistoryDetail;

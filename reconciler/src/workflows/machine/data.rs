@@ -5,8 +5,7 @@ use std::borrow::Cow;
 use schema::kinds::workflow::{Expression, JsonPath, NullablePath, Segment};
 use serde_json::{Map, Value as Json};
 
-use super::context::{Context, resolve};
-use super::context::{DEPTH_MAX, PAYLOAD_MAX_BYTES, size};
+use super::context::{Context, DEPTH_MAX, PAYLOAD_MAX_BYTES, resolve, size};
 use super::failure::{Failure, IntrinsicError, errors};
 use super::intrinsic;
 

@@ -5,8 +5,7 @@ use schema::kinds::workflow::WorkflowSpec;
 use serde::{Deserialize, Serialize};
 use serde_json::Value as Json;
 
-use super::context::Random;
-use super::context::{EVENTS_MAX, RUN_MAX, RUN_MAX_BYTES, size};
+use super::context::{EVENTS_MAX, RUN_MAX, RUN_MAX_BYTES, Random, size};
 use super::data::within_limits;
 use super::failure::{Failure, errors};
 use super::history::{HistoryDetail, HistoryEvent};

@@ -4,8 +4,7 @@ use jiff::SignedDuration;
 use schema::kinds::workflow::{COUNT_MAX, MachineRef, State, TaskState};
 use serde_json::Value as Json;
 
-use super::context::Context;
-use super::context::{CALLS_MAX, DEPTH_MAX};
+use super::context::{CALLS_MAX, Context, DEPTH_MAX};
 use super::data::{fill, is_deeper_than, lookup, place_result, select, within_limits};
 use super::failure::{Failure, errors};
 use super::history::HistoryDetail;

@@ -8,9 +8,7 @@ use schema::kinds::workflow::{Machine, MachineRef, State};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value as Json, json};
 
-use super::context::Context;
-use super::context::Random;
-use super::context::{RUN_MAX_BYTES, STEPS_MAX, size};
+use super::context::{Context, RUN_MAX_BYTES, Random, STEPS_MAX, size};
 use super::data::{place_result, within_limits};
 use super::failure::{Failure, delay, errors};
 use super::history::{HistoryDetail, HistoryEvent};

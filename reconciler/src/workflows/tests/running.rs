@@ -12,11 +12,10 @@ use serde_json::{Value as Json, json};
 use super::super::active_runs::{Heads, StoredHead};
 use super::super::batches::Batches;
 use super::super::journal::Journal;
-use super::super::plan;
 use super::super::plan::{KEPT_FOR, KEPT_PER_WORKFLOW, Observed, RUNNING_MAX, RunStep, RunSteps};
 use super::super::records::{Origin, RunHead};
 use super::super::request::WAITING_MAX;
-use super::super::{RequestError, RequestQueue, RunRequestOutcome, kept_run, request_run};
+use super::super::{RequestError, RequestQueue, RunRequestOutcome, kept_run, plan, request_run};
 use super::kit::{COUNTS, Kit, count_to, id};
 
 const WAITS: &str = "\n  startAt: wait\n  states:\n    wait: {type: Wait, seconds: 3000, end: true}";

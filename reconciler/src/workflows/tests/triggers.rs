@@ -11,11 +11,9 @@ use schema::records::TriggerRecord;
 use schema::snapshot::Snapshot;
 use serde_json::json;
 
-use super::super::RunRequestOutcome;
-use super::super::kept_run;
-use super::super::plan;
 use super::super::plan::{Observed, RunStep};
 use super::super::records::{Origin, RunId};
+use super::super::{RunRequestOutcome, kept_run, plan};
 use super::kit::{Kit, id};
 use crate::controllers::LastKnown;
 

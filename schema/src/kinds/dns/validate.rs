@@ -4,8 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::super::cluster::DEFAULT_ZONE;
 use super::super::pod::PortReference;
-use super::{BACKENDS_MAX, WEIGHT_MAX};
-use super::{DnsBackend, DnsPath, DnsSpec, StickyKey, without_final_slash};
+use super::{BACKENDS_MAX, DnsBackend, DnsPath, DnsSpec, StickyKey, WEIGHT_MAX, without_final_slash};
 use crate::names::{DNS_LABEL, is_dns_label, is_dns_subdomain};
 use crate::violation::{Findings, Path, rules};
 

@@ -5,13 +5,12 @@ use super::super::{Descriptor, KindSpec, Links, OlderSpellings, Pods};
 use super::{DEFAULT_HANDLER, FunctionSpec, Runtime};
 use crate::content_refs::{ContentRef, ContentUse, normalize_path};
 use crate::document::edit::{below, rename};
-use crate::image;
 use crate::kinds::trigger::Trigger;
 use crate::kinds::{pod, trigger};
 use crate::manifest::dialects::{Node, Notes};
-use crate::names;
 use crate::quantity::Memory;
 use crate::violation::{Findings, Path, field_path, indexed, rules};
+use crate::{image, names};
 
 impl KindSpec for FunctionSpec {
     const DESCRIPTOR: Descriptor = Descriptor {

@@ -2,8 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use super::NAMES;
-use super::{OnCall, OnCommit, Schedule, ScheduleError, Trigger};
+use super::{NAMES, OnCall, OnCommit, Schedule, ScheduleError, Trigger};
 use crate::document::nearest::suggestion;
 use crate::names;
 use crate::violation::{Findings, Path, rules};

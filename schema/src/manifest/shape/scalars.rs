@@ -3,12 +3,10 @@
 use serde_json::{Map, Number, Value as Json};
 
 use super::walk::Walk;
-use super::words::WalkPosition;
-use super::words::mark_to_show;
+use super::words::{WalkPosition, mark_to_show};
 use super::{Bounds, FILE_MODE_MAX, Range, Shape};
 use crate::document::nearest::{list, nearest};
-use crate::document::node::{Node, Problem, Value};
-use crate::document::node::{PlainScalar, resolve};
+use crate::document::node::{Node, PlainScalar, Problem, Value, resolve};
 use crate::manifest::unsupported;
 use crate::quantity::{Cpu, Memory, QuantityError};
 use crate::secrets::is_secret_place;

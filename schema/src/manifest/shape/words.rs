@@ -1,8 +1,7 @@
 //! Wording of the walk's messages.
 
 use super::{Shape, Shapes};
-use crate::document::node::{Mark, Node, Value};
-use crate::document::node::{PlainScalar, resolve};
+use crate::document::node::{Mark, Node, PlainScalar, Value, resolve};
 use crate::secrets::is_secret_text;
 use crate::violation::Path;
 

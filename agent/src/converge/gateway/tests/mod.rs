@@ -24,8 +24,7 @@ use super::shares::Turns;
 use crate::catalog::Catalog;
 use crate::converge::functions::Functions;
 use crate::desired::StateOrigin;
-use crate::http::server::Limits;
-use crate::http::server::{self, Server};
+use crate::http::server::{self, Limits, Server};
 
 mod bounds;
 mod kept;

@@ -3,8 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::machine::Action;
-use super::machine::ProbeKind;
+use super::machine::{Action, ProbeKind};
 use crate::worlds::docker::{Docker, DockerError, ExecEnd};
 use crate::worlds::prober::Prober;
 

@@ -6,8 +6,7 @@ use std::net::IpAddr;
 use schema::kinds::pod::{Container as ContainerSpec, HttpGetAction, HttpScheme, PortReference, Probe};
 use schema::records::Binding;
 
-use super::machine::{Action, Check, ProbeTarget};
-use super::machine::{ProbeKind, Timing};
+use super::machine::{Action, Check, ProbeKind, ProbeTarget, Timing};
 use crate::converge::pods::facts::{Container, NodeFacts, PodFacts};
 use crate::worlds::prober::HttpRequest;
 

@@ -18,8 +18,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::time::DelayQueue;
 
 use super::health_store::{HealthBook, may_be_same_run};
-use super::machine::{Action, ProbeTarget, Targets};
-use super::machine::{ProbeKind, ProbeMachine};
+use super::machine::{Action, ProbeKind, ProbeMachine, ProbeTarget, Targets};
 use super::perform::{ActionRunner, CheckResult};
 
 /// Maximum number of concurrent requests and connections: each takes one descriptor, and a few hundred probes that

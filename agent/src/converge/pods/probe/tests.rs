@@ -15,8 +15,7 @@ use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
 use super::health_store::HealthBook;
-use super::machine::{Action, Check, ProbeTarget, Targets};
-use super::machine::{ProbeHealth, ProbeKind, ProbeMachine, Timing};
+use super::machine::{Action, Check, ProbeHealth, ProbeKind, ProbeMachine, ProbeTarget, Targets, Timing};
 use super::perform::{ActionRunner, CheckResult};
 use super::runner::ProbeRunner;
 use crate::worlds::docker::{Docker as _, FakeDocker, FakeExec, NewContainer};

@@ -20,8 +20,7 @@ use tokio::sync::watch;
 use tokio::time::timeout;
 
 use crate::catalog::Catalog;
-use crate::converge::pods::facts::{Drain, DrainReason, REPLICA_DRAIN_MIN};
-use crate::converge::pods::facts::{PodFacts, Uid};
+use crate::converge::pods::facts::{Drain, DrainReason, PodFacts, REPLICA_DRAIN_MIN, Uid};
 use crate::desired::{DesiredState, StateOrigin};
 use crate::worlds::netlink::Netlink;
 

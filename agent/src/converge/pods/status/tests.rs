@@ -14,8 +14,7 @@ use schema::store::{Guard, Op, Store};
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
-use super::statuses::Statuses;
-use super::statuses::status_writer;
+use super::statuses::{Statuses, status_writer};
 
 fn statuses(list: &[(&str, PodPhase, &str)]) -> Statuses {
     let one = |(name, phase, message): &(&str, PodPhase, &str)| {

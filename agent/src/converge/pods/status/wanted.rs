@@ -9,8 +9,7 @@ use schema::kinds::pod::{
 use schema::records::Binding;
 
 use crate::converge::pods::container::machine::{self, restarts};
-use crate::converge::pods::container::rendered::HIDDEN_MESSAGE;
-use crate::converge::pods::container::rendered::secrets_of;
+use crate::converge::pods::container::rendered::{HIDDEN_MESSAGE, secrets_of};
 use crate::converge::pods::facts::{Container, ExitStatus, NodeFacts, PodFacts, State};
 use crate::converge::pods::probe::machine::{ProbeHealth, ProbeKind};
 use crate::converge::pods::steps::{Decision, DecisionReason};

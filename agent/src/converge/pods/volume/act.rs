@@ -10,8 +10,7 @@ use schema::content_refs::find_content;
 use schema::control::lock;
 use schema::records::EventType;
 
-use super::spec::VolumeError;
-use super::spec::{KeyedFile, KeyedVolumeSpec, VolumePrep};
+use super::spec::{KeyedFile, KeyedVolumeSpec, VolumeError, VolumePrep};
 use super::{prepare, sub_path};
 use crate::converge::pods::steps::{BringUp, ContainerAct};
 use crate::converge::pods::supervisor::WorkGuard;

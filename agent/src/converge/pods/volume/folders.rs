@@ -6,8 +6,7 @@ use std::fs;
 use std::path::Path;
 
 use super::spec::VolumeError;
-use crate::names;
-use crate::{mounts, trees};
+use crate::{mounts, names, trees};
 
 /// Removes the `subPath` mounts of one start of one container.
 pub fn remove_sub_paths(state_dir: &Path, uid: &str, container: &str, attempt: u32) {

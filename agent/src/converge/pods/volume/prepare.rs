@@ -12,8 +12,7 @@ use nix::mount::{MsFlags, mount};
 use nix::unistd::{Gid, chown};
 use schema::kinds::pod::{HostPathType, KeyToPath};
 
-use super::spec::VolumeError;
-use super::spec::{KeyedFile, KeyedVolumeSpec, VolumePrep};
+use super::spec::{KeyedFile, KeyedVolumeSpec, VolumeError, VolumePrep};
 use crate::mounts;
 
 /// Creates or checks one volume.

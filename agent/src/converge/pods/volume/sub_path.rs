@@ -12,8 +12,7 @@ use nix::sys::stat::{FileStat, Mode, fchmod, fstat, mkdirat};
 use nix::unistd::{Gid, UnlinkatFlags, fchown, unlinkat};
 
 use super::folders::unmount_below;
-use super::spec::SubPath;
-use super::spec::VolumeError;
+use super::spec::{SubPath, VolumeError};
 
 /// Mounts a path within a volume at its own mount point, resolved by the kernel so that it can't leave the volume.
 /// A missing path becomes a folder with mode and group of the volume itself: the kubelet gives it the volume's

@@ -7,8 +7,7 @@ use schema::kinds::pod::ContainerState;
 
 use super::folders::{remove_pod, remove_tree_of};
 use super::prepare::prepare;
-use super::spec::VolumeError;
-use super::spec::{SubPath, VolumePrep};
+use super::spec::{SubPath, VolumeError, VolumePrep};
 use super::sub_path::mount_sub_path;
 use crate::converge::pods::tests::binding;
 use crate::converge::pods::tests::crash::Rig;

@@ -8,7 +8,7 @@ use schema::kinds::Resource;
 use super::shared::{ExpectedKind, bar, manifest, print, trace};
 use crate::args::SimulateHpaArgs;
 use crate::cli::error::CliError;
-use crate::cli::print::output::{Layout, Screen, column, cuttable, format_rows};
+use crate::cli::output::{Layout, Screen, column, cuttable, format_rows};
 use crate::simulate::autoscaler::{Evaluation, Metric, Trace, run as simulate};
 use crate::view::human_duration;
 

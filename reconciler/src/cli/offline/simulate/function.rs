@@ -10,7 +10,7 @@ use serde_json::Number;
 use super::shared::{ExpectedKind, bar, manifest, print, trace};
 use crate::args::SimulateFunctionArgs;
 use crate::cli::error::CliError;
-use crate::cli::print::output::{Layout, Screen, column, format_rows};
+use crate::cli::output::{Layout, Screen, column, format_rows};
 use crate::simulate::function::{LoadReport, ReplicaChange, Report, StepDecision, Trace, run as simulate};
 
 /// Kind expected in FILE.

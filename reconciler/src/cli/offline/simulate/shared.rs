@@ -14,7 +14,7 @@ use serde::Serialize;
 
 use crate::args::SimulateFormat;
 use crate::cli::error::CliError;
-use crate::cli::print::output::{json, note, print_errors, write_out};
+use crate::cli::output::{json, note, print_errors, write_out};
 use crate::diagnostics::visible;
 use crate::simulate::TraceError;
 

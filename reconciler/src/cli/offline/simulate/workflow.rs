@@ -13,7 +13,7 @@ use serde_json::{Map, Value as Json};
 use super::shared::{ExpectedKind, object, print, read};
 use crate::args::SimulateWorkflowArgs;
 use crate::cli::error::CliError;
-use crate::cli::print::output::{Layout, Screen, column, cuttable, format_rows, note};
+use crate::cli::output::{Layout, Screen, column, cuttable, format_rows, note};
 use crate::diagnostics::inspect::{limits_around, with_definitions};
 use crate::diagnostics::visible;
 use crate::simulate::workflow::{

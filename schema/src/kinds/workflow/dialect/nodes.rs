@@ -1,7 +1,6 @@
 //! Form B: `spec.{entryParams, entryNodeName, workflowNodes}`. A node without a next one ends the run.
 
-use super::definition::parse_json;
-use super::definition::{EndState, free_name, into_entries, merge, names_a_state, take_non_null};
+use super::definition::{EndState, free_name, into_entries, merge, names_a_state, parse_json, take_non_null};
 use crate::document::edit;
 use crate::document::edit::{below, entry, list, mapping, number, plain, put, rename, take, text};
 use crate::kinds::workflow::JsonPath;

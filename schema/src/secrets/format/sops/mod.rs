@@ -21,8 +21,7 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use sha2::{Digest as _, Sha512};
 
-use super::KEYS_MAX;
-use super::{Format, Header};
+use super::{Format, Header, KEYS_MAX};
 
 use tree::Node;
 pub use tree::SopsError;

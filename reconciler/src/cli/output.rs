@@ -8,8 +8,8 @@ use jiff::Timestamp;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
+use super::error::CliError;
 use crate::args::Format;
-use crate::cli::error::CliError;
 use crate::view::List;
 
 /// Spaces between two columns, as in kubectl.
