@@ -127,7 +127,7 @@ pub(crate) async fn remove_images(docker: &dyn Docker, instance: &str, removed: 
     }
 }
 
-/// Names of function images and their bases to remove_images.
+/// Names of function images and their bases to remove.
 fn removals(instance: &str, images: Vec<StoredImage>, others_run_pods: bool) -> Vec<Removal> {
     let bases = select_base_images(&images);
     let bases = bases.iter().filter_map(|(name, image)| base_image_removal(instance, name, image));

@@ -118,7 +118,7 @@ impl<'r> Walk<'r> {
             (Side::Old, None) => self.changes.push((path.into(), None)),
             (Side::New, None) => match classify_entry(&name, item) {
                 Some(SourceEntry::Manifest(_)) if odd => {
-                    self.changes.push((path.into(), Some(SourceEntry::OddName)))
+                    self.changes.push((path.into(), Some(SourceEntry::OddName)));
                 }
                 Some(entry) => self.changes.push((path.into(), Some(entry))),
                 None => {}

@@ -128,7 +128,7 @@ pub fn compare(request: &Request<'_>) -> Result<Review, OfflineError> {
         }
         _ => head,
     };
-    let place = (request.source, request.folder);
+    let (place, effects) = ((request.source, request.folder), request.effects);
     let before = match (&request.live, base) {
         (None, Some(base)) => Some(read(&repository, base, place, None, None)?),
         _ => None,
@@ -170,8 +170,7 @@ pub fn compare(request: &Request<'_>) -> Result<Review, OfflineError> {
     let decided = if request.strict { plan(&situation).all_or_nothing() } else { plan(&situation) };
     notes.extend(decided.refused.then(|| refused(decided.quarantined.len())));
     let running = request.live.as_ref().map(|live| live.running.clone()).unwrap_or_default();
-    let frame =
-        ReviewContext { base: &base_name, nodes, running: &running, notes: &notes, effects: request.effects };
+    let frame = ReviewContext { base: &base_name, nodes, running: &running, notes: &notes, effects };
     let mut review = review(&situation, &decided, &frame);
     review.violations.extend(after.listing.notes.iter().cloned());
     review.violations.extend(python_errors(&repository, effective, &after.manifests));

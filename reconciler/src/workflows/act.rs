@@ -188,7 +188,7 @@ impl WorkflowsLoop {
             }
             // A fault of one run holds up no other.
             Err(error) => {
-                tracing::warn!(step = what, error = error_chain(&error), "step of workflows failed")
+                tracing::warn!(step = what, error = error_chain(&error), "step of workflows failed");
             }
         }
         Ok(())

@@ -86,7 +86,7 @@ fn object(kind: Kind, name: &str, spec: impl Into<Json>, chance: &mut Chance) ->
     let mut whole = json!({"apiVersion": kind.api_version(), "kind": kind.as_str(), "metadata": metadata});
     match (kind.descriptor().fields, spec.into()) {
         (FieldPlacement::AtTop, Json::Object(own)) => {
-            own.into_iter().for_each(|(name, field)| whole[name] = field)
+            own.into_iter().for_each(|(name, field)| whole[name] = field);
         }
         (_, spec) => whole["spec"] = spec,
     }

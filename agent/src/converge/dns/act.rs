@@ -82,7 +82,7 @@ impl DnsLoop {
                 self.deps.handover.hold(Role::DnsTcp, tcp);
             }
             Err(error) => {
-                tracing::warn!(%error, "sockets of the name server not kept; names get no answer while the agent restarts")
+                tracing::warn!(%error, "sockets not kept; names get no answer while the agent restarts");
             }
         }
         Ok(())

@@ -261,7 +261,7 @@ impl JobRecord {
     fn begin(&mut self, now: Timestamp) {
         match &self.order.dependency {
             JobDependencyState::None | JobDependencyState::Submitted(_) => {
-                self.enter(JobState::Uploading, now)
+                self.enter(JobState::Uploading, now);
             }
             JobDependencyState::Waiting(_) => self.enter(JobState::Waiting, now),
             JobDependencyState::Never(why) => {

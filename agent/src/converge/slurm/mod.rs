@@ -222,7 +222,7 @@ impl Loop for SlurmLoop {
             match self.book.forget(&id) {
                 Ok(()) => _ = self.records.remove(&id),
                 Err(error) => {
-                    tracing::warn!(object = %id.of_kind(Kind::Job), %error, "record of a job not removed")
+                    tracing::warn!(object = %id.of_kind(Kind::Job), %error, "record of a job not removed");
                 }
             }
         }

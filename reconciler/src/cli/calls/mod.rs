@@ -38,9 +38,9 @@ const GATEWAY_PORT: u16 = 8081;
 const FAILED: u8 = 1;
 /// Exit code if the call was refused.
 const REFUSED: u8 = 2;
-/// Exit code if the call did not call_function and can be repeated.
+/// Exit code if the call did not run and can be repeated.
 const NOT_RUN: u8 = 3;
-/// Exit code if the call may have call_function or is still running.
+/// Exit code if the call may have run or is still running.
 const MAY_HAVE_RUN: u8 = 4;
 /// Error type of a gateway that lost the replica during the call.
 const REPLICA_LOST: &str = "ReplicaLost";
@@ -80,7 +80,7 @@ pub(in crate::cli) async fn call_function(args: &InvokeArgs) -> Result<ExitCode,
     print_error(&said);
     Ok(ExitCode::from(match status.as_u16() {
         502 if kind == REPLICA_LOST => {
-            print_error("the call may have call_function, in part or whole");
+            print_error("the call may have run, in part or whole");
             MAY_HAVE_RUN
         }
         500 | 502 | 504 => FAILED,
@@ -89,24 +89,21 @@ pub(in crate::cli) async fn call_function(args: &InvokeArgs) -> Result<ExitCode,
     }))
 }
 
-/// Reports a call without an answer. Only a failed connection to the gateway proves that the call did not call_function.
+/// Reports a call without an answer. Only a failed connection to the gateway proves that the call did not run.
 fn report_lost_call(error: &reqwest::Error, url: &Url, args: &InvokeArgs) -> ExitCode {
     if error.is_connect() {
         let why = root_cause(error);
         print_error(&format!(
-            "cannot call {url}: {why}; name a node's gateway with --gateway or MINIK8S_GATEWAY; the call did not call_function"
+            "cannot call {url}: {why}; name a node's gateway with --gateway or MINIK8S_GATEWAY; the call did not run"
         ));
         return ExitCode::from(NOT_RUN);
     }
     let why = match error.is_timeout() {
         true => {
-            format!("no answer within {:?}; the call may have call_function, or runs still", args.timeout)
+            format!("no answer within {:?}; the call may have run, or runs still", args.timeout)
         }
         false => {
-            format!(
-                "the connection was lost: {}; the call may have call_function, in part or whole",
-                root_cause(error)
-            )
+            format!("the connection was lost: {}; the call may have run, in part or whole", root_cause(error))
         }
     };
     print_error(&format!("called {url}: {why}"));
@@ -171,7 +168,7 @@ fn failure(status: StatusCode, text: &str) -> (String, String) {
     (kind, said)
 }
 
-// `minik8s start_run`: requests a start_run of a workflow, and with `--wait` waits for its end.
+// `minik8s run`: requests a run of a workflow, and with `--wait` waits for its end.
 
 const POLL_INTERVAL: Duration = Duration::from_millis(200);
 
@@ -185,7 +182,7 @@ pub(in crate::cli) async fn start_run(args: &RunArgs) -> Result<ExitCode, CliErr
     let asked = RunBody { input, id: args.id.clone() };
     let accepted: RunAccepted = client.post_json(&["workflows", namespace, name, "runs"], &asked).await?;
     if !accepted.is_new {
-        note(&format!("minik8s: start_run {} was asked for before; this is the same one", accepted.id));
+        note(&format!("minik8s: run {} was asked for before; this is the same one", accepted.id));
     }
     if !args.wait {
         write_out(&format!("{}\n", accepted.id))?;
@@ -197,27 +194,27 @@ pub(in crate::cli) async fn start_run(args: &RunArgs) -> Result<ExitCode, CliErr
     ended.unwrap_or_else(|_| {
         let (id, after) = (&accepted.id, args.timeout);
         Err(CliError::NotReached(if has_begun {
-            format!("start_run {name}/{id} has not ended within {after:?}; it goes on")
+            format!("run {name}/{id} has not ended within {after:?}; it goes on")
         } else {
             format!(
-                "start_run {name}/{id} was not seen to begin within {after:?}; see whether runs wait with 'minik8s get workflows'"
+                "run {name}/{id} was not seen to begin within {after:?}; see whether runs wait with 'minik8s get workflows'"
             )
         }))
     })
 }
 
-/// Waits until the start_run has ended. Retries while the reconciler is unreachable or has lost etcd.
+/// Waits until the run has ended. Retries while the reconciler is unreachable or has lost etcd.
 async fn wait(client: &Client, path: &[&str], has_begun: &mut bool) -> Result<ExitCode, CliError> {
     let summary = [path, &["summary"]].concat();
     let row =
         until_answered(client, &summary, has_begun, |row: &RunView| row.phase != RunPhase::Running).await?;
     if row.phase != RunPhase::Succeeded {
         let RunView { workflow, id, phase, state, error, cause, .. } = &row;
-        print_error(&format!("start_run {workflow}/{id} {phase:?} in state {state}: {error} {cause}"));
+        print_error(&format!("run {workflow}/{id} {phase:?} in state {state}: {error} {cause}"));
         return Ok(ExitCode::FAILURE);
     }
-    let start_run = until_answered(client, path, has_begun, |_: &RunDetail| true).await?;
-    write_out(&format!("{}\n", start_run.output.unwrap_or_default()))?;
+    let run = until_answered(client, path, has_begun, |_: &RunDetail| true).await?;
+    write_out(&format!("{}\n", run.output.unwrap_or_default()))?;
     Ok(ExitCode::SUCCESS)
 }
 
@@ -235,13 +232,13 @@ async fn until_answered<T: DeserializeOwned>(
             }
             Ok(_) => *has_begun = true,
             Err(error) if error.is_not_found() && *has_begun => {
-                let start_run = path[1..4].join("/");
+                let run = path[1..4].join("/");
                 return Err(CliError::NotReached(format!(
-                    "start_run {start_run} is no longer kept: how it ended is not known; see the workflow's \
+                    "run {run} is no longer kept: how it ended is not known; see the workflow's \
                      ttlSecondsAfterFinished and runsHistoryLimit"
                 )));
             }
-            // The leader has not started the start_run yet.
+            // The leader has not started the run yet.
             Err(error) if error.is_not_found() || error.is_transient() => {}
             Err(error) => return Err(error),
         }

@@ -184,11 +184,11 @@ pub(crate) async fn reset_node(record: &UpRecord, output: Stdio) -> Result<()> {
 /// Runs `minik8s down`. Running it again is harmless.
 pub async fn down(args: DownArgs) -> Result<ExitCode> {
     if !nix::unistd::geteuid().is_root() {
-        bail!("cannot end daemons and remove containers of this machine: not root; down 'sudo minik8s down'");
+        bail!("cannot end daemons and remove containers of this machine: not root; run 'sudo minik8s down'");
     }
     let state = StateDir::open(&args.state_dir)?;
     let Some(record) = state.load()? else {
-        println!("nothing to remove: no 'minik8s up' was down on {}", state.root().display());
+        println!("nothing to remove: no 'minik8s up' was run on {}", state.root().display());
         return Ok(ExitCode::SUCCESS);
     };
     if let Some(pid) = state.running() {

@@ -169,10 +169,10 @@ impl DnsPath {
         let mut words = BackendShare::in_words(&shares.collect::<Vec<_>>());
         match &self.sticky {
             Some(StickyKey { header: Some(name), .. }) => {
-                words.push_str(&format!(", sticky by header {name}"))
+                words.push_str(&format!(", sticky by header {name}"));
             }
             Some(StickyKey { cookie: Some(name), .. }) => {
-                words.push_str(&format!(", sticky by cookie {name}"))
+                words.push_str(&format!(", sticky by cookie {name}"));
             }
             _ => {}
         }
