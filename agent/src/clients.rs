@@ -18,7 +18,7 @@ pub struct Clients {
 }
 
 impl Clients {
-    /// Lets each client hold `places` divided by [`SHARE`], but at least one.
+    /// Lets each client hold `places` divided by [`SHARE_DIVISOR`], but at least one.
     pub fn sharing(places: usize) -> Self {
         Self { most: (places / SHARE_DIVISOR).max(1), held: Arc::default() }
     }

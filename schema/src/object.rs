@@ -25,7 +25,7 @@ pub struct Object {
     #[serde(default, skip_serializing_if = "Files::is_empty")]
     pub files: Files,
     /// Content hash of the effective spec (defaults filled in) and of what running pods need of
-    /// `files` (see [`in_hash`]), without metadata.
+    /// `files` (see [`hashed_content`]), without metadata.
     pub hash: String,
     /// Number of changes of `hash`, from 1.
     pub generation: u64,

@@ -140,7 +140,7 @@ fn a_reconciler_that_is_back_before_etcd_waits_for_it() -> Result<()> {
         eventually("it goes on without etcd", secs(30), || {
             ensure!(cluster.reconcilers[0].is_running(), "it ended");
             let log = cluster.reconcilers[0].log_tail();
-            ensure!(log.contains("goes on as soon as it answers"), "{log}");
+            ensure!(log.contains("continues as soon as it answers"), "{log}");
             Ok(())
         })?;
         cluster.etcd.start()?;

@@ -41,7 +41,7 @@ pub const SPACING: Duration = Duration::from_secs(1);
 /// Known state of the cluster; also the format of the file. Clones in constant time except for the peers.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Catalog {
-    /// Origin of the data; with [`KnownFrom::Unknown`] nothing may be inferred.
+    /// Origin of the data; with [`StateOrigin::Unknown`] nothing may be inferred.
     #[serde(skip)]
     pub known_from: StateOrigin,
     /// Every service, with its endpoints. Revisions are 0 when loaded from disk.

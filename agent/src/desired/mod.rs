@@ -55,7 +55,7 @@ impl DesiredState {
     }
 }
 
-/// Keeps [`Desired`] between runs.
+/// Keeps [`DesiredState`] between runs.
 #[derive(Debug)]
 pub struct DesiredStore {
     node: String,

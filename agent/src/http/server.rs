@@ -49,7 +49,7 @@ pub struct Caller {
     pub is_node: bool,
     /// Place of the connection among all; a tunnel keeps it.
     pub place: Arc<ConnectionPlace>,
-    /// Core that serves the connection, below [`super::cores::count`].
+    /// Core that serves the connection, below [`count`].
     pub core: usize,
     /// Address as a header value, created once per connection.
     pub address_header: HeaderValue,

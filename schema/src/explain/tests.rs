@@ -45,12 +45,12 @@ fn a_field_says_its_type_its_default_and_what_it_may_be() {
     FIELD:       spec.restartPolicy <string>
     DEFAULT:     Always
 
-    When an ended container is started again.
+    Restart policy for containers that have ended.
 
     VALUES:
-      Always               Whatever its exit code.
-      OnFailure            If its exit code is not 0.
-      Never                Not at all.
+      Always               Restart regardless of the exit code.
+      OnFailure            Restart if the exit code is not 0.
+      Never                Never restart.
     ");
 }
 
@@ -65,11 +65,12 @@ fn an_object_lists_its_fields() {
 
     FIELDS:
       containerPort <integer> required
-          The port in the pod, 1 to 65535.
+          Port in the pod, 1 to 65535.
       hostPort <integer>
-          The port on the node that leads here; 0 is any free one, shown in status.
+          Port of the node that leads to the container; 0 picks any free port, which the status
+          shows.
       name <string>
-          A name that services can use.
+          Name that services can use.
       protocol <string>, default TCP
           TCP or UDP. One of TCP, UDP.
     ");
@@ -82,7 +83,7 @@ fn a_tree_has_all_fields_below() {
     API VERSION: v1
     FIELD:       spec.dnsConfig <DnsConfig>
 
-    Changes to the resolver configuration that `dnsPolicy` gives.
+    Changes to the resolver configuration of `dnsPolicy`.
 
     FIELDS:
       nameservers <[]string>

@@ -76,7 +76,7 @@ pub(crate) fn top_level_field(key: &str) -> Option<&'static str> {
 }
 
 /// Finds a one-line manifest that became a comment or a `%` directive: with its first brace replaced, a whole
-/// object would vanish silently. ([`meaning`] catches other shapes.) Comments that only mention manifests have no
+/// object would vanish silently. ([`classify`] catches other shapes.) Comments that only mention manifests have no
 /// braces and no colons; lines in a block of text are no comments.
 pub(crate) fn vanished_manifest(text: &str, parsed: &ParsedFile) -> Option<Problem> {
     let mut suspects = (1u32..).zip(text.lines()).filter(|(_, line)| is_commented_manifest(line)).peekable();

@@ -62,7 +62,7 @@ impl Snapshot {
         self.node_spec(node).is_some_and(|node| node.drain)
     }
 
-    /// True if a running pod must leave the node, see [`NodeSpec::drives_out`].
+    /// True if a running pod must leave the node, see [`NodeSpec::evicts`].
     pub fn drives_out(&self, node: &str, pod: &PodSpec) -> bool {
         let elapsed = |taint: &Taint| elapsed_seconds(self.conditions_of(node), taint);
         self.node_spec(node).is_some_and(|spec| spec.evicts(pod, elapsed))

@@ -16,7 +16,7 @@ use crate::worlds::docker::{Docker, ImageBuild, SECRET_VARIABLE};
 /// The program that serves a function, in each of its images.
 pub(super) const SHIM: &str = include_str!("python/shim.py");
 
-/// Script that makes the base images from Debian packages, see [`super::base`].
+/// Script that makes the base images from Debian packages.
 pub(super) const BASE_SCRIPT: &str = include_str!("python/base.sh");
 
 /// Compiles all modules, because nothing can be written at run time; a failure is an error only in a module where

@@ -1,6 +1,6 @@
 //! The pods loop: converges this node's containers to its bindings.
 //!
-//! Reads Docker, links, folders and [`Desired`]; `plan.rs` decides for the whole node; each pod has its own task,
+//! Reads Docker, links, folders and [`DesiredState`]; `plan.rs` decides for the whole node; each pod has its own task,
 //! so that a slow pull or stop holds up no other pod; writes `status/<node>/pods/…`.
 
 pub mod fetch;

@@ -195,7 +195,7 @@ fn worth_writing(now: &PulledImages, written: &PulledImages) -> bool {
         })
 }
 
-/// A pull in progress. Dropped without [`BegunPull::end`], it was interrupted.
+/// A pull in progress. Dropped without [`PendingPull::end`], it was interrupted.
 #[derive(Debug)]
 pub struct PendingPull {
     book: Arc<ImageBook>,

@@ -1,6 +1,6 @@
 //! State machine of a job: applies observations and results of steps. Pure.
 //!
-//! Each state implies the one step that leads on. The result of a step is an [`Event`]; a failed step changes no
+//! Each state implies the one step that leads on. The result of a step is an [`StepResult`]; a failed step changes no
 //! state.
 
 use jiff::{SignedDuration, Timestamp};

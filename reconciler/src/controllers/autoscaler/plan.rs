@@ -1,6 +1,6 @@
 //! Plans the number of pods of each workload that an autoscaler targets.
 //!
-//! Evaluates a target every [`LOOK_SECONDS`] and no more often, because each evaluation may go a step further. The
+//! Evaluates a target every [`EVALUATION_SECONDS`] and no more often, because each evaluation may go a step further. The
 //! state between evaluations is in `autoscalers/`, written only when an evaluation finds something new.
 
 use std::collections::{BTreeMap, BTreeSet};

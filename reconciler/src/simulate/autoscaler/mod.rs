@@ -1,6 +1,6 @@
 //! `minik8s simulate hpa`: the decisions of an autoscaler. Pure: text in, entries out.
 //!
-//! `trace.rs` parses the load; [`run()`] decides with the controller's own code and returns an [`Entry`] per
+//! `trace.rs` parses the load; [`run()`] decides with the controller's own code and returns an [`Evaluation`] per
 //! evaluation.
 
 mod run;

@@ -110,7 +110,7 @@ fn applied(look: RepoCheck, status: Option<&SourceStatus>) -> CheckResult {
 }
 
 /// Plans for the requests that wait at `now`; `looks` are the last checks of the sources for which
-/// [`Waiting::may_be_answered`] holds, each with the source's status since.
+/// [`WaitingRequests::may_be_answered`] holds, each with the source's status since.
 pub(super) fn plan(
     snapshot: &Snapshot,
     identity: &str,

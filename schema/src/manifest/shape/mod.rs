@@ -97,7 +97,7 @@ pub(crate) struct Record {
     /// Name of the Rust type, for the table of foreign fields.
     pub(crate) name: String,
     pub(crate) fields: BTreeMap<String, Field>,
-    /// For a variant of a [`Tagged`]: its tag, and the other variants' fields that it lacks.
+    /// For a variant of a [`TaggedRecord`]: its tag, and the other variants' fields that it lacks.
     pub(crate) variant: Option<Variant>,
 }
 

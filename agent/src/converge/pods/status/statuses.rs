@@ -85,7 +85,7 @@ pub struct FinalReports {
 
 impl FinalReports {
     /// Keeps the final reports of the previous run in the statuses of this one until the snapshot shows them, at
-    /// most for [`LAST_WORDS`]: one that was reported while the pod's task was about to end may not be written yet.
+    /// most for [`FINAL_REPORT_MAX`]: one that was reported while the pod's task was about to end may not be written yet.
     pub fn keep(&mut self, statuses: &mut Statuses, own: &Statuses, shown: &Snapshot, node: &str) {
         let mut since = BTreeMap::new();
         let is_last = |status: &PodStatus| status.is_terminating() && is_final(status);

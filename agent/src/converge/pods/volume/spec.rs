@@ -41,7 +41,7 @@ pub struct KeyedVolumeSpec {
     pub group: Option<u32>,
 }
 
-/// A file of a [`KeyedPrep`].
+/// A file of a [`KeyedVolumeSpec`].
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct KeyedFile {
     pub value: Vec<u8>,
