@@ -1,6 +1,6 @@
 //! Git over SSH: a real sshd with its own keys on loopback, which only runs `git-upload-pack`.
 //!
-//! It ends with its starter, however that ends (see `Daemon`). No SSH configuration of the user or the
+//! The server ends with its starter, however that ends (see `Daemon`). No SSH configuration of the user or the
 //! machine is read or written.
 
 use std::fs;

@@ -6,7 +6,7 @@ use crate::{code, rust};
 
 const CRATES: [&str; 2] = ["reconciler", "agent"];
 
-/// What builds a client.
+/// Calls that build a client.
 const CLIENTS: [&str; 8] = [
     "Client::builder",
     "ClientBuilder::new",

@@ -25,7 +25,7 @@ pub struct LogFilterError {
 /// Starts logging to standard error with this level or filter (`--log-level`). A second call changes nothing.
 ///
 /// # Errors
-/// One line if the filter can't be parsed.
+/// A single line if the filter can't be parsed.
 pub fn init(level: Option<&str>, as_json: bool) -> Result<(), LogFilterError> {
     let filter = filter(level, std::env::var("RUST_LOG").ok().as_deref())?;
     let logs = tracing_subscriber::fmt().with_env_filter(filter).with_writer(io::stderr);
