@@ -1,7 +1,7 @@
 //! The functions loop: calls of functions through this node, at `:8081` of all its addresses.
 //!
 //! Reads the catalog; decides in `plan.rs`; opens the listener and assigns replicas to waiting calls. A call goes
-//! to the replica with the fewest of this node's calls (`book.rs`), waits if there is none, and is counted: the
+//! to the replica with the fewest of this node's calls (`call_queue.rs`), waits if there is none, and is counted: the
 //! functions controller scales by `demand/<node>`. Calls to running replicas need neither etcd nor Docker.
 
 pub mod answer;

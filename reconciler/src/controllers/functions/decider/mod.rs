@@ -3,7 +3,7 @@
 //!
 //! Rules and numbers are those of knative/serving, `pkg/autoscaler/scaling/autoscaler.go`: averages over a target,
 //! limits on growth and shrinking, panic, delay, burst capacity. The manifest's bounds and scaling to zero are
-//! applied afterwards, in `bounds.rs`.
+//! applied afterwards, in `scaling.rs`.
 
 use std::collections::VecDeque;
 
