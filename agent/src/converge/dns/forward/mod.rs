@@ -1,7 +1,7 @@
 //! Resolution of names outside the cluster: queries the upstream servers, with a cache.
 //!
 //! Hickory's own resolver (0.26.3) returns the refusal or failure of whichever of two upstreams answers first: of
-//! 5,000 questions with one good and one refusing upstream 13 % failed. So `order.rs` decides which upstream is
+//! 5,000 questions with one good and one refusing upstream 13 % failed. So `exchange.rs` decides which upstream is
 //! queried; Hickory reads and writes the messages.
 
 mod cache;

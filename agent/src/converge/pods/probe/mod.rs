@@ -1,7 +1,7 @@
 //! Probes: whether a container is started, ready and alive, and the consequences.
 //!
 //! `render.rs` renders the checks (pure), `machine.rs` interprets the results (pure), `runner.rs` runs the checks,
-//! `book.rs` keeps the health on the node's disk.
+//! `health_store.rs` keeps the health on the node's disk.
 
 pub mod health_store;
 pub mod machine;
