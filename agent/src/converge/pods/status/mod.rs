@@ -1,5 +1,5 @@
 //! Status of pods, in Kubernetes' words: of a wanted pod (`wanted.rs`), of a pod being removed (`terminating.rs`),
-//! of pods that ended for good (`statuses.rs`), and the writer to etcd (`statuses.rs`).
+//! of pods that ended for good, and the writer to etcd (both in `statuses.rs`).
 
 pub mod statuses;
 pub mod terminating;
