@@ -291,7 +291,7 @@ mod tests {
         let mut runtime = Runtime::new();
         runtime.follow("controller", controller_row(&reader, &fence, WAKE_GAP), move || woken.nudge());
         runtime.follow("answers", answers_row(&reader, &fence, &[]), move || answers_woken.nudge());
-        runtime.follow("hpa", autoscaler_row(&reader, &fence), move || scaler_woken.nudge());
+        runtime.follow("autoscaler", autoscaler_row(&reader, &fence), move || scaler_woken.nudge());
         let stop = stream::once(token.clone().cancelled_owned().map(|()| "stop").boxed());
         let running = tokio::spawn(runtime.run_until(stop));
         let write = |snapshot: &mut Snapshot, key: schema::keys::Key, revision: i64| {

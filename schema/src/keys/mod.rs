@@ -78,7 +78,7 @@ macro_rules! key_table {
                     Scaler, "workloads", Nothing; scales: ScaleRecord, Plans;
                 Autoscaler(autoscaler: NamespacedName), AUTOSCALERS, "/minik8s/autoscalers/<ns>/<name>"
                     => "what an autoscaler found and remembers: recommendations, changes, status",
-                    Controller("hpa"), "CLI", Nothing; autoscalers: AutoscalerRecord, Plans;
+                    Controller("autoscaler"), "CLI", Nothing; autoscalers: AutoscalerRecord, Plans;
                 Pod(pod: NamespacedName), PODS, "/minik8s/pods/<ns>/<name>"
                     => "a pod that should exist, with its owner",
                     Controller("workloads"), "scheduler", Nothing; pods: PodInstance, Plans;
@@ -133,7 +133,7 @@ macro_rules! key_table {
                 PodStatus(node: String, pod: NamespacedName), STATUS, "/minik8s/status/<node>/pods/<ns>/<name>"
                     => "what the pod is", Agent, "controllers, CLI", Own; pod_status: PodStatus, Plans;
                 Usage(node: String), USAGE, "/minik8s/usage/<node>"
-                    => "CPU and memory in use", Agent, "hpa, CLI", Own; usage: NodeUsage, ByName;
+                    => "CPU and memory in use", Agent, "autoscaler, CLI", Own; usage: NodeUsage, ByName;
                 Rules(node: String), RULES, "/minik8s/rules/<node>"
                     => "revision of services/ that is programmed",
                     Agent, "agents (drain), CLI", All; rules: RulesStatus, ByName;
@@ -273,7 +273,7 @@ impl fmt::Display for Writer {
             Writer::Election => f.write_str("reconcilers"),
             Writer::Gitops => f.write_str("gitops"),
             Writer::Controller(name) => write!(f, "{name} controller"),
-            Writer::Scaler => f.write_str("hpa controller; functions controller of functions"),
+            Writer::Scaler => f.write_str("autoscaler controller; functions controller of functions"),
             Writer::Agent => f.write_str("that node's agent"),
             Writer::Receiver => f.write_str("the reconciler that took it"),
             Writer::Leader => f.write_str("the leader's loop that did it"),

@@ -26,7 +26,7 @@ pub use replicas::resource_name;
 pub struct Autoscaler;
 
 impl Controller for Autoscaler {
-    const NAME: &'static str = "hpa";
+    const NAME: &'static str = "autoscaler";
 
     fn plan(seen: &Observed, now: Timestamp) -> Writes {
         plan(&seen.snapshot, &seen.last_known, now)
