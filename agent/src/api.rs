@@ -180,7 +180,9 @@ impl IntoResponse for Refusal {
 impl From<DockerError> for Refusal {
     fn from(error: DockerError) -> Self {
         let (status, help) = match error {
-            DockerError::NotFound { .. } => (StatusCode::NOT_FOUND, "ask again; it was just replaced"),
+            DockerError::NotFound { .. } => {
+                (StatusCode::NOT_FOUND, "try again; the container was just replaced")
+            }
             _ if error.is_outage() => (StatusCode::SERVICE_UNAVAILABLE, "start Docker on the node"),
             _ => (StatusCode::BAD_GATEWAY, "see the agent's log on the node"),
         };
@@ -298,7 +300,7 @@ fn find(
     wanted.map(|row| row.id.clone()).ok_or_else(|| {
         Refusal(
             StatusCode::NOT_FOUND,
-            format!("container {container} of pod {namespace}/{pod} has no former start"),
+            format!("container {container} of pod {namespace}/{pod} has no previous run"),
             "leave out previous".to_owned(),
         )
     })

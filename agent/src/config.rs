@@ -100,7 +100,7 @@ impl MachineArguments {
         }
         let path = self.docker.strip_prefix("unix://").unwrap_or(&self.docker);
         if !path.starts_with('/') {
-            let why = "only local sockets are served; give for example unix:///var/run/docker.sock";
+            let why = "only local sockets are supported, for example unix:///var/run/docker.sock";
             return wrong("--docker", &self.docker, why);
         }
         Ok(MachineConfig { state_dir, instance, docker: format!("unix://{path}") })
@@ -210,14 +210,14 @@ impl RunArguments {
             Err(error) => return wrong("--container-log-max-size", size, error.to_string()),
         };
         if files < 2 {
-            let why = "give 2 or more, as in Kubernetes: with one, each new file would lose all of the log";
+            let why = "give 2 or more, as in Kubernetes: with one, each rotation would lose the whole log";
             return wrong("--container-log-max-files", files.to_string(), why);
         }
         let pids = match self.pod_pids_limit {
             -1 => 0,
             pids if pids > 0 => pids,
             other => {
-                let why = "give how many processes and threads a container may have, or -1 for no limit";
+                let why = "give the maximum number of processes and threads, or -1 for no limit";
                 return wrong("--pod-pids-limit", other.to_string(), why);
             }
         };
@@ -230,7 +230,7 @@ impl RunArguments {
             Ok(_) => wrong(flag, given, why),
             Err(error) => wrong(flag, given, error.to_string()),
         };
-        let memory = "give 16Mi or more, and less than 2Gi, which Docker's builder does not take";
+        let memory = "give at least 16Mi and less than 2Gi, the limit of Docker's builder";
         let disk = "give 1Mi or more, for example 8Gi";
         Ok(BuildLimits {
             time: Duration::from_secs(self.build_timeout_seconds.into()),
@@ -242,7 +242,7 @@ impl RunArguments {
     fn thresholds(&self) -> Result<Thresholds, ConfigError> {
         let (high_percent, low_percent) = (self.image_gc_high, self.image_gc_low);
         if !(1..=100).contains(&high_percent) {
-            let why = "give a percentage from 1 to 100; 100 turns the removal of images off";
+            let why = "give a percentage from 1 to 100; 100 disables the removal of images";
             return wrong("--image-gc-high", high_percent.to_string(), why);
         }
         if low_percent >= high_percent {
@@ -268,7 +268,7 @@ fn node_name(given: Option<&str>) -> Result<String, ConfigError> {
     let edge = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit();
     let right = name.starts_with(edge) && name.ends_with(edge) && name.chars().all(allowed);
     if !right || name.len() > NODE_MAX {
-        return wrong("--node", name, "give small letters, digits, `-` and `.`, for example node1");
+        return wrong("--node", name, "give lower-case letters, digits, `-` and `.`, for example node1");
     }
     Ok(name)
 }
@@ -330,8 +330,8 @@ mod tests {
             (["--instance", "Mk"], "lower-case letter"),
             (["--instance", "toolong"], "lower-case letter"),
             (["--instance", "1a"], "lower-case letter"),
-            (["--node", "a/b"], "small letters"),
-            (["--node", "a-"], "small letters"),
+            (["--node", "a/b"], "lower-case letters"),
+            (["--node", "a-"], "lower-case letters"),
             (["--etcd", "127.0.0.1:1"], "give URLs"),
             (["--reconciler", "127.0.0.1:1"], "give URLs"),
             (["--docker", "tcp://1.2.3.4:1"], "only local sockets"),

@@ -15,7 +15,7 @@ use schema::secrets::format::sops::SopsFile;
 /// Encrypts to all recipients, armored as text.
 pub(crate) fn encrypt(plain: &[u8], to: &[Recipient]) -> anyhow::Result<Vec<u8>> {
     let recipients = to.iter().map(|recipient| recipient as &dyn age::Recipient);
-    let encryptor = age::Encryptor::with_recipients(recipients).context("there is nobody to encrypt to")?;
+    let encryptor = age::Encryptor::with_recipients(recipients).context("no recipients to encrypt to")?;
     let armored = ArmoredWriter::wrap_output(Vec::new(), Format::AsciiArmor)?;
     let mut writer = encryptor.wrap_output(armored)?;
     writer.write_all(plain)?;
@@ -81,7 +81,7 @@ pub(crate) fn identities(text: &str, path: &Path) -> anyhow::Result<Vec<Identity
     let identities: Result<Vec<Identity>, _> = lines.map(str::parse).collect();
     match identities {
         Ok(identities) if !identities.is_empty() => Ok(identities),
-        _ => bail!("{} holds something other than age identities; 'age-keygen' makes one", path.display()),
+        _ => bail!("{} holds something other than age identities; 'age-keygen' creates one", path.display()),
     }
 }
 

@@ -33,7 +33,7 @@ impl StateDirLock {
                 Ok(Self { _lock: lock, lease: DiskRecord::new(dir.join(LEASE_FILE)) })
             }
             LockOutcome::Busy(_) => bail!(
-                "another reconciler runs on {}; end it, or give this one another --state-dir",
+                "another reconciler runs on {}; stop it, or give this one another --state-dir",
                 dir.display()
             ),
         }

@@ -28,15 +28,15 @@ fn a_load_becomes_a_chart_of_load_and_replicas() {
     assert_eq!((output.status.code(), text(&output.stderr).as_str()), (Some(0), ""));
     insta::assert_snapshot!(text(&output.stdout), @r"
     AT     USE        LOAD                   ASKED   REPLICAS   PODS                   WHY
-    0s     cpu 40%    =====                  1       1          #####                  the metrics ask for the present number
+    0s     cpu 40%    =====                  1       1          #####                  the metrics ask for the current number
     15s    cpu 180%   ====================   4       1 -> 4     ####################   cpu resource utilization (percentage of request) above target
-    30s    cpu 45%    ====================   4       4          ####################   the metrics ask for the present number
-    45s    cpu 45%    ====================   4       4          ####################   the metrics ask for the present number
+    30s    cpu 45%    ====================   4       4          ####################   the metrics ask for the current number
+    45s    cpu 45%    ====================   4       4          ####################   the metrics ask for the current number
     60s    cpu 12%    ======                 1       4          ####################   the metrics ask for 1, but a higher recommendation is still within the window for removing pods
     75s    cpu 12%    ======                 1       4 -> 1     #####                  All metrics below target
-    90s    cpu 48%    ======                 1       1          #####                  the metrics ask for the present number
-    105s   cpu 48%    ======                 1       1          #####                  the metrics ask for the present number
-    2m     cpu 48%    ======                 1       1          #####                  the metrics ask for the present number
+    90s    cpu 48%    ======                 1       1          #####                  the metrics ask for the current number
+    105s   cpu 48%    ======                 1       1          #####                  the metrics ask for the current number
+    2m     cpu 48%    ======                 1       1          #####                  the metrics ask for the current number
     ");
 }
 
@@ -85,13 +85,13 @@ fn what_cannot_be_used_ends_with_2_and_says_what_to_do() {
         (vec!["hpa.yaml", "--trace", "gone.json"], "gone.json: No such file or directory"),
         (vec!["gone.yaml", "--trace", "day.json"], "gone.yaml: No such file or directory"),
         (vec![".", "--trace", "day.json"], "it is a folder; name a file"),
-        (vec![&none, "--trace", "day.json"], "holds no HorizontalPodAutoscaler"),
+        (vec![&none, "--trace", "day.json"], "contains no HorizontalPodAutoscaler"),
         (
             vec![&two, "--trace", "day.json"],
-            "holds several autoscalers: HorizontalPodAutoscaler/default/web, ",
+            "contains several autoscalers: HorizontalPodAutoscaler/default/web, ",
         ),
         (vec![&broken, "--trace", "day.json"], "broken.yaml:10:16: error[out-of-range]"),
-        (vec!["hpa.yaml", "--trace", &bad], "bad.json: steps[0]: a step has exactly one of"),
+        (vec!["hpa.yaml", "--trace", &bad], "bad.json: steps[0]: a step needs exactly one of"),
         (vec!["hpa.yaml", "--trace", "hpa.yaml"], "hpa.yaml: line 1, column 1: expected value"),
         (vec!["hpa.yaml"], "--trace <TRACE>"),
         (vec!["hpa.yaml", "--trace", "day.json", "-o", "xml"], "invalid value 'xml'"),
@@ -183,11 +183,11 @@ fn a_function_that_cannot_be_used_ends_with_2() {
     for (arguments, says) in [
         (
             vec!["hpa.yaml", "--trace", "calls.json"],
-            "holds no Function; name the file of one, see 'minik8s explain",
+            "contains no Function; name a file that does, see 'minik8s explain",
         ),
         (
             vec![&two, "--trace", "calls.json"],
-            "several functions: Function/default/hello, Function/default/price; leave",
+            "several functions: Function/default/hello, Function/default/price; keep",
         ),
         (vec![&broken, "--trace", "calls.json"], "broken.yaml:7:16: error[out-of-range]"),
         (
@@ -275,7 +275,7 @@ fn a_workflow_that_cannot_be_used_ends_with_2() {
     for (arguments, says) in [
         (vec![ORDER], "state price: function price has no mock; add a mock"),
         (vec![ORDER, "--input", "{"], "--input: EOF while parsing"),
-        (vec!["hpa.yaml"], "holds no Workflow"),
+        (vec!["hpa.yaml"], "contains no Workflow"),
         (vec![&jsonata], "a.asl:1:2: error[workflow-unsupported]"),
         (
             vec![ORDER, "--mocks", &bad],
@@ -395,6 +395,6 @@ fn mocks_that_are_not_used_are_said_beside_the_run() {
     let mocks = r#"{"price": {"return": {}}, "prices": {"return": {}}}"#;
     let (code, _, errors) = simulated(dir.path(), "flows/order.yaml", mocks);
     assert_eq!(code, Some(0));
-    let wanted = "mock `prices`: no Task of the workflow calls such a function; did you mean `price`?\n";
+    let wanted = "mock `prices`: no Task of the workflow calls this function; did you mean `price`?\n";
     assert_eq!(errors, wanted);
 }

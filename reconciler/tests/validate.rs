@@ -275,9 +275,9 @@ fn cases_beside_workflows_are_run_counted_and_shown_at_their_line() {
         .map(|v| format!("{}:{} {} {} ({})", v["line"], v["column"], v["rule"], v["message"], v["help"]))
         .collect();
     insta::assert_snapshot!(reported.join("\n"), @r#"
-    4:3 "workflow-test" "case 3: SUCCEEDED is expected, found FAILED States.Timeout: the call was ended after 5 s, the function's timeoutSeconds" ("")
+    4:3 "workflow-test" "case 3: expected SUCCEEDED, found FAILED States.Timeout: the call was ended after 5 s, the function's timeoutSeconds" ("")
     5:3 "workflow-test" "case 4: state a: function price has no mock; add a mock: {\"price\": {\"return\": {}}}" ("")
-    6:5 "workflow-test-unused" "case 4: mock `pric`: no Task of the workflow calls such a function" ("did you mean `price`?")
+    6:5 "workflow-test-unused" "case 4: mock `pric`: no Task of the workflow calls this function" ("did you mean `price`?")
     "#);
 }
 
@@ -297,7 +297,7 @@ fn cases_that_no_workflow_runs_are_warned_of() {
     --> order.tests.yml
      = help: rename it to `order.tests.yaml`
 
-    warning[workflow-test-unused]: none of these cases is run: no workflow of this folder is called `ordre`
+    warning[workflow-test-unused]: none of these cases is run: no workflow in this folder is called `ordre`
     --> ordre.tests.yaml
      = help: rename it to `order.tests.yaml` if it tests the workflow `order`
 

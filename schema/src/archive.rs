@@ -35,16 +35,16 @@ pub enum ArchiveError {
     #[error("it holds more than {} files", LIMITS.entries)]
     TooMany,
     /// An invalid name, or a name out of order.
-    #[error("{0:?} can't be the name of a file")]
+    #[error("{0:?} is not a valid file name")]
     Name(String),
     /// A symbolic link that leads out of the folder.
-    #[error("the symbolic link {path} leads out of the folder")]
+    #[error("the symbolic link {path} points outside the folder")]
     Link {
         /// Path of the link.
         path: String,
     },
     /// Reading the content or writing the archive failed.
-    #[error("cannot make the archive")]
+    #[error("cannot create the archive")]
     Io(#[from] io::Error),
 }
 

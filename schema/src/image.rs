@@ -112,7 +112,7 @@ pub(crate) fn check(image: &str) -> Result<(), String> {
         return invalid("the tag after `:` must be 1 to 128 letters, digits, '_', '.' or '-'");
     }
     if registry.is_some_and(|registry| !is_registry(registry)) {
-        return invalid("the registry before the first `/` must be a host name, maybe with a port");
+        return invalid("the registry before the first `/` must be a host name, optionally with a port");
     }
     if repository.bytes().any(|byte| byte.is_ascii_uppercase()) {
         return invalid("the repository name must be lowercase");

@@ -137,7 +137,7 @@ pub(crate) fn check_with_help(path: &str, help: &str, at: &Path<'_>, findings: &
     } else if path.split('/').any(|part| part == "..") {
         format!("Invalid value: `{path}`: must not contain '..'")
     } else if path.split('/').any(|part| part == ".git") {
-        format!("Invalid value: `{path}`: Git's own files are no content")
+        format!("Invalid value: `{path}`: must not be Git's own files")
     } else {
         return;
     };

@@ -300,7 +300,7 @@ fn moved_and_left_alone(cluster: &mut Cluster, gateway: &Gateway) -> Result<()> 
         if paths.len() == 1 {
             // Only whole path segments match.
             for path in ["/", "/shopping"] {
-                gateway.says(path, 404, &format!("no path of {HOST} leads to {path}"))?;
+                gateway.says(path, 404, &format!("no path of {HOST} matches {path}"))?;
             }
         }
     }

@@ -36,10 +36,10 @@ fn https_takes_the_right_ca_and_token_and_shows_the_token_to_nobody() -> Result<
 
     serving::refused(&cluster, "noca", &and(&[("--token-file", &token)]), &["refused access", "--ca-file"])?;
     let flags_of = and(&[("--token-file", &token), ("--ca-file", &stranger)]);
-    serving::refused(&cluster, "otherca", &flags_of, &["its certificate is not one of", "--ca-file"])?;
+    serving::refused(&cluster, "otherca", &flags_of, &["its certificate is not trusted by", "--ca-file"])?;
     let flags_of = and(&[("--token-file", &wrong), ("--ca-file", &ca)]);
     serving::refused(&cluster, "wrong", &flags_of, &["not accepted", "token"])?;
-    serving::refused(&cluster, "none", &and(&[("--ca-file", &ca)]), &["wants a login", "--token-env"])?;
+    serving::refused(&cluster, "none", &and(&[("--ca-file", &ca)]), &["requires a login", "--token-env"])?;
     let flags_of = and(&[("--token-env", "NO_SUCH_TOKEN"), ("--ca-file", &ca)]);
     serving::refused(&cluster, "unset", &flags_of, &["NO_SUCH_TOKEN", "is not set"])?;
 

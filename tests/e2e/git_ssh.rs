@@ -43,7 +43,7 @@ fn ssh_takes_the_right_keys_and_refuses_every_other_with_its_remedy() -> Result<
         serving::refused(&cluster, name, &with(name, key, hosts), says)?;
     }
     // The server has two types of keys; the type that it shows decides between the two messages.
-    serving::refused(&cluster, "changed", &with("changed", "ed25519", "other"), &["another key than"])?;
+    serving::refused(&cluster, "changed", &with("changed", "ed25519", "other"), &["a different key than"])?;
     Ok(())
 }
 

@@ -113,7 +113,10 @@ fn a_registry_that_asks_for_a_login_is_reported_with_what_to_do() -> Result<()> 
         eventually("the pod says that a login is missing", secs(30), || {
             let (reason, message) = waits(cluster, "app")?;
             ensure!(matches!(reason.as_str(), "ErrImagePull" | "ImagePullBackOff"), "{reason}");
-            ensure!(message.contains("wants a login") && message.contains("imagePullSecrets"), "{message}");
+            ensure!(
+                message.contains("requires a login") && message.contains("imagePullSecrets"),
+                "{message}"
+            );
             Ok(())
         })?;
         // In the format of `docker login`; a wrong password first.

@@ -249,7 +249,7 @@ fn mounts_are_what_the_manifest_says_and_what_it_cannot_have_is_refused() -> Res
         says(cluster, &pod, "other", "echo part > /part/x; cat /whole/a/b/x", "part")?;
         main("cat /disk/a/b/x", "part")?;
         says(cluster, &pod, "other", "touch /whole/y 2>/dev/null || echo refused", "refused")?;
-        refused(cluster, "absent", "a directory that is there")?;
+        refused(cluster, "absent", "an existing directory")?;
         refused(cluster, "nonroot", "runAsNonRoot")
     })
 }

@@ -332,7 +332,7 @@ fn copies_unbound_secrets_and_bombs_are_errors_of_their_pods_alone() -> Result<(
             ("stolen", "is for shop/db"),
             ("unbound", "minik8s secrets seal loose -n default"),
             ("bombed", "has an alias"),
-            ("endless", "come to more than 2 MiB"),
+            ("endless", "exceed 2 MiB"),
         ] {
             eventually(part, secs(40), || {
                 let said = cluster.cli(&["describe", &format!("pod/{pod}")])?.ok()?;

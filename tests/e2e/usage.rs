@@ -166,7 +166,7 @@ fn logs_take_every_flag_and_say_what_there_is_not() -> Result<()> {
         };
         refused(&["logs", "talks"], 1, "main, other")?;
         refused(&["logs", "talks", "-c", "main", "--since", "soon"], 2, "write an age")?;
-        refused(&["logs", "talks", "-c", "main", "--previous"], 1, "no former start")?;
+        refused(&["logs", "talks", "-c", "main", "--previous"], 1, "no previous run")?;
         eventually("the reason is known", secs(20), || {
             refused(&["logs", "waits"], 1, "is waiting to start: ErrImageNeverPull")
         })?;

@@ -68,7 +68,7 @@ pub(super) async fn prepare(config: &Config) -> anyhow::Result<StartupResources>
 pub(super) fn require_root() -> anyhow::Result<()> {
     match nix::unistd::geteuid().is_root() {
         true => Ok(()),
-        false => bail!("the agent makes links, rules and mounts and must run as root; start it with sudo"),
+        false => bail!("the agent creates links, rules and mounts and must run as root; start it with sudo"),
     }
 }
 

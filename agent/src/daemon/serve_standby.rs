@@ -134,7 +134,7 @@ async fn no_agent_left(agent_dir: &Path, path: &Path) -> &'static str {
         }
         lives_since = locks::is_held(agent_dir).then(|| lives_since.unwrap_or_else(Instant::now));
         if lives_since.is_some_and(|since: Instant| since.elapsed() > UNASKED_MAX) {
-            return "an agent runs that does not take over";
+            return "an agent is running but does not take over";
         }
     }
 }

@@ -159,7 +159,7 @@ fn read(path: &Path) -> Result<Binding, String> {
 fn named(binding: Binding, path: &Path) -> Result<Binding, String> {
     let said = binding.pod.reference();
     let fits = path.file_name().is_some_and(|name| name == file_name(&said).as_str());
-    if fits { Ok(binding) } else { Err(format!("it speaks of {said}")) }
+    if fits { Ok(binding) } else { Err(format!("it is for {said}")) }
 }
 
 fn replace(path: &Path, bytes: &[u8], fsync: Fsync) -> Result<(), DiskError> {

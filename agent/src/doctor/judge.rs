@@ -34,7 +34,7 @@ pub(super) fn judge(config: &Config, ranges: Ranges, seen: &HostFacts) -> Vec<Ch
 fn root(seen: &HostFacts) -> Check {
     match seen.is_root {
         true => Check::ok("root", "runs as root"),
-        false => Check::fail("root", "does not run as root", "start the agent with sudo or by systemd"),
+        false => Check::fail("root", "does not run as root", "start the agent with sudo or systemd"),
     }
 }
 
@@ -44,7 +44,7 @@ fn kernel(seen: &HostFacts) -> Check {
         true => Check::ok("kernel", release),
         false => Check::fail(
             "kernel",
-            format!("{release} has no openat2: no folder of a pod is removed, no subPath mounted"),
+            format!("{release} has no openat2: pod folders are not removed and subPaths not mounted"),
             "boot Linux 5.6 or later, such as Debian 11's 5.10",
         ),
     }
@@ -63,12 +63,12 @@ fn state_dir(config: &Config, seen: &HostFacts) -> Check {
 
 fn disk(seen: &HostFacts) -> Check {
     let Some(free) = seen.disk_free_bytes else {
-        return Check::warn("disk", "free space is unknown", "look with df -h");
+        return Check::warn("disk", "free space is unknown", "check with df -h");
     };
     let found = format!("{} MiB free", free >> 20);
     match free {
         _ if free < DISK_FAIL => Check::fail("disk", found, "free some space below --state-dir"),
-        _ if free < DISK_WARN => Check::warn("disk", found, "images and logs need more soon"),
+        _ if free < DISK_WARN => Check::warn("disk", found, "images and logs will soon need more"),
         _ => Check::ok("disk", found),
     }
 }
@@ -81,7 +81,7 @@ fn docker(config: &Config, seen: &HostFacts) -> Vec<Check> {
             return vec![Check::fail(
                 "docker",
                 found,
-                "install and start Docker, or give its socket by --docker",
+                "install and start Docker, or give its socket with --docker",
             )];
         }
     };
@@ -106,7 +106,7 @@ fn etcd(config: &Config, seen: &HostFacts) -> Check {
         Err(why) => Check::warn(
             "etcd",
             why,
-            "'minik8s up' brings its own; else start etcd, or give its address by --etcd",
+            "'minik8s up' runs its own; otherwise start etcd, or give its address with --etcd",
         ),
     }
 }
@@ -124,12 +124,12 @@ fn port(config: &Config, seen: &HostFacts) -> Check {
 
 fn features(seen: &HostFacts) -> Vec<Check> {
     let check = |(name, result): &(&'static str, Result<(), String>)| match result {
-        Ok(()) => Check::ok(name, "the kernel makes such links"),
+        Ok(()) => Check::ok(name, "the kernel supports such links"),
         // Needed only between nodes.
         Err(why) if *name == "vxlan" => {
-            Check::warn(name, why, "a single node works without; for several load the module vxlan")
+            Check::warn(name, why, "not needed on a single node; for several load the module vxlan")
         }
-        Err(why) => Check::fail(name, why, format!("load the module {name}, for example by modprobe {name}")),
+        Err(why) => Check::fail(name, why, format!("load the module {name}, for example: modprobe {name}")),
     };
     seen.features.iter().map(check).collect()
 }
@@ -156,14 +156,14 @@ fn forward_policy(config: &Config, seen: &HostFacts) -> Check {
 fn jumps(seen: &HostFacts) -> Check {
     let name = "jumps";
     match &seen.missing_jumps {
-        _ if !seen.agent_runs => Check::ok(name, "no agent runs: nothing leads to its chains yet"),
-        Ok(missing) if missing.is_empty() => Check::ok(name, "the kernel's chains lead to the agent's"),
+        _ if !seen.agent_runs => Check::ok(name, "no agent runs: nothing jumps to its chains yet"),
+        Ok(missing) if missing.is_empty() => Check::ok(name, "the kernel's chains jump to the agent's"),
         Ok(missing) => Check::warn(
             name,
             format!("missing: {}", missing.join(", ")),
             "the agent puts them back within 5 s; if it does not, its log says why",
         ),
-        Err(why) => Check::warn(name, why, "see that iptables works as root"),
+        Err(why) => Check::warn(name, why, "check that iptables works as root"),
     }
 }
 
@@ -173,15 +173,17 @@ fn firewalld_remedy(config: &Config) -> String {
     let (names, port) = (Names::for_instance(&config.machine.instance), config.vxlan.port);
     format!(
         "put the links {} and {} into firewalld's trusted zone (firewall-cmd --permanent --zone=trusted \
-         --add-interface=LINK), let the tunnel's UDP port {port} in (firewall-cmd --permanent \
-         --add-port={port}/udp), and load that (firewall-cmd --reload)",
+         --add-interface=LINK), open the tunnel's UDP port {port} (firewall-cmd --permanent \
+         --add-port={port}/udp), and reload it (firewall-cmd --reload)",
         names.bridge, names.tunnel
     )
 }
 
 fn ip_forward(seen: &HostFacts) -> Check {
     match seen.ip_forward.as_deref() {
-        Some("0") => Check::warn("ip_forward", "off", "the agent turns it on; see that nothing turns it off"),
+        Some("0") => {
+            Check::warn("ip_forward", "off", "the agent turns it on; check that nothing turns it off")
+        }
         Some(_) => Check::ok("ip_forward", "on"),
         None => Check::fail("ip_forward", "can't be read", "mount /proc"),
     }
@@ -201,7 +203,7 @@ fn conntrack(seen: &HostFacts) -> Check {
         true => Check::ok("conntrack", "installed"),
         false => Check::warn(
             "conntrack",
-            "not installed: UDP clients may stay with a pod that is gone for minutes",
+            "not installed: UDP clients may keep sending to a removed pod for minutes",
             "install the package conntrack",
         ),
     }

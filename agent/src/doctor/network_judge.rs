@@ -26,7 +26,7 @@ pub(super) fn judge(config: &Config, ranges: Ranges, seen: &NetworkFacts) -> Vec
     let mut checks = rules(seen);
     checks.extend([connections(seen), rp_filter(seen)]);
     match &seen.links {
-        Err(why) => checks.push(Check::fail("links", why, "see that the kernel answers netlink")),
+        Err(why) => checks.push(Check::fail("links", why, "check that the kernel answers netlink")),
         Ok(links) => {
             checks.extend(mtu(&names, links));
             checks.push(vxlan(config, &names, links));
@@ -59,7 +59,7 @@ fn rules(seen: &NetworkFacts) -> Vec<Check> {
         true => {
             vec![Check::ok(
                 "packet rules",
-                format!("the kernel takes all {} matches and targets", tried.len()),
+                format!("the kernel supports all {} matches and targets", tried.len()),
             )]
         }
         false => checks,
@@ -67,15 +67,17 @@ fn rules(seen: &NetworkFacts) -> Vec<Check> {
 }
 
 fn connections(seen: &NetworkFacts) -> Check {
-    let more = "set net.netfilter.nf_conntrack_max higher by sysctl, for example 262144";
+    let more = "raise net.netfilter.nf_conntrack_max with sysctl, for example to 262144";
     match seen.connections {
         None => {
-            Check::ok("conntrack table", "the kernel follows no connections yet; the first rule makes it")
+            Check::ok("conntrack table", "the kernel tracks no connections yet; the first rule starts it")
         }
         Some((used, most)) => {
             let found = format!("{used} of {most} connections");
             match used.saturating_mul(100) >= most.saturating_mul(CONNECTIONS_FULL) {
-                true => Check::warn("conntrack table", format!("{found}: new ones are dropped soon"), more),
+                true => {
+                    Check::warn("conntrack table", format!("{found}: new ones will soon be dropped"), more)
+                }
                 false if most < CONNECTIONS_MIN => Check::warn("conntrack table", found, more),
                 false => Check::ok("conntrack table", found),
             }
@@ -98,7 +100,7 @@ fn rp_filter(seen: &NetworkFacts) -> Check {
                 "strict at {}, one of several ways out: other nodes' packets may be dropped",
                 strict.join(", ")
             ),
-            format!("set net.ipv4.conf.{name}.rp_filter and net.ipv4.conf.all.rp_filter to 2 by sysctl"),
+            format!("set net.ipv4.conf.{name}.rp_filter and net.ipv4.conf.all.rp_filter to 2 with sysctl"),
         ),
     }
 }
@@ -110,16 +112,16 @@ fn mtu(names: &Names, links: &Links) -> Vec<Check> {
     let mut checks = vec![match uplink {
         None => Check::warn(
             "mtu",
-            format!("no default route: pods get {pods}, as of Ethernet's {DEFAULT_MTU}"),
-            "see that the links between nodes carry that much, or give the node a default route",
+            format!("no default route: pods get {pods}, based on Ethernet's {DEFAULT_MTU}"),
+            "check that the links between nodes carry that much, or give the node a default route",
         ),
         Some(uplink) if uplink.mtu < MTU_MIN + VXLAN_OVERHEAD => Check::fail(
             "mtu",
             format!("{} has {}: packets of {pods} to other nodes do not fit", uplink.name, uplink.mtu),
-            format!("give it at least {} by ip link set {} mtu N", MTU_MIN + VXLAN_OVERHEAD, uplink.name),
+            format!("give it at least {} with ip link set {} mtu N", MTU_MIN + VXLAN_OVERHEAD, uplink.name),
         ),
         Some(uplink) => {
-            let found = format!("{} has {}: pods get {pods}, less what VXLAN needs", uplink.name, uplink.mtu);
+            let found = format!("{} has {}: pods get {pods}, after VXLAN overhead", uplink.name, uplink.mtu);
             Check::ok("mtu", found)
         }
     }];
@@ -127,7 +129,7 @@ fn mtu(names: &Names, links: &Links) -> Vec<Check> {
     let stale = links.devices.iter().filter(|device| ours.contains(&&device.name) && device.mtu != pods);
     checks.extend(stale.map(|device| {
         let found = format!("{} has {} where {pods} fits the uplink", device.name, device.mtu);
-        Check::warn("mtu of links", found, "restart the agent: it looks at the uplink when it starts")
+        Check::warn("mtu of links", found, "restart the agent: it reads the uplink's MTU when it starts")
     }));
     checks
 }
@@ -139,14 +141,14 @@ fn vxlan(config: &Config, names: &Names, links: &Links) -> Check {
     let ours = links.devices.iter().find(|device| device.name == names.tunnel);
     let listener = links.listeners.get(&(Protocol::Udp, port));
     if ours.is_some_and(|ours| ours.vxlan.is_none()) {
-        let found = format!("link {} is there and is not a VXLAN", names.tunnel);
+        let found = format!("link {} exists and is not a VXLAN", names.tunnel);
         return Check::warn("vxlan port", found, "rename it, or use another --instance");
     }
     if let Some((name, _)) = others.iter().find(|(_, theirs)| *theirs == (vni, port)) {
         return Check::warn(
             "vxlan port",
             format!("{name} has VNI {vni} at UDP port {port} already"),
-            "give all nodes another --vxlan-vni and --vxlan-port; a single node works without",
+            "give all nodes another --vxlan-vni and --vxlan-port; not needed on a single node",
         );
     }
     if let Some((name, _)) = others.iter().find(|(_, (_, theirs))| *theirs == port) {
@@ -211,7 +213,7 @@ fn fronts(seen: &NetworkFacts) -> Vec<Check> {
         Err(why) => Check::fail(
             name,
             format!("{at}: {why}"),
-            "let what listens there take the node's own address, not all; ss -lntup shows it",
+            "bind the program that listens there to the node's own address, not all; ss -lntup shows it",
         ),
     };
     seen.fronts.iter().map(check).collect()
@@ -229,13 +231,11 @@ fn node_ports(seen: &NetworkFacts) -> Check {
         within((low, high), *port) && !seen.reserved_ports.iter().any(|range| within(*range, *port))
     };
     match NODE_PORTS.into_iter().find(given) {
-        None => {
-            Check::ok(name, format!("{first}-{last} are apart from the node's own sockets, {low}-{high}"))
-        }
+        None => Check::ok(name, format!("the node's own sockets, {low}-{high}, stay out of {first}-{last}")),
         Some(_) => Check::warn(
             name,
-            format!("the node's own sockets may take some of {first}-{last}: it gives them {low}-{high}"),
-            format!("set net.ipv4.ip_local_reserved_ports to {first}-{last} by sysctl"),
+            format!("the node's own sockets, {low}-{high}, may take some of {first}-{last}"),
+            format!("set net.ipv4.ip_local_reserved_ports to {first}-{last} with sysctl"),
         ),
     }
 }

@@ -30,14 +30,14 @@ const KEPT: Duration = Duration::from_secs(3600);
 #[derive(Debug, thiserror::Error)]
 pub enum CacheError {
     #[error(
-        "cannot fetch {path} of the repository: {why}; it is tried again. See that a reconciler runs and that this node reaches it (--reconciler)"
+        "cannot fetch {path} of the repository: {why}; retrying. Check that a reconciler runs and that this node reaches it (--reconciler)"
     )]
     Fetch { path: String, why: String },
     #[error(
         "the content of {path} does not match its digest; it is fetched again. Check the reconciler's disk"
     )]
     Digest { path: String },
-    #[error("cannot unpack {path} below {}: {why}; see this node's disk", dir.display())]
+    #[error("cannot unpack {path} below {}: {why}; check this node's disk", dir.display())]
     Disk { path: String, dir: PathBuf, why: String },
 }
 

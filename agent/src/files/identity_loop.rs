@@ -50,7 +50,7 @@ impl Loop for IdentityLoop {
     async fn observe(&mut self) -> Result<Observation<Self::Observed>, LoopError> {
         let catalog = Arc::clone(&self.catalog.borrow());
         if catalog.known_from == StateOrigin::Unknown {
-            return Ok(Observation::NotReady("nothing is known of the cluster yet".to_owned()));
+            return Ok(Observation::NotReady("nothing is known about the cluster yet".to_owned()));
         }
         let is_current = self.files.has_identity(catalog.settings.identity.as_ref());
         Ok(Observation::Ready((catalog, is_current)))

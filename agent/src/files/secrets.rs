@@ -21,7 +21,7 @@ use schema::secrets::format::{ANY, Format, PlaintextError, WHOLE};
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum SecretError {
     /// The pod was created before its files were resolved, or does not name the secret.
-    #[error("the pod does not carry {0}; see 'minik8s describe' of its owner")]
+    #[error("the pod does not include {0}; see 'minik8s describe' of its owner")]
     NotNamed(String),
     #[error("no secret can be decrypted on this node: {0}; then restart the agent")]
     NoIdentity(String),
@@ -40,17 +40,17 @@ pub enum SecretError {
     NotAmongRecipients { recipient: String },
     /// The plaintext has no header: the secret could be a copy from anywhere.
     #[error(
-        "secret {name} ({path}) does not name inside the namespace and secret that it is for; 'minik8s secrets seal {name} -n {namespace}' adds that"
+        "secret {name} ({path}) has no header with its namespace and name; 'minik8s secrets seal {name} -n {namespace}' adds one"
     )]
     Unbound { name: String, path: String, namespace: String },
     /// A copy of a secret for another use.
     #[error(
-        "secret {name} ({path}) is for {bound} and can't be used as {wanted}; seal one for it with 'minik8s secrets seal', with --source if its source is another"
+        "secret {name} ({path}) is for {bound} and can't be used as {wanted}; seal another with 'minik8s secrets seal', with --source if the source differs"
     )]
     Elsewhere { name: String, path: String, bound: String, wanted: String },
     /// The file was cut short or merged by hand.
     #[error(
-        "the cluster's identity ({path}) can't be read: {why}; restore the version before from Git, then 'minik8s secrets recipients add' the nodes that it lacks"
+        "the cluster's identity ({path}) can't be read: {why}; restore the previous version from Git, then 'minik8s secrets recipients add' the nodes that it lacks"
     )]
     IdentityDamaged { path: String, why: String },
     #[error("secret {name} {why}; fix it with 'minik8s secrets edit'")]
@@ -71,7 +71,7 @@ fn remedy(path: &str, recipient: &str) -> String {
             format!("add the cluster with 'sops rotate -i --add-age', or this node, which is {recipient}")
         }
         false => format!(
-            "seal it with 'minik8s secrets seal', or encrypt it with 'age -r {recipient}' beside its other recipients"
+            "seal it with 'minik8s secrets seal', or encrypt it with 'age -r {recipient}' in addition to its other recipients"
         ),
     }
 }
@@ -113,12 +113,12 @@ impl Keys {
         let identities: Result<Vec<Identity>, _> = lines.map(str::parse).collect();
         let Ok(identities) = identities else {
             bail!(
-                "{} holds something other than age identities; put back the one it held or make one with age-keygen",
+                "{} holds something other than age identities; restore the former identity or create one with age-keygen",
                 path.display()
             )
         };
         let Some(own) = identities.first() else {
-            bail!("{} holds no age identity; remove it, and the agent makes one", path.display())
+            bail!("{} holds no age identity; remove it and the agent creates one", path.display())
         };
         let recipient = own.to_public().to_string();
         Ok(Self(Ok(Identities { all: identities, recipient })))
@@ -264,7 +264,7 @@ pub fn variable(
     let unfit = |why| SecretError::Unfit { of: of.to_string(), key: key.to_owned(), why };
     let value = entries.get(key).ok_or_else(|| {
         let known = entries.keys().map(String::as_str).collect::<Vec<_>>().join(", ");
-        let hint = if known == WHOLE { " (what is not a map from keys to texts is one value)" } else { "" };
+        let hint = if known == WHOLE { " (a secret that is not a map has only this key)" } else { "" };
         SecretError::NoKey { of: of.to_string(), key: key.to_owned(), known: format!("{known}{hint}") }
     })?;
     let text = String::from_utf8(value.clone()).map_err(|_| unfit("is not text; mount it as a file"))?;

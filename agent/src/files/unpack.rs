@@ -16,9 +16,9 @@ use tar::EntryType;
 /// Failure to unpack an archive.
 #[derive(Debug, thiserror::Error)]
 pub enum UnpackError {
-    #[error("the archive holds {0:?}, which is not a file of a folder")]
+    #[error("the archive contains {0:?}, which is not allowed in a folder")]
     Entry(String),
-    #[error("the archive holds more than a volume may")]
+    #[error("the archive contains more than a volume may")]
     TooMuch,
     /// A disk error, or an input that is not an archive.
     #[error("{0}")]

@@ -65,7 +65,7 @@ pub fn take_instance_lock(run_dir: &Path, machine: &MachineConfig) -> Result<Ins
             return Ok(InstanceLock { file, path });
         }
     }
-    Err(cannot(&path, io::Error::other("it is being removed all the time")))
+    Err(cannot(&path, io::Error::other("it keeps being removed")))
 }
 
 /// Name of the lock file. Two paths of one socket are the same engine.

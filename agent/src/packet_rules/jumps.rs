@@ -26,7 +26,7 @@ impl fmt::Display for RuleReason {
         f.write_str(match self {
             RuleReason::Missing => "was missing",
             RuleReason::Differs => "differed",
-            RuleReason::Shadowed => "was shadowed by a rule that takes all packets",
+            RuleReason::Shadowed => "was shadowed by a rule that matches all packets",
             RuleReason::Surplus => "was surplus",
         })
     }

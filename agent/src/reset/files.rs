@@ -39,7 +39,7 @@ pub(crate) fn remove(machine: &MachineConfig, removed: &mut ResetOutcome) {
     let result = result.map(|()| true);
     if let (Ok(_), Some(recipient)) = (&result, recipient) {
         removed.done(format!(
-            "the age identity of recipient {recipient}: take it off the list with 'minik8s secrets recipients remove'"
+            "the age identity of recipient {recipient}: remove it from the list with 'minik8s secrets recipients remove'"
         ));
     }
     removed.note(format!("directory {}", dir.display()), result);
@@ -62,7 +62,7 @@ fn unmount_below(dir: &Path) -> io::Result<usize> {
             count += 1;
         }
     }
-    Err(io::Error::other("there are always new ones"))
+    Err(io::Error::other("new ones keep appearing"))
 }
 
 // Outcome of a reset.

@@ -22,24 +22,24 @@ pub(super) async fn leave(store: &dyn Store, node: &str, removed: &mut ResetOutc
     wait_for_heartbeat_end(store, node).await?;
     let mut keys = Vec::new();
     for prefix in [format!("{}{node}/", prefix::STATUS), prefix::bindings_of(node)] {
-        let listed = store.list(&prefix).await.context("cannot list what etcd has of this node")?;
+        let listed = store.list(&prefix).await.context("cannot list this node's keys in etcd")?;
         keys.extend(listed.items.into_iter().map(|pair| pair.key));
     }
     let mut there = Vec::new();
     let own = [Key::Node, Key::Subnet, Key::Usage, Key::Rules, Key::Demand].map(|key| key(node.to_owned()));
     for key in own {
         let key = key.to_string();
-        let found = store.get(&key).await.context("cannot read what etcd has of this node")?;
+        let found = store.get(&key).await.context("cannot read this node's keys in etcd")?;
         there.extend(found.map(|pair| pair.key));
     }
     if there.is_empty() && keys.is_empty() {
-        removed.remarks.push(format!("etcd has nothing of node {node}; --node names another"));
+        removed.remarks.push(format!("etcd has no keys of node {node}; use --node to name another"));
     }
     for ops in steps(node, there, keys) {
         let count = ops.len();
         // An agent of this name that starts meanwhile keeps the remaining keys.
         let guard = Guard::Absent(Key::Heartbeat(node.to_owned()).to_string());
-        let done = store.txn(vec![guard], ops).await.context("cannot take this node out of etcd")?;
+        let done = store.txn(vec![guard], ops).await.context("cannot remove this node from etcd")?;
         match done {
             TxnOutcome::Committed(_) => removed.done(format!("{count} keys of node {node} in etcd")),
             TxnOutcome::Conflict => bail!("an agent of node {node} was started; stop it and run this again"),
@@ -58,7 +58,9 @@ async fn wait_for_heartbeat_end(store: &dyn Store, node: &str) -> anyhow::Result
     };
     match tokio::time::timeout(HEARTBEAT_MAX, silent).await {
         Ok(looked) => looked.context("cannot read this node's heartbeat"),
-        Err(_) => bail!("an agent of node {node} is alive; stop it, or say which node leaves with --node"),
+        Err(_) => {
+            bail!("an agent of node {node} is alive; stop it, or name the node that leaves with --node")
+        }
     }
 }
 
@@ -114,7 +116,7 @@ mod tests {
         let mut again = ResetOutcome::default();
         leave(&store, "n1", &mut again).await.unwrap();
         assert!(again.lines.is_empty());
-        assert_eq!(again.remarks, ["etcd has nothing of node n1; --node names another"]);
+        assert_eq!(again.remarks, ["etcd has no keys of node n1; use --node to name another"]);
         assert!(removed.remarks.is_empty());
     }
 

@@ -74,12 +74,9 @@ pub async fn run(machine: &MachineConfig, leaving: Option<&LeavingNode>) -> anyh
         // Remove the rest all the same: a machine without Docker must be cleanable.
         Err(error) => removed.failures.push(format!("containers: {error}")),
     }
+    removed.note("the standby process".to_owned(), standby::end(&machine.agent_dir()));
     removed.note(
-        "the process that answered names in the agent's place".to_owned(),
-        standby::end(&machine.agent_dir()),
-    );
-    removed.note(
-        "the connections to login hosts of Slurm".to_owned(),
+        "the connections to Slurm login hosts".to_owned(),
         ssh::end_all(Path::new(RUN_DIR), &machine.agent_dir()),
     );
     remove_network(machine, &netlink, &RealIptables::new(), &mut removed).await;
@@ -97,17 +94,17 @@ pub async fn run(machine: &MachineConfig, leaving: Option<&LeavingNode>) -> anyh
     if let (Some(leaving), Some(store)) = (leaving, &store) {
         if removed.failures.is_empty() {
             if let Err(error) = leave::leave(store, &leaving.node, &mut removed).await {
-                removed.failures.push(format!("what etcd has of this node: {error:#}"));
+                removed.failures.push(format!("this node's keys in etcd: {error:#}"));
             }
         } else {
-            removed.failures.push("what etcd has of this node, until the rest is removed".to_owned());
+            removed.failures.push("this node's keys in etcd, until the rest is removed".to_owned());
         }
     }
     for line in &removed.lines {
         println!("removed {line}");
     }
     if removed.lines.is_empty() && removed.failures.is_empty() {
-        println!("nothing of instance {} is on this machine", machine.instance);
+        println!("this machine has nothing of instance {}", machine.instance);
     }
     for remark in &removed.remarks {
         println!("{remark}");
@@ -124,7 +121,7 @@ pub async fn run(machine: &MachineConfig, leaving: Option<&LeavingNode>) -> anyh
 /// directory.
 fn lock(machine: &MachineConfig) -> anyhow::Result<Option<StateLock>> {
     let dir = machine.agent_dir();
-    match dir.try_exists().with_context(|| format!("cannot look at {}", dir.display()))? {
+    match dir.try_exists().with_context(|| format!("cannot access {}", dir.display()))? {
         true => Ok(Some(locks::take(&dir)?)),
         false => Ok(None),
     }

@@ -108,7 +108,7 @@ impl Reconcilers {
             let chunk = chunk.map_err(|error| error_chain(&error))?;
             left = left
                 .checked_sub(chunk.len() as u64)
-                .ok_or_else(|| "it sends more than the file has".to_owned())?;
+                .ok_or_else(|| "it sent more bytes than the file has".to_owned())?;
             to.write_all(&chunk).map_err(|error| format!("cannot write it to this node's disk: {error}"))?;
         }
         if left == 0 { Ok(()) } else { Err(format!("it ended {left} bytes early").into()) }

@@ -108,7 +108,7 @@ impl Peers {
             return Ok(());
         }
         let mut said =
-            vec![loaded.err().unwrap_or_else(|| "it gave an image that is not the one built".to_owned())];
+            vec![loaded.err().unwrap_or_else(|| "it sent an image other than the one built".to_owned())];
         for name in unwanted {
             // Nothing may run such an image.
             said.extend(self.docker.remove_image(&name).await.err().map(|error| error.to_string()));

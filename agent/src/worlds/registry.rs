@@ -84,7 +84,7 @@ impl ClusterRegistry {
     /// # Errors
     /// A sentence with what to do.
     pub async fn push(&self, reference: &str, target: &str) -> Result<(), String> {
-        let registry = self.current().ok_or("the cluster has no registry any more")?;
+        let registry = self.current().ok_or("the cluster no longer has a registry")?;
         let login = self.login(&registry, target).await?;
         self.docker.tag(reference, target).await.map_err(|error| error.to_string())?;
         let pushed = timeout(MOVE_MAX, self.docker.push(target, login.as_ref())).await;
@@ -99,7 +99,7 @@ impl ClusterRegistry {
     /// A sentence with what to do.
     pub async fn pull(&self, copy: &str, reference: &str, id: Option<&str>) -> Result<(), String> {
         let registry =
-            self.with(copy).ok_or_else(|| format!("the cluster's registry is not that of {copy}"))?;
+            self.with(copy).ok_or_else(|| format!("{copy} does not belong to the cluster's registry"))?;
         let login = self.login(&registry, copy).await?;
         let (progress, said) = watch::channel(PullProgress::default());
         let pulling = timeout(MOVE_MAX, self.docker.pull(copy, login.as_ref(), &progress));
@@ -139,7 +139,7 @@ impl ClusterRegistry {
             StatusCode::NOT_FOUND => Ok(()),
             status if status.is_success() => Ok(()),
             StatusCode::METHOD_NOT_ALLOWED => Err(DeletionFailure::Refused(
-                "it permits no deletion (of Docker's own registry that is storage.delete.enabled)".to_owned(),
+                "it does not allow deletion (Docker's own registry: set storage.delete.enabled)".to_owned(),
             )),
             // Also for a wrong login, which may be corrected: the image keeps its names here, by which it is found
             // again.
@@ -190,17 +190,17 @@ fn with_help(registry: &Registry, message: &str) -> String {
     let says = |words: &[&str]| words.iter().any(|word| lower.contains(word));
     let help = if says(&["http response to https"]) {
         format!(
-            "name {host} in `insecure-registries` of this node's Docker, or give the registry a certificate"
+            "add {host} to `insecure-registries` of this node's Docker, or give the registry a certificate"
         )
     } else if says(&["x509", "certificate"]) {
-        format!("put the registry's CA at {DOCKER_CAS}/{host}/ca.crt of this node")
+        format!("put the registry's CA at {DOCKER_CAS}/{host}/ca.crt on this node")
     } else if says(&["unauthorized", "authentication required", "no basic auth", "denied"]) {
         match &registry.login_secret {
-            Some(secret) => format!("correct the login in secret {}, or what it may do", secret.name),
+            Some(secret) => format!("correct the login in secret {}, or its permissions", secret.name),
             None => "name a secret with a login in the Cluster object's registry.loginSecret".to_owned(),
         }
     } else {
-        "see the registry, and this node's way to it".to_owned()
+        "check the registry, and this node's connection to it".to_owned()
     };
     format!("{message}; {help}")
 }
@@ -250,9 +250,9 @@ mod tests {
         registry.pull(copy, "local:0", right).await.unwrap();
         assert_eq!(here(), ["local:0"], "its name in the registry is the pusher's alone");
         let none = registry.pull("r.lan/team/function@sha256:1", "local:1", right).await;
-        assert!(none.unwrap_err().contains("see the registry"));
+        assert!(none.unwrap_err().contains("check the registry"));
         let elsewhere = registry.pull("r.lan/teams/function@sha256:0", "local:1", right).await;
-        assert!(elsewhere.unwrap_err().contains("the cluster's registry is not that of"));
+        assert!(elsewhere.unwrap_err().contains("does not belong to the cluster's registry"));
     }
 
     // Seen red with every other status taken for a refusal.
@@ -311,10 +311,10 @@ mod tests {
     fn what_the_registry_says_comes_with_what_to_do() {
         let mut registry = Registry { address: "r.lan:5000/team".to_owned(), ..Registry::default() };
         for (message, help) in [
-            ("http: server gave HTTP response to HTTPS client", "name r.lan:5000 in `insecure-registries`"),
+            ("http: server gave HTTP response to HTTPS client", "add r.lan:5000 to `insecure-registries`"),
             ("x509: certificate signed by unknown authority", "/etc/docker/certs.d/r.lan:5000/ca.crt"),
             ("no basic auth credentials", "registry.loginSecret"),
-            ("connection refused", "this node's way to it"),
+            ("connection refused", "this node's connection to it"),
         ] {
             assert!(with_help(&registry, message).contains(help), "{message}");
         }

@@ -51,7 +51,7 @@ impl ApiError {
 
     pub(super) fn method_not_allowed(method: &str, path: &str) -> Self {
         let help = "the API only reads; push a commit to change the cluster";
-        Self::new(StatusCode::METHOD_NOT_ALLOWED, format!("{path} does not take {method}"), help)
+        Self::new(StatusCode::METHOD_NOT_ALLOWED, format!("{path} does not support {method}"), help)
     }
 
     pub(super) fn timed_out(path: &str, after: Duration) -> Self {

@@ -40,8 +40,8 @@ pub(super) fn name(what: &str, text: &str) -> Result<(), ApiError> {
     }
     let shown: String = text.chars().take(60).collect();
     Err(ApiError::bad_request(
-        format!("`{}` is not a name of a {what}", shown.escape_debug()),
-        "write letters, digits, '-', '_' and '.', 253 at most, with a letter or digit first",
+        format!("`{}` is not a valid {what} name", shown.escape_debug()),
+        "use at most 253 letters, digits, '-', '_' and '.', with a letter or digit first",
     ))
 }
 
@@ -56,7 +56,7 @@ pub(super) fn selector(text: Option<&str>) -> Result<Option<Selector>, ApiError>
 pub(super) fn since(text: Option<&str>) -> Result<Option<Since>, ApiError> {
     let parsed = text.map(str::parse).transpose();
     parsed.map_err(|why: String| {
-        ApiError::bad_request(format!("since: {why}"), "leave it out for all of the log")
+        ApiError::bad_request(format!("since: {why}"), "leave it out for the whole log")
     })
 }
 

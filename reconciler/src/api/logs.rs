@@ -138,7 +138,7 @@ impl NodeUrl {
         let silent = if self.heartbeat { "" } else { ", which has no heartbeat" };
         ApiError::bad_gateway(
             format!("cannot read the log from node {}{silent} at {}: {why}", self.node, self.base),
-            "see whether minik8s-agent runs there and the reconciler can reach it",
+            "check that minik8s-agent runs there and the reconciler can reach it",
         )
     }
 }

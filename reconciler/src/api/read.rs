@@ -202,7 +202,7 @@ pub(super) fn route() -> MethodRouter<Arc<ApiState>> {
 
 async fn preview_placements(State(app): App, request: Request) -> Result<Json<Placements>, ApiError> {
     // Before the body is read, so that only one change at a time is held in memory.
-    let busy = || ApiError::unavailable("other plans are being worked out", "try again in a few seconds");
+    let busy = || ApiError::unavailable("other plans are being computed", "try again in a few seconds");
     let turn = timeout(TURN_WAIT, Arc::clone(&app.simulations).acquire_owned()).await;
     let turn = turn.ok().and_then(Result::ok).ok_or_else(busy)?;
     let changes = timeout(BODY_WAIT, Json::<ObjectChanges>::from_request(request, &())).await;
@@ -261,7 +261,7 @@ impl ApiState {
         let help = match leader {
             Some(leader) if leader.id == self.deps.identity => {
                 "it is made from its source's mirror: 'minik8s sync' fetches that again; if its commit \
-                 was rewritten away, push a commit that has the file"
+                 is gone from history, push a commit that has the file"
             }
             _ => "ask the leader ('minik8s status' names it)",
         };
@@ -275,12 +275,10 @@ impl From<BlobsError> for ApiError {
         match error {
             BlobsError::Digest(_) => ApiError::bad_request(text, "give the 64 hex digits of a SHA-256"),
             BlobsError::Unreferred(_) => {
-                ApiError::not_found(text, "only files that a manifest names are given out")
+                ApiError::not_found(text, "only files that a manifest names are served")
             }
             BlobsError::Absent(_) => ApiError::not_found(text, "ask the leader ('minik8s status' names it)"),
-            BlobsError::Read { .. } => {
-                ApiError::unavailable(text, "look at the reconciler's disk and its log")
-            }
+            BlobsError::Read { .. } => ApiError::unavailable(text, "check the reconciler's disk and log"),
         }
     }
 }

@@ -63,7 +63,7 @@ pub enum Command {
     /// Show what a revision would change, as a plan for reviewers
     #[command(after_help = "Examples: minik8s plan --base origin/main --head HEAD\n          \
                             minik8s plan --head HEAD --server http://127.0.0.1:7070\n\n\
-                            Exit code: 0 nothing changes, 2 something does, 1 error.")]
+                            Exit code: 0 no changes, 2 changes, 1 error.")]
     Plan(PlanArgs),
     /// For CI: read a forge's list of comments (JSON) and print the id of the account's newest plan,
     /// if any
@@ -116,19 +116,19 @@ pub enum Command {
     #[command(after_help = "Examples: minik8s invoke hello -d '{\"name\": \"Ada\"}'\n          \
                             minik8s invoke shop/price -f order.json --gateway http://10.0.0.7:8081\n\n\
                             Exit code: 0 answered, 1 the function failed, 2 the call was refused, 3 it did not run: \
-                            no gateway or replica took it in time, or too many wait; 4 it may have run: the answer was lost.")]
+                            no gateway or replica took it in time, or too many were waiting; 4 it may have run: the answer was lost.")]
     Invoke(InvokeArgs),
     /// Run a workflow once
     #[command(after_help = "Examples: minik8s run sum -d '{\"x\": 1, \"y\": 2}' --wait\n          \
                             minik8s run shop/order -f order.json --id order-4711\n\n\
-                            It changes nothing that should be: the workflow stays as the repository has it.\n\
-                            Exit code: 0 asked for, or with --wait succeeded; 1 it did not succeed; 2 wrong usage.")]
+                            This does not change desired state: the workflow stays as the repository defines it.\n\
+                            Exit code: 0 accepted, or with --wait succeeded; 1 it did not succeed; 2 wrong usage.")]
     Run(RunArgs),
     /// List or download the result files of a Slurm job
     #[command(
         after_help = "Examples: minik8s results job/matrix\n          minik8s results matrix -n shop -d out\n\n\
-                            What the job wrote to standard output and error is among them; \
-                            'minik8s logs job/NAME' prints that, also while the job runs."
+                            The results include the job's standard output and error; \
+                            'minik8s logs job/NAME' prints those, also while the job runs."
     )]
     Results(ResultsArgs),
     /// Check manifests the way a push would
@@ -167,7 +167,7 @@ pub enum Command {
     #[command(
         hide = true,
         aliases = ["delete", "edit", "create", "patch", "replace", "scale", "label", "annotate", "rollout"],
-        after_help = "Example, which only says so: minik8s apply"
+        after_help = "Example, which only prints this advice: minik8s apply"
     )]
     Apply(RejectedArgs),
     /// Print the versions of this program and of the reconciler
@@ -230,7 +230,7 @@ pub enum PlanFormat {
     Markdown,
     /// For programs.
     Json,
-    /// The Markdown as `{"body": …}`, as GitHub, GitLab and Gitea take a comment
+    /// The Markdown as `{"body": …}`, as GitHub, GitLab and Gitea accept a comment
     Comment,
 }
 

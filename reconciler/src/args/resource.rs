@@ -144,7 +144,7 @@ impl FromStr for Resources {
     fn from_str(text: &str) -> Result<Self, String> {
         let all = text.split(',').map(str::parse).collect::<Result<Vec<Resource>, _>>()?;
         match all.iter().find(|resource| resource.name.is_some() && all.len() > 1) {
-            Some(_) => Err("several kinds are given; write the name behind them: KIND,KIND NAME".to_owned()),
+            Some(_) => Err("several kinds are given; write the name after them: KIND,KIND NAME".to_owned()),
             None => Ok(Self(all)),
         }
     }

@@ -40,7 +40,7 @@ pub enum SecretsCommand {
     /// Check that every intended recipient can read the secrets
     #[command(
         after_help = "Examples: minik8s secrets check\n          minik8s secrets check --server http://127.0.0.1:7070\n\n\
-                            Exit code: 0 all well, 1 something is not."
+                            Exit code: 0 all well, 1 problems found."
     )]
     Check {
         /// Compare with what the nodes of this cluster report

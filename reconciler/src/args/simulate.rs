@@ -26,19 +26,19 @@ pub enum SimulateCommand {
 const SIMULATE_HPA_HELP: &str = r#"Examples: minik8s simulate hpa apps/web-hpa.yaml --trace monday.json
           minik8s simulate hpa apps/web-hpa.yaml --trace monday.json -o json
 
-TRACE is JSON. A load that rises and falls, met by whatever pods there are, one look every 15 s:
+TRACE is JSON. A load that rises and falls, on the pods that run at that time, evaluated every 15 s:
 
   {"replicas": 1, "readyAfterSeconds": 10, "requests": {"cpu": "500m"},
    "steps": [{"at": 0, "load": {"cpu": "200m"}}, {"at": 60, "load": {"cpu": "2300m"}},
              {"at": 600, "load": {"cpu": "200m"}}, {"at": 1200, "load": {"cpu": "200m"}}]}
 
-Steps may also say which pods there were, or only what their use asked for (windows and policies alone):
+Steps may also list the pods, or only the recommendation from their usage (windows and policies alone):
 
   {"at": 0, "current": 1, "pods": [{"name": "web-1", "requests": {"cpu": "500m"}, "usage": {"cpu": "1"}}]}
   {"at": 15, "current": 2, "recommendation": 8}
 
 A pod may have phase, ready, startedSecondsAgo, readySinceSecondsAgo, deletion, usageAgeSeconds and
-usageWindowSeconds; one that names none of them is ready and has long been. Beside steps:
+usageWindowSeconds; without any of them it has long been ready. Next to steps:
 
   "controller": {"tolerance": 0.1, "cpuInitializationPeriodSeconds": 300,
                  "initialReadinessDelaySeconds": 30, "downscaleStabilizationSeconds": 300}
@@ -50,22 +50,22 @@ Exit code: 0, or 2 when FILE or TRACE can't be used."#;
 const SIMULATE_FUNCTION_HELP: &str = r#"Examples: minik8s simulate function functions/hello.yaml --trace monday.json
           minik8s simulate function functions/hello.yaml --trace monday.json -o json
 
-TRACE is JSON. Calls that arrive at even distances, met by the replicas that run at that time:
+TRACE is JSON. Calls that arrive at even intervals, handled by the replicas that run at that time:
 
   {"coldStartSeconds": 0.7, "handlingSeconds": 0.05,
    "arrivals": [{"at": 0, "perSecond": 2, "forSeconds": 600},
                 {"at": 60, "perSecond": 200, "forSeconds": 30}]}
 
-The answer: replicas over time, calls that waited and how long, calls refused, replica-seconds.
-Or the decider alone (Knative's KPA), by what it sees at each step; null is unknown:
+The output: replicas over time, calls that waited and how long, calls refused, replica-seconds.
+Or the decider alone (Knative's KPA), with its inputs at each step; null means unknown:
 
   {"ready": 1,
    "steps": [{"at": 0, "stableConcurrency": 50, "panicConcurrency": 100},
              {"at": 2, "ready": 10, "stableConcurrency": 50, "panicConcurrency": null}]}
 
-ready is how many replicas take calls when the decider is made, and at steps that do not say.
-Beside both, and in a step from which on it holds, each value optional (target and totalPerPod
-follow from FILE; these are those of concurrency 10, and Knative's defaults):
+ready is the number of replicas that take calls at the start, and at steps without their own.
+Next to both, or in a step from which it applies, with each value optional (target and totalPerPod
+follow from FILE; these are for concurrency 10, and Knative's defaults):
 
   "config": {"target": 7, "totalPerPod": 10, "panicThreshold": 2, "maxScaleUpRate": 1000,
              "maxScaleDownRate": 2, "targetBurstCapacity": 211, "stableWindowSeconds": 60,
@@ -76,23 +76,23 @@ Exit code: 0, or 2 when FILE or TRACE can't be used."#;
 const SIMULATE_WORKFLOW_HELP: &str = r#"Examples: minik8s simulate workflow workflows/order.yaml --input '{"id": 7}' --mocks mocks.json
           minik8s simulate order.asl.json --input '{"id": 7}' --mocks mocks.json -o json
 
-FILE is a Workflow in any spelling that a repository may have, or a document of the Amazon States
-Language alone, in JSON or YAML. MOCKS is JSON: what each function answers, by its name or by the
-Resource that names it. A list is answered in its order, one for each call and attempt:
+FILE is a Workflow in any form that a repository accepts, or a bare document in the Amazon States
+Language, in JSON or YAML. MOCKS is JSON: the answers of each function, by its name or by the
+Resource that names it. A list is used in order, one answer for each call and attempt:
 
   {"price": {"return": {"total": 12}},
    "charge": [{"error": "CardDeclined", "cause": "no funds"}, {"return": {"paid": true}}],
    "arn:aws:lambda:eu-west-1:123456789012:function:notify": {"return": null, "afterSeconds": 30}}
 
-Time is virtual: waits, retries and limits pass at once. A run begins at 2026-01-01T00:00:00Z.
+Time is virtual: waits, retries and limits pass immediately. A run begins at 2026-01-01T00:00:00Z.
 An answer after the timeoutSeconds of the Function, if its manifest is in FILE or in the Git
 repository around it, is the error States.Timeout, as in a real run. A mock that no Task uses, or
-that the run did not need, is said on stderr.
+that the run did not need, is reported on stderr.
 
-The status is SUCCEEDED, FAILED, TIMED_OUT or ABORTED, as Step Functions has it; the phase of a real
-run says the same as Succeeded, Failed, TimedOut or Aborted.
+The status is SUCCEEDED, FAILED, TIMED_OUT or ABORTED, as in Step Functions; the phase of a real run
+is Succeeded, Failed, TimedOut or Aborted.
 
-'minik8s validate' runs test cases, which a file beside the manifest holds: WORKFLOW.tests.yaml.
+'minik8s validate' runs the test cases in a file next to the manifest: WORKFLOW.tests.yaml.
 
 Exit code: 0 when the run succeeded, 1 when not, 2 when FILE, JSON or MOCKS can't be used or a
 function has no mock."#;

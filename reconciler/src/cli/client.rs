@@ -107,7 +107,7 @@ impl Client {
         let answer = self.http.request(request).await.map_err(|error| {
             let is_timeout = |io: &io::Error| io.kind() == io::ErrorKind::TimedOut;
             match schema::control::root_cause(&error).downcast_ref().is_some_and(is_timeout) {
-                true => self.unreachable("no connection in time"),
+                true => self.unreachable("timed out connecting"),
                 false => self.unreachable(root_cause(&error)),
             }
         })?;
@@ -118,7 +118,7 @@ impl Client {
         let status = answer.status();
         let text = read_all(answer).await.unwrap_or_default();
         let problem = serde_json::from_slice::<Problem>(&text)
-            .map_err(|_| CliError::ReadAnswer { url, why: format!("it says {status}") })?;
+            .map_err(|_| CliError::ReadAnswer { url, why: format!("its status is {status}") })?;
         Err(CliError::Refused { status: status.as_u16(), error: problem.error, help: problem.help })
     }
 

@@ -11,9 +11,7 @@ pub enum CliError {
     Reach { server: String, why: String },
     #[error("{}", with_help(.error, .help))]
     Refused { status: u16, error: String, help: String },
-    #[error(
-        "cannot read the answer of {url}: {why}; see whether --server names a reconciler of this version"
-    )]
+    #[error("cannot read the answer of {url}: {why}; check that --server names a reconciler of this version")]
     ReadAnswer { url: String, why: String },
     /// Failure of `minik8s plan`. Its exit code is 1, because 2 means that something changes.
     #[error("{0}")]

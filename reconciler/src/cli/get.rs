@@ -24,7 +24,7 @@ pub(super) async fn run_filtered(
     let several = all.len() > 1;
     if several && (args.watch || matches!(args.output.output, Format::Json | Format::Yaml)) {
         return Err(CliError::Usage(
-            "several kinds have no common list; ask for one kind, or leave out -w and -o".to_owned(),
+            "-w, -o json and -o yaml take a single kind; ask for one kind, or leave them out".to_owned(),
         ));
     }
     for (number, resource) in all.iter().enumerate() {

@@ -182,7 +182,7 @@ impl GetRequest<'_> {
         if next.is_some() {
             let plural = kind.plural();
             note(&format!(
-                "there are older {plural}, which are not shown; 'minik8s get {plural} WORKFLOW' has those of one workflow"
+                "older {plural} are not shown; 'minik8s get {plural} WORKFLOW' lists those of one workflow"
             ));
         }
         let missing: Vec<&str> =

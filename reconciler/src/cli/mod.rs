@@ -36,8 +36,8 @@ use output::{print_error, print_errors, write_out};
 
 pub use error::CliError;
 
-const BY_HAND: &str = "what runs is what the repository says, and no command changes it; commit the change and \
-                       push it, then 'minik8s wait --for healthy'; 'minik8s plan' shows beforehand what it would do";
+const BY_HAND: &str = "the repository defines what runs, and no command changes it; commit and push the \
+                       change, then run 'minik8s wait --for healthy'; 'minik8s plan' previews the change";
 
 /// Runs one command; prints an error as one line on stderr.
 pub async fn run(cli: Cli) -> ExitCode {

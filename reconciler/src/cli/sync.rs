@@ -20,7 +20,7 @@ pub(super) async fn run(args: &SyncArgs) -> Result<(), CliError> {
     let query: Vec<(&str, &str)> = args.source.as_deref().map(|name| ("source", name)).into_iter().collect();
     let accepted: SyncAccepted = client.post(&["sync"], &query).await?;
     if !args.wait {
-        return write_out("the reconciler looks at the repository now\n");
+        return write_out("the reconciler is fetching the repository\n");
     }
     let asked =
         PendingSync { client: &client, deadline: Instant::now() + args.timeout, timeout: args.timeout };

@@ -40,7 +40,7 @@ pub(super) async fn run(args: &TopArgs) -> Result<(), CliError> {
         }
         TopKind::Functions => {
             if args.containers || args.sort_by.is_some() {
-                let why = "functions are shown by their calls; leave out --containers and --sort-by";
+                let why = "--containers and --sort-by do not apply to functions; leave them out";
                 return Err(CliError::Usage(why.to_owned()));
             }
             let namespace = args.namespace.selected();
@@ -104,7 +104,7 @@ fn containers(pod: PodUsageView) -> Vec<ContainerRow> {
             pod: name.clone(),
             container,
             sample_age: if used.cpu.is_some() { sample_age.clone() } else { String::new() },
-            why: if missing { format!("it did not run {sample_age} ago") } else { why.clone() },
+            why: if missing { format!("it was not running {sample_age} ago") } else { why.clone() },
             used,
         }
     };

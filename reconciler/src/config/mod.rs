@@ -156,8 +156,7 @@ pub fn check_repo(args: &RepoArgs) -> Result<(), ConfigError> {
 fn sources_of(args: RepoArgs, state_dir: &Path) -> Result<Vec<SourceConfig>, ConfigError> {
     let Some(file) = &args.sources else { return Ok(vec![args.try_into()?]) };
     if let Some(flag) = args.flag_of_single() {
-        let help =
-            format!("keep one of them; for a repository of the file, write it there instead of {flag}");
+        let help = format!("keep one of them; for a repository in the file, set it there instead of {flag}");
         return Err(ConfigError::new(
             "--sources",
             file.display(),
@@ -216,7 +215,7 @@ fn cluster_cidr(cidr: Ipv4Net) -> Result<Ipv4Net, ConfigError> {
         return bad("has bits set after its prefix", format!("write {}", cidr.trunc()));
     }
     if cidr.prefix_len() > CLUSTER_PREFIX_MAX {
-        return bad("does not hold a /24 for a node", format!("for example {DEFAULT_CLUSTER_CIDR}"));
+        return bad("has no room for a /24 per node", format!("for example {DEFAULT_CLUSTER_CIDR}"));
     }
     if cidr.prefix_len() < CLUSTER_PREFIX_MIN {
         return bad("is larger than any private range", format!("for example {DEFAULT_CLUSTER_CIDR}"));
@@ -337,7 +336,7 @@ mod tests {
                 "--advertise 10.0.0.5:7070: is not an http(s) URL; for example",
             ),
             (&["--etcd", ","], "--etcd : names no endpoint; for example http"),
-            (&["--cluster-cidr", "10.244.0.0/26"], "--cluster-cidr 10.244.0.0/26: does not hold a /24"),
+            (&["--cluster-cidr", "10.244.0.0/26"], "--cluster-cidr 10.244.0.0/26: has no room for a /24"),
             (&["--cluster-cidr", "10.244.1.0/16"], "has bits set after its prefix; write 10.244.0.0/16"),
             (&["--cluster-cidr", "0.0.0.0/0"], "is larger than any private range"),
             (&["--name", "a/b"], "--name a/b: is not a valid name; use 1 to 64"),

@@ -182,7 +182,7 @@ impl TryFrom<RepoArgs> for SourceConfig {
 
     fn try_from(args: RepoArgs) -> Result<Self, ConfigError> {
         let Some(repo) = args.repo else {
-            let help = "say which repository to follow: --repo URL, or --sources FILE for several";
+            let help = "name the repository to follow: --repo URL, or --sources FILE for several";
             return Err(ConfigError::new("--repo", "", "is not given", help));
         };
         let poll = args.poll.unwrap_or(POLL_DEFAULT);

@@ -78,7 +78,7 @@ impl Visitor<'_> for TextVisitor {
     type Value = Text;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("a text, in quotes if it looks like something else")
+        f.write_str("a string, quoted if it looks like another type")
     }
 
     fn visit_str<E: de::Error>(self, text: &str) -> Result<Text, E> {
@@ -121,7 +121,7 @@ pub fn read_sources(file: &Path, state_dir: &Path) -> Result<Vec<SourceConfig>, 
 fn parse(text: &str, folder: &Path, state_dir: &Path) -> Result<Vec<SourceConfig>, String> {
     let entries: Vec<SourceEntry> = serde_yaml::from_str(text).map_err(|error| error.to_string())?;
     if !(1..=SOURCES_MAX).contains(&entries.len()) {
-        return Err(format!("lists {} sources; from 1 to {SOURCES_MAX} are possible", entries.len()));
+        return Err(format!("lists {} sources; 1 to {SOURCES_MAX} are allowed", entries.len()));
     }
     let (mut sources, mut names): (Vec<SourceConfig>, _) = (Vec::new(), BTreeSet::new());
     let mut from = Vec::new();
@@ -133,7 +133,7 @@ fn parse(text: &str, folder: &Path, state_dir: &Path) -> Result<Vec<SourceConfig
         from.push(entry.credentials_from.0.as_ref().map(|Text(from)| from.clone()));
         let source = source(entry, folder).map_err(|why| format!("source `{name}` {why}"))?;
         if !names.insert(name.clone()) {
-            return Err(format!("source `{name}` is there twice; give every source a unique name"));
+            return Err(format!("source `{name}` is listed twice; give every source a unique name"));
         }
         sources.push(source);
     }
@@ -155,13 +155,15 @@ fn sealed(
 ) -> Result<SealedCredentials, String> {
     let own = &source.credentials;
     if own.token_file.is_some() || own.token_env.is_some() || own.ssh_key.is_some() {
-        return Err("has credentialsFrom beside tokenFile, tokenEnv or sshKey; keep one of them".to_owned());
+        return Err(
+            "has both credentialsFrom and one of tokenFile, tokenEnv or sshKey; keep one of them".to_owned()
+        );
     }
     let home = sources.iter().find(|home| home.name == from && home.name != source.name);
     let home =
         home.ok_or_else(|| format!("has credentialsFrom `{from}`, which is not the name of another source"))?;
     if home.credentials.sealed.is_some() {
-        return Err(format!("has credentialsFrom `{from}`, which has its own from another source"));
+        return Err(format!("has credentialsFrom `{from}`, which has credentialsFrom itself"));
     }
     Ok(SealedCredentials {
         home: Box::new(home.clone()),
@@ -185,7 +187,7 @@ fn source(entry: SourceEntry, folder: &Path) -> Result<SourceConfig, String> {
         return Err("has both tokenFile and tokenEnv; keep one of them".to_owned());
     }
     let poll = entry.poll.text().map_or(Ok(POLL_DEFAULT), |poll| parse_duration(&poll));
-    let poll = poll.map_err(|why| format!("has a wrong poll: {why}"))?;
+    let poll = poll.map_err(|why| format!("has an invalid poll: {why}"))?;
     check_poll(poll).map_err(|(why, help)| format!("has a poll of {poll:?}, which {why}; {help}"))?;
     let config = SourceConfig {
         name: entry.name.text().unwrap_or_default(),
@@ -206,7 +208,7 @@ fn source(entry: SourceEntry, folder: &Path) -> Result<SourceConfig, String> {
         strict: entry.strict.0.unwrap_or_default(),
         signatures: entry.signatures.0.map(|keys| signatures(keys, folder)).transpose()?,
     };
-    config.check().map_err(|error| format!("has a mistake: {error}"))?;
+    config.check().map_err(|error| format!("is invalid: {error}"))?;
     Ok(config)
 }
 
@@ -218,7 +220,7 @@ fn signatures(keys: Signatures, folder: &Path) -> Result<SignaturePolicy, String
     };
     match policy {
         SignaturePolicy { allowed_signers: None, gpg_keys: None } => {
-            Err("has signatures without a file of keys; name allowedSigners, gpgKeys or both".to_owned())
+            Err("has signatures without a key file; name allowedSigners, gpgKeys or both".to_owned())
         }
         policy => Ok(policy),
     }
@@ -267,7 +269,7 @@ mod tests {
             ("- name: a\n  repo: /x\n  brnch: main\n", "line 3"),
             ("- name: a\n", "source `a` has no `repo`"),
             ("- repo: /x\n", "source 1 has no `name`"),
-            ("- name: a\n  repo: [/x]\n", "[0].repo: invalid type: sequence, expected a text"),
+            ("- name: a\n  repo: [/x]\n", "[0].repo: invalid type: sequence, expected a string"),
             ("- name: a\n  repo: /x\n  strict: maybe\n", "[0].strict: "),
             ("- name: a\n  repo: /x\n  repo: /y\n", "duplicate field `repo`"),
             ("# one\n- name: A\n  repo: /x\n", "not a DNS label"),
@@ -276,17 +278,17 @@ mod tests {
             ("- name: a\n  repo: /x\n  credentialsFrom: a\n", "of another source"),
             (
                 "- {name: a, repo: /x, credentialsFrom: b, sshKey: k}\n- {name: b, repo: /y}\n",
-                "beside tokenFile",
+                "one of tokenFile",
             ),
             (
                 "- {name: a, repo: /x, credentialsFrom: b}\n- {name: b, repo: /y, credentialsFrom: a}\n",
-                "own from",
+                "credentialsFrom itself",
             ),
             ("- name: a\n  repo: /x\n  poll: 1ms\n", "out of bounds"),
             ("- name: a\n  repo: /x\n  poll: soon\n", "is not a time"),
             ("- name: a\n  repo: /x\n  signatures: signers\n", "[0].signatures: "),
             ("- name: a\n  repo: /x\n  signatures: {keys: f}\n", "unknown field `keys`"),
-            ("- {name: a, repo: /x}\n- {name: a, repo: /y}\n", "source `a` is there twice"),
+            ("- {name: a, repo: /x}\n- {name: a, repo: /y}\n", "source `a` is listed twice"),
             ("- {name: a, repo: /x}\n---\n- {name: b, repo: /y}\n", "document"),
             ("- name: a\n  repo: [\n", "line 2"),
         ] {
@@ -322,7 +324,7 @@ mod tests {
         }
         for field in ["tokenFile", "tokenEnv", "sshKey", "knownHosts", "caFile", "proxy"] {
             let said = wrong(&format!("- name: a\n  repo: /x\n  {field}: ''\n"));
-            assert!(said.contains(field) && said.contains("expected a text"), "{said}");
+            assert!(said.contains(field) && said.contains("expected a string"), "{said}");
         }
         for keys in ["{}", "{allowedSigners: ''}", "{gpgKeys: k, allowedSigners: }", "{gpgKeys: ~}"] {
             wrong(&format!("- name: a\n  repo: /x\n  signatures: {keys}\n"));

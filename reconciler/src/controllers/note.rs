@@ -202,26 +202,26 @@ impl fmt::Display for NoteKind {
                  set --cluster-cidr back, or reset the node"
             ),
             NoteKind::AddressTaken { address, why } => {
-                write!(f, "clusterIP {address} cannot be given: {why}; name another one, or none")
+                write!(f, "cannot assign clusterIP {address}: {why}; choose another one, or leave it out")
             }
             NoteKind::AddressesExhausted => {
-                f.write_str("all addresses for services are given out; use a larger --service-cidr")
+                f.write_str("all service addresses are in use; use a larger --service-cidr")
             }
             NoteKind::NodePortTaken { port, holder } => {
                 write!(
                     f,
-                    "nodePort {port} cannot be given: service {holder} has it; name another one, or none"
+                    "cannot assign nodePort {port}: service {holder} has it; choose another one, or leave it out"
                 )
             }
             NoteKind::NodePortsExhausted => {
-                f.write_str("all node ports are given out; remove services of type NodePort")
+                f.write_str("all node ports are in use; remove services of type NodePort")
             }
             NoteKind::EvictionHeld { away, nodes } => write!(
                 f,
                 "{away} of {nodes} nodes do not answer: this reconciler is probably cut off, so no pods are replaced"
             ),
             NoteKind::GoneButAlive => f.write_str(
-                "Git says that the node is gone, but its agent is alive; stop it, or remove the annotation",
+                "Git marks the node as gone, but its agent is alive; stop it, or remove the annotation",
             ),
             NoteKind::Stranded { unfit, node } => write!(f, "{unfit}; until then the pod stays on {node}"),
         }

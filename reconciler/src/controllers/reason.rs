@@ -170,18 +170,18 @@ impl fmt::Display for Reason {
                 write!(f, "metadata changed by commit {}, in place", short_commit(commit))
             }
             Reason::OwnerGone => f.write_str("its object is gone"),
-            Reason::PodLost { why } => write!(f, "{why}; another pod takes its place"),
-            Reason::ScaledDown { to } => write!(f, "the workload is to have {to} pods"),
-            Reason::RolledOut { to } => write!(f, "pods of template {to} take its place"),
-            Reason::PodMoved { from } => write!(f, "it must leave node {from}; another pod takes its place"),
+            Reason::PodLost { why } => write!(f, "{why}; another pod replaces it"),
+            Reason::ScaledDown { to } => write!(f, "scaled down to {to} pods"),
+            Reason::RolledOut { to } => write!(f, "replaced by pods of template {to}"),
+            Reason::PodMoved { from } => write!(f, "it must leave node {from}; another pod replaces it"),
             Reason::NodeUnfit { why } => f.write_str(why),
             Reason::Rollout(step) => f.write_str(step),
             Reason::PodsCounted => f.write_str("its pods changed"),
-            Reason::TemplateKept => f.write_str("the template is wanted"),
+            Reason::TemplateKept => f.write_str("the template is needed"),
             Reason::TemplateReplaced => f.write_str("the template is no longer needed"),
             Reason::RecordOrphaned => f.write_str("its object is gone"),
             Reason::Bound { node, choice } => write!(f, "bound to {node}: {choice}"),
-            Reason::Rebound { node } => write!(f, "replaces the pod before it on {node}"),
+            Reason::Rebound { node } => write!(f, "replaces the previous pod on {node}"),
             Reason::Moved { from, to, why } => write!(f, "moved from {from}, where {why}, to {to}"),
             Reason::BindingUpdated => f.write_str("pod metadata changed, in place"),
             Reason::NodeReady => f.write_str("the node is ready"),
@@ -194,21 +194,23 @@ impl fmt::Display for Reason {
                 write!(f, "the node is being drained, {} left", plural(left, "pod"))
             }
             Reason::DrainProgress { drain: Some(Drain::Drained) } => f.write_str("the node is drained"),
-            Reason::TaintsAge => f.write_str("taints of the node, and how long they have been there"),
+            Reason::TaintsAge => f.write_str("taints of the node and their age"),
             Reason::DrainProgress { drain: None } => f.write_str("the node takes pods again"),
-            Reason::NodeGone => f.write_str("Git says that the node is gone"),
+            Reason::NodeGone => f.write_str("Git marks the node as gone"),
             Reason::NodeLeft => f.write_str("the node is neither registered nor alive"),
             Reason::PodGone => f.write_str("the pod is gone"),
-            Reason::DuplicateBinding { kept } => write!(f, "the pod is bound to {kept} as well, which stays"),
+            Reason::DuplicateBinding { kept } => {
+                write!(f, "the pod is also bound to {kept}, and stays there")
+            }
             Reason::SubnetAssigned { cidr } => write!(f, "{cidr} is the lowest free range"),
-            Reason::SubnetKept { cidr } => write!(f, "its pods have {cidr} already"),
-            Reason::Settled => f.write_str("etcd holds all that Git says"),
-            Reason::Published => f.write_str("what its object and pods say"),
+            Reason::SubnetKept { cidr } => write!(f, "its pods already have {cidr}"),
+            Reason::Settled => f.write_str("etcd matches Git"),
+            Reason::Published => f.write_str("recomputed from its object and pods"),
             Reason::BuildAssigned { node } => write!(f, "no node has the image, node {node} builds it"),
             Reason::BuildOver => f.write_str("the image is built, or nothing needs it any more"),
             Reason::JobAssigned { node } => write!(f, "assigned to node {node}"),
             Reason::JobMoved { to } => write!(f, "assigned to node {to}"),
-            Reason::JobUpdated => f.write_str("its object, or what it waits for, changed"),
+            Reason::JobUpdated => f.write_str("its object or a dependency changed"),
             Reason::JobOver => f.write_str("its node has cancelled it and cleaned up"),
             Reason::SettingsPublished => {
                 f.write_str("the settings of the Cluster object, defaults filled in")
@@ -216,13 +218,13 @@ impl fmt::Display for Reason {
             Reason::Rescaled { why } => write!(f, "from {why}"),
             Reason::Scaled { replicas } => write!(f, "{replicas} pods, as its autoscaler decided"),
             Reason::ScaleReturned => {
-                f.write_str("no autoscaler scales it any more; Git's number counts again")
+                f.write_str("no autoscaler scales it any more; the number in Git applies again")
             }
             Reason::SubnetReassigned { holder, cidr } => {
                 write!(f, "{holder} had the same range first; {cidr} is the lowest free one")
             }
             Reason::ClusterCidrChanged { cluster_cidr, service_cidr } => {
-                write!(f, "the ranges are {cluster_cidr} for pods and {service_cidr} for services now")
+                write!(f, "the ranges are now {cluster_cidr} for pods and {service_cidr} for services")
             }
         }
     }

@@ -64,7 +64,7 @@ pub async fn serve(config: ServeConfig, shutdown: CancellationToken) -> anyhow::
     let Some(started) = shutdown.run_until_cancelled(Box::pin(start(config))).await else { return Ok(()) };
     let runtime = started?;
     let asked = stream::once(shutdown.cancelled_owned().map(|()| "shutdown").boxed());
-    runtime.run_until(asked).await.context("the reconciler ended before it should; see its log")
+    runtime.run_until(asked).await.context("the reconciler ended unexpectedly; see its log")
 }
 
 fn drive_controllers(runtime: &mut Runtime, deps: &Deps) {

@@ -88,7 +88,7 @@ async fn open_store(access: &Access, has_served: bool) -> anyhow::Result<SharedS
         Err(error @ StoreError::Connect { .. }) => {
             bail!("{error}; start etcd there, or give --etcd its address")
         }
-        Err(error) => bail!("{error}; look at etcd's log"),
+        Err(error) => bail!("{error}; see etcd's log"),
     }
     Ok(Arc::new(store))
 }

@@ -117,7 +117,7 @@ impl SourceConfig {
         }
         self.check_proxy()?;
         if self.url.contains("://") && self.transport()? != Transport::Local && has_late_at(&self.url) {
-            let why = "its address has an @ after a slash, so where a password would end is not clear; write %40 for it, \
+            let why = "its address has an @ after a slash, so the end of a password is ambiguous; write %40 for it, \
                        and %2F for a / in a password";
             return invalid(format!("repository `{}`", self.shown_url()), why);
         }

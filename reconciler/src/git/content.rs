@@ -26,7 +26,7 @@ pub enum ContentError {
     Absent(String),
     #[error("{0} is a symbolic link")]
     IsLink(String),
-    #[error("{0} is a symbolic link that leads out of the folder")]
+    #[error("{0} is a symbolic link that points outside the folder")]
     LinkOut(String),
     #[error("{0} is a submodule, whose files are not in this repository")]
     Submodule(String),
@@ -56,19 +56,19 @@ impl ContentError {
     pub fn help(&self) -> &'static str {
         match self {
             ContentError::Absent(_) => "paths are from the root of the repository; commit what is missing",
-            ContentError::IsLink(_) => "name what it points to",
-            ContentError::LinkOut(_) => "put the file itself in its place",
+            ContentError::IsLink(_) => "name its target",
+            ContentError::LinkOut(_) => "replace it with the file itself",
             ContentError::Submodule(_) => "commit its files here",
             ContentError::Lfs(_) => "commit the file itself: `git lfs untrack` it, or bake it into the image",
             ContentError::Name(_) => "rename it",
-            ContentError::TooMuch { .. } => "name a smaller folder, or bake what is large into the image",
+            ContentError::TooMuch { .. } => "name a smaller folder, or bake large files into the image",
             ContentError::Plain(_) => {
-                "encrypt it with 'minik8s secrets seal', and change what was in it: it is in Git's history for good"
+                "encrypt it with 'minik8s secrets seal', and rotate its values: they stay in Git's history"
             }
             ContentError::Damaged { path, .. } if is_identity_path(path) => {
-                "restore the version before from Git, then 'minik8s secrets recipients add' the nodes that it lacks"
+                "restore the previous version from Git, then 'minik8s secrets recipients add' the nodes that it lacks"
             }
-            ContentError::Damaged { .. } => "restore the version before from Git, or seal it again",
+            ContentError::Damaged { .. } => "restore the previous version from Git, or seal it again",
             ContentError::Sops { .. } => "docs/security.md, \"SOPS files\", has an example",
             ContentError::Unreadable { .. } => "let this user read it",
             ContentError::NoFile(_) => "put the encrypted file there",

@@ -12,12 +12,12 @@ pub enum GitError {
     InvalidSource { what: String, why: String },
     #[error("cannot reach repository {url}: {why}; check the address and the network")]
     RemoteUnreachable { url: String, why: String },
-    #[error("repository {url} did not answer {act} within {after:?}; it is asked again")]
+    #[error("repository {url} did not answer {act} within {after:?}; it will be retried")]
     RemoteTimeout { url: String, act: &'static str, after: Duration },
     #[error("no Git repository at {url}: {why}; check --repo")]
     NotARepository { url: String, why: String },
     #[error(
-        "repository {url} has moved: it answers with a redirect, which is not followed; put its new address into --repo"
+        "repository {url} has moved: it answers with a redirect, which is not followed; pass its new address with --repo"
     )]
     Redirected { url: String },
     #[error("repository {url} refused access: {why}; {help}")]

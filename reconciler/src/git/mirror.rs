@@ -322,9 +322,9 @@ impl Mirror {
                 names[NAMES_SHOWN_MAX] = "…";
             }
             if names.is_empty() {
-                "; there are none".to_owned()
+                "; it has none".to_owned()
             } else {
-                format!("; there are: {}", names.join(", "))
+                format!("; it has: {}", names.join(", "))
             }
         });
         GitError::ReferenceNotFound { url, reference, known }

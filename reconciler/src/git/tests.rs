@@ -89,7 +89,7 @@ fn an_absent_reference_names_those_that_are_there() {
     }
     let error =
         look(&mirror(at.to_str().unwrap(), Reference::Branch("mian".into()), dir.path())).unwrap_err();
-    assert!(error.to_string().contains("no branch `mian`; there are: main; push it"), "{error}");
+    assert!(error.to_string().contains("no branch `mian`; it has: main; push it"), "{error}");
 }
 
 #[test]

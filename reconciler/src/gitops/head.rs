@@ -221,7 +221,7 @@ pub(super) fn record(
 ) -> Result<PlanRecord, GitError> {
     let StartedPlan { commit, hash, may_be_partial: may_be_rest, .. } = begun;
     let Some(applied) = applied else {
-        let why = "the first commit that is applied here".to_owned();
+        let why = "the first commit applied here".to_owned();
         return Ok(PlanRecord { hash, reviewed: None, matches: None, why });
     };
     let repository = mirror.open()?;
@@ -230,10 +230,10 @@ pub(super) fn record(
     let parent = repository.find_commit(commit).map_err(broken)?.parent_ids().next();
     let is_next = parent.is_some_and(|parent| parent.to_string() == applied);
     let (matches, why) = match &reviewed {
-        None => (None, "no commit since the one before has the trailer `Minik8s-Plan`".to_owned()),
+        None => (None, "no commit since the previous one has the trailer `Minik8s-Plan`".to_owned()),
         Some(reviewed) if same_hash(reviewed, &hash) => (Some(true), String::new()),
         Some(_) if may_be_rest => {
-            (None, "a part of it may have been applied before this reconciler led".to_owned())
+            (None, "part of it may have been applied before this reconciler became the leader".to_owned())
         }
         Some(_) if !is_next => {
             (None, "several commits were applied at once, or history was rewritten".to_owned())

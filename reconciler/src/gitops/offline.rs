@@ -91,20 +91,20 @@ pub enum OfflineError {
     #[error("the repository has no revision {revision}: {help}")]
     Revision { revision: String, help: String },
     #[error(
-        "this is a shallow clone, and {base} and {head} do not meet in it; fetch the whole history: 'git fetch --unshallow', \
+        "this is a shallow clone in which {base} and {head} have no common commit; fetch the whole history: 'git fetch --unshallow', \
          or 'fetch-depth: 0' of actions/checkout, or 'GIT_DEPTH: 0' in GitLab"
     )]
     Shallow { base: String, head: String },
     #[error(
-        "{head} does not merge into {base}: both change {files}; bring it up to date first, or plan it --in-place as \
-         after a push by force"
+        "{head} does not merge into {base}: both change {files}; update it first, or plan it with --in-place, as for a \
+         force push"
     )]
     Conflict { base: String, head: String, files: String },
     #[error("commit {commit} has no folder {folder}; name the source's folder with --path")]
     Folder { commit: String, folder: String },
     #[error("commit {commit} can't be read: {why}")]
     Commit { commit: String, why: ReadError },
-    #[error("cannot read the repository: {0}; 'git fsck' says what is wrong with it")]
+    #[error("cannot read the repository: {0}; 'git fsck' shows what is wrong with it")]
     Read(#[source] git2::Error),
 }
 
@@ -142,13 +142,13 @@ pub fn compare(request: &Request<'_>) -> Result<Review, OfflineError> {
             let objects = |read: &ParsedCommit| objects_of(request.source, &read.commit, &read.manifests);
             let (live, broken) = before.as_ref().map(objects).unwrap_or_default();
             notes.extend(broken.iter().map(|(file, rule)| {
-                format!("the base's file {file} can't be applied ({rule}): what it holds counts as new")
+                format!("the base's file {file} can't be applied ({rule}): its objects count as new")
             }));
             (live, None, base.map(|base| base.to_string()).unwrap_or_default())
         }
     };
     if let (Some(_), Some(applied)) = (&request.live, applied) {
-        notes.push(format!("against what is applied now: commit {}", short_commit(applied)));
+        notes.push(format!("compared with the applied commit {}", short_commit(applied)));
     }
     let homes = homes_of_absent(request.source, &after.manifests, &live);
     let lineage = lineage(&repository, request, truncated::commits(&homes), &after, base);
@@ -264,8 +264,8 @@ fn merged(
         Ok(common) if common == base => return Ok(head),
         Ok(common) if common == head => {
             notes.push(format!(
-                "{head_typed} is behind {base_typed}: a merge would change nothing; what a push by force would \
-                 change is the plan with --in-place"
+                "{head_typed} is behind {base_typed}: a merge would change nothing; use --in-place to \
+                 plan a force push"
             ));
             return Ok(base);
         }
@@ -274,7 +274,9 @@ fn merged(
             return Err(OfflineError::Shallow { base: base_typed.to_owned(), head: head_typed.to_owned() });
         }
         Err(error) if error.code() == ErrorCode::NotFound => {
-            notes.push(format!("{base_typed} and {head_typed} have no common history: this is the plan of {head_typed} in its place"));
+            notes.push(format!(
+                "{base_typed} and {head_typed} have no common history: this plans {head_typed} in its place"
+            ));
             return Ok(head);
         }
         Err(error) => return Err(read(error)),

@@ -134,7 +134,7 @@ pub enum PruneHold {
 impl fmt::Display for PruneHold {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            PruneHold::Incomplete(why) => write!(f, "the source can't be read whole: {why}"),
+            PruneHold::Incomplete(why) => write!(f, "the source can't be read completely: {why}"),
             PruneHold::Quarantine(files) => {
                 let shown = files.iter().take(FILES_SHOWN_MAX);
                 let shown: Vec<_> = shown.map(|file| shortened(file.clone(), PATH_CHARS_MAX)).collect();
@@ -142,18 +142,18 @@ impl fmt::Display for PruneHold {
                 if let more @ 1.. = files.len().saturating_sub(FILES_SHOWN_MAX) {
                     write!(f, " and {more} more")?;
                 }
-                f.write_str(" can't be applied, so what it held is unknown; fix it")
+                f.write_str(" can't be applied, so its objects are unknown; fix it")
             }
             PruneHold::Protected(count) => write!(
                 f,
-                "etcd was lost with {} that `{PRUNE_ANNOTATION}: \"false\"` kept and that may still run; name what was \
-                 kept in a commit again, and take it out without the annotation if it is to go",
+                "etcd was lost with {} that `{PRUNE_ANNOTATION}: \"false\"` kept and that may still run; declare what \
+                 was kept in a commit again; to delete it, declare it without the annotation, then remove it",
                 plural(count, "object")
             ),
             PruneHold::Empty => write!(f, "the commit holds no manifest at all; {RELEASE_HELP}"),
             PruneHold::UnrelatedHistory { base } => {
                 let base = short_commit(base);
-                write!(f, "the commit has no common history with {base}, which is applied; {RELEASE_HELP}")
+                write!(f, "the commit has no common history with the applied commit {base}; {RELEASE_HELP}")
             }
             PruneHold::Everything { owned } => {
                 write!(f, "it would remove every object of the source ({owned}); {RELEASE_HELP}")
@@ -165,7 +165,7 @@ impl fmt::Display for PruneHold {
                         write!(f, "more than {max_objects} and more than {max_percent} %")?;
                     }
                     None => {
-                        f.write_str("more than the Cluster object let it before this commit changed it")?;
+                        f.write_str("more than the Cluster object allowed before this commit changed it")?;
                     }
                 }
                 write!(f, "; {RELEASE_HELP}")

@@ -271,7 +271,7 @@ impl Loop for SourceLoop {
             // With no commit in memory nothing is planned, and the reason is reported as the remote's problem.
             if self.head.loaded().is_some() {
                 let recalled = self.owned.load_lost(is_new, &snapshot.objects).await;
-                recalled.map_err(|error| LoopError::new("cannot read what the source owned", error))?;
+                recalled.map_err(|error| LoopError::new("cannot read the source's owned objects", error))?;
             }
             let incomplete = problem.as_ref().map(|problem| problem.message.clone());
             match self.situation(&snapshot, incomplete).await {
@@ -466,7 +466,7 @@ impl SourceLoop {
             Err(error) => {
                 // Waiting for it would keep the applied commit from ever being recorded.
                 tracing::warn!(%error, "changes of the commit not read; no trigger on commits starts a run");
-                let why = format!("cannot read what changed since the commit before: {error}");
+                let why = format!("cannot read the changes since the previous commit: {error}");
                 record_unstarted(&self.events, &self.config.name, &why);
                 return Ok(());
             }

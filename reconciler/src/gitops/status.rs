@@ -303,7 +303,7 @@ pub fn news(before: Option<&SourceStatus>, after: &SourceStatus, revision: Optio
     if let Some(plan) =
         revision.and_then(|revision| revision.plan.as_ref()).filter(|plan| plan.matches == Some(false))
     {
-        let message = format!("what was applied is not what was reviewed: {}", plan.why);
+        let message = format!("the applied plan differs from the reviewed plan: {}", plan.why);
         news.push(News { warning: true, reason: "PlanDiffers", message });
     }
     news.extend(news_of_quarantine(before, after));

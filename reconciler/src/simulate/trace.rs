@@ -48,7 +48,7 @@ pub(super) fn check_order(times: impl Iterator<Item = f64>) -> Result<(), TraceE
         let place = format!("steps[{index}].at");
         seconds(at, &place, -SECONDS_MAX)?;
         if at < before {
-            let why = format!("{at} is before the step before it");
+            let why = format!("{at} is earlier than the previous step");
             return Err(TraceError::at(place, why, "put the steps in order"));
         }
         before = at;
@@ -66,7 +66,7 @@ pub(super) fn time(seconds: f64) -> Timestamp {
 pub(super) fn seconds(written: f64, place: &str, least: f64) -> Result<SignedDuration, TraceError> {
     if !(least..=SECONDS_MAX).contains(&written) {
         let help = format!("write seconds from {least} to {SECONDS_MAX}");
-        return Err(TraceError::at(place, format!("{written} is too far away"), help));
+        return Err(TraceError::at(place, format!("{written} is out of range"), help));
     }
     Ok(SignedDuration::from_millis((written * 1000.0).round() as i64))
 }

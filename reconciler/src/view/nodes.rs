@@ -93,7 +93,7 @@ fn conditions(snapshot: &Snapshot, node: &str) -> Vec<Condition> {
             ("AgentReady", "its agent sends heartbeats and the node has a range of pod addresses")
         }
         ConditionStatus::False => {
-            ("NoPodRange", "its agent sends heartbeats; the node waits for a range of pod addresses")
+            ("NoPodRange", "its agent sends heartbeats; the node is waiting for a range of pod addresses")
         }
         ConditionStatus::Unknown => ("HeartbeatExpired", "its agent is stopped or can't reach etcd"),
     };
@@ -105,7 +105,7 @@ fn conditions(snapshot: &Snapshot, node: &str) -> Vec<Condition> {
         last_transition_time: since,
     };
     let evicted = seen.evicted_at.map(|at| {
-        let message = "its pods are replaced on other nodes, but for those that name it";
+        let message = "its pods are replaced on other nodes, except those that name it";
         condition("Evicted", ConditionStatus::True, at, "SilentForTooLong", message)
     });
     [Some(condition("Ready", seen.ready, seen.since, reason, message)), evicted]

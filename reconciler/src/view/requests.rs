@@ -55,10 +55,10 @@ fn view(snapshot: &Snapshot, request: &SyncRequest, now: Timestamp) -> RequestVi
 
 fn pending_reason(snapshot: &Snapshot, request: &SyncRequest) -> String {
     match snapshot.sources.get(&request.source) {
-        None => format!("source {} was never looked at", request.source),
+        None => format!("source {} was never fetched", request.source),
         Some(source) => match &source.value.error {
             Some(error) => error.message.clone(),
-            None => format!("source {} is looked at next", request.source),
+            None => format!("source {} is fetched next", request.source),
         },
     }
 }
@@ -108,7 +108,7 @@ mod tests {
         assert_eq!(
             rows(&snapshot),
             [
-                row("Waiting", "source main is looked at next", None),
+                row("Waiting", "source main is fetched next", None),
                 row("Ignored", "another branch", None),
                 row("Synced", "", Some(2_000))
             ]

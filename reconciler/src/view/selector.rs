@@ -54,7 +54,7 @@ fn split(text: &str) -> Result<Vec<&str>, String> {
     for (at, c) in text.char_indices() {
         match c {
             '(' => depth += 1,
-            ')' => depth = depth.checked_sub(1).ok_or("a parenthesis is closed that was not opened")?,
+            ')' => depth = depth.checked_sub(1).ok_or("unmatched closing parenthesis")?,
             ',' if depth == 0 => {
                 parts.push(text[from..at].trim());
                 from = at + 1;
@@ -63,7 +63,7 @@ fn split(text: &str) -> Result<Vec<&str>, String> {
         }
     }
     parts.push(text[from..].trim());
-    if depth > 0 { Err("a parenthesis is not closed".to_owned()) } else { Ok(parts) }
+    if depth > 0 { Err("unclosed parenthesis".to_owned()) } else { Ok(parts) }
 }
 
 fn term(text: &str) -> Result<Term, String> {

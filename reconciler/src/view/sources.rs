@@ -64,7 +64,7 @@ fn revision_view(revision: &Revision, now: Timestamp) -> RevisionView {
         Verdict::Superseded => ("Superseded", ""),
     };
     let differs = revision.plan.as_ref().filter(|plan| plan.matches == Some(false));
-    let differs = differs.map(|plan| format!("not as reviewed: {}", plan.why));
+    let differs = differs.map(|plan| format!("differs from the review: {}", plan.why));
     let why = [Some(why.to_owned()).filter(|why| !why.is_empty()), differs].into_iter().flatten();
     RevisionView {
         status: status.to_owned(),
@@ -114,10 +114,10 @@ fn problems(status: &SourceStatus) -> Vec<String> {
     lines.extend(status.waiting.iter().map(ToString::to_string));
     let more = status.waiting_total.saturating_sub(status.waiting.len() as u64);
     if more > 0 {
-        lines.push(format!("and {more} more objects wait"));
+        lines.push(format!("and {more} more objects are waiting"));
     }
     if lines.is_empty() && status.state == SourceState::Pending {
-        lines.push("nothing is fetched yet".to_owned());
+        lines.push("nothing fetched yet".to_owned());
     }
     if status.state == SourceState::Synced && status.objects == 0 {
         lines.push(EMPTY_HINT.to_owned());

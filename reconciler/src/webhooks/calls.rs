@@ -108,19 +108,19 @@ impl IntoResponse for Refusal {
             ),
             Refusal::WrongId => (
                 400,
-                "the id of the call can't be part of a run's".to_owned(),
-                "write letters, digits, '-', '_' and '.', 128 at most",
+                "the id of the call can't be part of a run id".to_owned(),
+                "use at most 128 letters, digits, '-', '_' and '.'",
             ),
             Refusal::Busy => (503, "too many calls at once".to_owned(), "call again in a few seconds"),
             Refusal::Slow => (408, "timed out reading the body".to_owned(), "send it again"),
             Refusal::TooLarge => (
                 413,
                 "the body is too large".to_owned(),
-                "256 KiB is the most; keep it where a function can fetch it",
+                "the limit is 256 KiB; keep it where a function can fetch it",
             ),
-            Refusal::TooDeep(why) => (400, why, "make it flatter, or send the inner part as a text"),
+            Refusal::TooDeep(why) => (400, why, "make it flatter, or send the inner part as a string"),
             Refusal::TooMany(why) => {
-                (429, why, "call again, with the same Idempotency-Key, once some have begun")
+                (429, why, "call again, with the same Idempotency-Key, once some have started")
             }
             Refusal::NotJson(why) => (400, format!("the body is not JSON: {why}"), "send JSON, or no body"),
             Refusal::Unavailable(why) => (503, why, "call again; with an Idempotency-Key it is the same run"),

@@ -103,7 +103,7 @@ impl Intake {
     pub async fn accept(&self, target: &SourceTarget, incoming: IncomingRequest) -> Receipt {
         let ignored = match event_kind(&incoming.event) {
             EventKind::Push => payload::not_followed(&target.follows, &incoming.hint),
-            EventKind::Ping => Some("a ping asks for nothing".to_owned()),
+            EventKind::Ping => Some("a ping requests nothing".to_owned()),
             EventKind::Other => Some(format!("`{}` moves no branch or tag", incoming.event)),
         };
         // Before the nudge: the run that it wakes begins after this time, and answers the request.
@@ -128,7 +128,7 @@ impl Intake {
                     Outcome::Ignored
                 };
                 let note = format!(
-                    "cannot write the sync request: {error}; this reconciler looks anyway if it leads"
+                    "cannot write the sync request: {error}; this reconciler checks anyway if it leads"
                 );
                 Receipt { request: new.id.clone(), outcome, note: Some(note) }
             }

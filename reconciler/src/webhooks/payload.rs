@@ -66,7 +66,7 @@ fn plain(text: String) -> Option<String> {
 /// Reason why a source that follows `followed` ignores the event, if so.
 pub fn not_followed(followed: &Reference, hint: &Hint) -> Option<String> {
     if let Reference::Commit(_) = followed {
-        return Some("the source stays at a commit".to_owned());
+        return Some("the source is pinned to a commit".to_owned());
     }
     let named = hint.reference.as_ref()?;
     let wanted = followed.full_name();

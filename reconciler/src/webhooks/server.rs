@@ -159,12 +159,12 @@ impl IntoResponse for Refusal {
             Refusal::TooOften(_) => {
                 (429, "too many invalid requests from this address", "send it again later")
             }
-            Refusal::TooLarge => (413, "the body is too large", "25 MiB is the most"),
+            Refusal::TooLarge => (413, "the body is too large", "the limit is 25 MiB"),
             Refusal::NoSecret => (503, "not ready", "see the reconciler's log, and send it again"),
             Refusal::Unauthorized => (401, "unauthorized", "sign it with the secret of this reconciler"),
             Refusal::Busy => (503, "too many webhooks at once", "send it again"),
             Refusal::Slow => (408, "timed out reading the body", "send it again"),
-            Refusal::Broken => (400, "the body broke off", "send it again"),
+            Refusal::Broken => (400, "the body was cut off", "send it again"),
             Refusal::NoSuchSource => {
                 let help = "send it to /v1/webhooks/SOURCE; see 'minik8s get sources'";
                 (404, "there is no such source", help)

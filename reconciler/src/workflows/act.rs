@@ -38,7 +38,7 @@ enum StepError {
     #[error(transparent)]
     Journal(#[from] JournalError),
     /// The run is resumed after a pause, like one whose task ended.
-    #[error("the run can't be worked out: {0}")]
+    #[error("can't compute the run's next steps: {0}")]
     Panicked(JoinError),
 }
 

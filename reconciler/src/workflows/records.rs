@@ -208,7 +208,7 @@ impl RunHead {
         let tried = self.tries.filter(|tries| tries.entry == entry).map_or(0, |tries| tries.count);
         if tried >= TRIES_MAX {
             return Err(format!(
-                "{tried} tries to go on with the run failed before entry {entry} of its journal"
+                "{tried} attempts to resume the run failed before entry {entry} of its journal"
             ));
         }
         Ok(Attempts { entry, count: tried + 1 })

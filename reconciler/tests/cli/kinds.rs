@@ -77,9 +77,9 @@ async fn get_lists_every_kind_and_all_of_them() {
     let text = String::from_utf8_lossy(&two.stdout).into_owned();
     assert!(text.starts_with("node/n1 "), "{two:?}");
     let json = run(&server, &["get", "svc,no", "-o", "json"]).await;
-    let line = "minik8s: several kinds have no common list; ask for one kind, or leave out -w and -o\n";
+    let line = "minik8s: -w, -o json and -o yaml take a single kind; ask for one kind, or leave them out\n";
     check(&json, 2, "", line);
-    let line = "minik8s: invalid value 'svc,node/n1' for '<KIND>': several kinds are given; write the name behind \
+    let line = "minik8s: invalid value 'svc,node/n1' for '<KIND>': several kinds are given; write the name after \
                 them: KIND,KIND NAME\n";
     check(&run(&server, &["get", "svc,node/n1"]).await, 2, "", line);
     check(
@@ -172,10 +172,10 @@ async fn a_node_that_only_git_knows_is_shown_as_not_registered() {
     let server = with_kinds().await;
     check(&run(&server, &["get", "node/n2", "-o", "name"]).await, 0, "node/n2\n", "");
     for (arguments, words) in [
-        (&["get", "node", "n2"][..], &["HEALTH", "Unknown", "no agent of this name has registered"][..]),
+        (&["get", "node", "n2"][..], &["HEALTH", "Unknown", "no agent with this name has registered"][..]),
         (
             &["describe", "node/n2"],
-            &["Kind:          Node (v1)", "no agent of this name has registered", "disk=fast"],
+            &["Kind:          Node (v1)", "no agent with this name has registered", "disk=fast"],
         ),
         (&["get", "node/n1"], &["STATUS", "Ready"]),
         (&["describe", "node/n1"], &["Status:        Ready"]),
@@ -219,7 +219,7 @@ async fn verbs_that_change_something_by_hand_say_how_it_is_done_here() {
         let output = run("http://127.0.0.1:1", arguments).await;
         let text = String::from_utf8_lossy(&output.stderr).into_owned();
         assert_eq!((output.status.code(), text.lines().count()), (Some(2), 1), "{arguments:?}: {text}");
-        assert!(output.stdout.is_empty() && text.contains("commit the change and push it"), "{text}");
+        assert!(output.stdout.is_empty() && text.contains("commit and push the change"), "{text}");
     }
 }
 

@@ -194,7 +194,7 @@ async fn a_mistake_in_a_list_of_sources_is_reported_before_anything_is_started()
     .unwrap();
     let [file, state] = [&file, &state].map(|path| path.to_str().unwrap());
     let lines = format!(
-        "minik8s: --sources {file}: source `base` has a wrong poll: `1` is not a time; write a number with ms, s, m or h, \
+        "minik8s: --sources {file}: source `base` has an invalid poll: `1` is not a time; write a number with ms, s, m or h, \
          for example 5s; see docs/operations.md, \"Repositories and credentials\"\n"
     );
     let serve = ["serve", "--sources", file, "--state-dir", state];
@@ -240,8 +240,8 @@ async fn wait_ends_with_0_when_reached_and_1_when_not() {
         "minik8s: not healthy after 0.3s: pod default/db: ErrImagePull: container app: no such image\n";
     check(&run(&server, healthy).await, 1, "", line);
     let unseen = &["wait", "--for", "synced", "--commit", C1, "--timeout", "300ms"];
-    let line = "minik8s: not synced after 0.3s: commit 1111111 is not seen yet: source main has shown 2222222; \
-         is it pushed?\n";
+    let line = "minik8s: not synced after 0.3s: commit 1111111 is not fetched yet (source main: newest commit \
+         2222222); is it pushed?\n";
     check(&run(&server, unseen).await, 1, "", line);
     let wrong = run(&server, &["wait", "--for", "synced", "--commit", "HEAD"]).await;
     assert_eq!(wrong.status.code(), Some(1));
@@ -297,7 +297,7 @@ async fn a_revision_has_a_page_and_logs_of_no_pod_say_so() {
     assert!(page.contains("Decided:       not yet: pod default/db: ErrImagePull: "), "{page}");
     let none = "minik8s: revision 9 not found; see 'minik8s history'\n";
     check(&run(&server, &["describe", "rev", "9"]).await, 1, "", none);
-    let none = "minik8s: no pod of namespace default has the labels app=x\n";
+    let none = "minik8s: no pod in namespace default matches app=x\n";
     check(&run(&server, &["logs", "-l", "app=x"]).await, 1, "", none);
 }
 
@@ -347,7 +347,7 @@ async fn status_version_sync_describe_and_completion_answer() {
             &["source   main: Synced at 2222222", "pods     1/2 ready", "nodes    1/1 ready"][..],
         ),
         (&["version"], &["client  0.1.0", "server  9.9.9 (host-1 at http://127.0.0.1:"]),
-        (&["sync"], &["looks at the repository now"]),
+        (&["sync"], &["is fetching the repository"]),
         (&["sync", "--wait"], &["source main: Synced at commit 2222222"]),
         (
             &["describe", "pod/web"],

@@ -104,7 +104,7 @@ impl<'a> Reader<'a> {
             let mut key = self.string()?;
             cut_key(&mut key, mark, &mut self.problems);
             if let Some(line) = seen.insert(key.clone(), mark.line) {
-                let message = format!("`{key}` is written twice in one mapping, first in line {line}");
+                let message = format!("`{key}` is written twice in one mapping, first on line {line}");
                 self.problems
                     .push(Problem::new(mark, &rules::DUPLICATE_KEY, message).help("keep one of them"));
             }

@@ -251,7 +251,7 @@ impl Budget {
             (_, None) => format!("{TEXT_MAX_BYTES} bytes of text"),
         };
         Err(Problem::new(mark, &rules::TOO_MANY_NODES, format!("the file holds more than {what}"))
-            .help("aliases count as often as they are used; split the file, or write less"))
+            .help("each use of an alias counts; split or shorten the file"))
     }
 }
 

@@ -172,7 +172,7 @@ impl Builder {
             return Err(Problem::new(
                 mark,
                 &rules::YAML_SYNTAX,
-                "the alias refers to no value before it in this document",
+                "the alias has no anchor before it in this document",
             )
             .help("an alias `*name` repeats a value marked `&name` earlier in the same document"));
         };
@@ -233,7 +233,7 @@ impl Builder {
         for entry in &entries {
             if let Some(first) = seen.insert(&entry.key, entry.mark) {
                 let message =
-                    format!("`{}` is written twice in one mapping, first in line {}", entry.key, first.line);
+                    format!("`{}` is written twice in one mapping, first on line {}", entry.key, first.line);
                 self.problems
                     .push(Problem::new(entry.mark, &rules::DUPLICATE_KEY, message).help("keep one of them"));
             }

@@ -134,7 +134,7 @@ fn field_description(field: &Field<'_>) -> String {
     let mut text = field.shape.description().to_owned();
     let mut values: Vec<&str> = field.shape.values().into_iter().map(|(word, _)| word).collect();
     if !field.variant_names.is_empty() {
-        (text, values) = ("Which sort it is.".to_owned(), field.variant_names.clone());
+        (text, values) = ("The type.".to_owned(), field.variant_names.clone());
     }
     if values.len() > 1 {
         let _ = write!(text, " One of {}.", values.join(", "));

@@ -14,17 +14,17 @@ use crate::manifest::json_schema;
 const HEAD: &str = "# Manifests
 
 Made from the Rust types in `schema/src/kinds/` by `schema/tests/published.rs`; `MINIK8S_UPDATE=1 cargo test
--p minik8s-schema --test published` rewrites it. The same on a terminal: `minik8s explain pod.spec.containers`.
+-p minik8s-schema --test published` rewrites it. In a terminal: `minik8s explain pod.spec.containers`.
 
 A manifest is a YAML or JSON file of the repository; several documents in a YAML file are separated by `---`.
-Kinds whose apiVersion is not `minik8s.io/v1` are written as for Kubernetes. Fields that are not below are errors.
-Older spellings are read as well, with a note that names today's. A `kind: Deployment` is read as a ReplicaSet, which
-rolls by itself; messages and the CLI call it so.
+Kinds whose apiVersion is not `minik8s.io/v1` are written as for Kubernetes. Fields not listed below are errors.
+Older spellings are accepted, with a note that gives the current one. `kind: Deployment` is read as a ReplicaSet,
+which does rolling updates itself; messages and the CLI call it a ReplicaSet.
 
 ## In an editor
 
 `schema/json/manifest.json` is a JSON Schema (draft 2020-12) for manifests of any kind; there is one per kind
-beside it. `minik8s schema > manifest.json` prints the one that your version takes.
+next to it. `minik8s schema > manifest.json` prints the one for your version.
 
 - Anything with yaml-language-server (VS Code, Neovim, Helix, Emacs): the first line of a file, with a path that
   is relative to the file, or a URL: `# yaml-language-server: $schema=../manifest.json`
@@ -32,12 +32,12 @@ beside it. `minik8s schema > manifest.json` prints the one that your version tak
   `{\"yaml.schemas\": {\"./manifest.json\": [\"apps/**/*.yaml\", \"*.yaml\"]}}`
 - JetBrains: Settings, Languages & Frameworks, Schemas and DTDs, JSON Schema Mappings.
 
-The schemas describe what one should write: they take no older spelling, no number where text is wanted and no
-null, which the loader lets pass. Checks that a schema can't say (`docs/rules.md`) are those of `minik8s validate`.
+The schemas describe the recommended form: they reject older spellings, numbers in place of text and null, which the
+loader accepts. `minik8s validate` also makes the checks that a schema can't express (`docs/rules.md`).
 
 ## Kinds
 
-| kind | short | apiVersion | what it is |
+| kind | short | apiVersion | description |
 |---|---|---|---|
 ";
 

@@ -32,22 +32,22 @@ macro_rules! key_table {
         $make! {
             unwatched {
                 Leader, LEADER, "/minik8s/leader"
-                    => "who leads; its create revision fences every write of the reconciler",
+                    => "the leader; its create revision fences every write of the reconciler",
                     Election, "all writers of the reconciler", All;
                 Event(reporter: String, namespace: String, id: String), EVENTS, "/minik8s/events/<reporter>/<ns>/<id>"
-                    => "what happened, on a lease of 1 h; a node's reporter is its name", Reporter, "CLI", Nothing;
+                    => "an event, on a lease of 1 h; a node's reporter is its name", Reporter, "CLI", Nothing;
                 RunRequest(workflow: NamespacedName, run: String), RUN_REQUESTS, "/minik8s-runs/requests/<ns>/<workflow>/<run>"
-                    => "a run that is asked for: its input; until it has begun", Receiver, "workflows", Nothing;
+                    => "a requested run: its input; until it starts", Receiver, "workflows", Nothing;
                 RunInput(workflow: NamespacedName, run: String, part: u64), RUN_INPUTS,
                     "/minik8s-runs/inputs/<ns>/<workflow>/<run>/<n>"
-                    => "a part of the input of a run that is asked for, if it has more than 32 KiB",
+                    => "a part of the input of a requested run, if it has more than 32 KiB",
                     Receiver, "workflows", Nothing;
                 RunHead(workflow: NamespacedName, run: String), RUN_HEADS, "/minik8s-runs/heads/<ns>/<workflow>/<run>"
-                    => "a run in short: when and why it began, how it ended",
+                    => "summary of a run: when and why it started, how it ended",
                     Controller("workflows"), "CLI", Nothing;
                 RunEntries(workflow: NamespacedName, run: String, first: u64), RUN_JOURNALS,
                     "/minik8s-runs/journal/<ns>/<workflow>/<run>/<seq>"
-                    => "what happened to a run from this number on: one entry, or several once they are compacted",
+                    => "journal of a run from this number on: one entry, or several once they are compacted",
                     Controller("workflows"), "CLI", Nothing;
                 RunPayload(workflow: NamespacedName, run: String, digest: String, part: u64), RUN_PAYLOADS,
                     "/minik8s-runs/payload/<ns>/<workflow>/<run>/<digest>/<n>"
@@ -55,7 +55,7 @@ macro_rules! key_table {
                     Controller("workflows"), "CLI", Nothing;
                 RunDefinition(workflow: NamespacedName, hash: String), RUN_DEFINITIONS,
                     "/minik8s-runs/definitions/<ns>/<workflow>/<hash>"
-                    => "the state machine that runs were begun with", Controller("workflows"), "CLI", Nothing;
+                    => "the state machine that runs were started with", Controller("workflows"), "CLI", Nothing;
             }
             watched {
                 Source(source: String), SOURCES, "/minik8s/sources/<source>"
@@ -68,28 +68,28 @@ macro_rules! key_table {
                     => "desired object with provenance, hash and generation",
                     Gitops, "controllers", Nothing; objects: Object, Plans;
                 Rollout(workload: ObjectRef), ROLLOUTS, "/minik8s/rollouts/<kind>/<ns>/<name>"
-                    => "how far a workload is with its template: wanted, last good, failed and why, status",
+                    => "rollout of a workload: wanted, last good and failed template and why it failed, status",
                     Controller("workloads"), "gitops, CLI", Nothing; rollouts: Rollout, Plans;
                 Template(workload: ObjectRef, hash: String), TEMPLATES, "/minik8s/templates/<kind>/<ns>/<name>/<hash>"
                     => "a pod template in full, while it is wanted or the last good one",
                     Controller("workloads"), "workloads, blobs", Nothing; templates: Template, Plans;
                 Scale(workload: ObjectRef), SCALE, "/minik8s/scale/<kind>/<ns>/<name>"
-                    => "how many pods a workload should have, in place of the number that Git says",
+                    => "number of pods of a workload, in place of the number in Git",
                     Scaler, "workloads", Nothing; scales: ScaleRecord, Plans;
                 Autoscaler(autoscaler: NamespacedName), AUTOSCALERS, "/minik8s/autoscalers/<ns>/<name>"
-                    => "what an autoscaler found and remembers: recommendations, changes, status",
+                    => "state of an autoscaler: recommendations, changes, status",
                     Controller("autoscaler"), "CLI", Nothing; autoscalers: AutoscalerRecord, Plans;
                 Pod(pod: NamespacedName), PODS, "/minik8s/pods/<ns>/<name>"
                     => "a pod that should exist, with its owner",
                     Controller("workloads"), "scheduler", Nothing; pods: PodInstance, Plans;
                 Binding(node: String, pod: NamespacedName), BINDINGS, "/minik8s/bindings/<node>/<ns>/<pod>"
-                    => "the pod in full, given to a node",
+                    => "the full pod, assigned to a node",
                     Controller("scheduler"), "that node's agent", Own; bindings: Binding, Plans;
                 Settled(node: String), SETTLED, "/minik8s/bindings/<node>/settled"
-                    => "once all that Git says has become bindings; before, a missing one is no removal",
+                    => "written once all bindings from Git exist; until then, a missing one is not a removal",
                     Controller("scheduler"), "that node's agent", Own; settled: SettledRecord, Plans;
                 Settings, SETTINGS, "/minik8s/settings"
-                    => "the Cluster object as agents need it; its defaults when there is none",
+                    => "the Cluster object as agents need it; defaults without one",
                     Controller("settings"), "agents", All; settings: ClusterSettings, Plans;
                 Service(service: NamespacedName), SERVICES, "/minik8s/services/<ns>/<name>"
                     => "cluster IP and ready endpoints",
@@ -98,19 +98,19 @@ macro_rules! key_table {
                     => "host and paths to services",
                     Controller("services"), "agents", All; routes: RouteRecord, Plans;
                 Function(function: NamespacedName), FUNCTIONS, "/minik8s/functions/<ns>/<name>"
-                    => "what a gateway needs of a function: images, bounds of calls, replicas",
+                    => "a function for gateways: images, limits on calls, replicas",
                     Controller("functions"), "agents", All; functions: FunctionRecord, Plans;
                 Build(node: String, image: String), WORK, "/minik8s/work/<node>/builds/<image>"
-                    => "an image that the node is to build",
+                    => "order to build an image",
                     Controller("functions"), "that node's agent", Own; builds: BuildOrder, Plans;
                 NodeImage(node: String, image: String), NODE_IMAGES, "/minik8s/status/<node>/images/<image>"
-                    => "how far the node is with an image that it was to build",
+                    => "progress of the node's build of an image",
                     Agent, "functions, CLI", Own; node_images: NodeImage, Plans;
                 Job(node: String, job: NamespacedName), JOBS, "/minik8s/work/<node>/jobs/<ns>/<name>"
-                    => "a Slurm job that the node is to see to",
+                    => "order to submit a Slurm job",
                     Controller("jobs"), "that node's agent", Own; jobs: JobOrder, Plans;
                 JobReport(node: String, job: NamespacedName), JOB_REPORTS, "/minik8s/status/<node>/jobs/<ns>/<name>"
-                    => "how far a Slurm job is that the node was given",
+                    => "progress of the node's Slurm job",
                     Agent, "jobs, CLI", Own; job_reports: JobReport, Plans;
                 Demand(node: String), DEMAND, "/minik8s/demand/<node>"
                     => "calls of functions through the node's gateway",
@@ -126,12 +126,12 @@ macro_rules! key_table {
                 Subnet(node: String), SUBNETS, "/minik8s/subnets/<node>"
                     => "pod CIDR of the node", Controller("nodes"), "agents", All; subnets: Subnet, Plans;
                 NodeConditions(node: String), NODESTATE, "/minik8s/nodestate/<node>"
-                    => "whether it is ready and since when, its eviction and drain",
+                    => "readiness and since when, eviction, drain",
                     Controller("nodes"), "scheduler, CLI", Nothing; node_conditions: NodeConditions, Plans;
                 Heartbeat(node: String), HEARTBEATS, "/minik8s/heartbeats/<node>"
                     => "alive, on a 15 s lease", Agent, "nodes", All; heartbeats: Heartbeat, Plans;
                 PodStatus(node: String, pod: NamespacedName), STATUS, "/minik8s/status/<node>/pods/<ns>/<name>"
-                    => "what the pod is", Agent, "controllers, CLI", Own; pod_status: PodStatus, Plans;
+                    => "status of the pod", Agent, "controllers, CLI", Own; pod_status: PodStatus, Plans;
                 Usage(node: String), USAGE, "/minik8s/usage/<node>"
                     => "CPU and memory in use", Agent, "autoscaler, CLI", Own; usage: NodeUsage, ByName;
                 Rules(node: String), RULES, "/minik8s/rules/<node>"
@@ -141,7 +141,7 @@ macro_rules! key_table {
                     => "a webhook's delivery or a `minik8s sync`, on a lease of 24 h",
                     Receiver, "the leader's gitops", Nothing; requests: SyncRequest, ByName;
                 Answer(id: String), ANSWERS, "/minik8s/answers/<id>"
-                    => "what came of a request, on a lease of 24 h",
+                    => "outcome of a request, on a lease of 24 h",
                     Leader, "CLI, the reconciler that took the request", Nothing; answers: RequestAnswer, ByName;
             }
         }

@@ -44,15 +44,15 @@ impl ExclusiveResource {
     pub fn help(&self, shares: bool) -> &'static str {
         match self {
             ExclusiveResource::NodePort(..) if shares => {
-                "choose another hostPort; `hostPort: 0` takes a free one"
+                "choose another hostPort; `hostPort: 0` picks a free one"
             }
             ExclusiveResource::NodePort(..) => "choose another nodePort, or leave it out to get a free one",
             ExclusiveResource::HostPort(..) => {
-                "choose another hostPort or node; `hostPort: 0` takes a free one"
+                "choose another hostPort or node; `hostPort: 0` picks a free one"
             }
             ExclusiveResource::ClusterIp(_) => "choose another clusterIP, or leave it out to get a free one",
             ExclusiveResource::ExternalPort(..) => {
-                "choose another port, or take the address out of one of the two"
+                "choose another port, or remove the address from one of the two"
             }
             ExclusiveResource::Route(..) => "keep one of the two paths",
             ExclusiveResource::Scale(_) => "keep one of the two autoscalers",

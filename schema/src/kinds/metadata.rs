@@ -53,7 +53,7 @@ fn name(kind: Kind, name: &str, at: &Path<'_>, findings: &mut Findings) {
     } else if let NameForm::Only(only) = form
         && name != only
     {
-        let message = format!("Invalid value: `{name}`: the one {kind} object is called `{only}`");
+        let message = format!("Invalid value: `{name}`: the only {kind} object is named `{only}`");
         findings.add(&rules::INVALID_NAME, at, message).help(format!("write `name: {only}`"));
     } else if is_dns_label(name) || (!must_be_dns && is_subdomain_name(name)) {
     } else if must_be_dns || !is_name(name) {
@@ -69,7 +69,7 @@ fn too_long(longest: usize, makes_pods: bool, at: &Path<'_>, findings: &mut Find
     let message = format!("Invalid value: must be no more than {longest} characters");
     let finding = findings.add(&rules::INVALID_NAME, at, message);
     if makes_pods {
-        let room = "its pods are called `<name>-<8 digits>-<number>`, which may have";
+        let room = "its pods are named `<name>-<8 digits>-<number>`, with at most";
         finding.help(format!("shorten it: {room} {SUBDOMAIN_MAX_CHARS} characters"));
     }
 }
@@ -113,14 +113,16 @@ const OWN_PREFIX: &str = "minik8s.io/";
 /// the object is gone. `kind`: kind of the object; `None` for the pods of a workload.
 fn own_annotation(kind: Option<Kind>, key: &str, value: &str, at: &Path<'_>, findings: &mut Findings) {
     let help = match key {
-        PRUNE_ANNOTATION => "write \"false\" to keep the object whatever Git says, else leave it out",
+        PRUNE_ANNOTATION => {
+            "write \"false\" to keep the object even if Git removes it, otherwise leave it out"
+        }
         GONE_ANNOTATION if kind == Some(Kind::Node) => {
-            "write \"true\" if the machine will not come back, else leave it out"
+            "write \"true\" if the machine will not come back, otherwise leave it out"
         }
         _ => {
-            let message = format!("no annotation `{key}` is known; those of {OWN_PREFIX} are Minik8s' own");
+            let message = format!("unknown annotation `{key}`; {OWN_PREFIX} is reserved for Minik8s");
             let known = if key == GONE_ANNOTATION {
-                format!("`{GONE_ANNOTATION}` is one of Node objects")
+                format!("`{GONE_ANNOTATION}` is for Node objects only")
             } else {
                 format!("did you mean `{PRUNE_ANNOTATION}`?")
             };
@@ -167,10 +169,10 @@ pub enum ReferenceError {
     #[error("unknown kind `{0}`")]
     Kind(String),
     /// The namespace is malformed.
-    #[error("`{0}` is not a namespace")]
+    #[error("`{0}` is not a valid namespace")]
     Namespace(String),
     /// The name is malformed.
-    #[error("`{0}` is not a name")]
+    #[error("`{0}` is not a valid name")]
     Name(String),
 }
 

@@ -120,7 +120,7 @@ impl OlderSpellings {
 /// `apiVersion` of the kinds that Kubernetes does not have.
 pub const OWN_API_VERSION: &str = "minik8s.io/v1";
 
-/// OlderSpellings `apiVersion`s of the kinds that Kubernetes does not have. The field may also be missing.
+/// Older `apiVersion`s of the kinds that Kubernetes does not have. The field may also be missing.
 const OWN_OLDER_API_VERSIONS: &[&str] =
     &["v1", "app/v1", "apps/v1", "autoscaling/v1", "autoscaling/v2", "batch/v1", "minik8s/v1", "/api/v1"];
 

@@ -133,7 +133,7 @@ pub(crate) fn stray_document(node: &Node) -> Problem {
     if node.entries().is_none() {
         return not_an_object(node);
     }
-    Problem::new(mark, &rules::MISSING_KIND, "the document has no `kind`, but others of this file have")
+    Problem::new(mark, &rules::MISSING_KIND, "the document has no `kind`, but others in this file do")
         .help("add apiVersion, kind and metadata, or move it into a file of its own")
 }
 

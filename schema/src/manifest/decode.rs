@@ -105,7 +105,7 @@ fn kind_of(node: &Node, entries: &[Entry], problems: &mut Problems) -> Option<Ki
         let mark = typo.map_or(node.first_mark(), |entry| entry.mark);
         let mut problem = Problem::new(mark, &rules::MISSING_KIND, "the document has no `kind`");
         problem.help = match typo {
-            Some(entry) => format!("did you mean `kind` where it says `{}`?", entry.key),
+            Some(entry) => format!("did you mean `kind` instead of `{}`?", entry.key),
             None => {
                 "add `kind: Pod`; if this is not a manifest, list the file in `.minik8signore`".to_owned()
             }
@@ -228,7 +228,7 @@ fn check_envelope(node: &Node, entries: &[Entry], kind: Kind, api_version: &str,
     };
     if found != Some(api_version) {
         let message = match found {
-            Some(text) => format!("apiVersion `{text}` is not that of kind {kind}"),
+            Some(text) => format!("apiVersion `{text}` does not match kind {kind}"),
             None => "the document has no `apiVersion`".to_owned(),
         };
         problems.push(

@@ -41,9 +41,10 @@ pub fn fill_in_definition(document: &mut Document, path: &str, bytes: &[u8]) -> 
         _ => None,
     };
     let Some(machine) = machine else {
-        let message = "the file holds no state machine of the Amazon States Language, or several documents";
+        let message =
+            "the file contains no state machine in the Amazon States Language, or several documents";
         let mut violation = Violation::new(&rules::WRONG_TYPE, path, (1, 1), message)
-            .with_help("write one with `StartAt` and `States` and nothing around it");
+            .with_help("write one document with `StartAt` and `States` at its top level");
         violation.object = Some(document.reference.to_string());
         violations.push(violation);
         return violations;

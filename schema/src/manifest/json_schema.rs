@@ -29,7 +29,7 @@ pub fn for_any_kind() -> Json {
     let refs = manifests.iter().map(|(kind, _)| json!({"$ref": format!("#/$defs/{}", definition(*kind))}));
     let mut whole = json!({
         "title": "Manifest",
-        "description": "An object of Minik8s of any kind.",
+        "description": "A Minik8s object of any kind.",
         "oneOf": refs.collect::<Vec<_>>(),
     });
     finish(&mut whole, generator);
@@ -81,7 +81,7 @@ fn manifest(kind: Kind, generator: &mut SchemaGenerator) -> Json {
     match kind.descriptor().fields {
         FieldPlacement::InSpec => {
             let spec = compile::schema_within(kind, generator);
-            whole["properties"]["spec"] = described(spec, "What the object should be.");
+            whole["properties"]["spec"] = described(spec, "Desired state of the object.");
             if let Json::Array(required) = &mut whole["required"] {
                 required.push(Json::from("spec"));
             }
@@ -114,7 +114,7 @@ fn simplify(schema: &mut Json) {
                 |value: &Json| value.is_null() || value == "" || *value == json!([]) || *value == json!({});
             // Rust has no place for a comment on the field that distinguishes variants.
             if let Some(word) = keys.get("const").cloned() {
-                let text = format!("Which sort it is: `{}`.", word.as_str().unwrap_or_default());
+                let text = format!("The type: `{}`.", word.as_str().unwrap_or_default());
                 keys.entry("description").or_insert(Json::from(text));
             }
             // An empty default is the same as absence.

@@ -81,7 +81,8 @@ fn or_foreign(path: &str, bytes: &[u8], loaded: ManifestFile) -> ManifestFile {
         return loaded;
     }
     let (line, column, message) = first;
-    let message = format!("taken for another program's, as it names no kind and can't be read: {message}");
+    let message =
+        format!("treated as another program's file, as it names no kind and can't be read: {message}");
     let violation =
         Violation::new(&rules::FOREIGN_FILE, path, (line, column), shortened(message, TEXT_MAX_CHARS))
             .with_help("list it in .minik8signore");

@@ -1,7 +1,7 @@
 //! Parts of the Amazon States Language that Minik8s lacks, and advice for each.
 
 const ONLY_JSON_PATH: &str =
-    "JSONata is not read: write JSONPaths in inputPath, parameters, resultPath and so on";
+    "JSONata is not supported: use JSONPath in inputPath, parameters, resultPath and so on";
 const NO_VARIABLES: &str =
     "keep the value in the state's data: put it there with resultPath, read it with a path";
 const INLINE_MAP: &str = "a Map runs its items inline: let a task read the items, and use itemsPath";
@@ -10,16 +10,16 @@ const INLINE_MAP: &str = "a Map runs its items inline: let a task read the items
 const FIELDS: &Table = &[
     (&[], &["queryLanguage", "arguments", "output", "items", "condition"], ONLY_JSON_PATH),
     (&[], &["assign"], NO_VARIABLES),
-    (&["TaskState"], &["credentials"], "a function is called as the workflow's own; remove it"),
+    (&["TaskState"], &["credentials"], "functions are called without credentials; remove it"),
     (&["MapState"], &["itemReader", "itemBatcher", "resultWriter", "label"], INLINE_MAP),
     (&["Machine"], &["processorConfig"], "remove it: a Map runs its items inline"),
 ];
 
 /// Names that the rewriting of older spellings replaces, unless today's name is there as well.
 const OTHER_NAMES: &Table = &[
-    (&["MapState"], &["iterator"], "it is another name of itemProcessor: keep one of them"),
-    (&["MapState"], &["parameters"], "it is another name of itemSelector: keep one of them"),
-    (&["TaskState"], &["resource"], "it is another name of function: keep one of them"),
+    (&["MapState"], &["iterator"], "it is another name for itemProcessor: keep one of them"),
+    (&["MapState"], &["parameters"], "it is another name for itemSelector: keep one of them"),
+    (&["TaskState"], &["resource"], "it is another name for function: keep one of them"),
     (&["WorkflowSpec"], &["version"], "the version of the language is 1.0: remove it"),
 ];
 

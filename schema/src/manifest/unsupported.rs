@@ -8,7 +8,7 @@ const NO_ACCOUNTS: &str = "Minik8s has no service accounts; remove it";
 const VOLUMES: &str =
     "volumes can be emptyDir, hostPath, repo (files of this repository), configMap or secret";
 const BATCH_JOB: &str =
-    "this is a Slurm job: for containers that run to their end, write a Pod with restartPolicy: OnFailure";
+    "this is a Slurm job: for containers that run to completion, write a Pod with restartPolicy: OnFailure";
 const PROBES: &str = "use exec, httpGet or tcpSocket";
 const ONE_ADDRESS: &str = "a service has one IPv4 address; remove it";
 const NO_BALANCER: &str = "use type NodePort, which answers on every node, or externalIPs";
@@ -130,7 +130,7 @@ const FIELDS: &[(&str, &[&str], &str)] = &[
     ),
     ("ServiceSpec", &["trafficDistribution", "topologyKeys"], "use internalTrafficPolicy: Local"),
     ("ServicePort", &["appProtocol"], "it has no effect; remove it"),
-    ("ReplicaSetSpec", &["revisionHistoryLimit"], "the history is that of the repository; remove it"),
+    ("ReplicaSetSpec", &["revisionHistoryLimit"], "the history is in Git; remove it"),
     ("ReplicaSetSpec", &["serviceName", "volumeClaimTemplates", "podManagementPolicy"], REMOVE),
     ("ReplicaSetSpec", &["updateStrategy"], "write it as strategy"),
     ("DaemonSetSpec", &["replicas"], "a DaemonSet has one pod on each node that fits; remove it"),
@@ -152,9 +152,9 @@ const FIELDS: &[(&str, &[&str], &str)] = &[
     (
         "DnsBackend",
         &["namespace", "filters", "kind"],
-        "a backend is a service or function of the same namespace; remove it",
+        "a backend is a service or function in the same namespace; remove it",
     ),
-    ("ServiceReference", &["namespace"], "the service is one of the same namespace; remove it"),
+    ("ServiceReference", &["namespace"], "the service is in the same namespace; remove it"),
 ];
 
 /// A value that Minik8s takes in a field, a value that only Kubernetes takes there, advice.
@@ -169,14 +169,14 @@ const VALUES: &[(&str, &str, &str)] = &[
     ("ReplicaSet", "StatefulSet", "autoscalers scale a ReplicaSet or a Pod"),
     ("ReplicaSet", "ReplicationController", "use a ReplicaSet"),
     ("ReplicaSet", "DaemonSet", "a DaemonSet has one pod on each node that fits; use a ReplicaSet"),
-    ("RollingUpdate", "OnDelete", "use RollingUpdate: a push replaces pods, maxUnavailable of them at once"),
+    ("RollingUpdate", "OnDelete", "use RollingUpdate: a push replaces at most maxUnavailable pods at a time"),
 ];
 
 /// Kinds of Kubernetes that people try, and their replacements.
 const KINDS: &[(&str, &str)] = &[
     ("CronJob", "use a Workflow with spec.triggers"),
     ("Ingress", "use a Dns object"),
-    ("List", "give it `items` that are objects, or separate the objects with `---`"),
+    ("List", "list the objects under `items`, or separate them with `---`"),
     ("Namespace", "namespaces need no object: write metadata.namespace"),
     ("PersistentVolume", "use a hostPath volume"),
     ("PersistentVolumeClaim", "use a hostPath volume"),

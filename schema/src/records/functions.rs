@@ -70,9 +70,9 @@ impl FunctionRecord {
             ImageState::Failed { why } => {
                 Health::Degraded { why: format!("the image can't be built: {why}") }
             }
-            ImageState::Waiting => Health::Progressing { why: "the image is to be built".to_owned() },
+            ImageState::Waiting => Health::Progressing { why: "the image is not built yet".to_owned() },
             ImageState::Building { node } => {
-                Health::Progressing { why: format!("node {node} builds the image") }
+                Health::Progressing { why: format!("node {node} is building the image") }
             }
             // With fewer replicas than calls ask for, the remaining calls wait a little longer.
             ImageState::Ready if self.replicas.is_empty() && self.wanted > 0 => {

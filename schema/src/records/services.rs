@@ -56,7 +56,7 @@ pub struct ServiceRecord {
 fn progressing_unless_current(wanted: &str, record: Option<&str>, health: Health) -> Health {
     match record {
         Some(hash) if hash != wanted => Health::Progressing {
-            why: "the services controller has not taken this version in yet".to_owned(),
+            why: "the services controller has not processed this version yet".to_owned(),
         },
         Some(_) | None => health,
     }

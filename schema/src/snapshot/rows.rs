@@ -81,7 +81,7 @@ impl Row for NodeSpec {
         match (snapshot.nodes.contains_key(name), snapshot.node_is_ready(name)) {
             (true, true) => Health::Healthy,
             (true, false) => Health::Degraded { why: "its agent does not answer".to_owned() },
-            (false, _) => Health::Unknown { why: "no agent of this name has registered".to_owned() },
+            (false, _) => Health::Unknown { why: "no agent with this name has registered".to_owned() },
         }
     }
 
@@ -227,7 +227,7 @@ fn job_report<'a>(snapshot: &'a Snapshot, object: &Object) -> Result<(String, &'
     let report = report.filter(|report| report.uid == order.uid);
     match report {
         Some(report) => Ok((node, report)),
-        None => Err(Health::Progressing { why: format!("node {node} has not begun with it yet") }),
+        None => Err(Health::Progressing { why: format!("node {node} has not started it yet") }),
     }
 }
 
@@ -236,7 +236,7 @@ impl Row for FunctionSpec {
     fn health(&self, snapshot: &Snapshot, object: &Object) -> Health {
         let Some(record) = function_record(snapshot, object) else {
             return Health::Progressing {
-                why: "the functions controller has not taken this version in yet".to_owned(),
+                why: "the functions controller has not processed this version yet".to_owned(),
             };
         };
         let health = record.health();
@@ -246,7 +246,7 @@ impl Row for FunctionSpec {
         match rollout_of(snapshot, object)
             .map(|rollout| (rollout, rollout.status.health(object.generation, false)))
         {
-            None => Health::Progressing { why: "its first replica is not made yet".to_owned() },
+            None => Health::Progressing { why: "its first replica is not created yet".to_owned() },
             Some((_, degraded @ Health::Degraded { .. })) => degraded,
             Some((rollout, progressing)) if !rollout.complete => match &record.trouble {
                 Some(trouble) => Health::Progressing { why: trouble.message.clone() },
@@ -370,7 +370,7 @@ fn status_of<'a>(snapshot: &'a Snapshot, object: &Object) -> Result<&'a PodStatu
     let progressing = |why: &str| Health::Progressing { why: why.to_owned() };
     let pod = named(object);
     let instance = snapshot.pods.get(&pod).filter(|instance| instance.value.hash == object.hash);
-    let instance = instance.ok_or_else(|| progressing("its pod is not made yet"))?;
+    let instance = instance.ok_or_else(|| progressing("its pod is not created yet"))?;
     let binding = snapshot.binding_of(&pod).ok_or_else(|| progressing("its pod has no node yet"))?;
     let node = &binding.value.node;
     if !snapshot.node_is_ready(node) {
@@ -425,7 +425,7 @@ fn reason(status: &PodStatus) -> String {
 fn workload(snapshot: &Snapshot, object: &Object, paused: bool) -> Health {
     match rollout_of(snapshot, object) {
         Some(rollout) => rollout.status.health(object.generation, paused),
-        None => Health::Progressing { why: "its pods are not made yet".to_owned() },
+        None => Health::Progressing { why: "its pods are not created yet".to_owned() },
     }
 }
 

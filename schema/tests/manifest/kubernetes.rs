@@ -222,7 +222,7 @@ fn names_may_be_as_long_as_in_kubernetes_but_for_room_for_those_of_pods() {
         ("invalid-name", SHOP.replacen("name: front-pods", &format!("name: §{}", "a".repeat(64)), 1)),
     ]);
     let refused = load(&set.replacen(&long, &format!("{long}a"), 1)).violations.remove(0);
-    assert!(refused.help.starts_with("shorten it: its pods are called"), "{refused:?}");
+    assert!(refused.help.starts_with("shorten it: its pods are named"), "{refused:?}");
 }
 
 #[test]

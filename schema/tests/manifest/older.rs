@@ -252,6 +252,6 @@ fn the_same_interval_under_both_older_names_is_one() {
     let both = load(&hpa("  adjustInterval: 15s\n  scaleInterval: 15\n"));
     assert_eq!(rules(&both), Vec::<String>::new());
     assert_eq!(both.documents[0].object, load(&hpa("  adjustInterval: 15s\n")).documents[0].object);
-    let message = "`scaleInterval` has no effect here and is left out: adjustInterval says the same";
+    let message = "`scaleInterval` has no effect here and is left out: adjustInterval has the same value";
     assert!(both.violations.iter().any(|note| note.message == message), "{:?}", both.violations);
 }

@@ -198,7 +198,7 @@ fn one_that_is_away_is_named(cluster: &Cluster, settings: &str, url: &str) -> Re
         code("away", "requirements.txt", "greeter==1.0\n"),
     ];
     cluster.push(&changes, "An index that is away")?;
-    let said = format!("if this node does not reach {nobody}, put the wheels into a `wheels` folder");
+    let said = format!("if this node cannot reach {nobody}, put the wheels into a `wheels` folder");
     eventually("what to do is said", secs(240), || {
         let described = cluster.cli(&["describe", "function/away"])?.ok()?;
         ensure!(described.contains(&said), "{described}");

@@ -282,7 +282,7 @@ fn one_that_permits_no_deletion_is_named(cluster: &Cluster, registry: Registry) 
     eventually("it is said that the image stays", secs(90), || {
         let said = cluster.cli(&["events", "-A", "-o", "json"])?;
         let is_said =
-            said.stdout.contains("ImageStaysInRegistry") && said.stdout.contains("permits no deletion");
+            said.stdout.contains("ImageStaysInRegistry") && said.stdout.contains("does not allow deletion");
         ensure!(is_said, "{said:?}");
         Ok(())
     })?;

@@ -206,7 +206,7 @@ fn follow_over_a_restart(site: &mut Site<'_>) -> Result<()> {
     site.cluster.reconcilers[0].kill()?;
     // The CLI notices before the reconciler is back.
     let mut notes = BufReader::new(follow.stderr.take().context("no notes")?).lines();
-    let lost = notes.by_ref().map_while(Result::ok).find(|note| note.contains("trying again"));
+    let lost = notes.by_ref().map_while(Result::ok).find(|note| note.contains("retrying"));
     ensure!(lost.is_some(), "the connection was not lost");
     site.cluster.reconcilers[0].start()?;
     for line in lines {

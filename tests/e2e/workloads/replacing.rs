@@ -104,7 +104,7 @@ fn a_pause_holds_a_changed_template_while_the_number_follows() -> Result<()> {
         })?;
         held.serves(cluster)?;
         let page = cluster.cli(&["describe", "replicaset/shop"])?.ok()?;
-        ensure!(page.contains("waits until `paused` is taken away"), "{page}");
+        ensure!(page.contains("waiting until `paused` is removed"), "{page}");
         shop.more = String::new();
         cluster.push(&[shop.file()], "End the pause")?;
         shop.serves(cluster).map(drop)

@@ -54,7 +54,7 @@ impl Loop for AddressLoop {
 
     async fn observe(&mut self) -> Result<Observation<Observed>, LoopError> {
         let seen = self.gather().await;
-        let seen = seen.map_err(|error| LoopError::new("cannot look at the node's addresses", error))?;
+        let seen = seen.map_err(|error| LoopError::new("cannot read the node's addresses", error))?;
         Ok(Observation::Ready(Observed { seen, before: self.origin.clone(), at: Instant::now().into_std() }))
     }
 

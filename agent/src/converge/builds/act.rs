@@ -252,11 +252,11 @@ impl BuildsLoop {
             format!("; it was killed: a build may use {mib} MiB of memory (--build-memory of the agent)")
         } else if needs_network && error.contains(PIP_STEP) {
             let index = match &order.package_index {
-                Some(index) => format!("if this node does not reach {index},"),
-                None => "if this node reaches no package index, name one in the Cluster object's functions.packageIndex, or"
+                Some(index) => format!("if this node cannot reach {index},"),
+                None => "if this node cannot reach a package index, name one in the Cluster object's functions.packageIndex, or"
                     .to_owned(),
             };
-            format!("; {index} put the wheels into a `wheels` folder beside requirements.txt")
+            format!("; {index} put the wheels into a `wheels` folder next to requirements.txt")
         } else {
             String::new()
         };
@@ -276,10 +276,10 @@ impl BuildsLoop {
         let values = values.map_err(|error| error.to_string())?;
         let value = |key: &str| {
             let named = || format!("key {key} of secret {}, for the package index,", secret.name);
-            let value = values.get(key).ok_or_else(|| format!("{} is not there", named()))?;
+            let value = values.get(key).ok_or_else(|| format!("{} is missing", named()))?;
             python::netrc_word(value).ok_or_else(|| {
                 format!(
-                    "{} is not one word of ASCII without backslashes and double quotes, which pip reads in different \
+                    "{} must be one ASCII word without backslashes and double quotes, which pip reads in different \
                      ways; choose another",
                     named()
                 )
@@ -368,7 +368,7 @@ async fn addresses(index: Option<&str>) -> Result<BTreeSet<SocketAddrV4>, String
     let refused = |why: String| {
         format!(
             "cannot resolve {host}, the host of the package index: {why}; correct functions.packageIndex of the Cluster object or \
-             this node's DNS, or put the wheels into a `wheels` folder beside requirements.txt"
+             this node's DNS, or put the wheels into a `wheels` folder next to requirements.txt"
         )
     };
     let found = match timeout(RESOLVE_MAX, lookup_host((host, port))).await {

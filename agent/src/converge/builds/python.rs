@@ -171,7 +171,7 @@ pub async fn bases(
         is_here &= docker.image(image).await.map_err(|error| error.to_string())?.is_some();
     }
     if !is_here {
-        log("makes the Python base image of Debian's packages\n");
+        log("building the Python base image from Debian's packages\n");
         make(docker, &own, scratch, log).await?;
     }
     Ok(own)
@@ -196,7 +196,7 @@ async fn make(
     let said = String::from_utf8_lossy(&output.stderr);
     log(&said);
     if !output.status.success() {
-        return Err(format!("cannot make the Python base image: {}", said.trim()));
+        return Err(format!("cannot build the Python base image: {}", said.trim()));
     }
     let layers = [
         (&own.runtime, "runtime.tar", format!("FROM scratch\nADD runtime.tar /\n{RUNTIME}")),

@@ -75,7 +75,7 @@ impl DnsLoop {
         let copies = copy(&sockets.udp).and_then(|udp| Ok((udp, copy(&sockets.tcp)?)));
         let handler = Handler::new(self.deps.zone.clone(), self.forwarders.subscribe());
         let running = Running::start(address, sockets, handler);
-        self.running = Some(running.map_err(|error| format!("cannot answer at {address}:53: {error}"))?);
+        self.running = Some(running.map_err(|error| format!("cannot serve DNS at {address}:53: {error}"))?);
         match copies {
             Ok((udp, tcp)) => {
                 self.deps.handover.hold(Role::DnsUdp, udp);
@@ -94,8 +94,10 @@ impl DnsLoop {
         let (what, result) = match step {
             NodeStep::Nothing => return,
             NodeStep::Wait(why) => {
-                let what = "can't be asked, and does not know the cluster's names yet";
-                outcome.failed.push(format!("systemd-resolved, to which {path} points, {what}: {why}"));
+                outcome.failed.push(format!(
+                    "{path} points to systemd-resolved, which can't be queried and does not know the cluster's \
+                     names yet: {why}"
+                ));
                 return;
             }
             NodeStep::Write { keep, text } => {
@@ -105,7 +107,9 @@ impl DnsLoop {
             NodeStep::Restore(former) => {
                 (format!("this machine's {path} is as it was before"), self.files.restore(&former))
             }
-            NodeStep::Forget => (format!("{path} was changed by others and stays"), self.files.forget()),
+            NodeStep::Forget => {
+                (format!("{path} was changed by others and is left alone"), self.files.forget())
+            }
             NodeStep::Split(split) => {
                 let what = format!("systemd-resolved asks the cluster's server for {}", named(&split));
                 let more = split_hosts(observed).count().saturating_sub(HOSTS_MAX);

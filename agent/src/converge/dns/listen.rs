@@ -67,7 +67,7 @@ pub(super) fn bind_at(at: SocketAddr) -> io::Result<Sockets> {
 
 /// Explains why the port is not available, which process has it, and the remedy.
 pub(super) async fn explain(address: Ipv4Addr, error: &io::Error, netlink: &dyn Netlink) -> String {
-    let at = format!("cannot answer names at {address}:{PORT}: {error}");
+    let at = format!("cannot serve DNS at {address}:{PORT}: {error}");
     if error.kind() != io::ErrorKind::AddrInUse {
         return at;
     }

@@ -51,7 +51,8 @@ impl CallError {
 
     /// Creates the response for a namespace that has used up its calls of this minute.
     pub(super) fn rate_limited(namespace: &str, most: u32, seconds: u32) -> Self {
-        let message = format!("namespace {namespace} has had its {most} calls per minute through this node");
+        let message =
+            format!("namespace {namespace} has used up its {most} calls per minute through this node");
         let refused = Self::new(StatusCode::TOO_MANY_REQUESTS, "TooManyCalls", message);
         Self { retry_after_seconds: Some(seconds), ..refused }
     }
@@ -61,7 +62,7 @@ impl CallError {
         if self.kind != NOT_RUNNING {
             return self;
         }
-        Self { message: format!("function {id} does not run at present"), ..self }
+        Self { message: format!("function {id} is not running at present"), ..self }
     }
 
     pub(super) fn answer(&self, activation: &str) -> CallResponse {

@@ -93,7 +93,7 @@ impl Beats {
     pub(super) fn answer(&self, method: &Method, path: &str, activation: &str) -> Option<CallResponse> {
         let token = path.strip_prefix(PATH)?;
         if *method != Method::POST {
-            let message = "use POST to say that the call is alive";
+            let message = "use POST to send a heartbeat";
             let refused = CallError::new(StatusCode::METHOD_NOT_ALLOWED, "MethodNotAllowed", message);
             return Some(refused.answer(activation));
         }

@@ -155,13 +155,13 @@ impl Call<'_> {
         match given {
             Ok(QueueOutcome::Replica(lease)) => Ok(lease),
             Ok(QueueOutcome::Gone) => {
-                let message = format!("there is no function {} any more", self.id);
+                let message = format!("function {} no longer exists", self.id);
                 Err(CallError::new(StatusCode::NOT_FOUND, "NotFound", message))
             }
             Ok(QueueOutcome::NoReplica(why)) => {
                 Err(CallError::new(StatusCode::INTERNAL_SERVER_ERROR, NOT_RUNNING, why))
             }
-            Err(_) => Err(CallError::retryable("NoReplica", "the gateway forgot the function")),
+            Err(_) => Err(CallError::retryable("NoReplica", "the gateway no longer knows the function")),
         }
     }
 

@@ -95,7 +95,7 @@ impl Tokens {
         headers: &HeaderMap,
     ) -> Result<(), CallError> {
         let Some(shown) = bearer(headers) else {
-            let message = format!("callers of function {id} from outside send Authorization: Bearer TOKEN");
+            let message = format!("outside callers of function {id} must send Authorization: Bearer TOKEN");
             return Err(CallError::new(StatusCode::UNAUTHORIZED, "TokenMissing", message));
         };
         let shown: Hash = Sha256::digest(shown).into();
@@ -108,7 +108,7 @@ impl Tokens {
         if bool::from(token.ct_eq(&shown)) {
             return Ok(());
         }
-        let message = format!("that is not the token of function {id}");
+        let message = format!("wrong token for function {id}");
         Err(CallError::new(StatusCode::UNAUTHORIZED, "TokenWrong", message))
     }
 
@@ -144,7 +144,7 @@ impl Tokens {
 
     async fn read(&self, id: &NamespacedName, wanted: &CallToken) -> Result<String, String> {
         let Some(files) = &self.files else {
-            return Err("no secret is decrypted while no agent runs".to_owned());
+            return Err("secrets can't be decrypted while no agent runs".to_owned());
         };
         let of = ContentRef::Secret(wanted.secret.clone());
         let values = files.secret_values(&wanted.files, &id.namespace, &wanted.secret).await;

@@ -168,7 +168,7 @@ impl Functions {
             Method::POST => Ok(self.call((request, caller), (record, &catalog), &id, activation).await),
             Method::GET => Ok(self.state(record, caller, &id, activation)),
             _ => {
-                let message = "POST calls the function, GET says how it is";
+                let message = "POST calls the function, GET returns its state";
                 let refused = CallError::new(StatusCode::METHOD_NOT_ALLOWED, "MethodNotAllowed", message);
                 let mut answer = refused.answer(activation);
                 answer.headers_mut().insert(ALLOW, HeaderValue::from_static("GET, POST"));
@@ -203,12 +203,12 @@ impl Functions {
         }
         if !self.follows {
             // The caller may be a reconciler that became leader since then.
-            let message = format!("this node's agent does not run, and {address} is not known without it");
+            let message = format!("this node's agent is not running, and without it {address} is unknown");
             return Err(CallError::retryable("CallerUnknown", message));
         }
         let message = format!(
             "{address} is neither a pod nor a node of this cluster, and function {id} is not public; set `public: true` \
-             in its manifest to let everyone call it, or `auth` to let those with a token"
+             in its manifest to let everyone call it, or `auth` to require a token"
         );
         Err(CallError::new(StatusCode::FORBIDDEN, "Forbidden", message))
     }
@@ -284,7 +284,7 @@ impl Functions {
             counted.map_err(|seconds| CallError::rate_limited(&id.namespace, most, seconds))?;
         }
         if record.replicas.is_empty() && !self.follows {
-            let message = "it sleeps, and is woken once this node's agent runs again";
+            let message = "the function is asleep and wakes once this node's agent runs again";
             return Err(CallError::retryable("NoReplica", message));
         }
         let key = request.headers().get(IDEMPOTENCY_KEY).cloned();
@@ -386,7 +386,7 @@ async fn read(request: Request<Incoming>, most: u64, budget: &Budget) -> Result<
     loop {
         let frame = timeout_at(until, std::future::poll_fn(|cx| body.as_mut().poll_frame(cx))).await;
         let late = |_| {
-            let message = format!("the body did not come within {} s", BODY_MAX.as_secs());
+            let message = format!("the body did not arrive within {} s", BODY_MAX.as_secs());
             CallError::new(StatusCode::REQUEST_TIMEOUT, "BodyLate", message)
         };
         let Some(frame) = frame.map_err(late)? else { break };

@@ -192,8 +192,8 @@ impl FunctionsLoop {
                 Ok(()) => tracing::info!(address = %at, "functions listening"),
                 Err(error) => {
                     outcome.failed = Some(format!(
-                        "cannot listen at {at}: {error}; functions can't be called through this node until then \
-                         (--functions-listen names another port)"
+                        "cannot listen at {at}: {error}; until it can, functions can't be called through this node \
+                         (--functions-listen sets another port)"
                     ));
                 }
             }

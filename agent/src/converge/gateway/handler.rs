@@ -63,7 +63,7 @@ impl Router {
         begun: Option<StartedRequest<InFlight>>,
     ) -> Result<ProxyResponse, Refusal> {
         if request.method() == Method::CONNECT {
-            let why = "the gateway makes no connections for clients";
+            let why = "the gateway does not support CONNECT";
             return Err(Refusal::new(StatusCode::METHOD_NOT_ALLOWED, why));
         }
         let host = host(&request)?;
@@ -113,7 +113,7 @@ fn host(request: &Request<Incoming>) -> Result<HeaderValue, Refusal> {
     }
     match (request.uri().authority(), host) {
         (Some(authority), _) => HeaderValue::from_str(authority.as_str())
-            .map_err(|_| bad_request("the URL's host can't be a Host header")),
+            .map_err(|_| bad_request("the URL's host is not a valid Host header")),
         (None, Some(host)) => Ok(host.clone()),
         (None, None) => Err(bad_request("there is no Host header; the gateway serves hosts of Dns objects")),
     }
@@ -130,6 +130,6 @@ fn not_found(what: NotFound, host: &str, path: &str) -> Refusal {
             Refusal::new(StatusCode::SERVICE_UNAVAILABLE, why)
         }
         NotFound::Host => Refusal::new(StatusCode::NOT_FOUND, format!("no Dns object has the host {host}")),
-        NotFound::Path => Refusal::new(StatusCode::NOT_FOUND, format!("no path of {host} leads to {path}")),
+        NotFound::Path => Refusal::new(StatusCode::NOT_FOUND, format!("no path of {host} matches {path}")),
     }
 }

@@ -101,7 +101,7 @@ impl Loop for GatewayLoop {
     }
 
     async fn observe(&mut self) -> Result<Observation<Observed>, LoopError> {
-        let why = "this node has no range of services yet; the nodes controller assigns one";
+        let why = "this node has no service range yet; the nodes controller assigns one";
         Ok(self.read_inputs().map_or_else(|| Observation::NotReady(why.to_owned()), Observation::Ready))
     }
 
@@ -170,14 +170,14 @@ fn cannot_listen(at: SocketAddr, error: &io::Error) -> String {
         io::ErrorKind::AddrInUse => {
             let port = at.port();
             format!(
-                "; another program has port {port} of this address or of all addresses: \
+                "; another program uses port {port} of this address or of all addresses: \
                  stop it or give it an address of its own (`ss -ltnp 'sport = :{port}'` names it)"
             )
         }
         _ => String::new(),
     };
     format!(
-        "cannot listen at {at}: {error}{help}; it is tried again every few seconds, and hosts of Dns objects do not answer on this node until then"
+        "cannot listen at {at}: {error}{help}; retrying every few seconds; until then, hosts of Dns objects do not answer on this node"
     )
 }
 

@@ -49,7 +49,7 @@ pub(super) fn plan(observed: &Observed) -> GatewayPlan {
     let listen = wanted.filter(|wanted| observed.listens != Some(*wanted)).map(|at| {
         let why = match observed.listens {
             None => "nothing listens yet",
-            Some(_) => "the range of services is another one",
+            Some(_) => "the service range has changed",
         };
         Listen { at, why }
     });

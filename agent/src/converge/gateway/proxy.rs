@@ -284,7 +284,7 @@ impl Proxy {
             return Ok(response.map(|body| GuardedBody::new(Answer::Endpoint(body), Some(place))));
         }
         let Some(client) = upgrade else {
-            let why = format!("{} switches protocols without a request to", place.address());
+            let why = format!("{} switches protocols without being asked", place.address());
             return Err(Refusal::new(StatusCode::BAD_GATEWAY, why));
         };
         let (endpoint, driver) = (hyper::upgrade::on(&mut response), response.body_mut().take_driver());
@@ -349,7 +349,7 @@ fn path_and_query(path: &str, query: Option<&str>) -> Result<PathAndQuery, Refus
         None => PathAndQuery::try_from(path),
     };
     asked.map_err(|error| {
-        Refusal::new(StatusCode::BAD_REQUEST, format!("the path {path:?} can't be asked for: {error}"))
+        Refusal::new(StatusCode::BAD_REQUEST, format!("the path {path:?} can't be requested: {error}"))
     })
 }
 
@@ -376,7 +376,7 @@ fn refusal(failed: &AttemptError, address: SocketAddr) -> Refusal {
             Refusal::new(StatusCode::GATEWAY_TIMEOUT, why)
         }
         AttemptError::Stalled(WaitsFor::Client) => {
-            Refusal::new(StatusCode::REQUEST_TIMEOUT, "the rest of the body did not come in time")
+            Refusal::new(StatusCode::REQUEST_TIMEOUT, "the rest of the body did not arrive in time")
         }
     }
 }

@@ -81,7 +81,7 @@ impl Loop for ImagesLoop {
             let names: Vec<&str> = outcome.removed.iter().map(|(name, _)| name.as_str()).collect();
             let mib = outcome.removed.iter().map(|(_, bytes)| bytes).sum::<u64>().div_ceil(1 << 20);
             let message = format!(
-                "removed {} images of {mib} MiB, as Docker's disk was {percent} % full: {}",
+                "removed {} images ({mib} MiB) because Docker's disk was {percent} % full: {}",
                 names.len(),
                 names.join(", ")
             );
@@ -91,7 +91,7 @@ impl Loop for ImagesLoop {
         if outcome.is_insufficient || !outcome.failures.is_empty() {
             let why = match outcome.failures.first() {
                 Some(failure) => failure.clone(),
-                None => "every other image that Minik8s pulled is in use; remove images of others or files, or give Docker more room".to_owned(),
+                None => "all other images that Minik8s pulled are in use; remove images of others or files, or give Docker more disk space".to_owned(),
             };
             let message = format!(
                 "Docker's disk is {percent} % full and removing images does not bring it below {} %: {why}",
@@ -156,13 +156,13 @@ impl ImagesLoop {
             Some(root) => root.clone(),
             None => {
                 let root = self.deps.docker.data_root().await;
-                let root = root.map_err(|e| LoopError::new("cannot find out where Docker's data lies", e))?;
+                let root = root.map_err(|e| LoopError::new("cannot find Docker's data directory", e))?;
                 self.data_root.insert(root).clone()
             }
         };
         let disk = self.deps.disk.usage(&root).await;
         let disk = disk.map_err(|e| {
-            LoopError::new(format!("cannot find out how full the disk of {} is", root.display()), e)
+            LoopError::new(format!("cannot read how full the disk of {} is", root.display()), e)
         })?;
         let list = |e| LoopError::new("cannot list the images", e);
         // Before the images: those of these pulls are then in the listing.

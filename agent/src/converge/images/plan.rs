@@ -79,7 +79,7 @@ impl fmt::Display for CollectReason {
             CollectReason::Off => f.write_str("image garbage collection is off"),
             CollectReason::Room => f.write_str("the disk has room"),
             CollectReason::WantedUnknown => f.write_str("etcd has not been listed yet"),
-            CollectReason::Full(bytes) => write!(f, "{} MiB should become free", bytes.div_ceil(1 << 20)),
+            CollectReason::Full(bytes) => write!(f, "{} MiB to free", bytes.div_ceil(1 << 20)),
         }
     }
 }

@@ -93,7 +93,7 @@ impl NetworkLoop {
                 "TCP through {tunnel} reaches node {node} only with checksums that the kernel computes; it \
                  computes them from now on, which costs throughput (tx-checksum-ip-generic is off)"
             )),
-            Err(error) => outcome.tolerated.push(format!("cannot try the checksums of {tunnel}: {error}")),
+            Err(error) => outcome.tolerated.push(format!("cannot test the checksums of {tunnel}: {error}")),
         }
     }
 

@@ -34,7 +34,7 @@ impl NetworkLoop {
             mtu: self.settings.pod_mtu,
         };
         let bridge_is_whole = self.deps.netlink.bridge_is_whole(&bridge).await;
-        let bridge_is_whole = bridge_is_whole.map_err(|e| LoopError::new("cannot look at the bridge", e))?;
+        let bridge_is_whole = bridge_is_whole.map_err(|e| LoopError::new("cannot inspect the bridge", e))?;
         // Our rules are among those of all services, which are expensive to read.
         let saved = self.rules.read(false).await;
         let saved = saved.map_err(|e| LoopError::new("cannot read the packet rules", e))?;
@@ -44,7 +44,7 @@ impl NetworkLoop {
 
     /// Inspects the tunnel; `None` if the node has no address to send from.
     async fn read_tunnel(&mut self, subnet: &Subnet) -> Result<Option<TunnelState>, LoopError> {
-        let failed = |error| LoopError::new("cannot look at the tunnel", error);
+        let failed = |error| LoopError::new("cannot inspect the tunnel", error);
         let Some(local) = self.deps.address.v4().filter(|address| !address.is_loopback()) else {
             return Ok(None);
         };

@@ -68,7 +68,7 @@ impl fmt::Display for TunnelStep {
             Self::Unlink(name) => write!(f, "removed tunnel {name}: there is no other node"),
             Self::TryChecksums(asked) => {
                 let nodes: Vec<&str> = asked.values().map(String::as_str).collect();
-                write!(f, "checksums tried, by TCP to {}", nodes.join(", "))
+                write!(f, "checksums tested, by TCP to {}", nodes.join(", "))
             }
         }
     }

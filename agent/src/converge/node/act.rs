@@ -45,7 +45,7 @@ impl NodeLoop {
         if let Err(error) = beat {
             // Another lease next time: whatever happened to this one, the key must not vanish with it.
             self.lease = None;
-            outcome.failure.get_or_insert(LoopError::new("cannot keep the heartbeat", error));
+            outcome.failure.get_or_insert(LoopError::new("cannot renew the heartbeat", error));
         }
         outcome
     }

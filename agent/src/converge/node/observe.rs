@@ -36,7 +36,7 @@ impl NodeLoop {
             self.deps.store.get(&Key::Node(self.deps.node.clone()).to_string()).await.map_err(read)?;
         if record.is_none() && self.waits_for_reports() {
             return Ok(Observation::NotReady(
-                "etcd has not got the statuses of this node's pods yet".to_owned(),
+                "the statuses of this node's pods are not in etcd yet".to_owned(),
             ));
         }
         self.unreported_since = None;
@@ -63,7 +63,7 @@ impl NodeLoop {
         if let Ok(facts) = tokio::time::timeout(FACTS_MAX, self.deps.machine.facts()).await {
             self.facts = Some(facts);
         }
-        let unknown = || LoopError::message("cannot find out what this machine is: Docker does not answer");
+        let unknown = || LoopError::message("cannot read this machine's facts: Docker does not answer");
         self.facts.clone().ok_or_else(unknown)
     }
 }

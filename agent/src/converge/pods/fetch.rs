@@ -87,7 +87,8 @@ impl Worker {
                 done = &mut joined.pull => return done,
                 _ = shows.tick() => {
                     let progress = joined.progress.borrow().clone();
-                    let progress = progress.unwrap_or_else(|| format!("waits for one of {PULLS} pulls to end"));
+                    let progress =
+                        progress.unwrap_or_else(|| format!("waiting for one of {PULLS} pulls to end"));
                     shown += 1;
                     if shown.is_multiple_of(EVENT_EVERY) {
                         let message = format!("Pulling image {image:?}: {progress}");
@@ -104,18 +105,18 @@ impl Worker {
 fn hint(error: &DockerError, here: bool, users: &[String], no_logins: Option<&str>) -> String {
     let login = match (error, users, no_logins) {
         (DockerError::LoginRefused { .. }, _, Some(why)) => {
-            format!("; the registry wants a login, and there is none: {why}")
+            format!("; the registry requires a login, and there is none: {why}")
         }
         (DockerError::LoginRefused { .. }, [], None) => {
-            "; the registry wants a login: name a secret that holds one in the pod's imagePullSecrets; if it has one, check the image's name".to_owned()
+            "; the registry requires a login: name a secret that holds one in the pod's imagePullSecrets; if it has one, check the image's name".to_owned()
         }
         (DockerError::LoginRefused { .. }, users, None) => format!(
-            "; the registry refused the login of {}: correct the secret named in imagePullSecrets, or what this user may read",
+            "; the registry refused the login of {}: correct the secret named in imagePullSecrets, or this user's permissions",
             users.join(", ")
         ),
         (DockerError::InvalidImageName { .. }, ..) => String::new(),
         _ if here => String::new(),
-        _ => "; check the image's name, the registry, and the node's way to it".to_owned(),
+        _ => "; check the image's name, the registry, and the node's connection to it".to_owned(),
     };
     if here {
         return format!(

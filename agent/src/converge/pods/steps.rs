@@ -116,26 +116,28 @@ pub enum DecisionReason {
 impl fmt::Display for DecisionReason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            DecisionReason::UpToDate => f.write_str("all runs as it should"),
+            DecisionReason::UpToDate => f.write_str("up to date"),
             DecisionReason::New => f.write_str("new on this node"),
-            DecisionReason::Containers => f.write_str("containers are to be started"),
+            DecisionReason::Containers => f.write_str("containers need to start"),
             DecisionReason::PauseGone => f.write_str("its pause container is gone"),
             DecisionReason::PauseEndedEarly => f.write_str(
-                "its pause container ended within seconds of its start and is made again in a moment; see docker logs and the node's memory if it stays so",
+                "its pause container ended within seconds of its start and is recreated in a moment; if this persists, see docker logs and the node's memory",
             ),
             DecisionReason::LinkIncomplete => f.write_str("its link is checked and repaired"),
             DecisionReason::Unhealthy => f.write_str("containers that failed a probe are being stopped"),
             DecisionReason::Waits => f.write_str("containers wait"),
             DecisionReason::Finished => f.write_str("all containers have ended"),
             DecisionReason::NotDesired => f.write_str("no longer wanted on this node"),
-            DecisionReason::Draining => f.write_str("no longer wanted; it ends once no node leads clients to it"),
+            DecisionReason::Draining => {
+                f.write_str("no longer wanted; it ends once no node sends clients to it")
+            }
             DecisionReason::FormerPod => f.write_str("waiting for the former pod of this name to end"),
             DecisionReason::DesiredUnknown => f.write_str("etcd has not been listed yet"),
             DecisionReason::Unsettled => f.write_str("etcd has not been filled from Git yet"),
             DecisionReason::Unreadable => f.write_str("its binding cannot be read"),
             DecisionReason::InFlight => f.write_str("work is under way"),
             DecisionReason::NoSubnet => {
-                f.write_str("the node has no range of pod addresses yet; the reconciler gives it one")
+                f.write_str("the node has no range of pod addresses yet; the reconciler assigns one")
             }
             DecisionReason::NoFreeAddress => f.write_str("all addresses of the node are in use; remove pods from it"),
             DecisionReason::PortTaken(taken) => write!(f, "{taken}"),

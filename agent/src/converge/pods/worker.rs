@@ -243,7 +243,7 @@ impl Worker {
         let Some(link) = &up.link else { return Ok(()) };
         let details = self.docker.inspect(pause).await.map_err(failed)?;
         if details.pid == 0 {
-            let message = format!("the pause container {pause} ended at once");
+            let message = format!("the pause container {pause} ended immediately");
             return Err(PodFailure::new("ContainerCreating", "FailedCreatePodSandBox", message));
         }
         let LinkStep { host_name, bridge, address, gateway, mtu } = link.clone();
@@ -269,7 +269,7 @@ impl Worker {
         }
         let message = format!(
             "the packet rules that keep {address} from etcd and the APIs of the cluster are not in place yet; a \
-             function does not start without them, and the agent's log says what holds them up"
+             function does not start without them, and the agent's log says what delays them"
         );
         Err(PodFailure::new("ContainerCreating", "FailedCreatePodSandBox", message))
     }

@@ -120,7 +120,7 @@ impl BuildRequests {
         publish(&self.wanted, Some(Arc::clone(&index)));
         match timeout(RULES_MAX, stands.wait_for(|stands| stands.as_ref() == Some(&index))).await {
             Ok(Ok(_)) => Ok(()),
-            Ok(Err(_)) => Err("the agent is ending".to_owned()),
+            Ok(Err(_)) => Err("the agent is stopping".to_owned()),
             Err(_) => Err(format!(
                 "the rules that keep builds from the cluster were not written within {RULES_MAX:?}; the agent's log \
                  says why"

@@ -373,8 +373,8 @@ impl Worker {
         }
         let folder = commands::folder(spec, "");
         Err(StepError::from(format!(
-            "the hosts of loginPool do not share the folder {folder}: what {writer} writes there is not seen from {}; name a \
-             shared one in workDir, or take hosts off loginPool",
+            "the hosts of loginPool do not share the folder {folder}: files that {writer} writes there are not visible on {}; \
+             name a shared one in workDir, or remove hosts from loginPool",
             blind.join(", ")
         )))
     }

@@ -117,7 +117,7 @@ impl Worker {
         result.is_truncated = size > bytes.len() as u64;
         let kept = tokio::task::spawn_blocking(move || book.keep(&id, &bytes)).await;
         let kept = kept.map_err(|error| error.to_string())?;
-        result.digest = kept.map_err(|error| format!("cannot keep {}: {error}", result.path))?;
+        result.digest = kept.map_err(|error| format!("cannot store {}: {error}", result.path))?;
         Ok(result)
     }
 
@@ -134,7 +134,7 @@ impl Worker {
         let output = self.run(record, text, Bytes::new(), (ASK_MAX, 4 * max)).await;
         match output.map_err(|failed| failed.why)? {
             output if output.code == 0 => Ok(output.stdout),
-            output => Err(StepError::from_output("cannot read what it wrote", &output).why),
+            output => Err(StepError::from_output("cannot read its output", &output).why),
         }
     }
 }

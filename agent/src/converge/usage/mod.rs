@@ -111,7 +111,7 @@ impl UsageLoop {
             }
             UsagePlan::SecondLook => Ok(false),
             UsagePlan::TooLarge(bytes) => {
-                let why = format!("what this node uses is {bytes} bytes of JSON, more than a key takes");
+                let why = format!("this node's usage is {bytes} bytes of JSON, more than fits in a key");
                 Err(LoopError::message(why))
             }
         }

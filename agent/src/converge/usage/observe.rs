@@ -40,7 +40,7 @@ impl UsageLoop {
         let at = Instant::now();
         let counts = self.count().await?;
         let machine =
-            counts.machine.map_err(|error| LoopError::new("cannot see what the machine uses", error))?;
+            counts.machine.map_err(|error| LoopError::new("cannot read the machine's usage", error))?;
         let mut containers = BTreeMap::new();
         for row in &rows {
             let (Some((_, started_at)), Some(counted)) =

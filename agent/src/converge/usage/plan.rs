@@ -14,10 +14,10 @@ use crate::worlds::cgroups::Sample;
 const WINDOW_MIN: Duration = Duration::from_secs(1);
 
 /// Note in the record when volumes do not fit.
-const WITHOUT_VOLUMES: &str = "the sizes of volumes are left out, for there are too many";
+const WITHOUT_VOLUMES: &str = "the sizes of volumes are left out because there are too many";
 /// Note in the record when containers do not fit either.
 const WITHOUT_CONTAINERS: &str =
-    "the sizes of volumes are left out, and the containers of a pod are added up, for there are too many";
+    "the sizes of volumes are left out and the containers of a pod added up because there are too many";
 
 /// A running container with its current counters.
 #[derive(Debug, Clone, PartialEq)]

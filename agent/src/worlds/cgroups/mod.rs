@@ -43,7 +43,7 @@ pub struct CgroupPaths {
 pub enum CgroupsError {
     #[error("cannot read {path}")]
     Read { path: PathBuf, source: std::io::Error },
-    #[error("cannot make sense of {path}: {why}")]
+    #[error("cannot parse {path}: {why}")]
     Parse { path: PathBuf, why: String },
     #[error("no mounted cgroup counts process {pid}: {why}")]
     NoPlace { pid: i32, why: String },

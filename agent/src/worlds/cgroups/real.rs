@@ -43,7 +43,7 @@ fn unclear<T>(path: &Path, number: Option<T>, why: &str) -> Result<T, CgroupsErr
 impl Cgroups for RealCgroups {
     fn machine(&self) -> Result<Sample, CgroupsError> {
         let (path, stat) = self.proc("stat")?;
-        let cpu_ns = unclear(&path, machine_cpu_ns(&stat), "no line of all processors")?;
+        let cpu_ns = unclear(&path, machine_cpu_ns(&stat), "no line for all processors")?;
         let (path, meminfo) = self.proc("meminfo")?;
         let memory_bytes = unclear(&path, machine_memory(&meminfo), "no MemTotal and MemFree")?;
         Ok(Sample { cpu_ns, memory_bytes })
@@ -57,7 +57,7 @@ impl Cgroups for RealCgroups {
         if found.memory.to_string_lossy().contains(id) {
             return Ok(found);
         }
-        let why = format!("{} is not a place of container {id}", found.memory.display());
+        let why = format!("{} does not belong to container {id}", found.memory.display());
         Err(CgroupsError::NoPlace { pid, why })
     }
 

@@ -27,7 +27,7 @@ pub enum DockerError {
     ImageInUse { image: String, message: String },
     #[error("cannot reach Docker: {message}; check that dockerd runs and that its socket is readable")]
     Unreachable { message: String },
-    #[error("Docker did not answer {act} within {after:?}")]
+    #[error("Docker did not answer the request {act} within {after:?}")]
     Timeout { act: &'static str, after: Duration },
     /// `status` is 0 if there was no status code.
     #[error("Docker refused {act}: {message}")]

@@ -49,7 +49,7 @@ pub(super) async fn exec(
                 Ok::<(), bollard::errors::Error>(())
             };
             match timeout_at(deadline, read).await {
-                Ok(done) => done.map_err(|e| DockerError::from_client("the output of a command", &e))?,
+                Ok(done) => done.map_err(|e| DockerError::from_client("to return a command's output", &e))?,
                 Err(_) => return end_overdue(client, &exec, id, output).await,
             }
         }

@@ -22,7 +22,7 @@ pub struct EngineNetwork {
 
 /// Creates the network if missing, or again if its MTU changed; true if it was created.
 pub(super) async fn ensure(client: &bollard::Docker, network: &EngineNetwork) -> Result<bool, DockerError> {
-    let act = "to look at a network";
+    let act = "to inspect a network";
     match within(act, READ, client.inspect_network(&network.name, None)).await {
         Ok(there) => {
             let mut options = there.options.unwrap_or_default();
@@ -41,7 +41,7 @@ pub(super) async fn ensure(client: &bollard::Docker, network: &EngineNetwork) ->
                 };
             }
             let message = format!(
-                "network {} has bridge '{bridge}' in place of {}; remove it with 'docker network rm {}'",
+                "network {} has bridge '{bridge}' instead of {}; remove it with 'docker network rm {}'",
                 network.name, network.bridge, network.name
             );
             Err(DockerError::Refused { act, status: 0, message })
@@ -64,7 +64,7 @@ async fn create(client: &bollard::Docker, network: &EngineNetwork) -> Result<boo
         labels: Some([(INSTANCE_LABEL.to_owned(), network.instance.clone())].into()),
         ..NetworkCreateRequest::default()
     };
-    within("to make a network", WRITE, client.create_network(request)).await.map(|_| true)
+    within("to create a network", WRITE, client.create_network(request)).await.map(|_| true)
 }
 
 /// Removes the network; true if it existed.

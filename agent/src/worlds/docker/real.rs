@@ -52,7 +52,7 @@ impl RealDocker {
         let version = client.client_version();
         if (version.major_version, version.minor_version) < API_MIN {
             let message = format!(
-                "it speaks API {version}, and {}.{} (Docker 20.10) is the oldest that works; upgrade Docker",
+                "it supports API {version}, but {}.{} (Docker 20.10) or later is needed; upgrade Docker",
                 API_MIN.0, API_MIN.1
             );
             return Err(DockerError::Refused { act, status: 0, message });
@@ -64,7 +64,7 @@ impl RealDocker {
 #[async_trait]
 impl Docker for RealDocker {
     async fn version(&self) -> Result<String, DockerError> {
-        Ok(within("its version", READ, self.client.version()).await?.version.unwrap_or_default())
+        Ok(within("to report its version", READ, self.client.version()).await?.version.unwrap_or_default())
     }
 
     async fn list(&self, instance: &str) -> Result<Vec<ListedContainer>, DockerError> {
@@ -202,11 +202,11 @@ impl Docker for RealDocker {
     }
 
     async fn data_root(&self) -> Result<PathBuf, DockerError> {
-        let info = within("where its data lies", READ, self.client.info()).await?;
+        let info = within("to report its data directory", READ, self.client.info()).await?;
         let unknown = || DockerError::Refused {
-            act: "where its data lies",
+            act: "to report its data directory",
             status: 0,
-            message: "it does not say".to_owned(),
+            message: "its answer has none".to_owned(),
         };
         info.docker_root_dir.map(PathBuf::from).ok_or_else(unknown)
     }
@@ -303,7 +303,7 @@ impl Docker for RealDocker {
                         id: e.actor.and_then(|a| a.id).unwrap_or_default(),
                         action: e.action.unwrap_or_default(),
                     })
-                    .map_err(|e| DockerError::from_client("events", &e))
+                    .map_err(|e| DockerError::from_client("to stream events", &e))
             })
             .boxed())
     }

@@ -83,7 +83,7 @@ const SILENCE_MAX: Duration = Duration::from_secs(60);
 pub(super) async fn tag(client: &bollard::Docker, image: &str, name: &str) -> Result<(), DockerError> {
     let ImageReference { name, tag, .. } = ImageReference::split(name);
     let options = TagImageOptions { repo: Some(name.to_owned()), tag: tag.map(str::to_owned) };
-    within("to name an image", READ, client.tag_image(image, Some(options))).await
+    within("to tag an image", READ, client.tag_image(image, Some(options))).await
 }
 
 pub(super) async fn push(

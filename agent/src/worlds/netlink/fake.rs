@@ -186,7 +186,7 @@ impl Tunnels for FakeNetlink {
     }
 
     async fn drop_tunnel_entry(&self, name: &str, entry: TunnelEntry) -> Result<(), NetlinkError> {
-        let mut kernel = self.allowed("take an entry from", name)?;
+        let mut kernel = self.allowed("remove an entry from", name)?;
         if kernel.tunnels.get_mut(name).is_some_and(|(_, entries)| entries.remove(&entry)) {
             kernel.acts.push(format!("drop {entry}"));
         }

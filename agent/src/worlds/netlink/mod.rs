@@ -146,13 +146,13 @@ pub enum NetlinkError {
     OwnNamespace { pid: i32 },
     #[error("process {pid} does not belong to container {container}; no link is made there")]
     OtherProcess { pid: i32, container: String },
-    #[error("bridge {0} is not there yet")]
+    #[error("bridge {0} does not exist yet")]
     NoBridge(String),
     #[error("link {0} exists and is not a bridge; rename it or use another --instance")]
     NotABridge(String),
-    #[error("the range of services {0} is routed elsewhere; give `minik8s serve` another --service-cidr")]
+    #[error("the service range {0} is routed elsewhere; give `minik8s serve` another --service-cidr")]
     RangeTaken(Ipv4Net),
-    #[error("{0} is routed elsewhere; give `minik8s serve` another --cluster-cidr, or take that route away")]
+    #[error("{0} is routed elsewhere; give `minik8s serve` another --cluster-cidr, or remove that route")]
     RouteTaken(Ipv4Net),
     /// Another link of the machine has the tunnel's VNI and port.
     #[error(
@@ -160,7 +160,7 @@ pub enum NetlinkError {
          one of the two clusters another --vxlan-port"
     )]
     TunnelTaken { name: String, vni: u32, port: u16 },
-    #[error("tunnel {0} is not there")]
+    #[error("tunnel {0} does not exist")]
     NoTunnel(String),
     #[error("link {0} exists and is not a tunnel of this instance; rename it or use another --instance")]
     NotOurs(String),

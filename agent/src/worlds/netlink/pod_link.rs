@@ -92,7 +92,7 @@ async fn create(
     let lost = |link: &str| NetlinkError::Request {
         act: "find",
         link: link.to_owned(),
-        message: "it was created, and is gone".to_owned(),
+        message: "it was created but is gone".to_owned(),
     };
     let outer = host.link(&wanted.host_name).await?.ok_or_else(|| lost(&wanted.host_name))?;
     let inner = pod.socket.link(POD_INTERFACE).await?.ok_or_else(|| lost(POD_INTERFACE))?;

@@ -171,7 +171,7 @@ impl Socket {
             self.list("addresses", || self.handle.address().get().execute().try_collect()).await?;
         let found = messages.into_iter().find(|m| address_of(m) == Some((link.index, address)));
         let Some(message) = found else { return Ok(()) };
-        send_request("take an address from", &link.name, self.handle.address().del(message).execute()).await
+        send_request("remove an address from", &link.name, self.handle.address().del(message).execute()).await
     }
 
     /// Lists the IPv4 routes of the main table.

@@ -176,7 +176,7 @@ impl RealSsh {
                 Err(SshError::Unreachable(if end.is_empty() { "ssh gave no reason".to_owned() } else { end }))
             }
             Ok(Err(error)) if error.kind() == io::ErrorKind::NotFound => {
-                Err(SshError::Unreachable("there is no ssh on this node; install openssh-client".to_owned()))
+                Err(SshError::Unreachable("this node has no ssh; install openssh-client".to_owned()))
             }
             Ok(Err(error)) => Err(SshError::Unreachable(error.to_string())),
             Err(_) => Err(SshError::Unreachable(format!("no login within {LOGIN_MAX:?}"))),
@@ -241,7 +241,7 @@ impl RealSsh {
     async fn run_now(&self, host: &LoginHost, command: RemoteCommand) -> Result<RemoteOutput, SshError> {
         let folder = self.folder(host);
         let login = self.login(&folder);
-        let closed = |_| SshError::Unreachable("the agent ends".to_owned());
+        let closed = |_| SshError::Unreachable("the agent is stopping".to_owned());
         let _permit = login.commands.acquire().await.map_err(closed)?;
         let session = self.session(host, &folder, &login).await?;
         let limit = command.timeout;
@@ -252,7 +252,7 @@ impl RealSsh {
         output.ok_or_else(|| {
             let user = host.login.username.as_deref().unwrap_or_default();
             let why =
-                format!("the shell of user {user} ended before it ran the command; see its start files");
+                format!("the shell of user {user} ended before it ran the command; see its startup files");
             SshError::Unreachable(why)
         })
     }

@@ -166,7 +166,7 @@ fn page(job: &str, listing: &Listing) -> String {
     }
     page.push_str("</ul>\n");
     if listing.unfetched > 0 {
-        page.push_str(&format!("<p>{} more files are on the login host alone.</p>\n", listing.unfetched));
+        page.push_str(&format!("<p>{} more files are only on the login host.</p>\n", listing.unfetched));
     }
     page
 }

@@ -69,17 +69,14 @@ pub(in crate::api) async fn runs(
         (Some(namespace), None) => format!("{namespace}/"),
         (None, None) => String::new(),
         (None, Some(workflow)) => {
-            let message = format!("workflow={workflow} needs the namespace that it is in");
+            let message = format!("workflow={workflow} needs its namespace");
             return Err(ApiError::bad_request(message, format!("add namespace=default&workflow={workflow}")));
         }
     };
     let limit = query.limit.unwrap_or(RUNS_SHOWN);
     if !(1..=RUNS_MAX).contains(&limit) {
         let message = format!("limit={limit}: an answer has 1 to {RUNS_MAX} runs");
-        return Err(ApiError::bad_request(
-            message,
-            "ask for the older ones with ?before= and `next` of the answer",
-        ));
+        return Err(ApiError::bad_request(message, "get older ones with ?before= and `next` of the answer"));
     }
     let newest = workflows::newest_runs(&app.deps.store, &below, limit, query.before).await;
     let (heads, next) = newest.map_err(|error| unavailable(&error))?;
@@ -93,7 +90,8 @@ pub(in crate::api) async fn run(
     Path((namespace, name, run)): Path<(String, String, String)>,
 ) -> Result<Response, ApiError> {
     let id = run_id(namespace, name, run)?;
-    let busy = || ApiError::unavailable("other runs are being shown", "try again in a few seconds");
+    let busy =
+        || ApiError::unavailable("other requests for runs are being served", "try again in a few seconds");
     let turn = timeout(TURN_WAIT, Arc::clone(&app.replays).acquire_owned()).await;
     let turn = turn.ok().and_then(Result::ok).ok_or_else(busy)?;
     let found = workflows::kept_run(&app.deps.store, &id).await.map_err(|error| read_error(&id, &error))?;
@@ -129,7 +127,7 @@ fn run_id(namespace: String, name: String, run: String) -> Result<RunId, ApiErro
 
 fn run_not_found(id: &RunId) -> ApiError {
     let message = format!("there is no run {} of workflow {}", id.run, id.workflow);
-    ApiError::not_found(message, "see 'minik8s get runs -A'; one that was just asked for begins soon")
+    ApiError::not_found(message, "see 'minik8s get runs -A'; one that was just requested starts soon")
 }
 
 fn read_error(id: &RunId, error: &JournalError) -> ApiError {
@@ -137,7 +135,7 @@ fn read_error(id: &RunId, error: &JournalError) -> ApiError {
         JournalError::Unreadable(_) => ApiError::new(
             StatusCode::INTERNAL_SERVER_ERROR,
             format!("run {id} can't be read: {error}"),
-            "'minik8s get runs' has how it ended",
+            "'minik8s get runs' shows how it ended",
         ),
         other => unavailable(other),
     }
@@ -157,7 +155,7 @@ async fn start(
     request: Request,
 ) -> Result<(StatusCode, Json<RunAccepted>), ApiError> {
     let workflow = workflow_id(namespace, name)?;
-    let busy = |_| ApiError::unavailable("too many runs are asked for at once", "try again in a few seconds");
+    let busy = |_| ApiError::unavailable("too many runs requested at once", "try again in a few seconds");
     let _place = app.starts.try_acquire().map_err(busy)?;
     let asked = timeout(BODY_WAIT, Json::<RunBody>::from_request(request, &())).await;
     let slow =
@@ -198,10 +196,10 @@ fn request_error(error: &RequestError) -> ApiError {
     let (status, help) = match error {
         RequestError::TooLarge(_) => (StatusCode::PAYLOAD_TOO_LARGE, "keep it where a function can fetch it"),
         RequestError::TooDeep => {
-            (StatusCode::BAD_REQUEST, "make it flatter, or send the inner part as a text")
+            (StatusCode::BAD_REQUEST, "make it flatter, or send the inner part as a string")
         }
         RequestError::TooManyWaiting => {
-            (StatusCode::TOO_MANY_REQUESTS, "ask again, with the same id, once some have begun")
+            (StatusCode::TOO_MANY_REQUESTS, "try again, with the same id, once some have started")
         }
         RequestError::Store(error) => return unavailable(error),
     };

@@ -66,10 +66,10 @@ async fn what_cannot_be_a_run_is_refused_and_leaves_nothing() {
         (RUNS, "{\"input\":".to_owned(), 400, "EOF"),
         (RUNS, "7".to_owned(), 400, "expected"),
         (RUNS, "{\"inputs\": {}}".to_owned(), 400, "unknown field"),
-        (RUNS, with_id(""), 400, "not a name of a run"),
-        (RUNS, with_id("a/b"), 400, "not a name of a run"),
-        (RUNS, with_id("-a"), 400, "not a name of a run"),
-        (RUNS, with_id(&"a".repeat(254)), 400, "not a name of a run"),
+        (RUNS, with_id(""), 400, "not a valid run name"),
+        (RUNS, with_id("a/b"), 400, "not a valid run name"),
+        (RUNS, with_id("-a"), 400, "not a valid run name"),
+        (RUNS, with_id(&"a".repeat(254)), 400, "not a valid run name"),
         (RUNS, deep, 400, "more than 100 levels"),
         (RUNS, input(256 * 1024), 413, "the limit is 262144"),
         (RUNS, input(600 * 1024), 413, "length limit"),
@@ -80,7 +80,7 @@ async fn what_cannot_be_a_run_is_refused_and_leaves_nothing() {
             404,
             "there is no workflow flow in namespace other",
         ),
-        ("/v1/workflows/default/a%2Fb/runs", "{}".to_owned(), 400, "not a name of a workflow"),
+        ("/v1/workflows/default/a%2Fb/runs", "{}".to_owned(), 400, "not a valid workflow name"),
     ] {
         let (code, answer) = api.post(path, body).await;
         let error = answer["error"].as_str().unwrap();
@@ -145,7 +145,7 @@ async fn calls_of_triggers_are_under_the_limits_of_the_api() {
     let (code, body) = api.get("/v1/calls/workflow/default/flow/paid").await;
     assert_eq!(
         (code, &body["error"]),
-        (405, &"/v1/calls/workflow/default/flow/paid does not take GET".into())
+        (405, &"/v1/calls/workflow/default/flow/paid does not support GET".into())
     );
 }
 

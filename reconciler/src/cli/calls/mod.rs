@@ -80,7 +80,7 @@ pub(in crate::cli) async fn call_function(args: &InvokeArgs) -> Result<ExitCode,
     print_error(&said);
     Ok(ExitCode::from(match status.as_u16() {
         502 if kind == REPLICA_LOST => {
-            print_error("the call may have run, in part or whole");
+            print_error("the call may have run, in whole or in part");
             MAY_HAVE_RUN
         }
         500 | 502 | 504 => FAILED,
@@ -100,10 +100,13 @@ fn report_lost_call(error: &reqwest::Error, url: &Url, args: &InvokeArgs) -> Exi
     }
     let why = match error.is_timeout() {
         true => {
-            format!("no answer within {:?}; the call may have run, or runs still", args.timeout)
+            format!("no answer within {:?}; the call may have run, or may still be running", args.timeout)
         }
         false => {
-            format!("the connection was lost: {}; the call may have run, in part or whole", root_cause(error))
+            format!(
+                "the connection was lost: {}; the call may have run, in whole or in part",
+                root_cause(error)
+            )
         }
     };
     print_error(&format!("called {url}: {why}"));
@@ -118,10 +121,10 @@ fn body(args: &InvokeArgs) -> Result<String, CliError> {
     match serde_json::from_str::<Value>(&text) {
         Ok(Value::Object(_)) => Ok(text),
         Ok(_) => Err(CliError::Usage(
-            "a function is called with a JSON object, such as {\"name\": \"Ada\"}".to_owned(),
+            "the data of a call must be a JSON object, such as {\"name\": \"Ada\"}".to_owned(),
         )),
         Err(error) => Err(CliError::Usage(format!(
-            "that is not valid JSON: {error}; write an object such as {{\"name\": \"Ada\"}}"
+            "not valid JSON: {error}; write an object such as {{\"name\": \"Ada\"}}"
         ))),
     }
 }
@@ -182,7 +185,7 @@ pub(in crate::cli) async fn start_run(args: &RunArgs) -> Result<ExitCode, CliErr
     let asked = RunBody { input, id: args.id.clone() };
     let accepted: RunAccepted = client.post_json(&["workflows", namespace, name, "runs"], &asked).await?;
     if !accepted.is_new {
-        note(&format!("minik8s: run {} was asked for before; this is the same one", accepted.id));
+        note(&format!("minik8s: run {} exists already; no second run was started", accepted.id));
     }
     if !args.wait {
         write_out(&format!("{}\n", accepted.id))?;
@@ -194,10 +197,11 @@ pub(in crate::cli) async fn start_run(args: &RunArgs) -> Result<ExitCode, CliErr
     ended.unwrap_or_else(|_| {
         let (id, after) = (&accepted.id, args.timeout);
         Err(CliError::NotReached(if has_begun {
-            format!("run {name}/{id} has not ended within {after:?}; it goes on")
+            format!("run {name}/{id} did not end within {after:?}; it is still running")
         } else {
             format!(
-                "run {name}/{id} was not seen to begin within {after:?}; see whether runs wait with 'minik8s get workflows'"
+                "run {name}/{id} did not start within {after:?}; look for waiting runs with 'minik8s get \
+                 workflows'"
             )
         }))
     })
@@ -234,7 +238,7 @@ async fn until_answered<T: DeserializeOwned>(
             Err(error) if error.is_not_found() && *has_begun => {
                 let run = path[1..4].join("/");
                 return Err(CliError::NotReached(format!(
-                    "run {run} is no longer kept: how it ended is not known; see the workflow's \
+                    "run {run} is no longer kept, so its outcome is unknown; see the workflow's \
                      ttlSecondsAfterFinished and runsHistoryLimit"
                 )));
             }

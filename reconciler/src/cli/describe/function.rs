@@ -36,7 +36,7 @@ fn function_page(function: &FunctionDetail, screen: Screen, now: Timestamp) -> R
     page.field(0, "Replicas", &format!("{} ready, {} wanted", row.ready, row.wanted));
     let replicas = function.replicas.iter();
     page.fields(0, "At", replicas.map(|one| format!("{} on {}, {}", one.address, one.node, one.pod)));
-    page.field(0, "Calls", &format!("{} at replicas, {} waiting", row.in_flight, row.waiting));
+    page.field(0, "Calls", &format!("{} in flight, {} waiting", row.in_flight, row.waiting));
     let failures = function.failures.iter();
     page.fields(
         0,
@@ -69,9 +69,9 @@ fn revision(revision: &FunctionRevision) -> String {
 
 fn image(image: &FunctionImage) -> String {
     let state = match &image.state {
-        ImageState::Waiting => "waits for a node that builds it".to_owned(),
-        ImageState::Building { node } => format!("node {node} builds it"),
-        ImageState::Ready if image.nodes.is_empty() => "is pulled from its registry".to_owned(),
+        ImageState::Waiting => "waiting for a node to build it".to_owned(),
+        ImageState::Building { node } => format!("being built on node {node}"),
+        ImageState::Ready if image.nodes.is_empty() => "pulled from its registry".to_owned(),
         ImageState::Ready => format!("on {}", image.nodes.join(", ")),
         ImageState::Failed { .. } => {
             "can't be built, see Note and 'minik8s logs function/NAME --build'".to_owned()

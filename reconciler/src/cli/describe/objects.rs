@@ -128,7 +128,7 @@ pub(in crate::cli) fn pod_page(pod: &PodDetail, screen: Screen, now: Timestamp) 
             page.field(0, "Set by", &from.set_by());
             page.field(0, "Commit", &from.commit_by());
         }
-        None => page.field(0, "Set by", "no manifest any more"),
+        None => page.field(0, "Set by", "no longer in a manifest"),
     }
     let grace = pod.spec.as_ref().map(|spec| format!("{} s", spec.termination_grace_period_seconds));
     page.field(0, "Grace period", &grace.unwrap_or_default());
@@ -231,7 +231,7 @@ pub(in crate::cli) fn service_page(service: &ServiceDetail, screen: Screen, now:
         .collect();
     let columns = [column("ADDRESS"), column("POD"), column("NODE")];
     let endpoints = match nobody_is_selected(service) {
-        true => format!("none: no pod of namespace {} has the labels of the selector", row.namespace),
+        true => format!("none: no pod in namespace {} matches the selector", row.namespace),
         false => block(&columns, endpoints),
     };
     page.block("Endpoints:", &endpoints);
@@ -292,7 +292,7 @@ pub(in crate::cli) fn job_page(job: &JobDetail, screen: Screen, now: Timestamp) 
         page.field(0, "Slurm nodes", &status.nodes);
         page.fields(0, "Tasks", status.tasks.iter().map(|(word, count)| format!("{count} {word}")));
         page.field(0, "Exit code", status.exit_code.as_deref().unwrap_or_default());
-        page.field(0, "Of a step", status.derived_exit_code.as_deref().unwrap_or_default());
+        page.field(0, "Derived exit", status.derived_exit_code.as_deref().unwrap_or_default());
         page.fields(0, "Results", report.results.iter().map(line).chain(unfetched(report)));
         page.field(0, "Folder", &report.folder);
     }
@@ -327,7 +327,7 @@ mod tests {
             .unwrap();
             service_page(&service, Screen { width: None, color: false }, Timestamp::UNIX_EPOCH)
         };
-        let says = |page: String| page.contains("no pod of namespace default has the labels of the selector");
+        let says = |page: String| page.contains("no pod in namespace default matches the selector");
         assert!(says(page(serde_json::json!({"app": "web"}), &[])));
         assert!(!says(page(serde_json::json!({"app": "web"}), &["web-1"])), "one is left out");
         assert!(!says(page(serde_json::json!({}), &[])), "its addresses are given");

@@ -34,10 +34,10 @@ fn workflow_page(workflow: &WorkflowDetail, screen: Screen, now: Timestamp) -> R
     page.field(0, "Namespace", &row.namespace);
     page.field(0, "Health", &screen.paint(&row.health));
     page.field(0, "Note", &row.note);
-    page.field(0, "Runs", &format!("{} under way, {} waiting", row.running, row.waiting));
+    page.field(0, "Runs", &format!("{} running, {} waiting", row.running, row.waiting));
     if let Some(run) = &row.last_run {
         let text = format!(
-            "{}: {:?} in state {}, begun {} ago",
+            "{}: {:?} in state {}, started {} ago",
             run.id,
             run.phase,
             run.state,
@@ -72,11 +72,11 @@ pub(super) fn trigger_page(trigger: &TriggerView) -> String {
         page.field(0, "Commit", last.commit.as_deref().unwrap_or_default());
         page.field(
             0,
-            "Stands for",
+            "Also covers",
             &match last.missed {
                 0 => String::new(),
-                1 => "a missed time, too".to_owned(),
-                missed => format!("{missed} missed times, too"),
+                1 => "1 missed time".to_owned(),
+                missed => format!("{missed} missed times"),
             },
         );
     }
@@ -94,7 +94,7 @@ pub(super) fn trigger_line(trigger: &TriggerView) -> String {
     let next = match (&trigger.schedule, trigger.next) {
         (None, _) => String::new(),
         (Some(_), Some(next)) => format!(", next {next}"),
-        (Some(_), None) => ", next not known yet".to_owned(),
+        (Some(_), None) => ", next time not known yet".to_owned(),
     };
     format!("{}: {}{last}{next}", trigger.name, trigger.starts_on())
 }

@@ -52,7 +52,7 @@ fn autoscaler_page(hpa: &AutoscalerDetail, screen: Screen, now: Timestamp) -> St
 fn behavior(behavior: Option<&Behavior>) -> Vec<String> {
     let Some(Behavior { scale_up, scale_down }) = behavior else {
         return vec![
-            "up: at most double or 4 each 15 s; down: after 300 s of lower recommendations".to_owned(),
+            "up: at most double or 4 more every 15 s; down: after 300 s of lower recommendations".to_owned(),
         ];
     };
     [("up", scale_up), ("down", scale_down)]
@@ -76,8 +76,8 @@ fn in_words(rules: &ScalingRules) -> String {
     let policies = policies.collect::<Vec<_>>().join(", ");
     let which = match (rules.policies.len(), select) {
         (0 | 1, _) => String::new(),
-        (_, SelectPolicy::Min) => "the least of ".to_owned(),
-        (_, SelectPolicy::Max | SelectPolicy::Disabled) => "the most of ".to_owned(),
+        (_, SelectPolicy::Min) => "the lowest of ".to_owned(),
+        (_, SelectPolicy::Max | SelectPolicy::Disabled) => "the highest of ".to_owned(),
     };
     let window = rules.stabilization_window_seconds.unwrap_or_default();
     format!("{which}{policies}; window {window} s")
@@ -93,7 +93,7 @@ pub(in crate::cli) fn sections(page: &mut Page, object: &ObjectDetail, (screen, 
         0,
         "Replicas",
         &format!(
-            "{} wanted, {} there, {} up to date, {} ready, {} available",
+            "{} wanted, {} total, {} up to date, {} ready, {} available",
             status.desired_replicas,
             status.replicas,
             status.updated_replicas,
@@ -142,7 +142,7 @@ mod tests {
         Range:         1 to 4 pods
         Replicas:      2 now, 4 wanted
         Last scale:    12s ago, 2 to 4: cpu resource utilization (percentage of request) above target
-        Behavior:      up: the most of 4 pods per 15 s, 100% per 15 s; window 0 s
+        Behavior:      up: the highest of 4 pods per 15 s, 100% per 15 s; window 0 s
                        down: never
         Age:           5m
         Set by:        apps/web.yaml:1 of source main

@@ -43,7 +43,7 @@ async fn follow(client: &Client, path: &[&str; 4], stderr: Option<(&str, &str)>)
             Ok(false) => lost = None,
             Err(error) if shown.is_begun && is_retryable(&error) => {
                 if lost.is_none() {
-                    note(&format!("minik8s: {error}; trying again for {LOST_MAX:?}"));
+                    note(&format!("minik8s: {error}; retrying for {LOST_MAX:?}"));
                 }
                 if lost.get_or_insert_with(Instant::now).elapsed() > LOST_MAX {
                     return Err(error);
@@ -117,5 +117,5 @@ pub(super) async fn print_stream(client: &Client, answer: Response) -> Result<()
 }
 
 pub(super) fn interrupted_error(client: &Client, error: &reqwest::Error) -> CliError {
-    client.unreachable(format!("the log broke off: {}", root_cause(error)))
+    client.unreachable(format!("the log was cut off: {}", root_cause(error)))
 }

@@ -63,7 +63,7 @@ pub(super) async fn run(args: &LogsArgs) -> Result<(), CliError> {
         }
     }
     if args.follow {
-        note("minik8s: the container has ended, and its log with it; ask again once it has been restarted");
+        note("minik8s: the container has ended, and so has its log; run this again once it has restarted");
     }
     Ok(())
 }
@@ -79,7 +79,8 @@ async fn print_function_logs(client: &Client, args: &LogsArgs, name: &str) -> Re
     let query = [("namespace", namespace), ("selector", selector.as_str())];
     let List { items: pods } = client.get::<List<PodView>>(&["pods"], &query).await?;
     if pods.is_empty() {
-        let message = format!("function {name} of namespace {namespace} has no replica now, or is not there");
+        let message =
+            format!("function {name} in namespace {namespace} has no replica now or does not exist");
         return Err(CliError::NotFound(message));
     }
     print_all(client, args, &pods, &selector).await
@@ -98,7 +99,7 @@ async fn print_run_logs(client: &Client, args: &LogsArgs, name: &str) -> Result<
         }
         let prefix = format!("[{}] ", call.state);
         let Some(log) = &logs[call.function.as_str()] else {
-            note(&format!("minik8s: {}: function {} has no replica any more", call.state, call.function));
+            note(&format!("minik8s: {}: function {} no longer has a replica", call.state, call.function));
             continue;
         };
         let only = Some(format!("[{}] ", call.activation));
@@ -157,11 +158,11 @@ async fn print_all(
 ) -> Result<(), CliError> {
     if pods.is_empty() {
         let namespace = &args.namespace;
-        return Err(CliError::NotFound(format!("no pod of namespace {namespace} has the labels {selector}")));
+        return Err(CliError::NotFound(format!("no pod in namespace {namespace} matches {selector}")));
     }
     if args.follow && pods.len() > FOLLOWED_MAX {
         let count = pods.len();
-        let why = format!("{count} pods have the labels {selector}, and at most {FOLLOWED_MAX} are followed");
+        let why = format!("{count} pods match {selector}, but at most {FOLLOWED_MAX} can be followed");
         return Err(CliError::Usage(why));
     }
     let is_chosen = args.since.is_some() || args.activation.is_some();

@@ -44,8 +44,8 @@ pub(in crate::cli) fn unfetched(report: &JobReport) -> Option<String> {
     let more = if others > 0 { format!(" and {others} more") } else { String::new() };
     (!unfetched.is_empty()).then(|| {
         format!(
-            "{} files were not fetched, more than is kept of a job: {}{more}; they stay in {folder} of {login} until the job is \
-             removed or its ttlSecondsAfterFinished has passed",
+            "{} files exceed what is kept of a job and were not fetched: {}{more}; they stay in {folder} on \
+             {login} until the job is removed or its ttlSecondsAfterFinished has passed",
             unfetched.count,
             unfetched.paths.join(", ")
         )
@@ -65,11 +65,11 @@ async fn save(client: &Client, job: &[&str], result: &ResultFile, dir: &Path) ->
     // The path comes from the login host and must not lead out of the folder.
     let path = Path::new(&result.path);
     if !path.components().all(|part| matches!(part, Component::Normal(_))) {
-        note(&format!("minik8s: {}: left out, it leads out of the folder", result.path));
+        note(&format!("minik8s: {}: skipped, it points outside the folder", result.path));
         return Ok(());
     }
     if !result.unreadable.is_empty() {
-        note(&format!("minik8s: {}: left out, it could not be fetched: {}", result.path, result.unreadable));
+        note(&format!("minik8s: {}: skipped, it could not be fetched: {}", result.path, result.unreadable));
         return Ok(());
     }
     let file = dir.join(path);

@@ -74,10 +74,10 @@ async fn add_placements(client: &Client, review: &mut Review) {
         Ok(Placements { items, complete }) => {
             review.placements = items;
             review.notes.extend((!complete).then(|| {
-                "where some new pods would go is not known: the simulation took too long".to_owned()
+                "the placement of some new pods is not known: the simulation took too long".to_owned()
             }));
         }
-        Err(error) => review.notes.push(format!("where new pods would go is not known: {error}")),
+        Err(error) => review.notes.push(format!("the placement of new pods is not known: {error}")),
     }
 }
 
@@ -135,7 +135,7 @@ pub(in crate::cli) fn find_comment(args: &FindCommentArgs) -> Result<(), CliErro
 /// comments after review.
 fn own_comment(text: &str, account: &str) -> Result<Option<u64>, CliError> {
     let comments: Vec<Comment> = serde_json::from_str(text)
-        .map_err(|error| CliError::Plan(format!("the comments are not a list as forges send it: {error}")))?;
+        .map_err(|error| CliError::Plan(format!("the comments are not a list as forges send: {error}")))?;
     let is_own = |comment: &&Comment| {
         let writer = comment.user.as_ref().or(comment.author.as_ref()).and_then(Account::name);
         writer == Some(account) && comment.body.as_deref().is_some_and(|body| body.starts_with(MARKER))

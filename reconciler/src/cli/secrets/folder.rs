@@ -57,9 +57,7 @@ impl SecretsFolder {
     pub(super) fn from_args(args: &SecretsArgs) -> anyhow::Result<Self> {
         let own = match &args.identity {
             Some(path) => path.clone(),
-            None => {
-                std::env::home_dir().context("there is no home folder; name --identity")?.join(OWN_IDENTITY)
-            }
+            None => std::env::home_dir().context("no home folder found; pass --identity")?.join(OWN_IDENTITY),
         };
         if !args.dir.is_dir() {
             bail!("{} is not a folder; name the one that holds secrets/ with --dir", args.dir.display());
@@ -140,7 +138,7 @@ impl SecretsFolder {
     pub(super) fn cluster(&self) -> anyhow::Result<Recipient> {
         let path = self.root.join(IDENTITY_RECIPIENT_FILE);
         let text = fs::read_to_string(&path)
-            .with_context(|| format!("cannot read {}; 'minik8s secrets init' makes it", path.display()))?;
+            .with_context(|| format!("cannot read {}; 'minik8s secrets init' creates it", path.display()))?;
         crypt::recipient(&text)
     }
 
@@ -186,10 +184,10 @@ impl SecretsFolder {
     pub(super) fn cluster_identities(&self) -> anyhow::Result<Vec<Identity>> {
         let path = self.identity_file();
         let ciphertext = fs::read(&path)
-            .with_context(|| format!("cannot read {}; 'minik8s secrets init' makes it", path.display()))?;
+            .with_context(|| format!("cannot read {}; 'minik8s secrets init' creates it", path.display()))?;
         let own = self.own()?.with_context(|| {
             format!(
-                "this needs your identity, and {} is not there; name it with --identity",
+                "this needs your identity, but {} does not exist; name it with --identity",
                 self.own.display()
             )
         })?;
@@ -208,7 +206,7 @@ impl SecretsFolder {
     /// Decrypts a secret; the flag is true if it is encrypted to the cluster alone.
     pub(super) fn open(&self, path: &Path) -> anyhow::Result<(Vec<u8>, bool)> {
         let ciphertext = fs::read(path)
-            .with_context(|| format!("cannot read {}; --from names its values", path.display()))?;
+            .with_context(|| format!("cannot read {}; give its values with --from", path.display()))?;
         let here = || path.display().to_string();
         let cluster = self.cluster_identities();
         if let Ok(identities) = &cluster

@@ -63,7 +63,8 @@ pub(super) fn node_problems(
     let mut problems = Vec::new();
     for NodeRecipients { name, recipient, cluster: has } in nodes {
         let Some(recipient) = recipient else {
-            problems.push(format!("node {name} has no identity and can read no secret; see its agent's log"));
+            problems
+                .push(format!("node {name} has no identity and can't read any secret; see its agent's log"));
             continue;
         };
         if !listed.iter().any(|one| !one.is_reconciler && one.recipient == *recipient) {
@@ -107,9 +108,8 @@ pub(super) fn check_files(folder: &SecretsFolder) -> anyhow::Result<FileCheck> {
         let shown = path.display();
         let ciphertext = fs::read(path).with_context(|| format!("cannot read {shown}"))?;
         if !is_ciphertext(&ciphertext) && !is_sops(&shown.to_string()) {
-            problems.push(format!(
-                "{shown} is not encrypted: seal it, and change what is in it before it is pushed"
-            ));
+            problems
+                .push(format!("{shown} is not encrypted: seal it, and change its values before you push it"));
             continue;
         }
         let Some(identities) = &identities else { continue };
@@ -118,7 +118,7 @@ pub(super) fn check_files(folder: &SecretsFolder) -> anyhow::Result<FileCheck> {
             // Only its recipients can check its content.
             Ok(None) => {
                 notes.push(format!(
-                    "{shown} is encrypted to single recipients: whether they can read it is not known"
+                    "{shown} is encrypted to single recipients: whether they can read it is unknown"
                 ));
                 continue;
             }
@@ -132,7 +132,7 @@ pub(super) fn check_files(folder: &SecretsFolder) -> anyhow::Result<FileCheck> {
             Err(why) => {
                 let place =
                     namespace.as_ref().map_or("--shared".to_owned(), |namespace| format!("-n {namespace}"));
-                problems.push(format!("{shown} {why}: 'minik8s secrets seal {name} {place}' adds that"));
+                problems.push(format!("{shown} {why}: 'minik8s secrets seal {name} {place}' adds it"));
                 continue;
             }
         };
@@ -153,7 +153,7 @@ pub(super) fn check_files(folder: &SecretsFolder) -> anyhow::Result<FileCheck> {
                     text.lines().map(str::trim).filter(|line| !line.is_empty()).collect();
                 if !text.is_empty() && listed != entries.keys().map(String::as_str).collect() {
                     problems.push(format!(
-                        "{} lists other keys than {shown} has; 'minik8s secrets seal' writes both",
+                        "{} lists different keys than {shown}; 'minik8s secrets seal' writes both",
                         keys_file(path).display()
                     ));
                 }
@@ -171,22 +171,22 @@ fn check_identity(
 ) -> anyhow::Result<Option<Vec<Identity>>> {
     let path = folder.identity_file();
     if !path.exists() {
-        problems.push(format!("{} is not there; 'minik8s secrets init' makes it", path.display()));
+        problems.push(format!("{} does not exist; 'minik8s secrets init' creates it", path.display()));
         return Ok(None);
     }
     let count = match crypt::recipients_of(&fs::read(&path)?) {
         Ok(count) => count,
         Err(why) => {
             problems
-                .push(format!("{} is damaged: {why}; restore the version before from Git", path.display()));
+                .push(format!("{} is damaged: {why}; restore the previous version from Git", path.display()));
             return Ok(None);
         }
     };
     let wanted = listed.iter().filter(|one| !one.is_reconciler).count();
     if count != wanted {
         problems.push(format!(
-            "{} is encrypted to {count} recipients, and the list has {wanted}: 'minik8s secrets recipients add' again \
-             for any node on the list encrypts it to all of them",
+            "{} is encrypted to {count} recipients, but the list has {wanted}: run 'minik8s secrets \
+             recipients add' again for any node on the list to encrypt it to all of them",
             path.display(),
         ));
     }
@@ -196,14 +196,15 @@ fn check_identity(
             let written = folder.cluster().ok().map(|cluster| cluster.to_string());
             if newest != written {
                 problems.push(
-                    "the recipient beside the cluster's identity is of another one; 'minik8s secrets rotate' mends both"
+                    "the recipient stored with the cluster's identity does not match it; 'minik8s secrets \
+                     rotate' repairs both"
                         .to_owned(),
                 );
             }
             Ok(Some(identities))
         }
         Err(error) => {
-            problems.push(format!("what is in the secrets is not checked: {error:#}"));
+            problems.push(format!("the content of the secrets was not checked: {error:#}"));
             Ok(None)
         }
     }

@@ -40,7 +40,8 @@ pub(super) async fn run(args: &SecretsArgs) -> anyhow::Result<ExitCode> {
 fn init(folder: &SecretsFolder, nodes: &[String]) -> anyhow::Result<String> {
     if folder.identity_file().exists() {
         bail!(
-            "{} is there already; 'minik8s secrets recipients add' lets another node read it, 'rotate' makes a new one",
+            "{} exists already; 'minik8s secrets recipients add' lets another node read it, 'rotate' \
+             creates a new one",
             folder.identity_file().display()
         );
     }
@@ -55,7 +56,7 @@ fn init(folder: &SecretsFolder, nodes: &[String]) -> anyhow::Result<String> {
         own.first().context("no identity")?.to_public()
     } else {
         let (made, path) = folder.make_own()?;
-        said += &format!("made your identity {}: keep a copy in a safe place\n", path.display());
+        said += &format!("created your identity {}: keep a copy in a safe place\n", path.display());
         made.to_public()
     };
     if !listed.iter().any(|one| one.recipient == own.to_string()) {
@@ -67,7 +68,7 @@ fn init(folder: &SecretsFolder, nodes: &[String]) -> anyhow::Result<String> {
     folder.list(&listed)?;
     folder.write_cluster(std::slice::from_ref(&cluster), &listed)?;
     said += &format!(
-        "made the cluster's identity {}, which {} can decrypt; its recipient is {}\n",
+        "created the cluster's identity {}, which {} can decrypt; its recipient is {}\n",
         folder.identity_file().display(),
         names(&listed),
         cluster.to_public()
@@ -91,11 +92,12 @@ fn add(
         bail!("{name:?} can't name a recipient");
     }
     if let Some(known) = listed.iter().find(|one| one.recipient == recipient) {
-        bail!("{recipient} is on the list already, as {}", known.name);
+        bail!("{recipient} is already on the list, as {}", known.name);
     }
     if listed.iter().any(|one| one.name == name) {
         bail!(
-            "{name} is on the list already; 'minik8s secrets recipients remove {name}' takes its old recipient off it"
+            "{name} is already on the list; 'minik8s secrets recipients remove {name}' removes its old \
+             recipient"
         );
     }
     listed.push(ListedRecipient { name: name.to_owned(), recipient, is_reconciler });
@@ -131,10 +133,11 @@ fn recipients(folder: &SecretsFolder, change: Option<&RecipientsChange>) -> anyh
             let before = listed.len();
             listed.retain(|one| one.name != *name);
             if listed.len() == before {
-                bail!("{name} is not on the list; it has {}", names(&listed));
+                bail!("{name} is not on the list, which has {}", names(&listed));
             }
             format!(
-                "{name} is off the list; what it could read it may have kept: see 'minik8s secrets rotate'\n"
+                "removed {name} from the list; it may have kept what it could read: see 'minik8s secrets \
+                 rotate'\n"
             )
         }
     };
@@ -144,7 +147,7 @@ fn recipients(folder: &SecretsFolder, change: Option<&RecipientsChange>) -> anyh
             listed.iter().any(|one| !one.is_reconciler && one.recipient == own.to_public().to_string())
         })
     {
-        bail!("then you could not read it any more yourself; let someone else take you off the list");
+        bail!("you could no longer read it yourself; have someone else remove you from the list");
     }
     folder.list(&listed)?;
     folder.write_cluster(&identities, &listed)?;
@@ -167,8 +170,8 @@ fn rotate(folder: &SecretsFolder) -> anyhow::Result<String> {
                 crypt::decrypt(&file, std::slice::from_ref(newest)).with_context(here)?.is_none();
             if crypt::recipients_of(&file).with_context(here)? > 1 {
                 said += &format!(
-                    "{} had other recipients beside the cluster, which can no longer read it: 'minik8s secrets seal' with --to \
-                     cluster and --to for each of them adds them again\n",
+                    "{} had recipients other than the cluster, which can no longer read it: 'minik8s \
+                     secrets seal' with --to cluster and --to for each of them adds them again\n",
                     path.display()
                 );
             }
@@ -200,7 +203,7 @@ fn rotate(folder: &SecretsFolder) -> anyhow::Result<String> {
     );
     for (_, path) in &sops {
         said += &format!(
-            "{} stays as it is: 'sops rotate -i --add-age {}' and --rm-age with the recipient before\n",
+            "{} stays as it is: run 'sops rotate -i --add-age {}' with --rm-age for the previous recipient\n",
             path.display(),
             to[0]
         );

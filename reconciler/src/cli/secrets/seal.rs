@@ -33,8 +33,8 @@ impl SecretSelector {
                 reconcilers.map(|one| crypt::recipient(&one.recipient)).collect::<Result<_, _>>()?;
             if to.is_empty() {
                 bail!(
-                    "no reconciler is on the list; its log says its recipient: 'minik8s secrets recipients add NAME age1… \
-                     --reconciler'"
+                    "no reconciler is on the list; find its recipient in its log: 'minik8s secrets \
+                     recipients add NAME age1… --reconciler'"
                 );
             }
             return Ok(to);
@@ -133,7 +133,8 @@ fn replaced_plaintext(
         return Ok(opened.ok().map(|(plain, _)| plain));
     }
     let (plain, to_cluster) = opened.context(
-        "a secret is there that you can't read, so who can is not known; name all recipients with --to, or remove the file first",
+        "you can't read the existing secret, so its recipients are unknown; name all recipients with --to, \
+         or remove the file first",
     )?;
     require_recipients(which, to_cluster, path)?;
     Ok(Some(plain))
@@ -149,8 +150,8 @@ pub(super) fn require_recipients(
         return Ok(());
     }
     bail!(
-        "{} is encrypted to others than the cluster alone; name all of them with --to, among them '{CLUSTER}' if it may \
-         read it, too",
+        "{} is not encrypted to the cluster alone; name all of its recipients with --to, including \
+         '{CLUSTER}' if it may read it, too",
         path.display()
     )
 }
@@ -168,7 +169,7 @@ pub(super) fn write_sealed(
     let plain = [header.to_string().as_bytes(), values].concat();
     if !format::split(&plain).is_ok_and(|(written, _)| written == *header) {
         bail!(
-            "its header could not be read again; use letters, digits, '-', '_' and '.' in --source and in names"
+            "its header would not be readable; use letters, digits, '-', '_' and '.' in --source and in names"
         );
     }
     let ciphertext = crypt::encrypt(&plain, &which.recipients(folder)?)?;
@@ -200,12 +201,12 @@ pub(super) async fn edit(folder: &SecretsFolder, which: &SecretSelector) -> anyh
     loop {
         text = in_editor(&text).await?;
         if text == plain {
-            return Ok(format!("{} stays as it was\n", path.display()));
+            return Ok(format!("{} is unchanged\n", path.display()));
         }
         match seal_edited(folder, which, &text) {
             // Keep the edited text, so that it can be corrected.
             Err(why) if io::stdin().is_terminal() => {
-                eprintln!("{why:#}\nEnter opens the editor again, Ctrl-D leaves the secret as it was");
+                eprintln!("{why:#}\nEnter opens the editor again, Ctrl-D leaves the secret unchanged");
                 if io::stdin().read_line(&mut String::new())? == 0 {
                     return Err(why);
                 }
@@ -219,7 +220,7 @@ pub(super) async fn edit(folder: &SecretsFolder, which: &SecretSelector) -> anyh
 fn seal_edited(folder: &SecretsFolder, which: &SecretSelector, edited: &[u8]) -> anyhow::Result<String> {
     let (header, values) = format::split(edited).map_err(|why| {
         anyhow::anyhow!(
-            "the secret {why}, so it stays as it was; 'minik8s secrets seal {}' adds that",
+            "the secret {why}, so it was left unchanged; 'minik8s secrets seal {}' adds it",
             which.name
         )
     })?;
@@ -233,7 +234,9 @@ fn seal_edited(folder: &SecretsFolder, which: &SecretSelector, edited: &[u8]) ->
 /// ending a session sends a signal to this process as well as to the editor.
 async fn in_editor(plain: &[u8]) -> anyhow::Result<Vec<u8>> {
     if !Path::new(SHM).is_dir() {
-        bail!("there is no {SHM}, and no plaintext goes to a disk; use 'minik8s secrets seal --from -'");
+        bail!(
+            "{SHM} does not exist, and plaintext is never written to a disk; use 'minik8s secrets seal --from -'"
+        );
     }
     // From here on these signals no longer end the process.
     let (mut hangup, mut terminate) = (signal(SignalKind::hangup())?, signal(SignalKind::terminate())?);
@@ -253,11 +256,11 @@ async fn in_editor(plain: &[u8]) -> anyhow::Result<Vec<u8>> {
     let ended = tokio::select! {
         ended = running.wait() => ended.with_context(|| format!("cannot run {editor}; set EDITOR"))?,
         // Both leave the secret unchanged.
-        _ = hangup.recv() => bail!("the terminal was closed; the secret stays as it was"),
-        _ = terminate.recv() => bail!("asked to end; the secret stays as it was"),
+        _ = hangup.recv() => bail!("the terminal was closed; the secret is unchanged"),
+        _ = terminate.recv() => bail!("received SIGTERM; the secret is unchanged"),
     };
     if !ended.success() {
-        bail!("{editor} ended with {ended}; the secret stays as it was");
+        bail!("{editor} ended with {ended}; the secret is unchanged");
     }
     fs::read(&file).context("cannot read what the editor wrote")
 }

@@ -93,7 +93,7 @@ fn words(flags: impl IntoIterator<Item = (&'static str, String)>) -> Vec<String>
 pub(crate) fn agent_program() -> Result<PathBuf> {
     let beside = env::current_exe().ok().and_then(|path| Some(path.parent()?.join("minik8s-agent")));
     beside.filter(|path| path.is_file()).or_else(|| on_path("minik8s-agent")).ok_or_else(|| {
-        anyhow!("cannot find minik8s-agent beside this program or on the PATH; install it there")
+        anyhow!("cannot find minik8s-agent next to this program or on the PATH; install it there")
     })
 }
 
@@ -146,7 +146,8 @@ pub(super) fn check_machine(record: &UpRecord) -> Result<()> {
     let socket = record.docker.strip_prefix("unix://").unwrap_or(&record.docker);
     if socket.contains("://") {
         bail!(
-            "cannot reach Docker at {socket}: a node speaks to its own Docker only, by a unix socket; name it with --docker"
+            "cannot reach Docker at {socket}: a node uses only its own Docker, over a unix socket; name it \
+             with --docker"
         );
     }
     if let Err(error) = UnixStream::connect(socket) {

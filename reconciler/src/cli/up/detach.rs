@@ -163,10 +163,10 @@ fn line(state: &WaitState) -> String {
     match state {
         WaitState { healthy: true, .. } => {
             let hint = match std::io::stdout().is_terminal() {
-                true => "; Ctrl-C ends the daemons and leaves the pods",
+                true => "; Ctrl-C stops the daemons but not the pods",
                 false => "",
             };
-            format!("healthy     everything the repository asks for runs{hint}")
+            format!("healthy     everything in the repository is running{hint}")
         }
         WaitState { failed: true, why, .. } => format!("failed      {why}"),
         WaitState { synced: true, why, .. } => format!("starting    {why}"),

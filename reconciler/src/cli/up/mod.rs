@@ -57,8 +57,8 @@ async fn start(args: &UpArgs) -> Result<Outcome> {
         && *running != record
     {
         bail!(
-            "process {pid} on {} runs with other settings ({}), and nothing was changed; end it with 'minik8s down \
-             --keep-pods' first; the pods keep running",
+            "process {pid} on {} runs with other settings ({}), and nothing was changed; stop it with \
+             'minik8s down --keep-pods' first; the pods keep running",
             state.root().display(),
             record.differences(running).join(", ")
         );
@@ -102,7 +102,7 @@ async fn supervise_all(state: &StateDir, record: &UpRecord) -> Result<Outcome> {
         // Cancel-safe: what was started is in `children` and is ended below.
         started = start_children(state, record, &mut children) => started,
         _ = interrupt.recv() => Err(anyhow::anyhow!("interrupted before everything was up")),
-        _ = terminate.recv() => Err(anyhow::anyhow!("ended before everything was up")),
+        _ = terminate.recv() => Err(anyhow::anyhow!("stopped before everything was up")),
     };
     if let Err(error) = started {
         children.end_all().await;
@@ -118,7 +118,7 @@ async fn supervise_all(state: &StateDir, record: &UpRecord) -> Result<Outcome> {
         _ = interrupt.recv() => {}
         _ = terminate.recv() => {}
     }
-    print_line("ending the daemons; pods keep running");
+    print_line("stopping the daemons; pods keep running");
     shown.abort_all();
     children.end_all().await;
     Ok(Outcome::Ended)
@@ -146,7 +146,7 @@ async fn clean_up_failed_start(args: &UpArgs) {
     if let Some(record) = record
         && let Err(error) = reset_node(&record, Stdio::null()).await
     {
-        eprintln!("minik8s: some things are left behind: {error:#}; remove them with 'minik8s down'");
+        eprintln!("minik8s: some things were left behind: {error:#}; remove them with 'minik8s down'");
         return;
     }
     remove_state(dir);
@@ -184,7 +184,7 @@ pub(crate) async fn reset_node(record: &UpRecord, output: Stdio) -> Result<()> {
 /// Runs `minik8s down`. Running it again is harmless.
 pub async fn down(args: DownArgs) -> Result<ExitCode> {
     if !nix::unistd::geteuid().is_root() {
-        bail!("cannot end daemons and remove containers of this machine: not root; run 'sudo minik8s down'");
+        bail!("cannot stop daemons and remove containers on this machine: not root; run 'sudo minik8s down'");
     }
     let state = StateDir::open(&args.state_dir)?;
     let Some(record) = state.load()? else {
@@ -192,7 +192,7 @@ pub async fn down(args: DownArgs) -> Result<ExitCode> {
         return Ok(ExitCode::SUCCESS);
     };
     if let Some(pid) = state.running() {
-        println!("ending process {pid}");
+        println!("stopping process {pid}");
         end_process(pid, Signal::SIGTERM).await;
     }
     state.end_leftovers().await?;
@@ -204,7 +204,7 @@ pub async fn down(args: DownArgs) -> Result<ExitCode> {
     remove_state(state.root());
     println!("removed {}", state.root().display());
     if let Some(etcd) = &record.etcd {
-        println!("the keys below /minik8s/ in {etcd} are left: other nodes may use them");
+        println!("the keys below /minik8s/ in {etcd} are kept: other nodes may use them");
     }
     Ok(ExitCode::SUCCESS)
 }

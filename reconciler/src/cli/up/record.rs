@@ -67,7 +67,7 @@ impl UpRecord {
         let before = earlier.cloned().map_or_else(Self::defaults, Ok)?;
         let repo = repo.filled_from(&before.repo);
         if repo.repo.is_none() && repo.sources.is_none() {
-            bail!("no manifest repository is named; say which with --repo URL (a path or an address)");
+            bail!("no manifest repository given; pass --repo URL (a path or an address)");
         }
         // Absolute: a relative path would mean something else to a child, and to the next `up`.
         let secret_file = args.webhooks.webhook_secret_file.clone().or(before.webhook_secret_file);
@@ -232,7 +232,7 @@ impl StateDir {
         let record = self.record();
         record.read().map_err(|error| {
             let help = match error.kind() {
-                std::io::ErrorKind::InvalidData => "; remove the file and name --repo again",
+                std::io::ErrorKind::InvalidData => "; remove the file and pass --repo again",
                 _ => "",
             };
             anyhow!("cannot read {}: {error}{help}", record.path().display())
@@ -254,8 +254,8 @@ impl StateDir {
         let locking = lock_file(&path).with_context(|| format!("cannot open {}", path.display()))?;
         let LockOutcome::Locked(lock) = locking else {
             bail!(
-                "another 'minik8s up' (process {}) runs on {}; end it with 'minik8s down --keep-pods', or choose another --state-dir \
-                 and --instance",
+                "another 'minik8s up' (process {}) runs on {}; stop it with 'minik8s down --keep-pods', or \
+                 choose another --state-dir and --instance",
                 fs::read_to_string(&path).unwrap_or_default().trim(),
                 self.root.display()
             );

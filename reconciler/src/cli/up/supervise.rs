@@ -57,7 +57,7 @@ impl Child {
             // Cancel-safe: `wait` may be called again.
             status = self.process.wait() => Err(self.exit_error(status.context("cannot wait for a child")?)),
             outcome = timeout(READY_WITHIN, ready) => outcome.map_err(|_| anyhow!(
-                "{} does not answer {} s after its start; see {}",
+                "{} did not answer within {} s of its start; see {}",
                 self.command.name, READY_WITHIN.as_secs(), self.log.display()
             )),
         }
@@ -79,12 +79,12 @@ impl Child {
             (self.wait * 2).min(RESTART_AFTER.1)
         };
         let status = status.map_or_else(|error| error.to_string(), |status| status.to_string());
-        eprintln!("{} ended with {status}; starting it again in {:?}", self.command.name, self.wait);
+        eprintln!("{} ended with {status}; restarting it in {:?}", self.command.name, self.wait);
         sleep(self.wait).await;
         self.started = Instant::now();
         match start(&self.command, &self.log, &self.pid_file) {
             Ok(process) => self.process = process,
-            Err(error) => eprintln!("cannot start {} again: {error:#}", self.command.name),
+            Err(error) => eprintln!("cannot restart {}: {error:#}", self.command.name),
         }
     }
 }
@@ -95,7 +95,7 @@ fn rotate(log: &PathBuf) {
         && let Err(error) = fs::copy(log, log.with_extension("log.1"))
             .and_then(|_| File::options().write(true).open(log)?.set_len(0))
     {
-        eprintln!("cannot keep {} in bounds: {error}", log.display());
+        eprintln!("cannot limit the size of {}: {error}", log.display());
     }
 }
 
@@ -114,7 +114,8 @@ fn start(command: &ChildCommand, log: &PathBuf, pid_file: &PathBuf) -> Result<to
         .kill_on_drop(true)
         .spawn()
         .with_context(|| format!("cannot start {}", command.program.display()))?;
-    let pid = process.id().ok_or_else(|| anyhow!("{} ended at once; see {}", command.name, log.display()))?;
+    let pid =
+        process.id().ok_or_else(|| anyhow!("{} ended immediately; see {}", command.name, log.display()))?;
     fs::write(pid_file, pid.to_string()).with_context(|| format!("cannot write {}", pid_file.display()))?;
     Ok(process)
 }

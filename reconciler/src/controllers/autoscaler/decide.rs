@@ -25,16 +25,16 @@ pub fn decide(input: &Input<'_>) -> Decision {
     let mut look = Evaluation { input, conditions: input.memory.conditions.clone(), metrics: Vec::new() };
     look.able("SucceededGetScale", "the target's number of pods is known");
     if current == 0 {
-        let why = "the target has no pods on purpose: Git says `replicas: 0`, which turns the autoscaler off";
+        let why = "the autoscaler is off because Git sets `replicas: 0` on the target";
         look.set(SCALING_ACTIVE, false, SCALING_DISABLED, why);
         return look.into_decision(0, None, Limit::DesiredWithinRange, why.to_owned());
     }
     if current > spec.max_replicas {
-        let why = "the present number is above maxReplicas";
+        let why = "the current number is above maxReplicas";
         return look.into_decision(spec.max_replicas, None, Limit::TooManyReplicas, why.to_owned());
     }
     if current < spec.min_replicas {
-        let why = "the present number is below minReplicas";
+        let why = "the current number is below minReplicas";
         return look.into_decision(spec.min_replicas, None, Limit::TooFewReplicas, why.to_owned());
     }
     let (recommendation, asked_by) = match look.recommended() {
@@ -46,7 +46,7 @@ pub fn decide(input: &Input<'_>) -> Decision {
     let (desired, limit) = rate.limited(stable);
     match held {
         Some(held) => look.able(&held.to_string(), held.sentence()),
-        None => look.able("ReadyForNewScale", "no window holds the recommendation up"),
+        None => look.able("ReadyForNewScale", "no stabilization window delays the recommendation"),
     }
     look.set(SCALING_LIMITED, limit != Limit::DesiredWithinRange, &limit.to_string(), limit.sentence());
     // Report the limit that was applied last: a person looks for it first.
@@ -54,7 +54,7 @@ pub fn decide(input: &Input<'_>) -> Decision {
     let reason = match desired {
         _ if desired > current => format!("{asked_by} above target"),
         _ if desired < current => "All metrics below target".to_owned(),
-        _ if recommendation == current => "the metrics ask for the present number".to_owned(),
+        _ if recommendation == current => "the metrics ask for the current number".to_owned(),
         _ => format!("the metrics ask for {recommendation}, but {}", limit.sentence()),
     };
     look.into_decision(desired, Some(recommendation), limit, reason)
@@ -193,7 +193,7 @@ impl<'a> Evaluation<'a> {
     }
 
     fn set_active(&mut self, metric: &str) {
-        let message = format!("the number of pods follows from {metric}");
+        let message = format!("the number of pods is calculated from {metric}");
         self.set(SCALING_ACTIVE, true, "ValidMetricFound", &message);
     }
 
@@ -206,7 +206,7 @@ impl<'a> Evaluation<'a> {
     ) -> Decision {
         let current = self.input.current;
         if desired != current {
-            let message = format!("the target has {desired} pods in place of {current}: {reason}");
+            let message = format!("the target has {desired} pods instead of {current}: {reason}");
             self.able("SucceededRescale", &message);
         }
         let remembered = self.rate().next_memory(recommendation, desired);

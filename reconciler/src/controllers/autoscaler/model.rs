@@ -174,11 +174,11 @@ impl Limit {
     /// Returns an explanation for users.
     pub fn sentence(self) -> &'static str {
         match self {
-            Self::DesiredWithinRange => "the wanted number is within the range",
-            Self::TooManyReplicas => "the wanted number is above maxReplicas",
-            Self::TooFewReplicas => "the wanted number is below minReplicas",
-            Self::ScaleUpLimit => "policies let no more pods be added for now",
-            Self::ScaleDownLimit => "policies let no more pods be removed for now",
+            Self::DesiredWithinRange => "the desired number is within the range",
+            Self::TooManyReplicas => "the desired number is above maxReplicas",
+            Self::TooFewReplicas => "the desired number is below minReplicas",
+            Self::ScaleUpLimit => "policies do not allow adding more pods for now",
+            Self::ScaleDownLimit => "policies do not allow removing more pods for now",
             Self::ScaleUpStabilized => "a lower recommendation is still within the window for adding pods",
             Self::ScaleDownStabilized => {
                 "a higher recommendation is still within the window for removing pods"

@@ -43,7 +43,7 @@ pub(super) fn proposal(
     }
     if groups.counted.is_empty() {
         return Err(format!(
-            "no {} sample of a pod that counts yet: {}",
+            "no usable {} sample of a pod yet: {}",
             resource_name(resource),
             groups.summary()
         ));
@@ -148,7 +148,7 @@ impl Target {
         let average = u64::try_from(average).unwrap_or(u64::MAX);
         let (ratio, utilization) = match self {
             Self::Utilization(_) if requested == 0 => {
-                return Err("the pods request nothing, so there is no share of it".to_owned());
+                return Err("the pods request nothing, so utilization is undefined".to_owned());
             }
             Self::Utilization(target) => {
                 // Truncate to whole percent before anything else.

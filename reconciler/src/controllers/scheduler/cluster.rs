@@ -190,7 +190,7 @@ impl<'a> Cluster<'a> {
             Ranking::ByLot => format!(" with the seed {:016x}", seed(&pod_needs.pod.uid)),
         };
         format!(
-            "it {}{lot}, of the nodes that fit; it has {}",
+            "of the nodes that fit, it {}{lot}; it has {}",
             self.strategy.rank_reason,
             plural(pods, "pod")
         )

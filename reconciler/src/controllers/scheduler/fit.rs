@@ -223,7 +223,7 @@ impl FitFailures {
             Failure::NoSubnet => format!("{n} without a pod range yet"),
             Failure::OtherNode => {
                 let name = self.wants.node_name.as_deref().unwrap_or_default();
-                format!("{n} not the node {name} that nodeName wants")
+                format!("{n} other than nodeName {name}")
             }
             Failure::Cordoned => format!("{n} cordoned"),
             Failure::Draining => format!("{n} being drained"),

@@ -33,7 +33,7 @@ impl Strategy {
         let (ranking, rank_reason) = match wanted {
             S::Spread => (Ranking::By(spread), "has the fewest pods of this owner, then the least requested"),
             S::Random => (Ranking::ByLot, "was drawn"),
-            S::RoundRobin => (Ranking::By(round_robin), "was given a pod the longest ago"),
+            S::RoundRobin => (Ranking::By(round_robin), "has waited longest for a pod"),
             S::MinPods => (Ranking::By(min_pods), "has the fewest pods"),
             S::MaxPods => (Ranking::By(max_pods), "has the most pods"),
             S::MinCpu => (Ranking::By(min_cpu), "has the least CPU requested"),

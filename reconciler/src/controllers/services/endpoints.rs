@@ -125,7 +125,7 @@ impl<'a> EndpointLookup<'a> {
         }
         let ports: Vec<u16> = spec.ports.iter().map(|port| target(port, Some(&pod.spec))).collect();
         if !ports.is_empty() && ports.iter().all(|port| *port == 0) {
-            return no("no container has a port of the name that targetPort gives");
+            return no("no container has a port with the name in targetPort");
         }
         Ok(Endpoint {
             address,

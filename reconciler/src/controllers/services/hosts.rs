@@ -55,7 +55,7 @@ fn service_target(
     let object = ObjectRef { kind: Kind::Service, namespace: id.namespace.clone(), name: service.clone() };
     let found = match snapshot.objects.get(&object).map(|object| &object.value.resource) {
         Some(Resource::Service(spec)) if spec.alias_target().is_some() => {
-            Err(format!("service {service} is of type ExternalName: no path leads there"))
+            Err(format!("service {service} is of type ExternalName: paths can't route to it"))
         }
         Some(Resource::Service(spec)) => {
             let mut ports = spec.ports.iter();

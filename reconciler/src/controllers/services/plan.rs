@@ -211,7 +211,7 @@ fn allocate_service(
                 let address: Ipv4Addr =
                     named.parse().map_err(|_| taken("it is not an IPv4 address".to_owned()))?;
                 if !addresses.is_usable(address) {
-                    let why = "it is outside of --service-cidr or kept for DNS and gateway";
+                    let why = "it is outside of --service-cidr or reserved for DNS and gateway";
                     return Err(taken(why.to_owned()));
                 }
                 let held = addresses.take(address, id);

@@ -218,7 +218,7 @@ fn an_address_that_a_manifest_names_is_given_or_the_reason_reported() {
     assert_eq!(address(&builder.snapshot, "web"), "10.96.0.20");
     for (text, why) in [
         ("10.96.0.20", "service default/web has it"),
-        ("10.96.0.10", "kept for DNS and gateway"),
+        ("10.96.0.10", "reserved for DNS and gateway"),
         ("10.97.0.1", "outside of --service-cidr"),
     ] {
         let builder = with_service(
@@ -298,7 +298,7 @@ fn a_service_whose_new_address_or_port_cannot_be_had_keeps_the_former_and_follow
     assert_eq!(behind(&former), ["10.244.0.5:[8080]"]);
     for (address, node_port, why) in [
         ("10.97.0.1", 30_000, "outside of --service-cidr"),
-        ("10.96.0.10", 30_000, "kept for DNS and gateway"),
+        ("10.96.0.10", 30_000, "reserved for DNS and gateway"),
         ("10.96.0.30", 30_000, "service default/taken has it"),
         ("10.96.0.20", 30_001, "default/taken"),
         ("10.96.0.21", 30_001, "default/taken"),

@@ -142,7 +142,7 @@ fn begin(workload: &Workload<'_>, before: Option<&Rollout>, counts: Counts, now:
         let again = rollout.failure.is_some() && !is_new;
         rollout = Rollout { good: rollout.good, steps: rollout.steps, status: rollout.status, ..fresh() };
         let again = match (workload.paused, again) {
-            (true, _) => "waits until `paused` is taken away",
+            (true, _) => "waits until `paused` is removed",
             (false, true) => "tried again",
             (false, false) => "began",
         };
@@ -159,7 +159,7 @@ fn fail(workload: &Workload<'_>, rollout: &mut Rollout, cause: Cause, now: Times
     let Cause { reason, message } = cause;
     let back = match rollout.good.as_ref().filter(|good| **good != rollout.wanted) {
         Some(good) => format!("template {} serves again", Rollout::short(good)),
-        None => "there is no template before it to go back to".to_owned(),
+        None => "there is no previous template to roll back to".to_owned(),
     };
     let message = format!(
         "template {} made no progress for {} s: {message}; {back}",
@@ -226,7 +226,7 @@ pub(super) fn cause<'p, 'a: 'p>(snapshot: &Snapshot, pods: impl Iterator<Item = 
     };
     let none = || Cause {
         reason: "ProgressDeadlineExceeded".to_owned(),
-        message: "its pods are not made yet".to_owned(),
+        message: "its pods are not created yet".to_owned(),
     };
     pods.min_by_key(rank).map_or_else(none, |pod| cause_of_pod(snapshot, pod))
 }

@@ -21,7 +21,7 @@ impl Keyring {
     /// Imports keys, armored or binary.
     pub(super) fn parse(bytes: &[u8]) -> Result<Self, String> {
         if bytes.windows(17).any(|part| part == b"PRIVATE KEY BLOCK") {
-            return Err("it holds a private key; put in only public ones".to_owned());
+            return Err("it holds a private key; keep only public ones in it".to_owned());
         }
         let home = tempfile::tempdir().map_err(|error| error.to_string())?;
         let file = home.path().join("keys");
@@ -67,14 +67,17 @@ fn judge(answer: &Answer) -> Result<(), Doubt> {
     if let Some(rest) = argument("EXPKEYSIG") {
         let ended = argument("KEYEXPIRED").and_then(|rest| rest.parse().ok());
         let ended = ended.and_then(|second| Timestamp::from_second(second).ok());
-        let since = ended.map(|end| format!(" since {end}")).unwrap_or_default();
-        return refuse(format!("GPG key {} is expired{since}", key(rest)), HELP_KEYRING);
+        let when = ended.map(|end| format!(" at {end}")).unwrap_or_default();
+        return refuse(format!("GPG key {} expired{when}", key(rest)), HELP_KEYRING);
     }
     if argument("EXPSIG").is_some() {
-        return refuse("its GPG signature is expired".to_owned(), HELP_SIGN);
+        return refuse("its GPG signature has expired".to_owned(), HELP_SIGN);
     }
     if let Some(rest) = argument("BADSIG") {
-        return refuse(format!("the signature of GPG key {} does not fit the commit", key(rest)), HELP_SIGN);
+        return refuse(
+            format!("the signature of GPG key {} does not match the commit", key(rest)),
+            HELP_SIGN,
+        );
     }
     if let Some(rest) = argument("NO_PUBKEY") {
         return refuse(format!("GPG key {} is not in the keyring", key(rest)), HELP_KEYRING);

@@ -87,18 +87,18 @@ fn judge(keys: &Keys, signed: &SignedCommit<'_>) -> Result<(), Doubt> {
     if armor.starts_with("-----BEGIN SSH SIGNATURE-----") {
         let Some(signers) = &keys.ssh else {
             return Err(Doubt::new(
-                "it is signed by SSH, and the source names no allowed signers",
+                "it is signed with SSH, but the source has no allowed signers",
                 HELP_SIGN,
             ));
         };
         ssh::verify(signers, armor, signed)
     } else if armor.starts_with("-----BEGIN PGP") {
         let Some(keyring) = &keys.gpg else {
-            return Err(Doubt::new("it is signed by GPG, and the source names no GPG keys", HELP_SIGN));
+            return Err(Doubt::new("it is signed with GPG, but the source has no GPG keys", HELP_SIGN));
         };
         gpg::verify(keyring, armor, signed)
     } else {
-        Err(Doubt::new("its signature is neither of SSH nor of GPG", HELP_SIGN))
+        Err(Doubt::new("its signature is neither SSH nor GPG", HELP_SIGN))
     }
 }
 
@@ -127,7 +127,7 @@ fn read_keys(config: &SourceConfig, policy: &SignaturePolicy) -> Result<Keys, Gi
     let keys = Keys { ssh: ssh.transpose()?, gpg: gpg.transpose()? };
     if keys.ssh.is_none() && keys.gpg.is_none() {
         // A policy without keys can't be configured; if it ever could, it must not mean "anyone".
-        return Err(unusable(Path::new(""), "no file of keys is named".to_owned()));
+        return Err(unusable(Path::new(""), "no key file is given".to_owned()));
     }
     Ok(keys)
 }

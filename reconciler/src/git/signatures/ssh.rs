@@ -71,7 +71,7 @@ fn misfit(stderr: &str) -> String {
     if stderr.contains("namespace") {
         "its signature was made for something other than Git".to_owned()
     } else if stderr.contains("incorrect signature") {
-        "its SSH signature does not fit the commit".to_owned()
+        "its SSH signature does not match the commit".to_owned()
     } else {
         let last = stderr.lines().last().unwrap_or("ssh-keygen gives no reason");
         format!("its SSH signature can't be read: {last}")

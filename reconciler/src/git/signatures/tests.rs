@@ -198,14 +198,14 @@ fn every_other_ssh_signature_is_refused_with_its_reason() {
         text.replacen("committer Ada <ada@example.test> 1", "committer Ada <ada@example.test> 2", 1)
     });
     for forged in [tree, message, date] {
-        bench.refused(good(), None, forged, "does not fit the commit");
+        bench.refused(good(), None, forged, "does not match the commit");
     }
     let cut = bench.forged(|text| {
         text.replacen("-----BEGIN SSH SIGNATURE-----\n ", "-----BEGIN SSH SIGNATURE-----\n AA", 1)
     });
     bench.refused(good(), None, cut, "SSH signature can't be read");
     let none = bench.forged(|text| text.replace("SSH SIGNATURE", "TLS SIGNATURE"));
-    bench.refused(good(), None, none, "neither of SSH nor of GPG");
+    bench.refused(good(), None, none, "neither SSH nor GPG");
 }
 
 #[test]
@@ -277,10 +277,10 @@ fn every_other_gpg_signature_is_refused_with_its_reason() {
     bench.check(None, export("mine", "mine.asc"), signed).unwrap();
     bench.refused(None, export("other", "other.asc"), signed, "is not in the keyring");
     let message = bench.forged(|text| text.replace("\nChange", "\nChange all"));
-    bench.refused(None, export("mine", "mine.asc"), message, "does not fit the commit");
+    bench.refused(None, export("mine", "mine.asc"), message, "does not match the commit");
     let ssh = bench.ssh_key("ssh", &["-t", "ed25519"]);
     let signers = bench.file("signers", format!("* {ssh}\n"));
-    bench.refused(Some(signers), None, signed, "names no GPG keys");
+    bench.refused(Some(signers), None, signed, "has no GPG keys");
 
     // gpg writes a revocation beside each new key, with a colon so that it is not used by mistake.
     let revocation = bench.at(&format!("gpg/openpgp-revocs.d/{mine}.rev"));
@@ -301,7 +301,7 @@ fn an_expired_gpg_key_and_a_revoked_subkey_sign_nothing() {
     std::fs::set_permissions(&wrapper, executable).unwrap();
     let commit = bench.gpg_commit(&old, &[&format!("gpg.program={}", wrapper.display())]);
     let keys = bench.file("old.asc", bench.gpg(&["--armor", "--export", "old"]));
-    bench.refused(None, Some(keys), commit, "is expired since 2020-12-31");
+    bench.refused(None, Some(keys), commit, "expired at 2020-12-31");
 
     bench.gpg(&["--quick-gen-key", &format!("sub <{MAIL}>"), "ed25519", "cert", "never"]);
     let primary = bench.fingerprint("sub").remove(0);
@@ -341,7 +341,7 @@ fn a_renewed_key_beside_its_old_self_counts_as_renewed_and_a_revoked_one_as_revo
     bench.gpg(&["--quick-set-expire", &primary, "0", &subkey]);
     let renewed = export();
     let commit = bench.gpg_commit(&subkey, &[]);
-    bench.refused(None, Some(bench.file("old", &old)), commit, "is expired since");
+    bench.refused(None, Some(bench.file("old", &old)), commit, "expired at");
     bench.check(None, Some(bench.file("renewed", &renewed)), commit).unwrap();
     for both in [format!("{old}\n{renewed}\n"), format!("{renewed}\n{old}\n")] {
         bench.check(None, Some(bench.file("both", both)), commit).unwrap();

@@ -85,8 +85,8 @@ pub(in crate::git) fn check(config: &SourceConfig) -> Result<(), GitError> {
             if pem.contains("-----BEGIN CERTIFICATE-----") {
                 return Ok(());
             }
-            let why = format!("{} holds no certificate in PEM", file.display());
-            Err(failed(config, &why, "give --ca-file a file that does"))
+            let why = format!("{} holds no PEM certificate", file.display());
+            Err(failed(config, &why, "give --ca-file a PEM file"))
         }),
         Transport::Local => Ok(()),
     }
@@ -114,8 +114,8 @@ fn check_certificate(
         Ok(()) => Ok(CertificateCheckStatus::CertificateOk),
         Err(why) => Err(failed(
             config,
-            &format!("its certificate is not one of {}: {why}", file.display()),
-            "put the CA that signed it, and those in between, into the --ca-file",
+            &format!("its certificate is not trusted by {}: {why}", file.display()),
+            "add the CA that signed it, and any intermediate ones, to the --ca-file",
         )),
     }
 }
@@ -147,7 +147,7 @@ fn token(config: &SourceConfig) -> Result<Option<String>, GitError> {
     let token = text.trim();
     if token.is_empty() || token.contains(|c: char| c.is_control()) {
         let why = format!("the token in {place} is empty or more than one line");
-        return Err(failed(config, &why, "put the token there, and nothing else"));
+        return Err(failed(config, &why, "put only the token there"));
     }
     Ok(Some(token.to_owned()))
 }
@@ -182,7 +182,7 @@ fn credential(
             return made(Cred::ssh_key_from_memory(user.unwrap_or("git"), None, &key, None));
         }
         let Some(key) = &config.credentials.ssh_key else {
-            return Err(failed(config, "it wants an ssh key and none is given", "give --ssh-key FILE"));
+            return Err(failed(config, "it requires an SSH key and none is given", "give --ssh-key FILE"));
         };
         // Only for a better message: libgit2 reports a missing key file as a failed login.
         read(config, key)?;
@@ -194,7 +194,7 @@ fn credential(
     if allowed.contains(CredentialType::USER_PASS_PLAINTEXT) {
         let Some(token) = token(config)? else {
             let help = "give --token-file FILE or --token-env NAME";
-            return Err(failed(config, "it wants a login and none is given", help));
+            return Err(failed(config, "it requires a login and none is given", help));
         };
         if tries > 1 {
             return Err(refused(config));
@@ -224,8 +224,8 @@ fn check_host_key(config: &SourceConfig, key: &[u8]) -> Result<(), GitError> {
         )),
         HostKey::Changed => Err(failed(
             config,
-            &format!("host {host}:{port} shows another key than {shown} has"),
-            "someone may be in between; put the new key in only if the host's owner confirms it",
+            &format!("host {host}:{port} presented a different key than the one in {shown}"),
+            "this may be a man-in-the-middle attack; add the new key only if the host's owner confirms it",
         )),
         HostKey::OtherType => Err(failed(
             config,

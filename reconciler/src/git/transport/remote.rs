@@ -118,7 +118,7 @@ impl Remote {
         });
         let url = self.mirror.config().shown_url();
         let unreachable = |why: &str| GitError::RemoteUnreachable { url: url.clone(), why: why.to_owned() };
-        started.map_err(|error| unreachable(&format!("no thread for it: {error}")))?;
+        started.map_err(|error| unreachable(&format!("cannot start a thread: {error}")))?;
         loop {
             let signs = transfer.progress_count.load(Ordering::Relaxed);
             match tokio::time::timeout(silence, &mut answered).await {

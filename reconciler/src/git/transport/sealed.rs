@@ -35,10 +35,10 @@ impl SealedCredentials {
         let seal = format!("'minik8s secrets seal {source} -n {SOURCES_NAMESPACE} --from FILE' writes it");
         let text = fs::read_to_string(&self.identity).map_err(|error| CredentialsError {
             why: format!("{} cannot be read: {error}", self.identity.display()),
-            help: "let this user read it, or restart the reconciler, which makes it".to_owned(),
+            help: "let this user read it, or restart the reconciler, which creates it".to_owned(),
         })?;
         let identities = crypt::identities(&text, &self.identity)
-            .or_else(|error| missing(format!("{error:#}"), "put back what it held"))?;
+            .or_else(|error| missing(format!("{error:#}"), "restore its content"))?;
         let plain = match crypt::decrypt(&ciphertext, &identities) {
             Ok(Some(plain)) => plain,
             Ok(None) => {
@@ -61,7 +61,7 @@ impl SealedCredentials {
             Ok(value) if KEYS.contains(&key.as_str()) => Ok((key, value)),
             _ => {
                 let why = format!("{path} has an unknown key `{key}`, or its value is not text");
-                missing(why, format!("it may have {}; {seal}", KEYS.join(", ")))
+                missing(why, format!("it may have only {}; {seal}", KEYS.join(", ")))
             }
         };
         entries.into_iter().map(text).collect()
@@ -71,7 +71,7 @@ impl SealedCredentials {
     /// can push but not sign must not replace credentials. Tries the source's folder first, then the root.
     fn ciphertext(&self, source: &str) -> Result<(String, Vec<u8>), CredentialsError> {
         let from = &self.home.name;
-        let help = format!("wait until source {from} was fetched, or see what keeps it");
+        let help = format!("wait until source {from} is fetched, or check why it is not");
         let unread = |error: git2::Error| CredentialsError {
             why: format!("the credentials in source {from} cannot be read: {}", error.message()),
             help: help.clone(),
@@ -148,7 +148,7 @@ mod tests {
             (good, &own, "base", "has no secrets/.sources/base.age"),
             (&pods, &own, "apps", "is for shop/apps"),
             (&typo, &own, "apps", "`tokne`"),
-            ("token: canary\n", &own, "apps", "does not name inside"),
+            ("token: canary\n", &own, "apps", "has no header"),
         ] {
             let reported = read(plain, to, source).unwrap_err();
             assert!(reported.contains(part) && !reported.contains("canary"), "{reported}");

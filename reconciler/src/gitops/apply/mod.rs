@@ -46,7 +46,7 @@ pub enum StopReason {
     #[error(transparent)]
     Store(#[from] StoreError),
     /// The record of the source's objects could not be written beforehand.
-    #[error("what the source owns can't be written beside its mirror: {0}")]
+    #[error("cannot write the source's owned objects next to its mirror: {0}")]
     OwnedRecord(std::io::Error),
     /// The status that the plan relies on could not be written beforehand.
     #[error(transparent)]
@@ -63,7 +63,7 @@ impl ApplyResult {
     pub fn failure(&self) -> Option<String> {
         const NAMED_MAX: usize = 5;
         if let Some(why) = &self.stopped {
-            return Some(format!("cannot apply to etcd: {why}; it is tried again"));
+            return Some(format!("cannot apply to etcd: {why}; retrying"));
         }
         let named = self.failed.iter().take(NAMED_MAX).map(|(object, why)| format!("{object}: {why}"));
         let named: Vec<String> = named.collect();
@@ -75,7 +75,7 @@ impl ApplyResult {
 
     fn besides(&self) -> &'static str {
         if self.removals_left {
-            "all other changes are applied, but nothing is removed before these are"
+            "all other changes are applied, but nothing is removed until these are"
         } else {
             "all others are applied"
         }

@@ -105,7 +105,7 @@ pub(in crate::gitops) fn record_overdue(events: &EventRecorder, source: &str, ov
 /// Reports that content of a commit could not be stored on this reconciler's disk.
 pub(in crate::gitops) fn record_missing_content(events: &EventRecorder, source: &str, why: &str) {
     let message =
-        format!("{why}; agents get it only if it can be rebuilt when they ask: make room on that disk");
+        format!("{why}; agents get it only if it can be rebuilt on request: free space on that disk");
     record_about(events, source, EventType::Warning, "ContentNotKept", message);
 }
 

@@ -18,7 +18,7 @@ use super::after_apply::{ExpectedObject, Scene};
 const SHOWN_MAX: usize = 10;
 
 /// Remedy for a cycle.
-pub(super) const HELP: &str = "take one of them out of `dependsOn`";
+pub(super) const HELP: &str = "remove one of them from `dependsOn`";
 
 /// Dependencies between objects, by their documents and as they are live.
 pub(super) struct DependencyGraph<'a> {

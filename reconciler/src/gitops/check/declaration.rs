@@ -88,7 +88,7 @@ fn refused(address: Ipv4Addr, known: Option<Ipv4Net>) -> Option<String> {
         _ if offset <= 1 || address == range.broadcast() => "the cluster",
         _ => return None,
     };
-    Some(format!("is kept for {kept} in {range}, {which} of services"))
+    Some(format!("is reserved for {kept} in {range}, {which} of services"))
 }
 
 #[cfg(test)]
@@ -116,15 +116,23 @@ mod tests {
             ("10.96.0.20", None, ""),
             ("None", None, ""),
             ("10.97.0.20", None, "is outside of 10.96.0.0/16, the default range of services"),
-            ("10.96.0.10", None, "is kept for DNS in 10.96.0.0/16, the default range of services"),
-            ("10.96.0.11", None, "is kept for the gateway in 10.96.0.0/16, the default range of services"),
+            ("10.96.0.10", None, "is reserved for DNS in 10.96.0.0/16, the default range of services"),
+            (
+                "10.96.0.11",
+                None,
+                "is reserved for the gateway in 10.96.0.0/16, the default range of services",
+            ),
             ("10.97.0.20", Some("10.97.0.0/16"), ""),
             ("10.96.0.20", Some("10.97.0.0/16"), "is outside of 10.97.0.0/16, the range of services"),
-            ("10.97.0.10", Some("10.97.0.0/16"), "is kept for DNS in 10.97.0.0/16, the range of services"),
+            (
+                "10.97.0.10",
+                Some("10.97.0.0/16"),
+                "is reserved for DNS in 10.97.0.0/16, the range of services",
+            ),
             (
                 "10.97.255.255",
                 Some("10.97.0.0/16"),
-                "is kept for the cluster in 10.97.0.0/16, the range of services",
+                "is reserved for the cluster in 10.97.0.0/16, the range of services",
             ),
         ] {
             let wanted = if message.is_empty() {

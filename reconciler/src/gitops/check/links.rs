@@ -19,7 +19,7 @@ use super::after_apply::{ExpectedObject, Fault, Scene};
 use super::cycles::{self, CycleMember, DependencyGraph};
 
 /// Help if the object in the way is due to be removed: then the commit may well be right.
-const STAYS_HELD: &str = "its removal is held: the source's status says why, and what releases it";
+const STAYS_HELD: &str = "its removal is held: the source's status shows why, and how to release it";
 /// Limit on names listed in a message.
 const NAMED_MAX: usize = 5;
 
@@ -285,7 +285,7 @@ fn missing<'s>(
             },
             None if scene.live.contains_key(target) => MissingTarget {
                 message: format!("{target} is removed by this commit"),
-                help: format!("keep {target}, or take this reference out, too"),
+                help: format!("keep {target}, or remove this reference, too"),
                 home: None,
                 is_port: false,
             },
@@ -299,8 +299,8 @@ fn missing<'s>(
     };
     let (Some(port), Resource::Service(service)) = (field.port, present.resource()) else { return None };
     if service.alias_target().is_some() {
-        let message = format!("{target} is of type ExternalName: no path leads there");
-        let help = "give pods the name itself, or let a Service with `addresses` lead there".to_owned();
+        let message = format!("{target} is of type ExternalName: paths can't route to it");
+        let help = "use the name itself in pods, or route to a Service with `addresses`".to_owned();
         return Some(MissingTarget { message, help, home: None, is_port: true });
     }
     if service.ports.iter().any(|served| serves(served, port)) {

@@ -107,8 +107,8 @@ pub(super) fn vanished(manifests: &Manifests, absent: &[LiveObject<'_>]) -> Vec<
             column: 0,
             severity: rules::MANIFEST_VANISHED.severity,
             rule: rules::MANIFEST_VANISHED.id.to_owned(),
-            message: format!("{} held {object} and is no longer a manifest", live.value.provenance.file),
-            help: "put it back, or remove the file if the object is to go".to_owned(),
+            message: format!("{} contained {object} and is no longer a manifest", live.value.provenance.file),
+            help: "restore it, or delete the file to remove the object".to_owned(),
             object: Some(object.to_string()),
         };
         found.push((Arc::clone(file), violation));
@@ -124,11 +124,10 @@ pub(super) fn truncated(manifests: &Manifests, absent: &[LiveObject<'_>]) -> Vec
         // Errors in the file explain more.
         let is_truncated = |file: &ManifestFile| file.is_truncated && !file.has_errors();
         let Some((file, _)) = home.filter(|(_, file)| is_truncated(file)) else { continue };
-        let message = format!(
-            "{object} is missing, and {file} is the beginning of what it was, truncated within a document"
-        );
+        let message =
+            format!("{object} is missing, and {file} is its previous version truncated within a document");
         let violation = Violation::new(&rules::FILE_TRUNCATED, &**file, (0, 0), message)
-            .with_help("push the whole file; if it is to end there, add a line to it, for example a comment")
+            .with_help("push the whole file; if it should end there, add a line to it, for example a comment")
             .about(object);
         found.push((Arc::clone(file), violation));
     }

@@ -146,7 +146,7 @@ impl<'a> ContentScope<'a> {
         let complain = |(file, document): &(&'a Arc<str>, &Document)| {
             let message = format!("{} is immutable and in use: its content can't change", document.reference);
             let found = violation(&rules::IMMUTABLE, file, document, &[], message);
-            (*file, found.with_help("give the new content a new name, and let its users name that"))
+            (*file, found.with_help("give the new content a new name, and reference that name"))
         };
         in_use.map(complain).collect()
     }
@@ -172,10 +172,10 @@ pub(super) fn too_large(file: &str, document: &Document) -> Option<Violation> {
     let bytes = serde_json::to_vec(&written).map_or(usize::MAX, |json| json.len());
     (bytes > OBJECT_MAX_BYTES).then(|| {
         let message = format!(
-            "the object has {bytes} bytes as JSON, with the paths and keys of the content that it uses; \
+            "the object has {bytes} bytes as JSON, including the paths and keys of the content it uses; \
              the limit is {OBJECT_MAX_BYTES}"
         );
-        let help = "mount a ConfigMap as a volume in place of envFrom, or one folder in place of many files";
+        let help = "mount a ConfigMap as a volume instead of envFrom, or one folder instead of many files";
         violation(&rules::TOO_LARGE, file, document, &[], message).with_help(help)
     })
 }
@@ -207,7 +207,7 @@ fn unusable_reason(
             let names = content.data.keys().map(|key| format!("{prefix}{key}"));
             let skipped: Vec<String> = names.filter(|name| !is_env_name(name)).collect();
             (!skipped.is_empty()).then(|| {
-                let message = format!("not valid as names of variables, so left out: {}", skipped.join(", "));
+                let message = format!("not valid as variable names, so left out: {}", skipped.join(", "));
                 (&rules::SKIPPED_KEY, message, "rename the keys, or mount them as files".to_owned())
             })
         }

@@ -73,7 +73,7 @@ fn read(
         Ok(Some(bytes)) => Ok(Ok(bytes)),
         Ok(None) => {
             let message = format!("{path} is a folder, or too large for a state machine");
-            Ok(Err((message, "name a file of the Amazon States Language in JSON or YAML".to_owned())))
+            Ok(Err((message, "name a file in the Amazon States Language, as JSON or YAML".to_owned())))
         }
         Err(error) if error.is_ours() => Err(error),
         Err(error) => Ok(Err((error.to_string(), error.help().to_owned()))),

@@ -362,7 +362,7 @@ fn resolve_content(
         ContentRef::Secret(name) => Refusal {
             message: format!("there is no encrypted file of secret {name} in the repository"),
             help: format!(
-                "'minik8s secrets seal {name} -n {namespace} --from FILE' writes it; it is committed as {}",
+                "create it with 'minik8s secrets seal {name} -n {namespace} --from FILE' and commit it as {}",
                 places(folders, namespace, name)
             ),
             is_absent: true,

@@ -191,7 +191,7 @@ fn check_with(python: &str, modules: &[Module], names_base: bool) -> Vec<Violati
         Err(why) => {
             let message = format!("the syntax of Python functions is not checked: {why}");
             let note = Violation::new(&rules::PYTHON_UNCHECKED, first.path.as_str(), (0, 0), message);
-            return vec![note.with_help("install python3; a build would find it, too")];
+            return vec![note.with_help("install python3; a build would also find syntax errors")];
         }
     };
     found.into_iter().filter_map(|found| violation(found, modules, version, names_base)).collect()
@@ -212,7 +212,7 @@ fn violation(
         return Some(violation);
     }
     // A newer Python may know the syntax.
-    let help = "the cluster's Python may be a newer one than this machine's python3; its build decides";
+    let help = "the cluster's Python may be newer than this machine's python3; the build there decides";
     Some(Violation { severity: Severity::Warning, ..violation.with_help(help) })
 }
 
@@ -235,7 +235,7 @@ fn parse(python: &str, modules: &[Module]) -> Result<ParseResult, String> {
         return Err(format!("{python} did not finish ({})", done.status));
     }
     serde_json::from_slice(&done.stdout)
-        .map_err(|error| format!("{python} answered something else ({error})"))
+        .map_err(|error| format!("{python} gave an unexpected answer ({error})"))
 }
 
 #[cfg(test)]

@@ -38,7 +38,7 @@ const BY_DANGER: [Action; 4] = [Action::Delete, Action::Replace, Action::Update,
 /// Reports that there is no review, with the reason, in place of an earlier one, which would look valid.
 pub fn no_review(why: &str) -> String {
     format!(
-        "{MARKER}\n### Minik8s plan: none\n\nThere is no plan of what this would change: {}\n",
+        "{MARKER}\n### Minik8s plan: none\n\nThis could not be planned: {}\n",
         code(why, TEXT_CHARS_MAX * 4)
     )
 }
@@ -71,8 +71,8 @@ pub fn markdown(review: &Review) -> String {
     }
     let _ = writeln!(
         out,
-        "<sub>Plan hash `{0}`. Put the trailer `Minik8s-Plan: {0}` into the commit, and `minik8s history` says whether \
-         this is what was applied.</sub>",
+        "<sub>Plan hash `{0}`. Add the trailer `Minik8s-Plan: {0}` to the commit, and `minik8s history` shows whether \
+         this plan was applied.</sub>",
         short_hash(&review.hash)
     );
     out

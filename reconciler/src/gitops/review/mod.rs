@@ -226,7 +226,7 @@ fn reason(fields: &[Field]) -> String {
     const NAMED_MAX: usize = 3;
     let named: Vec<&str> = fields.iter().take(NAMED_MAX).map(|field| field.path.as_str()).collect();
     match (named.is_empty(), fields.len().saturating_sub(NAMED_MAX)) {
-        (true, _) => "what etcd holds was changed by hand".to_owned(),
+        (true, _) => "etcd was changed by hand".to_owned(),
         (false, 0) => format!("{} changed", named.join(", ")),
         (false, more) => format!("{} and {more} more changed", named.join(", ")),
     }
@@ -254,7 +254,7 @@ fn prune(situation: &PlanInput, plan: &SyncPlan) -> PruneView {
         Prune::Remove(objects) => {
             let why = match situation.commit.allows_prune {
                 true => {
-                    "released by the trailer Minik8s-Allow-Prune of this commit; the commit of a merge must carry it, too"
+                    "released by the trailer Minik8s-Allow-Prune of this commit; a merge commit must have it, too"
                 }
                 false => "",
             };

@@ -247,7 +247,7 @@ fn effects_and_capacity_count_the_pods_that_run() {
     let scaler = "---\napiVersion: autoscaling/v2\nkind: HorizontalPodAutoscaler\nmetadata: {name: api}\nspec:\n  \
                   scaleTargetRef: {kind: ReplicaSet, name: api}\n  minReplicas: 1\n  maxReplicas: 9\n";
     let scaled = |replicas| set(replicas, "api:1") + scaler;
-    let decides = vec!["its autoscaler decides how many pods there are, not `replicas`".to_owned()];
+    let decides = vec!["its autoscaler sets the number of pods, not `replicas`".to_owned()];
     assert_eq!(review(&scaled(3), &scaled(4)), (decides, too_many));
 }
 

@@ -144,7 +144,7 @@ async fn a_branch_that_is_not_there_beside_others_has_failed() {
     let status = cluster.status().await;
     let error = status.error.unwrap();
     assert_eq!((status.state, error.kind), (SourceState::Failed, SourceErrorKind::ReferenceNotFound));
-    assert!(error.message.contains("no branch `mian`; there are: main;"), "{}", error.message);
+    assert!(error.message.contains("no branch `mian`; it has: main;"), "{}", error.message);
 }
 
 #[tokio::test]

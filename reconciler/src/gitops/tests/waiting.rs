@@ -41,7 +41,7 @@ async fn an_object_waits_until_what_it_depends_on_is_healthy_and_holds_nothing_u
     assert_eq!(
         waiting(&cluster).await,
         [
-            "Pod/default/web waits for Pod/default/db: its pod is not made yet",
+            "Pod/default/web waits for Pod/default/db: its pod is not created yet",
             "Pod/default/front waits for Pod/default/web: it waits itself",
         ]
     );

@@ -75,7 +75,7 @@ impl VerdictLoop {
         let commit = short_commit(&revision.commit);
         let (kind, reason, message) = match &revision.verdict {
             Verdict::Good => {
-                (EventType::Normal, "Healthy", format!("all that commit {commit} changed is healthy"))
+                (EventType::Normal, "Healthy", format!("everything that commit {commit} changed is healthy"))
             }
             Verdict::Bad { why } => (EventType::Warning, "Bad", format!("commit {commit}: {why}")),
             Verdict::Applied | Verdict::Degraded { .. } | Verdict::Superseded => return,

@@ -238,7 +238,7 @@ fn why_bad(failed: &[&Trouble], before: &Verdict) -> String {
     let more = failed.len().saturating_sub(NAMED_MAX);
     let more = if more > 0 { format!("; and {more} more") } else { String::new() };
     let besides = match before {
-        Verdict::Degraded { why } => format!("; besides, {why}"),
+        Verdict::Degraded { why } => format!("; also, {why}"),
         _ => String::new(),
     };
     format!("{named}{more}{besides}")
@@ -251,8 +251,8 @@ fn orphaned(status: &VersionedValue<SourceStatus>, now: Timestamp) -> Option<(So
         return None;
     }
     let message = format!(
-        "source {} is no longer configured; what it set ({}) stays as it is, and is never removed: \
-         configure it again, or remove that from its repository first",
+        "source {} is no longer configured and leaves {} behind, never updated or removed: \
+         configure it again, or remove the manifests from its repository first",
         before.name,
         plural(before.objects, "object")
     );

@@ -50,7 +50,7 @@ async fn a_commit_is_looked_at_again_when_the_first_of_its_objects_may_have_fail
     let early = decided(&mut cluster, 4).await;
     assert_eq!((verdicts(&early), early.again_at), (vec![], Some(applied + SignedDuration::from_secs(5))));
     let late = verdicts(&decided(&mut cluster, 5).await);
-    let why = "ReplicaSet/default/web: not healthy within 5 s: its pods are not made yet".to_owned();
+    let why = "ReplicaSet/default/web: not healthy within 5 s: its pods are not created yet".to_owned();
     assert_eq!(late, [(1, Verdict::Bad { why })]);
 }
 
@@ -175,7 +175,7 @@ async fn a_commit_with_a_function_has_its_time_from_when_the_image_is_there() {
     assert_eq!(judged(&record(&object.hash, building.clone(), None), 500), []);
     let built = record(&object.hash, ImageState::Ready, Some(500));
     assert_eq!(judged(&built, 619), []);
-    assert_eq!(judged(&built, 620), bad("its first replica is not made yet"));
+    assert_eq!(judged(&built, 620), bad("its first replica is not created yet"));
     assert_eq!(judged(&record(&object.hash, ImageState::Ready, Some(501)), 500), []);
     // A rollout that makes progress has its time from then.
     let mut rolled = record(&object.hash, ImageState::Ready, Some(500));
@@ -192,7 +192,7 @@ async fn a_commit_with_a_function_has_its_time_from_when_the_image_is_there() {
     assert!(matches!(judged(&rolled, 630)[..], [(1, Verdict::Bad { .. })]));
     // Seen red without the check of the hash: open for as long as the former version is being built.
     let former = record("former", building, None);
-    assert_eq!(judged(&former, 120), bad("the functions controller has not taken this version in yet"));
+    assert_eq!(judged(&former, 120), bad("the functions controller has not processed this version yet"));
 }
 
 // Seen red without `is_open`: bad at 120 s, for the pods and for the service.

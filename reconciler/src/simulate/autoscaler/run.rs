@@ -34,7 +34,7 @@ pub fn run(spec: &HorizontalPodAutoscalerSpec, trace: &Trace) -> Result<Report, 
         0 => looks.evaluate_steps(trace, &forms)?,
         all if all == forms.len() => looks.evaluate_load(trace, &forms)?,
         _ => {
-            let why = "some steps are of load and some are not";
+            let why = "some steps have a load and some do not";
             return Err(TraceError::at("steps", why, "give load to all steps or to none"));
         }
     }
@@ -56,7 +56,7 @@ impl Evaluations<'_> {
         for (index, (step, form)) in trace.steps.iter().zip(forms).enumerate() {
             let Some(current) = step.current.or(before) else {
                 let place = format!("steps[{index}].current");
-                let help = "say how many pods there are, here or as `replicas` beside `steps`";
+                let help = "give the number of pods, here or as `replicas` next to `steps`";
                 return Err(TraceError::at(place, "it is missing", help));
             };
             let basis = match form {
@@ -75,16 +75,16 @@ impl Evaluations<'_> {
         let looks = ((last.at - first.at) / EVALUATION_SECONDS as f64).floor() as i64;
         if looks > EVALUATIONS_MAX {
             let place = format!("steps[{}].at", forms.len() - 1);
-            let why = format!("that would be {looks} looks, one every {EVALUATION_SECONDS} s");
+            let why = format!("that would be {looks} evaluations, one every {EVALUATION_SECONDS} s");
             return Err(TraceError::at(place, why, format!("end within {EVALUATIONS_MAX} of them")));
         }
         let replicas = trace.replicas.unwrap_or(self.spec.min_replicas);
         if replicas > REPLICAS_MAX {
-            return Err(TraceError::at("replicas", "there are too many", format!("{REPLICAS_MAX} at most")));
+            return Err(TraceError::at("replicas", "too many", format!("{REPLICAS_MAX} at most")));
         }
         let ready_after = trace.ready_after_seconds.unwrap_or_default();
         if !(0.0..=86_400.0).contains(&ready_after) {
-            let why = format!("{ready_after} s is not a time that a pod takes");
+            let why = format!("{ready_after} s is out of range");
             return Err(TraceError::at("readyAfterSeconds", why, "write seconds from 0 to 86400"));
         }
         let ready_after = SignedDuration::from_millis((ready_after * 1000.0).round() as i64);

@@ -60,13 +60,13 @@ fn pods_as_they_were() {
                 "at": 15.5, "current": 4, "recommendation": null, "desired": 4, "limit": "DesiredWithinRange",
                 "metrics": [{
                     "name": "cpu", "utilization": null, "averageValue": null, "desired": null,
-                    "error": "no cpu sample of a pod that counts yet: 0 not ready, 1 without a sample",
+                    "error": "no usable cpu sample of a pod yet: 0 not ready, 1 without a sample",
                 }],
                 "conditions": {
                     "AbleToScale": "True/SucceededGetScale", "ScalingActive": "False/FailedGetResourceMetric",
                     "ScalingLimited": "False/DesiredWithinRange",
                 },
-                "reason": "cpu: no cpu sample of a pod that counts yet: 0 not ready, 1 without a sample",
+                "reason": "cpu: no usable cpu sample of a pod yet: 0 not ready, 1 without a sample",
             },
         ]})
     );
@@ -193,27 +193,27 @@ fn a_load_is_shared_by_whatever_pods_there_are() {
 fn a_bad_trace_is_reported_with_its_place_and_what_to_do() {
     let step = json!({"at": 0, "current": 1, "recommendation": 1});
     for (trace, wanted) in [
-        (json!({"steps": []}), "steps: there is none; give at least one step"),
-        (json!({"steps": [{"at": 5, "recommendation": 1}]}), "steps[0].current: it is missing; say how many"),
+        (json!({"steps": []}), "steps: it is empty; give at least one step"),
+        (json!({"steps": [{"at": 5, "recommendation": 1}]}), "steps[0].current: it is missing; give the"),
         (
             json!({"steps": [step, {"at": -1, "current": 1, "recommendation": 1}]}),
-            "steps[1].at: -1 is before the step",
+            "steps[1].at: -1 is earlier than the previous step",
         ),
         (
             json!({"steps": [{"at": 0, "current": 1}]}),
-            "steps[0]: a step has exactly one of pods, recommendation and load",
+            "steps[0]: a step needs exactly one of pods, recommendation and load",
         ),
         (
             json!({"replicas": 1, "steps": [step, {"at": 1, "load": {}}]}),
-            "steps: some steps are of load and some",
+            "steps: some steps have a load and some",
         ),
         (
             json!({"steps": [{"at": 0, "current": 1, "load": {"cpu": 1}}]}),
-            "steps[0].current: a step of load has no number",
+            "steps[0].current: a step with a load can't set the number",
         ),
         (
             json!({"controller": {"tolerance": 2.0}, "steps": [step]}),
-            "controller.tolerance: 2 is not a tolerance; write",
+            "controller.tolerance: 2 is out of range; write",
         ),
         (
             json!({"history": {"scaleUps": [{"at": 4, "change": 1}]}, "steps": [step]}),
@@ -221,13 +221,13 @@ fn a_bad_trace_is_reported_with_its_place_and_what_to_do() {
         ),
         (
             json!({"steps": [{"at": 0, "current": 1, "pods": [{"name": "a", "usageWindowSeconds": -1.0}]}]}),
-            "steps[0].pods[0].usageWindowSeconds: -1 is too far away; write seconds from 0",
+            "steps[0].pods[0].usageWindowSeconds: -1 is out of range; write seconds from 0",
         ),
         (json!({"step": []}), "line 1, column 7: unknown field `step`"),
         (json!({"steps": [{"at": 0, "load": {"cpu": "many"}}]}), "`many` is not a quantity"),
         (
             json!({"steps": [{"at": 0, "load": {"cpu": "1"}}, {"at": 99_999_999, "load": {"cpu": "1"}}]}),
-            "steps[1].at: that would be 6666666 looks",
+            "steps[1].at: that would be 6666666 evaluations",
         ),
     ] {
         let found = error(&trace);

@@ -129,7 +129,7 @@ impl Trace {
     pub fn read(text: &str) -> Result<Self, TraceError> {
         let trace: Self = trace::read(text, "simulate hpa")?;
         if trace.steps.is_empty() {
-            return Err(TraceError::at("steps", "there is none", "give at least one step"));
+            return Err(TraceError::at("steps", "it is empty", "give at least one step"));
         }
         trace::check_order(trace.steps.iter().map(|step| step.at))?;
         Ok(trace)
@@ -145,7 +145,7 @@ impl Trace {
         let usual = Tuning::default();
         let tolerance = tolerance.unwrap_or(usual.tolerance);
         if !(0.0..1.0).contains(&tolerance) {
-            let why = format!("{tolerance} is not a tolerance");
+            let why = format!("{tolerance} is out of range");
             return Err(TraceError::at(
                 "controller.tolerance",
                 why,
@@ -216,12 +216,12 @@ impl Step {
             (None, None, Some(load)) if self.current.is_none() => Ok(StepForm::Load(load.per_resource())),
             (None, None, Some(_)) => Err(TraceError::at(
                 format!("{place}.current"),
-                "a step of load has no number of pods of its own: it follows from the step before",
-                "give `replicas` beside `steps`",
+                "a step with a load can't set the number of pods: it follows from the previous step",
+                "give `replicas` next to `steps`",
             )),
             _ => Err(TraceError::at(
                 place,
-                "a step has exactly one of pods, recommendation and load",
+                "a step needs exactly one of pods, recommendation and load",
                 "give each step one of them",
             )),
         }

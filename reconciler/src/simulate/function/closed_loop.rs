@@ -45,7 +45,8 @@ fn span(spec: &FunctionSpec, load: &Load<'_>) -> Result<(i64, i64), TraceError> 
     if load.handling_seconds > f64::from(timeout) {
         let why =
             format!("{} s is longer than the function's timeoutSeconds of {timeout}", load.handling_seconds);
-        let help = "raise timeoutSeconds in the manifest, or write less: such calls are answered with 504";
+        let help = "raise timeoutSeconds in the manifest, or use a lower value: such calls are answered \
+                    with 504";
         return Err(TraceError::at("handlingSeconds", why, help));
     }
     let begin = load.arrivals.iter().map(|arrival| arrival.at).fold(f64::INFINITY, f64::min).floor();
@@ -60,7 +61,10 @@ fn span(spec: &FunctionSpec, load: &Load<'_>) -> Result<(i64, i64), TraceError> 
         calls = calls.saturating_add(count(arrival));
         if calls > CALLS_MAX {
             let why = format!("that would be {calls} calls so far");
-            let help = format!("write fewer per second or for less long, {CALLS_MAX} in all at most");
+            let help = format!(
+                "use a lower perSecond or a shorter forSeconds, for {CALLS_MAX} calls in all \
+                                at most"
+            );
             return Err(TraceError::at(format!("arrivals[{index}]"), why, help));
         }
     }

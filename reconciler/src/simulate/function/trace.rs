@@ -100,22 +100,22 @@ impl Trace {
         ];
         let Some(steps) = &self.steps else {
             if self.arrivals.is_none() {
-                let why = "neither steps nor arrivals are there";
+                let why = "it has neither steps nor arrivals";
                 return Err(TraceError::at("the trace", why, "give one of the two"));
             }
             if self.ready.is_some() {
-                let why = "it goes with steps";
-                let help = "leave it out: the function begins with the replicas of minScale";
+                let why = "it applies only to steps";
+                let help = "leave it out: the function starts with the replicas of minScale";
                 return Err(TraceError::at("ready", why, help));
             }
             return self.load().map(TraceForm::Load);
         };
         if let Some((field, _)) = of_load.iter().find(|(_, is_there)| *is_there) {
-            let why = "it does not go with steps";
+            let why = "it can't be combined with steps";
             return Err(TraceError::at(*field, why, "give steps, or arrivals with both times"));
         }
         if steps.is_empty() {
-            return Err(TraceError::at("steps", "there is none", "give at least one step"));
+            return Err(TraceError::at("steps", "it is empty", "give at least one step"));
         }
         trace::check_order(steps.iter().map(|step| step.at))?;
         Ok(TraceForm::Steps { ready: self.ready, steps })
@@ -124,7 +124,7 @@ impl Trace {
     fn load(&self) -> Result<Load<'_>, TraceError> {
         let arrivals = self.arrivals.as_deref().unwrap_or_default();
         if arrivals.is_empty() {
-            return Err(TraceError::at("arrivals", "there is none", "give at least one"));
+            return Err(TraceError::at("arrivals", "it is empty", "give at least one"));
         }
         let time = |written: Option<f64>, field: &str, most: f64| match written {
             Some(written) if (0.0..=most).contains(&written) => Ok(written),
@@ -160,7 +160,7 @@ impl Step {
             if let Some(written) = written.filter(|written| !(0.0..=AMOUNT_MAX).contains(written)) {
                 let place = format!("steps[{index}].{field}");
                 let why = format!("{written} is not a number of calls");
-                let help = format!("write one from 0 to {AMOUNT_MAX}, or null where it is not known");
+                let help = format!("write one from 0 to {AMOUNT_MAX}, or null if unknown");
                 return Err(TraceError::at(place, why, help));
             }
         }

@@ -82,7 +82,7 @@ impl CaseResult {
             self.failed().map(|message| Violation::new(&rules::WORKFLOW_TEST, file, self.place, message));
         let unknown = self.unknown.iter().map(|(UnknownMock { name, help }, place)| {
             let message =
-                format!("{}: mock `{name}`: no Task of the workflow calls such a function", self.case);
+                format!("{}: mock `{name}`: no Task of the workflow calls this function", self.case);
             Violation::new(&rules::WORKFLOW_TEST_UNUSED, file, *place, message).with_help(help)
         });
         failed.into_iter().chain(unknown).map(|violation| violation.about(workflow)).collect()
@@ -169,23 +169,23 @@ impl Case {
         if let Some(error) = &self.error
             && report.error.as_ref() != Some(error)
         {
-            let why = format!("error {error} is expected, found {status} {}", said());
+            let why = format!("expected error {error}, found {status} {}", said());
             return Some(("error", why.trim_end().to_owned()));
         }
         let wanted = self.status.or(self.error.is_none().then_some(Status::Succeeded));
         if let Some(wanted) = wanted.filter(|wanted| *wanted != report.status) {
-            let why = format!("{} is expected, found {status} {}", wanted.as_str(), said());
+            let why = format!("expected {}, found {status} {}", wanted.as_str(), said());
             return Some(("status", why.trim_end().to_owned()));
         }
         if let (Some(wanted), Some(found)) = (&self.output, &report.output)
             && wanted != found
         {
-            return Some(("output", format!("output {wanted} is expected, found {found}")));
+            return Some(("output", format!("expected output {wanted}, found {found}")));
         }
         let entered = report.history.iter().filter(|event| event.kind.ends_with("StateEntered"));
         let path: Vec<&str> = entered.filter_map(|event| event.state.as_deref()).collect();
         let wanted = self.path.as_ref().filter(|wanted| **wanted != path)?;
-        Some(("path", format!("path {} is expected, found {}", wanted.join(", "), path.join(", "))))
+        Some(("path", format!("expected path {}, found {}", wanted.join(", "), path.join(", "))))
     }
 }
 
@@ -253,13 +253,13 @@ pub fn unused<'a>(
         let (why, help) = if is_here {
             (format!("cases are read from `*{ENDING}`"), format!("rename it to `{workflow}{ENDING}`"))
         } else {
-            let why = format!("no workflow of this folder is called `{workflow}`");
+            let why = format!("no workflow in this folder is called `{workflow}`");
             let help = if let Some(near) = near() {
                 format!("rename it to `{near}{ENDING}` if it tests the workflow `{near}`")
             } else if let Some((folder, _)) = elsewhere() {
-                format!("move it to `{}`, beside the manifest of `{workflow}`", folder.join(name).display())
+                format!("move it to `{}`, next to the manifest of `{workflow}`", folder.join(name).display())
             } else {
-                format!("name it `NAME{ENDING}` after a workflow of this folder, or remove it")
+                format!("name it `NAME{ENDING}` after a workflow in this folder, or remove it")
             };
             (why, help)
         };
@@ -318,10 +318,10 @@ states:
         assert_eq!(
             failed(cases),
             [
-                r#"case high: output {"n":2} is expected, found {"n":1}"#,
-                "case 2: SUCCEEDED is expected, found FAILED Low: too low",
-                "case 3: error Low is expected, found SUCCEEDED",
-                "case 4: path a, e is expected, found a, c, e",
+                r#"case high: expected output {"n":2}, found {"n":1}"#,
+                "case 2: expected SUCCEEDED, found FAILED Low: too low",
+                "case 3: expected error Low, found SUCCEEDED",
+                "case 4: expected path a, e, found a, c, e",
                 r#"case 5: state a: function f has no mock; add a mock: {"f": {"return": {}}}"#,
             ]
         );
@@ -355,11 +355,11 @@ states:
     ff: {return: {}}
 ";
         insta::assert_snapshot!(reported(cases).join("\n"), @r#"
-    4:3 workflow-test case high: output {"n":2} is expected, found {"n":1} ()
+    4:3 workflow-test case high: expected output {"n":2}, found {"n":1} ()
     6:27 workflow-test case 2: mock f[1]: unknown field `returns`, expected one of `return`, `error`, `cause`, `afterSeconds`; write {"return": …} or {"error": "Name", "cause": "…"} ()
-    7:3 workflow-test case 3: SUCCEEDED is expected, found FAILED Low: too low ()
-    10:3 workflow-test case 4: path a, e is expected, found a, c, e ()
-    15:5 workflow-test-unused case 5: mock `ff`: no Task of the workflow calls such a function (did you mean `f`?)
+    7:3 workflow-test case 3: expected SUCCEEDED, found FAILED Low: too low ()
+    10:3 workflow-test case 4: expected path a, e, found a, c, e ()
+    15:5 workflow-test-unused case 5: mock `ff`: no Task of the workflow calls this function (did you mean `f`?)
     "#);
         for (text, wanted) in [
             ("cases: 7", "1:8 workflow-test the file: cases: invalid type: integer `7`"),
@@ -405,9 +405,9 @@ mod stray_tests {
         ]);
         insta::assert_snapshot!(found.join("\n"), @r"
     apps/order.tests.yml: none of these cases is run: cases are read from `*.tests.yaml` (rename it to `order.tests.yaml`)
-    apps/ordr.tests.yaml: none of these cases is run: no workflow of this folder is called `ordr` (rename it to `order.tests.yaml` if it tests the workflow `order`)
-    apps/unlike.tests.yaml: none of these cases is run: no workflow of this folder is called `unlike` (name it `NAME.tests.yaml` after a workflow of this folder, or remove it)
-    other/order.tests.yaml: none of these cases is run: no workflow of this folder is called `order` (move it to `apps/order.tests.yaml`, beside the manifest of `order`)
+    apps/ordr.tests.yaml: none of these cases is run: no workflow in this folder is called `ordr` (rename it to `order.tests.yaml` if it tests the workflow `order`)
+    apps/unlike.tests.yaml: none of these cases is run: no workflow in this folder is called `unlike` (name it `NAME.tests.yaml` after a workflow in this folder, or remove it)
+    other/order.tests.yaml: none of these cases is run: no workflow in this folder is called `order` (move it to `apps/order.tests.yaml`, next to the manifest of `order`)
     ");
     }
 

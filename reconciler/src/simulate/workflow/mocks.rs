@@ -70,7 +70,7 @@ struct RawAnswer {
 impl Mocks {
     /// Parses the JSON file. An error begins with line and column.
     pub fn read(text: &str) -> Result<Self, String> {
-        let help = "see 'minik8s simulate workflow --help' for what MOCKS says";
+        let help = "see 'minik8s simulate workflow --help' for the format of MOCKS";
         let values = read_json(text).map_err(|(place, why)| format!("{place}: {why}; {help}"))?;
         Self::from_values(values).map_err(|error| {
             let place = Layout::read("mocks.json", text.as_bytes()).place(&error.at);

@@ -95,7 +95,7 @@ fn what_mocks_lack_is_reported() {
     let broken = simulate(RETRIED, json!({}), "{\n\"charge\" 1}").unwrap_err();
     assert_eq!(
         broken,
-        "line 2, column 10: expected `:`; see 'minik8s simulate workflow --help' for what MOCKS says"
+        "line 2, column 10: expected `:`; see 'minik8s simulate workflow --help' for the format of MOCKS"
     );
 }
 
@@ -106,7 +106,7 @@ fn a_task_that_gives_its_function_no_object_ends_the_run_as_a_real_one_does() {
     let report = simulate(each, json!([1, 2]), r#"{"square": {"return": 1}}"#).unwrap();
     assert_eq!((report.status, report.error.as_deref()), (Status::Failed, Some("States.Runtime")));
     let cause = report.cause.unwrap();
-    assert!(cause.contains("function square takes a JSON object, and is given a number"), "{cause}");
+    assert!(cause.contains("function square takes a JSON object, but is given a number"), "{cause}");
     let object = each
         .replace("end: true\n    item", "end: true\n    itemSelector: {v.$: $$.Map.Item.Value}\n    item");
     let report = simulate(&object, json!([1, 2]), r#"{"square": {"return": 1}}"#).unwrap();

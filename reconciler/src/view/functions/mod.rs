@@ -178,8 +178,8 @@ fn revisions(
         && let Some(image) = record.image()
     {
         let state = match &image.state {
-            ImageState::Waiting => "newest, waits to be built",
-            ImageState::Building { .. } => "newest, is built",
+            ImageState::Waiting => "newest, waiting to be built",
+            ImageState::Building { .. } => "newest, being built",
             ImageState::Failed { .. } => "newest, can't be built",
             ImageState::Ready => newest_state,
         };

@@ -254,7 +254,7 @@ impl WorkloadView {
             (Some(failure), _) => format!("failed: {}: {}", failure.reason, failure.message),
             (None, Some(good)) if *good == self.wanted_template => "complete".to_owned(),
             (None, _) if self.wanted_template.is_empty() => "not begun".to_owned(),
-            (None, _) if self.is_paused() => "waits until `paused` is taken away".to_owned(),
+            (None, _) if self.is_paused() => "waiting until `paused` is removed".to_owned(),
             (None, _) => "under way".to_owned(),
         }
     }
@@ -282,6 +282,6 @@ mod tests {
             message: String::new(),
             last_transition_time: Timestamp::UNIX_EPOCH,
         });
-        assert_eq!(view.rollout(), "waits until `paused` is taken away");
+        assert_eq!(view.rollout(), "waiting until `paused` is removed");
     }
 }

@@ -192,7 +192,7 @@ impl<'a> PodFacts<'a> {
                 let why = self.status.and_then(removal_error).unwrap_or_default();
                 format!("node {node} can't remove it: {why}")
             }
-            (Some(node), Some(_)) => format!("waiting for the scheduler to take it from node {node}"),
+            (Some(node), Some(_)) => format!("waiting for the scheduler to remove it from node {node}"),
             (Some(node), None) => format!("node {node} is stopping it"),
             (None, _) => "being removed".to_owned(),
         }

@@ -116,7 +116,7 @@ fn container_problem(container: &ContainerStatus, said: &str) -> Option<String> 
         }
         ContainerState::Running(_) if !container.ready => {
             let probe = said.split_once(&format!("; {name}: ")).map(|(_, probe)| format!(": {probe}"));
-            Some(format!("container {name} runs but is not ready{}", probe.unwrap_or_default()))
+            Some(format!("container {name} is running but not ready{}", probe.unwrap_or_default()))
         }
         ContainerState::Terminated(_) | ContainerState::Running(_) => None,
     }

@@ -187,7 +187,7 @@ fn node_rules(
         None => "nothing yet".to_owned(),
         Some(rules) if !rules.error.is_empty() => rules.error.clone(),
         Some(rules) => match left_out(rules) {
-            Some(why) => format!("left out, and tried again when it changes or after a minute: {why}"),
+            Some(why) => format!("left out, retried when it changes or after a minute: {why}"),
             None if rules.revision >= revision => PROGRAMMED.to_owned(),
             None => "behind".to_owned(),
         },

@@ -90,7 +90,7 @@ fn a_service_says_what_it_has_who_is_behind_it_and_which_nodes_know_it() {
     assert_eq!((page.row.ready, page.row.left_out, page.row.health.as_str()), (1, 1, "Healthy"));
     assert_eq!(page.endpoints[0].addresses, ["10.244.1.2:8080"]);
     let nodes: Vec<_> = page.nodes.iter().map(|one| (one.node.as_str(), one.state.as_str())).collect();
-    let left_out = "left out, and tried again when it changes or after a minute: bad rule";
+    let left_out = "left out, retried when it changes or after a minute: bad rule";
     let wanted = [
         ("a", "programmed"),
         ("b", "behind"),

@@ -88,8 +88,8 @@ pub fn node_usage(snapshot: &Snapshot, now: Timestamp) -> Vec<NodeUsageView> {
             let sample = snapshot.usage.get(&node.name).map(|usage| &usage.value);
             let (cpu, memory) = (sample.map(|s| s.cpu), sample.map(|s| s.memory));
             let why = match sample {
-                None if !node.is_ready => format!("it has never reported what it uses; {}", node.why),
-                None => "it has not reported what it uses yet".to_owned(),
+                None if !node.is_ready => format!("it has never reported its usage; {}", node.why),
+                None => "it has not reported its usage yet".to_owned(),
                 Some(sample) => staleness(sample, node.is_ready, now),
             };
             NodeUsageView {
@@ -167,7 +167,7 @@ fn why(
 ) -> String {
     let Some(node) = &row.node else { return format!("on no node yet: {}", row.why) };
     match (sample, used) {
-        (None, _) => format!("node {node} has not reported what it uses yet"),
+        (None, _) => format!("node {node} has not reported its usage yet"),
         (Some(sample), Some(_)) => {
             let old = staleness(sample, snapshot.node_is_ready(node), now);
             if old.is_empty() { sample.left_out.clone() } else { old }
@@ -180,7 +180,7 @@ fn why(
                 Some(then) if then > sample.at => {
                     "started after the last sample; the next one is due within 17s".to_owned()
                 }
-                _ => format!("nothing of it ran {} ago: {}", age(sample.at, now), row.status),
+                _ => format!("no container of it was running {} ago: {}", age(sample.at, now), row.status),
             }
         }
     }

@@ -41,10 +41,10 @@ fn without_a_sample_it_says_why() {
     let mut snapshot = snapshot();
     let pod = put_pod(&mut snapshot, "web", running());
     let why = |snapshot: &Snapshot, now: i64| pod_usage(snapshot, None, at(now))[0].why.clone();
-    assert_eq!(why(&snapshot, 100), "node n1 has not reported what it uses yet");
-    assert_eq!(node_usage(&snapshot, at(100))[0].why, "it has not reported what it uses yet");
+    assert_eq!(why(&snapshot, 100), "node n1 has not reported its usage yet");
+    assert_eq!(node_usage(&snapshot, at(100))[0].why, "it has not reported its usage yet");
     sample(&mut snapshot, "another", "web");
-    assert_eq!(why(&snapshot, 100), "nothing of it ran 10s ago: Running");
+    assert_eq!(why(&snapshot, 100), "no container of it was running 10s ago: Running");
     sample(&mut snapshot, &pod.uid, "web");
     assert_eq!(why(&snapshot, 151), "as of 61s ago: the node has not reported since");
     snapshot.heartbeats.remove("n1");

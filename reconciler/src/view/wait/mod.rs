@@ -115,7 +115,7 @@ impl<'a> Target<'a> {
     fn not_synced(&self) -> WaitState {
         let (name, commit) = (&self.source.name, short(self.commit));
         let Some(error) = &self.source.error else {
-            return waiting(format!("source {name}: commit {commit} is seen and being applied"));
+            return waiting(format!("source {name}: commit {commit} is fetched and being applied"));
         };
         let why = format!("source {name}: {:?}: {}", error.kind, error.message);
         if needs_a_change(error.kind) { failed(why) } else { waiting(why) }
@@ -226,13 +226,13 @@ fn unknown_commit<'a>(sources: impl Iterator<Item = &'a SourceStatus>, commit: O
             let hopeless = error.kind == SourceErrorKind::AuthenticationFailed;
             return if hopeless { failed(why) } else { waiting(why) };
         }
-        let newest = source.observed_commit.as_deref().map_or("nothing yet", short);
-        seen.push(format!("source {} has shown {newest}", source.name));
+        let newest = source.observed_commit.as_deref().map_or("not known yet", short);
+        seen.push(format!("source {}: newest commit {newest}", source.name));
     }
     match commit {
         Some(commit) => {
             let (commit, seen) = (short(commit), seen.join(", "));
-            waiting(format!("commit {commit} is not seen yet: {seen}; is it pushed?"))
+            waiting(format!("commit {commit} is not fetched yet ({seen}); is it pushed?"))
         }
         None => waiting(seen.join(", ")),
     }
@@ -274,11 +274,11 @@ fn bare_pod(index: &PodIndex<'_>, object: &Object, now: Timestamp) -> WaitState 
     let pod = NamespacedName::new(&object.metadata.namespace, &object.metadata.name);
     let commit = short(&object.provenance.commit);
     let Some((pod, instance)) = index.snapshot.pods.get_key_value(&pod) else {
-        return waiting(format!("pod {pod}: waiting for the workloads controller to make it"));
+        return waiting(format!("pod {pod}: waiting for the workloads controller to create it"));
     };
     if instance.value.hash != object.hash {
         return waiting(format!(
-            "pod {pod}: waiting for the workloads controller to take in commit {commit}"
+            "pod {pod}: waiting for the workloads controller to process commit {commit}"
         ));
     }
     let row = row(index, pod, Timestamp::UNIX_EPOCH);

@@ -70,8 +70,8 @@ fn an_older_applied_commit_counts_as_reached() {
 #[test]
 fn a_commit_that_is_seen_but_not_applied_is_waited_for() {
     let snapshot = with_source(|s| s.observed_commit = Some(C3.to_owned()));
-    check(&snapshot, Some(C3), "---", "source main: commit 3333333 is seen and being applied");
-    check(&snapshot, None, "---", "source main: commit 3333333 is seen and being applied");
+    check(&snapshot, Some(C3), "---", "source main: commit 3333333 is fetched and being applied");
+    check(&snapshot, None, "---", "source main: commit 3333333 is fetched and being applied");
     check(&snapshot, Some(C2), "sh-", "");
 }
 
@@ -81,14 +81,14 @@ fn a_commit_that_nobody_has_seen_names_what_is_seen() {
         &good(),
         Some(C3),
         "---",
-        "commit 3333333 is not seen yet: source main has shown 2222222; is it pushed?",
+        "commit 3333333 is not fetched yet (source main: newest commit 2222222); is it pushed?",
     );
     // Six digits are too few to stand for a commit.
     check(
         &good(),
         Some(&C2[..6]),
         "---",
-        "commit 222222 is not seen yet: source main has shown 2222222; is it pushed?",
+        "commit 222222 is not fetched yet (source main: newest commit 2222222); is it pushed?",
     );
 }
 
@@ -211,7 +211,7 @@ fn a_bad_verdict_fails_its_commit() {
 fn each_stage_of_a_pod_is_named() {
     let mut snapshot = snapshot();
     let object = put_object(&mut snapshot, "web", C2);
-    check(&snapshot, Some(C2), "s--", "pod default/web: waiting for the workloads controller to make it");
+    check(&snapshot, Some(C2), "s--", "pod default/web: waiting for the workloads controller to create it");
 
     let instance = put_instance(&mut snapshot, &object);
     check(&snapshot, Some(C2), "s--", "pod default/web: Pending: fits on n1, waits for the scheduler");
@@ -240,7 +240,7 @@ fn a_ready_pod_of_another_version_is_not_healthy() {
     let mut object = snapshot.objects.values().next().map(|o| o.value.clone()).unwrap();
     object.hash = "another".to_owned();
     snapshot.objects.insert(object.reference(), stored(object.clone()));
-    let why = "pod default/web: waiting for the workloads controller to take in commit 2222222";
+    let why = "pod default/web: waiting for the workloads controller to process commit 2222222";
     check(&snapshot, Some(C2), "s--", why);
 
     let instance = put_instance(&mut snapshot, &object);
@@ -340,8 +340,8 @@ fn a_named_commit_is_healthy_with_its_own_objects() {
     let mut snapshot = good();
     put_object(&mut snapshot, "other", C1);
     check(&snapshot, Some(C2), "sh-", "");
-    check(&snapshot, None, "s--", "pod default/other: waiting for the workloads controller to make it");
-    check(&snapshot, Some(C1), "s--", "pod default/other: waiting for the workloads controller to make it");
+    check(&snapshot, None, "s--", "pod default/other: waiting for the workloads controller to create it");
+    check(&snapshot, Some(C1), "s--", "pod default/other: waiting for the workloads controller to create it");
 }
 
 // Seen red with workloads alone: the wait lasted until its timeout.
@@ -358,7 +358,7 @@ fn a_function_that_cannot_be_built_is_not_waited_for() {
         (state.healthy, state.failed, state.why)
     };
     let building = said(ImageState::Building { node: "n1".to_owned() });
-    assert_eq!(building, (false, false, "function default/hello: node n1 builds the image".to_owned()));
+    assert_eq!(building, (false, false, "function default/hello: node n1 is building the image".to_owned()));
     let failed = said(ImageState::Failed { why: "no such package".to_owned() });
     let why = "function default/hello: the image can't be built: no such package".to_owned();
     assert_eq!(failed, (false, true, why));
@@ -379,7 +379,7 @@ fn a_pod_that_a_live_workload_takes_away_is_not_waited_for() {
         "spec": {"containers": [{"name": "app", "image": "x"}]}});
     let spec = serde_json::json!({"replicas": 1, "selector": {"matchLabels": {"app": "x"}}, "template": pod});
     put_resource(&mut snapshot, "set", Kind::ReplicaSet, spec);
-    check(&snapshot, Some(C2), "s--", "replicaset default/set: its pods are not made yet");
+    check(&snapshot, Some(C2), "s--", "replicaset default/set: its pods are not created yet");
     let of_workload = |condition: serde_json::Value| {
         let status = serde_json::json!({"observedGeneration": 1, "desiredReplicas": 1, "replicas": 1,
             "updatedReplicas": 1, "readyReplicas": 1, "availableReplicas": 1, "conditions": [condition]});
@@ -436,7 +436,7 @@ fn a_service_is_waited_for_until_it_has_an_address_and_a_pod() {
         }))
     };
     shown(with(&hash(), 2), "service default/web: none of 2 pods is ready");
-    let old = "service default/web: the services controller has not taken this version in yet";
+    let old = "service default/web: the services controller has not processed this version yet";
     shown(with("of the version before", 0), old);
     shown(with(&hash(), 0), "");
     // A live node must have its rules programmed; a lost one is not waited for.
@@ -444,7 +444,8 @@ fn a_service_is_waited_for_until_it_has_an_address_and_a_pod() {
     put_service(&mut snapshot, with(&hash(), 0));
     let rules = serde_json::json!({"revision": 1_000_000, "leftOut": {"default/web": "bad rule"}});
     snapshot.rules.insert("n1".to_owned(), stored(serde_json::from_value(rules).unwrap()));
-    let why = "service default/web: node n1: rules left out, and tried again when it changes or after a minute: bad rule";
+    let why =
+        "service default/web: node n1: rules left out, retried when it changes or after a minute: bad rule";
     check(&snapshot, Some(C2), "s--", why);
     snapshot.rules.remove("n1");
     check(&snapshot, Some(C2), "s--", "service default/web: node n1: rules nothing yet");
@@ -480,7 +481,7 @@ fn a_host_is_waited_for_until_all_its_paths_lead_somewhere() {
         with(&hash(), Some("service web has no port 80")),
         "dns default/shop: /: service web has no port 80",
     );
-    let old = "dns default/shop: the services controller has not taken this version in yet";
+    let old = "dns default/shop: the services controller has not processed this version yet";
     shown(with("of the version before", None), old);
     shown(with(&hash(), None), "");
 }

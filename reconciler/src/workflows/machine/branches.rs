@@ -57,8 +57,9 @@ impl Transition<'_> {
         // its limit.
         let left = (STEPS_MAX as usize).saturating_sub(self.counters.steps as usize + self.load.waiting);
         if length > left {
-            let cause =
-                format!("the list has {length} items; of {STEPS_MAX} states, {left} are left to be entered");
+            let cause = format!(
+                "the list has {length} items, but the run may enter only {left} more of {STEPS_MAX} states"
+            );
             return Err(Failure::new(errors::STEP_LIMIT, cause));
         }
         self.load.waiting += length;
@@ -310,7 +311,7 @@ fn items<'a>(map: &MapState, seen: &'a Json, context: &'a Context<'_>) -> Result
     match lookup("itemsPath", path, seen, context)? {
         Cow::Owned(Json::Array(items)) => Ok(Cow::Owned(items)),
         Cow::Borrowed(Json::Array(items)) => Ok(Cow::Borrowed(items)),
-        _ => Err(Failure::runtime(format!("itemsPath: there is no list at `{path}` of the data"))),
+        _ => Err(Failure::runtime(format!("itemsPath: there is no list at `{path}` in the data"))),
     }
 }
 

@@ -18,10 +18,10 @@ pub(super) fn next<'a>(
 ) -> Result<&'a str, Failure> {
     for rule in &choice.choices {
         if fits(rule, input, context)? {
-            return rule.next.as_deref().ok_or_else(|| Failure::runtime("the rule that fits leads nowhere"));
+            return rule.next.as_deref().ok_or_else(|| Failure::runtime("the matching rule has no `next`"));
         }
     }
-    let none = || Failure::new(errors::NO_CHOICE, "no rule fits, and there is no default");
+    let none = || Failure::new(errors::NO_CHOICE, "no rule matches, and there is no default");
     choice.default.as_deref().ok_or_else(none)
 }
 

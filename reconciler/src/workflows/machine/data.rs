@@ -19,7 +19,7 @@ pub(super) fn lookup<'a>(
     let path =
         JsonPath::parse(text).map_err(|error| Failure::runtime(format!("{field}: `{text}`: {error}")))?;
     resolve(&path, data, context)
-        .ok_or_else(|| Failure::runtime(format!("{field}: there is nothing at `{text}` of the data")))
+        .ok_or_else(|| Failure::runtime(format!("{field}: there is nothing at `{text}` in the data")))
 }
 
 /// Applies `inputPath` or `outputPath`: all data if absent, `{}` if null.
@@ -84,7 +84,7 @@ fn spend(left: &mut usize, bytes: usize, name: &str) -> Result<(), Failure> {
 }
 
 fn too_large(name: &str) -> Failure {
-    let cause = format!("with {name}, the data that is made has more than {PAYLOAD_MAX_BYTES} bytes as JSON");
+    let cause = format!("with {name}, the resulting data has more than {PAYLOAD_MAX_BYTES} bytes as JSON");
     Failure::new(errors::DATA_LIMIT, cause)
 }
 
@@ -99,7 +99,7 @@ pub(super) fn expression(
 ) -> Result<Json, Failure> {
     let value = match Expression::parse(text) {
         Ok(Expression::Path(path)) => resolve(&path, data, context).ok_or_else(|| {
-            Failure::new(errors::PARAMETER_PATH, format!("{name}: there is nothing at `{text}` of the data"))
+            Failure::new(errors::PARAMETER_PATH, format!("{name}: there is nothing at `{text}` in the data"))
         })?,
         Ok(Expression::Call(call)) => {
             let made = intrinsic::evaluate(&call, data, context, *left).map_err(|refused| match refused {

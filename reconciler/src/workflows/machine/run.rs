@@ -101,7 +101,7 @@ impl Run {
         if self.outcome.is_none() && self.counters.bytes > RUN_MAX_BYTES {
             let cause = format!(
                 "the answers and errors of the run's functions have more than {RUN_MAX_BYTES} bytes in all; keep large data where \
-                 functions fetch it, and pass its name on"
+                 functions can fetch it, and pass its name"
             );
             history.extend(self.fail(Failure::new(errors::RUN_DATA_LIMIT, cause)));
         }

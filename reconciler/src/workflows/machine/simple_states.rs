@@ -48,7 +48,7 @@ impl Transition<'_> {
                     lookup(field, path, &strand.input, &context)?.into_owned()
                 };
                 value.as_str().map(str::to_owned).ok_or_else(|| {
-                    Failure::runtime(format!("{field}: `{path}` leads to {value}, which is not text"))
+                    Failure::runtime(format!("{field}: `{path}` is {value}, which is not a string"))
                 })
             }
         };
@@ -79,7 +79,7 @@ impl Transition<'_> {
             };
             let until = |text: &str| {
                 timestamp(text)
-                    .ok_or_else(|| Failure::runtime(format!("`{text}` is not a timestamp of RFC 3339")))
+                    .ok_or_else(|| Failure::runtime(format!("`{text}` is not an RFC 3339 timestamp")))
             };
             match (seconds, &wait.timestamp, &wait.timestamp_path) {
                 (Some(seconds), ..) => {

@@ -21,11 +21,11 @@ impl Call {
             Json::Null => "null",
             Json::Bool(_) => "true or false",
             Json::Number(_) => "a number",
-            Json::String(_) => "a text",
+            Json::String(_) => "a string",
             Json::Array(_) => "a list",
         };
         let cause = format!(
-            "function {} takes a JSON object, and is given {found}; make one with parameters or itemSelector, such as \
+            "function {} takes a JSON object, but is given {found}; make one with parameters or itemSelector, such as \
              {{\"value.$\": \"$\"}}",
             self.function
         );
@@ -221,6 +221,6 @@ pub(super) fn whole_number(
     let number = value.as_u64().and_then(|number| u32::try_from(number).ok());
     number.filter(|number| *number <= COUNT_MAX).ok_or_else(|| {
         let most = format!("expected a whole number up to {COUNT_MAX}");
-        Failure::runtime(format!("{field}: `{path}` leads to {value}; {most}"))
+        Failure::runtime(format!("{field}: `{path}` is {value}; {most}"))
     })
 }

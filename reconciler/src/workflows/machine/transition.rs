@@ -151,7 +151,7 @@ impl Transition<'_> {
         if self.load.bytes > RUN_MAX_BYTES {
             let cause = format!(
                 "the branches and items of the run hold more than {RUN_MAX_BYTES} bytes at the same time; keep large data \
-                 where functions fetch it, and pass its name on"
+                 where functions can fetch it, and pass its name"
             );
             self.fatal.get_or_insert(Failure::new(errors::RUN_DATA_LIMIT, cause));
         }

@@ -192,7 +192,7 @@ async fn a_function_is_given_an_object_and_an_error_says_how() {
     let head = kit.ended("flow", "r1").await;
     assert_eq!((head.phase, head.error.as_str()), (RunPhase::Failed, "States.Runtime"));
     assert!(
-        head.cause.starts_with("function f takes a JSON object, and is given a number;"),
+        head.cause.starts_with("function f takes a JSON object, but is given a number;"),
         "{}",
         head.cause
     );

@@ -46,7 +46,7 @@ async fn a_run_that_no_reconciler_can_work_out_ends_after_five_tries_and_disturb
     for flow in ["at-once", "later"] {
         let head = kit.ended(flow, "r1").await;
         assert_eq!((head.phase, head.error.as_str()), (RunPhase::Failed, errors::CRASHED), "{flow}");
-        assert!(head.cause.contains("5 tries") && head.cause.contains("entry 1 "), "{}", head.cause);
+        assert!(head.cause.contains("5 attempts") && head.cause.contains("entry 1 "), "{}", head.cause);
         assert_eq!(head.tries, None);
     }
     look_and_let_work(&mut kit).await;

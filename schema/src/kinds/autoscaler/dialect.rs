@@ -43,7 +43,7 @@ fn target(spec: &mut Node, notes: &mut Notes<'_>) -> Option<Entry> {
 
 fn drop_selector(node: &mut Node, notes: &mut Notes<'_>) {
     if let Some(selector) = take(node, "selector") {
-        notes.dropped(selector.mark, "selector", "all copies carry the labels of their template");
+        notes.dropped(selector.mark, "selector", "replicas carry the labels of their template");
     }
 }
 
@@ -61,7 +61,7 @@ fn same_namespace(document: &mut Node, target: Entry, notes: &mut Notes<'_>) {
         Some(own) if own == namespace => {}
         Some(own) => {
             let message = format!("the target is in the namespace `{namespace}`, the autoscaler in `{own}`");
-            notes.error(mark, &rules::SCALING, message, "put both into one namespace");
+            notes.error(mark, &rules::SCALING, message, "put both in the same namespace");
         }
     }
 }
@@ -145,7 +145,7 @@ fn utilization(written: Entry, (key, resource, factor): &(&str, &str, f64), note
     let at = value.mark;
     let target = match number(&value) {
         Some(share) if *factor > 1.0 && share > SHARE_MAX => {
-            let message = format!("{key}: Invalid value: {share}: expected a share, 0.5 for 50 %");
+            let message = format!("{key}: Invalid value: {share}: expected a fraction, 0.5 for 50 %");
             notes.error(
                 at,
                 &rules::SCALING,
@@ -189,11 +189,11 @@ fn interval(spec: &mut Node, notes: &mut Notes<'_>) {
         match first {
             None => {}
             Some((other, of_other)) if of_other == seconds => {
-                notes.dropped(mark, key, &format!("{other} says the same"));
+                notes.dropped(mark, key, &format!("{other} has the same value"));
                 continue;
             }
             Some((other, of_other)) => {
-                let message = format!("spec.{key}: {seconds} s, but {other} says {of_other} s");
+                let message = format!("spec.{key}: {seconds} s, but {other} is {of_other} s");
                 notes.mistake(value.mark, &rules::SCALING, message, "keep one of them");
                 continue;
             }

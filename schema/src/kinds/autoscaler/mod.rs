@@ -206,7 +206,7 @@ impl HorizontalPodAutoscalerSpec {
                 Health::Degraded { why: format!("{}: {}", condition.reason, condition.message) }
             }
             (None, Some(_)) => Health::Healthy,
-            (None, None) => Health::Progressing { why: "it has not looked at its target yet".to_owned() },
+            (None, None) => Health::Progressing { why: "it has not evaluated its target yet".to_owned() },
         }
     }
 }

@@ -115,9 +115,9 @@ fn package_index(functions: &FunctionDefaults, at: &Path<'_>, findings: &mut Fin
     let index = functions.package_index.as_deref().unwrap_or_default();
     let authority = index.split_once("://").and_then(|(_, rest)| rest.split('/').next()).unwrap_or_default();
     if authority.contains('@') {
-        let message = "Forbidden: holds a user or password";
+        let message = "Forbidden: contains a user or password";
         let help =
-            "write them as `username` and `password` into a secret, and its name into `packageIndexLogin`";
+            "put them into a secret as `username` and `password`, and its name into `packageIndexLogin`";
         findings.add(&rules::LITERAL_SECRET, &at.field("packageIndex"), message).help(help);
     }
     let Some(login) = &functions.package_index_login else { return };
@@ -127,7 +127,7 @@ fn package_index(functions: &FunctionDefaults, at: &Path<'_>, findings: &mut Fin
         findings.add(&rules::EXCLUSIVE, &login_at, message).on_key();
     }
     if !is_name(&login.name) {
-        let message = format!("Invalid value: `{}`: not the name of a secret", login.name);
+        let message = format!("Invalid value: `{}`: not a valid secret name", login.name);
         findings.add(&rules::INVALID_NAME, &login_at.field("name"), message);
     }
 }
@@ -136,14 +136,14 @@ fn validate_registry(registry: &Registry, at: &Path<'_>, findings: &mut Findings
     // An address is valid if it can precede an image name.
     let image = format!("{}/image", registry.address);
     if ImageReference::split(&image).registry.is_none() || image::check(&image).is_err() {
-        let message = format!("Invalid value: `{}`: not the address of a registry", registry.address);
+        let message = format!("Invalid value: `{}`: not a valid registry address", registry.address);
         findings
             .add(&rules::INVALID_IMAGE, &at.field("address"), message)
             .help("write `host:port`, for example `registry.lan:5000`, without `https://`");
     }
     if let Some(secret) = registry.login_secret.as_ref().filter(|secret| !is_name(&secret.name)) {
         let here = at.field("loginSecret");
-        let message = format!("Invalid value: `{}`: not the name of a secret", secret.name);
+        let message = format!("Invalid value: `{}`: not a valid secret name", secret.name);
         findings.add(&rules::INVALID_NAME, &here.field("name"), message);
     }
 }
@@ -151,7 +151,7 @@ fn validate_registry(registry: &Registry, at: &Path<'_>, findings: &mut Findings
 fn dns(cluster: &ClusterSpec, at: &Path<'_>, findings: &mut Findings) {
     let zone = &cluster.dns.zone;
     if !is_dns_subdomain(zone) || zone.len() > ZONE_MAX {
-        let why = format!("must be a DNS domain in lower case of at most {ZONE_MAX} characters");
+        let why = format!("must be a lower case DNS domain of at most {ZONE_MAX} characters");
         let message = format!("Invalid value: `{zone}`: {why}");
         findings.add(&rules::DNS_CONFIG, &at.field("zone"), message);
     }

@@ -37,7 +37,7 @@ impl PodSecurity {
     /// Adds an error for each forbidden setting of the pod at the path `at`.
     pub fn check(&self, pod: &PodSpec, at: &Path<'_>, findings: &mut Findings) {
         if self.forbid_host_network && pod.host_network {
-            let message = "Forbidden: the Cluster object says podSecurity.forbidHostNetwork";
+            let message = "Forbidden: the Cluster object sets podSecurity.forbidHostNetwork";
             findings.add(&rules::FORBIDDEN_BY_CLUSTER, &at.field("hostNetwork"), message);
         }
         let volumes = at.field("volumes");
@@ -49,14 +49,14 @@ impl PodSecurity {
             let here = here.field("hostPath");
             if let Some(prefix) = self.forbid_host_paths.iter().find(|prefix| overlap(path, prefix)) {
                 let message = format!(
-                    "Forbidden: `{path}`: the Cluster object says podSecurity.forbidHostPaths: {prefix}"
+                    "Forbidden: `{path}`: the Cluster object sets podSecurity.forbidHostPaths: {prefix}"
                 );
                 findings.add(&rules::FORBIDDEN_BY_CLUSTER, &here.field("path"), message);
             }
             let allowed = &self.allow_host_paths;
             if !allowed.is_empty() && !allowed.iter().any(|prefix| is_within(path, prefix)) {
                 let message = format!(
-                    "Forbidden: `{path}`: the Cluster object says podSecurity.allowHostPaths: {}",
+                    "Forbidden: `{path}`: the Cluster object sets podSecurity.allowHostPaths: {}",
                     allowed.join(", ")
                 );
                 findings.add(&rules::FORBIDDEN_BY_CLUSTER, &here.field("path"), message);
@@ -80,7 +80,7 @@ impl PodSecurity {
 /// Adds an error for each setting that makes a container privileged or equivalent.
 fn unprivileged(context: &SecurityContext, at: &Path<'_>, findings: &mut Findings) {
     if context.privileged == Some(true) {
-        let message = "Forbidden: the Cluster object says podSecurity.forbidPrivileged";
+        let message = "Forbidden: the Cluster object sets podSecurity.forbidPrivileged";
         findings.add(&rules::FORBIDDEN_BY_CLUSTER, &at.field("privileged"), message);
     }
     let added = context.capabilities.as_ref().map_or(&[][..], |capabilities| &capabilities.add);
@@ -89,7 +89,7 @@ fn unprivileged(context: &SecurityContext, at: &Path<'_>, findings: &mut Finding
     for (index, name) in added.iter().enumerate() {
         if PRIVILEGED_EQUIVALENTS.contains(&name.as_str()) {
             let message = format!(
-                "Forbidden: `{name}` is as good as privileged, and the Cluster object says podSecurity.forbidPrivileged"
+                "Forbidden: `{name}` is equivalent to privileged, and the Cluster object sets podSecurity.forbidPrivileged"
             );
             findings.add(&rules::FORBIDDEN_BY_CLUSTER, &list.index(index), message);
         }

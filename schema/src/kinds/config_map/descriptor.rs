@@ -69,8 +69,8 @@ pub(super) fn validate(spec: &ConfigMapSpec, at: &Path<'_>, findings: &mut Findi
                 }
             }
             None => {
-                let help = "write it as `base64 FILE` prints it";
-                findings.add(&rules::WRONG_TYPE, &here, "Invalid value: it is not base64").help(help);
+                let help = "write the output of `base64 FILE`";
+                findings.add(&rules::WRONG_TYPE, &here, "Invalid value: not base64").help(help);
             }
         }
         if spec.data.contains_key(key) {
@@ -87,7 +87,8 @@ pub(super) fn validate(spec: &ConfigMapSpec, at: &Path<'_>, findings: &mut Findi
     }
     if bytes > CONTENT_MAX_BYTES {
         let place = if spec.data.is_empty() { &binary_data } else { &data };
-        let message = format!("Too long: all values have {bytes} bytes; the limit is {CONTENT_MAX_BYTES}");
+        let message =
+            format!("Too long: the values have {bytes} bytes in all; the limit is {CONTENT_MAX_BYTES}");
         let help = "split it, or mount a file of the repository with a repo volume";
         findings.add(&rules::TOO_LARGE, place, message).on_key().help(help);
     }
@@ -96,7 +97,7 @@ pub(super) fn validate(spec: &ConfigMapSpec, at: &Path<'_>, findings: &mut Findi
 fn clear_secret(is_key: bool, at: &Path<'_>, findings: &mut Findings) {
     let what = if is_key { "a private key" } else { "a password" };
     let message =
-        format!("{what} in clear: all who can read the repository have it, also after it is removed");
+        format!("{what} in clear text: anyone who can read the repository has it, even after removal");
     let help = "change it where it is used; write the new one with 'minik8s secrets seal NAME --from FILE' and mount \
                 it: volumes: [{name: …, secret: {secretName: NAME}}]";
     findings.add(&rules::LITERAL_SECRET, at, message).on_key().help(help);

@@ -119,6 +119,6 @@ fn update_strategy(spec: &DaemonSetSpec, at: &Path<'_>, findings: &mut Findings)
                 &surge,
                 "Invalid value: must be 0: a node never has two pods of a DaemonSet",
             )
-            .help("remove it, and say with maxUnavailable how many nodes are updated at once");
+            .help("remove it, and set maxUnavailable to the number of nodes to update at once");
     }
 }

@@ -16,7 +16,7 @@ pub(super) fn validate(spec: &DnsSpec, at: &Path<'_>, findings: &mut Findings) {
     }
     let list = at.field("paths");
     if spec.paths.is_empty() {
-        findings.add(&rules::REQUIRED, &list, "Required value: a host has at least one path");
+        findings.add(&rules::REQUIRED, &list, "Required value: a host needs at least one path");
     }
     let mut seen = BTreeSet::new();
     for (index, one) in spec.paths.iter().enumerate() {
@@ -45,7 +45,7 @@ fn path_target(path: &DnsPath, at: &Path<'_>, findings: &mut Findings) {
             }
         }
         (Some(_), _) => {
-            let message = "Forbidden: may not be set beside `service`";
+            let message = "Forbidden: may not be set together with `service`";
             findings.add(&rules::EXCLUSIVE, &at.field("backends"), message).on_key();
         }
         (None, []) => {
@@ -75,11 +75,11 @@ fn backends(path: &DnsPath, all: &[DnsBackend], at: &Path<'_>, findings: &mut Fi
         findings.add(&rules::REQUIRED, &list, "Required value: a backend without headers").help(help);
     }
     if groups.values().any(|total| *total == 0) {
-        let message = "Invalid value: of the backends with the same headers one must have a weight above 0";
+        let message = "Invalid value: one of the backends with the same headers must have a weight above 0";
         findings.add(&rules::OUT_OF_RANGE, &list, message);
     }
     if path.rewrite.is_some() && all.iter().all(|one| one.function.is_some()) {
-        let message = "Forbidden: a function gets no path, only the body";
+        let message = "Forbidden: a function receives only the body, not the path";
         findings.add(&rules::EXCLUSIVE, &at.field("rewrite"), message).on_key();
     }
     match &path.sticky {
@@ -117,7 +117,7 @@ fn backend(backend: &DnsBackend, at: &Path<'_>, findings: &mut Findings) {
             }
         }
         (Some(_), Some(_)) => {
-            let message = "Forbidden: may not be set beside `service`";
+            let message = "Forbidden: may not be set together with `service`";
             findings.add(&rules::EXCLUSIVE, &at.field("function"), message).on_key();
         }
         (None, None) => {
@@ -182,12 +182,9 @@ and must start and end with an alphanumeric character";
     } else if last.bytes().all(|byte| byte.is_ascii_digit()) {
         Err(("must be a DNS name, not an IP address", "no top-level domain is a number"))
     } else if last == "localhost" {
-        Err(("is every machine itself, whatever DNS says", "choose another name"))
+        Err(("always resolves to the local machine", "choose another name"))
     } else if is_in_cluster(host) {
-        Err((
-            "is in the zone of the cluster, in which services and pods have their names",
-            "choose another name",
-        ))
+        Err(("is in the cluster's zone, which is for the names of services and pods", "choose another name"))
     } else {
         Ok(())
     }

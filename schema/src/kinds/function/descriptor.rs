@@ -94,7 +94,7 @@ pub(super) fn validate(function: &FunctionSpec, at: &Path<'_>, findings: &mut Fi
             }
         }
         (Some(_), Some(_)) => {
-            let message = "Forbidden: may not be set beside `source`, from which the image is built";
+            let message = "Forbidden: may not be set together with `source`, from which the image is built";
             findings.add(&rules::EXCLUSIVE, &at.field("image"), message).on_key();
         }
         (None, None) => {
@@ -103,7 +103,7 @@ pub(super) fn validate(function: &FunctionSpec, at: &Path<'_>, findings: &mut Fi
         }
     }
     if let (Some(_), Some(_)) = (&function.image, function.runtime) {
-        let message = "Forbidden: may not be set beside `image`, from which nothing is built";
+        let message = "Forbidden: may not be set together with `image`, which is not built";
         findings.add(&rules::EXCLUSIVE, &at.field("runtime"), message).on_key();
     }
     handler(function, &at.field("handler"), findings);
@@ -127,7 +127,7 @@ pub(super) fn validate(function: &FunctionSpec, at: &Path<'_>, findings: &mut Fi
     }
     if let Some(auth) = &function.auth {
         if function.public {
-            let message = "Forbidden: may not be set beside `public`, with which everyone may call";
+            let message = "Forbidden: may not be set together with `public`, which lets anyone call";
             findings.add(&rules::EXCLUSIVE, &at.field("auth"), message).on_key();
         }
         let (auth_at, token) = (at.field("auth"), &auth.token_from);

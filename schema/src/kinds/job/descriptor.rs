@@ -139,9 +139,9 @@ fn secrets_in_clear(node: &mut Node, path: &str, notes: &mut Notes<'_>) {
         notes.error(
             written.mark,
             &rules::LITERAL_SECRET,
-            format!("{path}.{field}: a secret in clear: all who can read the repository have it, also after it is removed"),
+            format!("{path}.{field}: a secret in clear text: anyone who can read the repository has it, even after removal"),
             &format!(
-                "change it at its host, write the new one with 'minik8s secrets seal SECRET --from -', and name it: \
+                "change it on its host, write the new one with 'minik8s secrets seal SECRET --from -', and refer to it: \
 `{login}.{reference}: {{name: SECRET, key: KEY}}`"
             ),
         );
@@ -163,12 +163,12 @@ fn not_a_batch_job(node: &mut Node, notes: &mut Notes<'_>) {
     let mark = |key: &str| node.entry(key).map_or(node.first_mark(), |entry| entry.value.mark);
     let (version, spec): (Mark, Mark) = (mark("apiVersion"), mark("spec"));
     let message =
-        "apiVersion `batch/v1` is that of Kubernetes' Job, which runs pods; a Job of Minik8s is a Slurm job";
+        "apiVersion `batch/v1` is for Kubernetes Jobs, which run pods; a Minik8s Job is a Slurm job";
     notes.error(
         version,
         &rules::API_VERSION,
         message.to_owned(),
-        "for containers that run to their end, write a Pod with `restartPolicy: OnFailure` (or Never)",
+        "for containers that run to completion, write a Pod with `restartPolicy: OnFailure` (or Never)",
     );
     take(node, "apiVersion");
     take(node, "spec");

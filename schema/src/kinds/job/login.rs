@@ -121,7 +121,7 @@ impl SlurmLogin {
                 format!("Invalid value: `{}`: must be a host name or an IP address", host.escape_debug());
             findings
                 .add(&rules::SLURM_OPTION, &at.field("host"), message)
-                .help("user and port are fields of their own: username, port");
+                .help("user and port have their own fields: username, port");
         }
         let pool = at.field("loginPool");
         for (index, host) in self.login_pool.iter().enumerate().filter(|(_, host)| !is_host(host)) {
@@ -130,7 +130,7 @@ impl SlurmLogin {
             findings.add(&rules::SLURM_OPTION, &pool.index(index), message);
         }
         if let Some(user) = self.username.as_deref().filter(|user| !is_user(user)) {
-            let message = format!("Invalid value: `{}`: not the name of a user", user.escape_debug());
+            let message = format!("Invalid value: `{}`: not a valid user name", user.escape_debug());
             findings.add(&rules::SLURM_OPTION, &at.field("username"), message);
         }
         for (field, secret) in [("sshKey", &self.ssh_key), ("password", &self.password)] {
@@ -139,7 +139,7 @@ impl SlurmLogin {
             for (part, value) in [("name", &secret.name), ("key", &secret.key)] {
                 if !is_name(value) {
                     let message = format!(
-                        "Invalid value: `{}`: letters, digits, '-', '_' and '.' make a name",
+                        "Invalid value: `{}`: a name consists of letters, digits, '-', '_' and '.'",
                         value.escape_debug()
                     );
                     findings.add(&rules::INVALID_NAME, &here.field(part), message);
@@ -147,7 +147,7 @@ impl SlurmLogin {
             }
         }
         if self.ssh_key.is_some() && self.password.is_some() {
-            let message = "Forbidden: may not be set besides `sshKey`";
+            let message = "Forbidden: may not be set together with `sshKey`";
             findings.add(&rules::EXCLUSIVE, &at.field("password"), message).on_key();
         }
         check_keys(&self.host_keys, &at.field("hostKeys"), findings);
@@ -161,7 +161,7 @@ impl SlurmLogin {
             findings.add(&rules::SLURM_OPTION, &here.field("host"), message);
         }
         if let Some(user) = jump.username.as_deref().filter(|user| !is_user(user)) {
-            let message = format!("Invalid value: `{}`: not the name of a user", user.escape_debug());
+            let message = format!("Invalid value: `{}`: not a valid user name", user.escape_debug());
             findings.add(&rules::SLURM_OPTION, &here.field("username"), message);
         }
         check_keys(&jump.host_keys, &here.field("hostKeys"), findings);

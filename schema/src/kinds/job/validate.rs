@@ -35,7 +35,7 @@ pub(super) fn validate(job: &JobSpec, at: &Path<'_>, findings: &mut Findings) {
         }
     }
     if job.gpu_type.is_some() && job.gpus_per_node.unwrap_or(0) == 0 {
-        let message = "Invalid value: says which GPUs, but not how many";
+        let message = "Invalid value: gives a type of GPU, but not how many";
         findings.add(&rules::SLURM_OPTION, &at.field("gpuType"), message).help("add gpusPerNode");
     }
     if let Some(folder) = &job.work_dir {
@@ -43,7 +43,7 @@ pub(super) fn validate(job: &JobSpec, at: &Path<'_>, findings: &mut Findings) {
         below_folder(below, "", &at.field("workDir"), findings);
     }
     if let Some(dependency) = job.dependency.as_ref().filter(|dependency| !is_word(&dependency.job)) {
-        let message = format!("Invalid value: `{}`: not the name of a Job", dependency.job.escape_debug());
+        let message = format!("Invalid value: `{}`: not a valid Job name", dependency.job.escape_debug());
         findings.add(&rules::INVALID_NAME, &at.field("dependency").field("job"), message);
     }
     let extra = at.field("extraOptions");
@@ -140,13 +140,13 @@ fn extra_option(option: &str, at: &Path<'_>, findings: &mut Findings) {
     let shown = option.escape_debug();
     let (message, help) = if known {
         (
-            format!("Invalid value: `{shown}`: not a value of one word"),
-            "write `--name=value`, without blanks and quotes",
+            format!("Invalid value: `{shown}`: the value must be one word"),
+            "write `--name=value`, without spaces or quotes",
         )
     } else {
         (
-            format!("Invalid value: `{shown}`: not an option that may be added"),
-            "write `--name` or `--name=value`; most options have a field of spec, see `minik8s explain job.spec`",
+            format!("Invalid value: `{shown}`: not an allowed option"),
+            "write `--name` or `--name=value`; most options have their own field in spec, see `minik8s explain job.spec`",
         )
     };
     findings.add(&rules::SLURM_OPTION, at, message).help(help);
@@ -160,7 +160,7 @@ fn limits(job: &JobSpec, at: &Path<'_>, findings: &mut Findings) {
             .help("a number without a unit is bytes: write `4Gi`");
     }
     if let Some(time) = job.time_limit.as_deref().filter(|time| status::time_limit_seconds(time).is_none()) {
-        let message = format!("Invalid value: `{}`: not a time of Slurm", time.escape_debug());
+        let message = format!("Invalid value: `{}`: not a Slurm time limit", time.escape_debug());
         findings
             .add(&rules::SLURM_OPTION, &at.field("timeLimit"), message)
             .help("write minutes, MM:SS, HH:MM:SS, D-HH, D-HH:MM or D-HH:MM:SS, for example `02:00:00`");
@@ -176,7 +176,7 @@ fn limits(job: &JobSpec, at: &Path<'_>, findings: &mut Findings) {
         }
         Some(tasks) if tasks > status::ARRAY_TASKS_DEFAULT_MAX => {
             let message = format!(
-                "{tasks} tasks are more than the {} that Slurm takes unless it is configured for more",
+                "{tasks} tasks are more than the {} that Slurm accepts by default",
                 status::ARRAY_TASKS_DEFAULT_MAX
             );
             findings.add(&rules::SLURM_LAYOUT, &here, message);
@@ -190,27 +190,28 @@ fn layout(job: &JobSpec, at: &Path<'_>, findings: &mut Findings) {
     if let (Some(nodes), Some(tasks)) = (job.nodes, job.n_tasks)
         && nodes > tasks
     {
-        let message = format!("{nodes} nodes for {tasks} tasks: Slurm takes only {tasks} nodes");
+        let message = format!("{nodes} nodes for {tasks} tasks: Slurm uses only {tasks} nodes");
         findings.add(&rules::SLURM_LAYOUT, &at.field("nodes"), message);
     }
     let (Some(per_node), Some(tasks)) = (job.n_tasks_per_node, job.n_tasks) else { return };
     let here = at.field("nTasksPerNode");
     if per_node > tasks {
         let message =
-            format!("{per_node} tasks per node are more than the {tasks} tasks of the job: Slurm ignores it");
+            format!("{per_node} tasks per node are more than the job's {tasks} tasks: Slurm ignores it");
         findings.add(&rules::SLURM_LAYOUT, &here, message);
     } else if let Some(nodes) =
         job.nodes.filter(|nodes| u64::from(*nodes) * u64::from(per_node) < u64::from(tasks))
     {
-        let message =
-            format!("Invalid value: {per_node}: {tasks} tasks do not fit {nodes} nodes with {per_node} each");
+        let message = format!(
+            "Invalid value: {per_node}: {tasks} tasks do not fit on {nodes} nodes with {per_node} each"
+        );
         findings.add(&rules::SLURM_OPTION, &here, message);
     }
 }
 
 fn commands(job: &JobSpec, at: &Path<'_>, findings: &mut Findings) {
     if job.run_commands.is_empty() {
-        let message = "Required value: a job has at least one command";
+        let message = "Required value: a job needs at least one command";
         findings.add(&rules::REQUIRED, &at.field("runCommands"), message);
     }
     for (field, commands) in [("compileCommands", &job.compile_commands), ("runCommands", &job.run_commands)]
@@ -243,7 +244,7 @@ fn log_file(file: &str, at: &Path<'_>, findings: &mut Findings) {
     let known = file.replace("%%", "").split('%').skip(1).all(is_pattern);
     if !known {
         let message =
-            format!("Invalid value: `{}`: `%` stands for no pattern of sbatch", file.escape_debug());
+            format!("Invalid value: `{}`: `%` does not begin an sbatch pattern", file.escape_debug());
         findings.add(&rules::SLURM_OPTION, at, message).help("`%j` is the job's number, `%%` a `%`");
         return;
     }

@@ -30,7 +30,7 @@ impl KindSpec for NodeSpec {
             }
             let value = taint.value.as_deref().unwrap_or_default();
             if !is_label_value(value) {
-                let message = format!("Invalid value: `{value}`: not a taint's value");
+                let message = format!("Invalid value: `{value}`: not a valid taint value");
                 findings
                     .add(&rules::TAINT, &here.field("value"), message)
                     .help("letters, digits, '-', '_' and '.', at most 63 characters");
@@ -60,7 +60,7 @@ impl KindSpec for NodeSpec {
 
 pub(super) fn rewrite(node: &mut Node, notes: &mut Notes<'_>) {
     if let Some(ip) = take(node, "ip") {
-        notes.dropped(ip.mark, "ip", "the node's agent says where it is reached");
+        notes.dropped(ip.mark, "ip", "the node's agent reports its address");
     }
     // A node may have only labels, as in Kubernetes.
     if node.entry("spec").is_none_or(|spec| spec.value.is_null()) {

@@ -67,7 +67,7 @@ fn template_name(kind: Kind, spec: &mut Node, notes: &mut Notes<'_>) {
     let Some(metadata) = below(spec, &["template", "metadata"]) else { return };
     for field in ["name", "namespace"] {
         if let Some(name) = take(metadata, field) {
-            let why = format!("pods have the namespace of their {kind}, and names after its name");
+            let why = format!("pods get the namespace of their {kind}, and names derived from its name");
             notes.dropped(name.mark, &format!("template.metadata.{field}"), &why);
         }
     }

@@ -115,7 +115,7 @@ impl ReplicaSetStatus {
         let ReplicaSetStatus { desired_replicas: wanted, replicas, updated_replicas: updated, .. } = *status;
         let progressing = |why: String| Health::Progressing { why };
         if status.observed_generation < generation {
-            return progressing("its change has not been seen yet".to_owned());
+            return progressing("the latest change has not been observed yet".to_owned());
         }
         let rollout = status.conditions.iter().find(|condition| condition.kind == "Progressing");
         let trouble = rollout.map_or("", |condition| &condition.message);
@@ -130,7 +130,7 @@ impl ReplicaSetStatus {
         if updated < wanted {
             progressing(format!("{updated} of {wanted} pods are updated{trouble}"))
         } else if replicas > updated {
-            progressing(format!("{} old pods are to go{trouble}", replicas - updated))
+            progressing(format!("{} old pods are pending termination{trouble}", replicas - updated))
         } else if status.available_replicas < wanted {
             progressing(format!("{} of {wanted} pods are available{trouble}", status.available_replicas))
         } else {
@@ -225,12 +225,12 @@ mod tests {
             Health::Progressing { why } => why,
             other => other.to_string(),
         };
-        assert_eq!(why(status.health(2, false)), "its change has not been seen yet");
+        assert_eq!(why(status.health(2, false)), "the latest change has not been observed yet");
         status.observed_generation = 2;
         (status.updated_replicas, status.replicas) = (2, 4);
         assert_eq!(why(status.health(2, false)), "2 of 3 pods are updated");
         status.updated_replicas = 3;
-        assert_eq!(why(status.health(2, false)), "1 old pods are to go");
+        assert_eq!(why(status.health(2, false)), "1 old pods are pending termination");
         (status.replicas, status.available_replicas) = (3, 2);
         assert_eq!(why(status.health(2, false)), "2 of 3 pods are available");
         status.available_replicas = 3;

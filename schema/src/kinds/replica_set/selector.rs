@@ -117,7 +117,7 @@ impl LabelRequirement {
             _ => {}
         }
         for (index, value) in self.values.iter().enumerate().filter(|(_, value)| !is_label_value(value)) {
-            let message = format!("Invalid value: `{value}`: not a label's value");
+            let message = format!("Invalid value: `{value}`: not a valid label value");
             findings.add(&rules::INVALID_LABEL, &values.index(index), message);
         }
     }

@@ -44,7 +44,7 @@ impl WorkloadFields<'_> {
             let message = format!("Unsupported value: `{policy:?}`: supported values: `Always`");
             findings
                 .add(&rules::RESTART_POLICY, &pod.field("restartPolicy"), message)
-                .help(format!("the pods of a {kind} are meant to run on"));
+                .help(format!("the pods of a {kind} are meant to keep running"));
         }
     }
 
@@ -104,7 +104,7 @@ fn one_per_node(spec: &ReplicaSetSpec, at: &Path<'_>, findings: &mut Findings) {
         );
         findings
             .add(&rules::HOST_PORT, at, message)
-            .help("take nodeName or hostPort out of the template, or set `replicas: 1`");
+            .help("remove nodeName or hostPort from the template, or set `replicas: 1`");
     }
 }
 

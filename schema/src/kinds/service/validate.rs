@@ -70,7 +70,7 @@ fn validate_addresses(spec: &ServiceSpec, at: &Path<'_>, findings: &mut Findings
             findings.add(&rules::EXCLUSIVE, &addresses, message).on_key().help("remove one of them");
         }
         (true, true) => {
-            let message = "the service has neither `selector` nor `addresses`: nothing will be behind it";
+            let message = "the service has neither `selector` nor `addresses`: it will have no endpoints";
             findings.add(&rules::NO_ENDPOINTS, at, message).on_key();
         }
         _ => {}
@@ -138,7 +138,7 @@ fn validate_external_name(spec: &ServiceSpec, at: &Path<'_>, findings: &mut Find
         return;
     }
     if name.is_empty() {
-        let message = "Required value: a service of type ExternalName is an alias of a name";
+        let message = "Required value: a service of type ExternalName is an alias for a name";
         findings.add(&rules::REQUIRED, &here, message);
     } else if name.parse::<Ipv4Addr>().is_ok() {
         let message = format!("Invalid value: `{name}`: must be a name, not an address");
@@ -153,7 +153,7 @@ fn validate_external_name(spec: &ServiceSpec, at: &Path<'_>, findings: &mut Find
         ("externalIPs", spec.external_ips.is_empty()),
     ];
     for (field, _) in unused.into_iter().filter(|(_, is_empty)| !is_empty) {
-        let message = "Forbidden: may not be used when `type` is 'ExternalName': nothing is behind an alias";
+        let message = "Forbidden: may not be used when `type` is 'ExternalName': an alias has no endpoints";
         findings.add(&rules::EXTERNAL_NAME, &at.field(field), message).on_key().help("remove it");
     }
 }
@@ -165,8 +165,8 @@ fn validate_ports(spec: &ServiceSpec, at: &Path<'_>, findings: &mut Findings) {
     let list = at.field("ports");
     if spec.ports.is_empty() && spec.has_cluster_ip() {
         findings
-            .add(&rules::REQUIRED, &list, "Required value: a service has at least one port")
-            .help("only `clusterIP: None` and `type: ExternalName` can do without");
+            .add(&rules::REQUIRED, &list, "Required value: a service needs at least one port")
+            .help("only `clusterIP: None` and `type: ExternalName` work without ports");
     }
     let mut seen = EarlierPorts::default();
     for (index, port) in spec.ports.iter().enumerate() {
@@ -174,7 +174,7 @@ fn validate_ports(spec: &ServiceSpec, at: &Path<'_>, findings: &mut Findings) {
         name(port, spec.ports.len() > 1, &mut seen, &here, findings);
         if !seen.ports.insert((port.port, port.protocol)) {
             let message = format!(
-                "Duplicate value: {} {}: another port of this service has them",
+                "Duplicate value: {} {}: already used by another port of this service",
                 port.port,
                 protocol_name(port.protocol)
             );
@@ -203,7 +203,7 @@ fn name<'a>(
     let here = at.field("name");
     match port.name.as_deref().unwrap_or_default() {
         "" if is_needed => {
-            let message = "Required value: a service with several ports names each";
+            let message = "Required value: a service with several ports must name each";
             findings.add(&rules::REQUIRED, &here, message);
         }
         "" => {}
@@ -253,7 +253,7 @@ fn node_port(
         );
         findings.add(&rules::NODE_PORT, &here, message);
     } else if !seen.node_ports.insert((node_port, port.protocol)) {
-        let message = format!("Duplicate value: {node_port}: another port of this service takes it");
+        let message = format!("Duplicate value: {node_port}: already used by another port of this service");
         findings.add(&rules::NODE_PORT, &here, message);
     }
 }

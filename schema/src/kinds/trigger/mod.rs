@@ -126,16 +126,16 @@ pub enum ScheduleError {
     #[error("has {0} field{s}, not 5", s = if *.0 == 1 { "" } else { "s" })]
     Fields(usize),
     /// The expression begins with `@`, but is not the name of a schedule.
-    #[error("there is no such name of a schedule")]
+    #[error("unknown schedule name")]
     Name,
     /// The expression can't be parsed.
     #[error("{0}")]
     Expression(String),
     /// The time zone does not exist.
-    #[error("there is no such time zone")]
+    #[error("unknown time zone")]
     TimeZone,
     /// The time never comes.
-    #[error("such a time never comes")]
+    #[error("this time never occurs")]
     Never,
 }
 

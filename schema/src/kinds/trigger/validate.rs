@@ -22,7 +22,7 @@ const SHA256_OF_NOTHING: &str = "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934
 pub(in crate::kinds) fn validate(triggers: &[Trigger], at: &Path<'_>, findings: &mut Findings) {
     let at = at.field("triggers");
     if triggers.len() > COUNT_MAX {
-        let message = format!("Too many: {} triggers, of which there may be {COUNT_MAX}", triggers.len());
+        let message = format!("Too many: {} triggers; at most {COUNT_MAX}", triggers.len());
         findings.add(&rules::OUT_OF_RANGE, &at, message);
     }
     let mut seen = BTreeSet::new();
@@ -30,8 +30,8 @@ pub(in crate::kinds) fn validate(triggers: &[Trigger], at: &Path<'_>, findings: 
         let here = at.index(index);
         let name = trigger.name.as_str();
         if !names::is_dns_label(name) || name.len() > NAME_MAX_CHARS {
-            let message = format!("Invalid value: `{}`: can't be the name of a trigger", name.escape_debug());
-            let help = format!("write small letters, digits and '-', {NAME_MAX_CHARS} at most");
+            let message = format!("Invalid value: `{}`: not a valid trigger name", name.escape_debug());
+            let help = format!("use lower case letters, digits and '-', at most {NAME_MAX_CHARS} characters");
             findings.add(&rules::INVALID_NAME, &here.field("name"), message).help(help);
         } else if !seen.insert(name) {
             let message = format!("Duplicate value: `{name}`");
@@ -52,10 +52,10 @@ fn event_fields(trigger: &Trigger, here: &Path<'_>, findings: &mut Findings) {
         (None, _) => {
             let help =
                 "write `schedule`, `onCommit` or `onCall`; see 'minik8s explain workflow.spec.triggers'";
-            findings.add(&rules::REQUIRED, here, "Required value: what starts its runs").help(help);
+            findings.add(&rules::REQUIRED, here, "Required value: the event that starts runs").help(help);
         }
         (Some(first), Some(second)) => {
-            let message = format!("Forbidden: may not be set beside `{first}`");
+            let message = format!("Forbidden: may not be set together with `{first}`");
             let help = "write a trigger for each";
             findings.add(&rules::EXCLUSIVE, &here.field(second), message).on_key().help(help);
         }
@@ -74,10 +74,10 @@ fn event_fields(trigger: &Trigger, here: &Path<'_>, findings: &mut Findings) {
 
 fn schedule(schedule: &Schedule, at: &Path<'_>, findings: &mut Findings) {
     let Err(error) = schedule.ticks() else { return };
-    let fields = "write minute, hour, day of the month, month and day of the week, as `30 2 * * MON-FRI`";
+    let fields = "write minute, hour, day of month, month and day of week, for example `30 2 * * MON-FRI`";
     let (field, value, help) = match error {
         ScheduleError::TimeZone => {
-            ("timeZone", &schedule.time_zone, "write one as `Europe/Berlin` or `UTC`".to_owned())
+            ("timeZone", &schedule.time_zone, "for example `Europe/Berlin` or `UTC`".to_owned())
         }
         ScheduleError::Name => {
             ("cron", &schedule.cron, suggestion(&schedule.cron, NAMES.map(|(name, _)| name)))
@@ -92,20 +92,20 @@ fn commits(commits: &OnCommit, at: &Path<'_>, findings: &mut Findings) {
     let at = at.field("paths");
     let count = commits.paths.len();
     if count > PATTERNS_MAX {
-        let message = format!("Too many: {count} patterns, of which there may be {PATTERNS_MAX}");
+        let message = format!("Too many: {count} patterns; at most {PATTERNS_MAX}");
         findings.add(&rules::OUT_OF_RANGE, &at, message);
     }
     for (index, pattern) in commits.paths.iter().enumerate() {
         let fits_nothing = pattern.trim().is_empty() || pattern.starts_with('#');
         let leads_out = pattern.split('/').any(|part| part == ".." || part == ".");
         if fits_nothing || leads_out {
-            let message = format!("Invalid value: `{}`: no path fits it", pattern.escape_debug());
+            let message = format!("Invalid value: `{}`: no path can match it", pattern.escape_debug());
             let help = "write it as in a `.gitignore` at the root of the repository, for example `/data/` or `*.csv`";
             findings.add(&rules::INVALID_PATH, &at.index(index), message).help(help);
         }
     }
     if count > 0 && commits.paths.iter().all(|pattern| pattern.starts_with('!')) {
-        let message = "Invalid value: all patterns begin with `!` and take paths away, so nothing can match";
+        let message = "Invalid value: all patterns begin with `!` and exclude paths, so nothing can match";
         findings.add(&rules::INVALID_PATH, &at, message).help("write `*` first");
     }
 }
@@ -115,7 +115,7 @@ fn token(call: &OnCall, at: &Path<'_>, findings: &mut Findings) {
     if digits.len() != SHA256_DIGITS || !digits.bytes().all(|byte| byte.is_ascii_hexdigit()) {
         // The message does not show the value, which may be the token itself.
         let message = "Invalid value: must be a SHA-256, which is 64 hex digits";
-        let help = "write what `printf %s \"$TOKEN\" | sha256sum` prints";
+        let help = "write the output of `printf %s \"$TOKEN\" | sha256sum`";
         findings.add(&rules::WRONG_TYPE, &at.field("tokenSha256"), message).help(help);
     } else if digits.eq_ignore_ascii_case(SHA256_OF_NOTHING) {
         let message = "Invalid value: this is the SHA-256 of an empty token";

@@ -127,7 +127,7 @@ pub enum ExpressionError {
     #[error("`{0}` is a variable")]
     Variable(String),
     /// The function does not exist.
-    #[error("there is no intrinsic function `{0}`")]
+    #[error("unknown intrinsic function `{0}`")]
     Unknown(String),
     /// Too few or too many arguments.
     #[error("{function} takes {wanted}, not {found}")]
@@ -284,7 +284,7 @@ impl Reader<'_> {
                 return Ok(Argument::Literal(value));
             }
         }
-        Err(self.syntax_error("a text in single quotes, a number, a path or a function").into())
+        Err(self.syntax_error("text in single quotes, a number, a path or a function").into())
     }
 }
 
@@ -357,7 +357,7 @@ mod tests {
     fn what_can_not_be_called_is_reported() {
         let deep = format!("{}$.x{}", "States.Array(".repeat(11), ")".repeat(11));
         for (text, error) in [
-            ("States.Upper($.x)", "there is no intrinsic function `States.Upper`"),
+            ("States.Upper($.x)", "unknown intrinsic function `States.Upper`"),
             ("States.UUID(1)", "States.UUID takes no arguments, not 1"),
             ("States.MathAdd(1)", "States.MathAdd takes 2 arguments, not 1"),
             ("States.MathRandom(1)", "States.MathRandom takes 2 to 3 arguments, not 1"),
@@ -368,7 +368,7 @@ mod tests {
             ("States.Array(1) x", "expected the end at character 16"),
             (
                 "States.Array(x)",
-                "expected a text in single quotes, a number, a path or a function at character 14",
+                "expected text in single quotes, a number, a path or a function at character 14",
             ),
             ("States.Array($.a..b)", "`..` steps are not supported in paths"),
             ("States.Array($name)", "`$name` is a variable"),

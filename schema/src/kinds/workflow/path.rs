@@ -194,7 +194,7 @@ impl<'a> Reader<'a> {
         if self.eat(':') {
             let last = self.number()?;
             if self.rest.starts_with(':') {
-                return Err(PathError::Unsupported("steps of slices"));
+                return Err(PathError::Unsupported("slice steps"));
             }
             return Ok(Segment::Slice(first, last));
         }

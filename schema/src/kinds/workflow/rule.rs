@@ -17,7 +17,7 @@ use serde_with::skip_serializing_none;
 pub struct Rule {
     /// Comment for people; has no effect and is not stored.
     pub comment: Option<String>,
-    /// State to go to if the rule matches; only in the rules of a Choice, not in those inside.
+    /// State to go to if the rule matches; only in the rules of a Choice, not in nested ones.
     pub next: Option<String>,
     /// Rules that must all match.
     pub and: Option<Vec<Rule>>,
@@ -48,10 +48,10 @@ impl JsonSchema for Rule {
         let rule = generator.subschema_for::<Rule>();
         let mut properties = json_schema!({
             "comment": {"type": "string", "description": "For people; has no effect and is not stored."},
-            "next": {"type": "string", "description": "The state to go to if the rule fits; only in the rules of a Choice, not in those inside."},
-            "and": {"type": "array", "items": rule, "description": "All of these fit."},
-            "or": {"type": "array", "items": rule, "description": "One of these fits."},
-            "not": {"anyOf": [rule, {"type": "null"}], "description": "This one does not fit."},
+            "next": {"type": "string", "description": "The state to go to if the rule matches; only in the rules of a Choice, not in nested ones."},
+            "and": {"type": "array", "items": rule, "description": "All of these match."},
+            "or": {"type": "array", "items": rule, "description": "One of these matches."},
+            "not": {"anyOf": [rule, {"type": "null"}], "description": "This one does not match."},
             "variable": {"type": "string", "description": "Path of the value to compare."},
         });
         for operator in Operator::ALL {
@@ -118,7 +118,7 @@ operators! {
     IsBoolean "isBoolean" Bool "Whether the variable is a boolean."
     IsNull "isNull" Bool "Whether the variable is null."
     IsNumeric "isNumeric" Bool "Whether the variable is a number."
-    IsPresent "isPresent" Bool "Whether there is such a variable; only this operator may ask for one that is not."
+    IsPresent "isPresent" Bool "Whether the variable exists; only this operator accepts a missing one."
     IsString "isString" Bool "Whether the variable is text."
     IsTimestamp "isTimestamp" Bool "Whether the variable is a timestamp of RFC 3339."
     NumericEquals "numericEquals" Number "The variable is this number."
@@ -133,15 +133,15 @@ operators! {
     NumericLessThanPath "numericLessThanPath" Path "As `numericLessThan`, with the value at a path."
     StringEquals "stringEquals" Text "The variable is this text."
     StringEqualsPath "stringEqualsPath" Path "As `stringEquals`, with the value at a path."
-    StringGreaterThan "stringGreaterThan" Text "The variable is a later text, by UTF-16 units."
-    StringGreaterThanEquals "stringGreaterThanEquals" Text "The variable is this text or a later one."
+    StringGreaterThan "stringGreaterThan" Text "The variable sorts after this text, by UTF-16 code units."
+    StringGreaterThanEquals "stringGreaterThanEquals" Text "The variable is this text or sorts after it."
     StringGreaterThanEqualsPath "stringGreaterThanEqualsPath" Path "As `stringGreaterThanEquals`, with the value at a path."
     StringGreaterThanPath "stringGreaterThanPath" Path "As `stringGreaterThan`, with the value at a path."
-    StringLessThan "stringLessThan" Text "The variable is an earlier text, by UTF-16 units."
-    StringLessThanEquals "stringLessThanEquals" Text "The variable is this text or an earlier one."
+    StringLessThan "stringLessThan" Text "The variable sorts before this text, by UTF-16 code units."
+    StringLessThanEquals "stringLessThanEquals" Text "The variable is this text or sorts before it."
     StringLessThanEqualsPath "stringLessThanEqualsPath" Path "As `stringLessThanEquals`, with the value at a path."
     StringLessThanPath "stringLessThanPath" Path "As `stringLessThan`, with the value at a path."
-    StringMatches "stringMatches" Text "The variable fits this pattern, in which `*` is any text and `\\\\*` a star."
+    StringMatches "stringMatches" Text "The variable matches this pattern, in which `*` is any text and `\\\\*` a star."
     TimestampEquals "timestampEquals" Timestamp "The variable is this point in time."
     TimestampEqualsPath "timestampEqualsPath" Path "As `timestampEquals`, with the value at a path."
     TimestampGreaterThan "timestampGreaterThan" Timestamp "The variable is a later point in time."

@@ -84,7 +84,7 @@ impl Walk<'_> {
         if entry.value.is_blank() {
             let message = format!("{path}: Required value: the field has no value");
             let problem = Problem::new(entry.mark, &rules::MISSING_FIELD, message);
-            self.fault(path, problem.help("write null if that is meant, or remove the field"));
+            self.fault(path, problem.help("write null explicitly, or remove the field"));
         }
         Some(Json::Null)
     }
@@ -161,7 +161,7 @@ impl Walk<'_> {
             return self.fault(&path, problem.help(help));
         }
         if let Some(help) = states_language::unsupported(&record.name, &entry.key) {
-            let message = format!("{path}: Minik8s does not have this part of the Amazon States Language");
+            let message = format!("{path}: Minik8s does not support this part of the Amazon States Language");
             let problem = Problem::new(entry.mark, &rules::WORKFLOW_UNSUPPORTED, message);
             return self.fault(&path, problem.help(help));
         }

@@ -87,7 +87,7 @@ impl fmt::Display for Header {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum PlaintextError {
     /// The plaintext has no header.
-    #[error("does not name inside the namespace and secret that it is for")]
+    #[error("has no header: its text must begin with `namespace:` and `name:`")]
     Unbound,
     /// A line of the header has no meaning.
     #[error("has a header that can't be read: line {line} {why}")]
@@ -140,7 +140,7 @@ impl Header {
         let fits = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '.' | '_');
         if value != ANY && !(!value.is_empty() && value.len() <= 253 && value.chars().all(fits)) {
             return if self.has_fields() {
-                wrong("has no name as its value")
+                wrong("has a value that is not a name")
             } else {
                 Err(PlaintextError::Unbound)
             };
@@ -151,10 +151,10 @@ impl Header {
             "source" if self.source.is_none() => self.source = Some(value.to_owned()),
             "format" if self.format == Format::Guess => match Format::parse(value) {
                 Some(format) => self.format = format,
-                None => return wrong("names no format; there are map, dotenv and opaque"),
+                None => return wrong("has an unknown format; use map, dotenv or opaque"),
             },
-            "namespace" | "name" | "source" | "format" => return wrong("is set twice"),
-            _ if self.has_fields() => return wrong("is none of namespace, name, source and format"),
+            "namespace" | "name" | "source" | "format" => return wrong("repeats a field"),
+            _ if self.has_fields() => return wrong("is not namespace, name, source or format"),
             _ => return Err(PlaintextError::Unbound),
         }
         Ok(())
@@ -180,7 +180,7 @@ pub fn entries(format: Format, values: &[u8]) -> Result<BTreeMap<String, Vec<u8>
         Format::Map => match parse_map(text()?) {
             Ok(Some(texts)) => texts,
             Ok(None) => {
-                return Err(PlaintextError::Values("it is not one map from keys to texts".to_owned()));
+                return Err(PlaintextError::Values("it is not a single map from keys to text".to_owned()));
             }
             Err(why) => return Err(PlaintextError::Values(why.to_string())),
         },
@@ -218,7 +218,7 @@ pub(crate) fn parse(text: &str) -> Result<BTreeMap<String, String>, String> {
             return Err(format!("line {number} does not begin with the name of a variable"));
         }
         let value = unquoted(value.trim()).ok_or_else(|| {
-            format!("line {number} has a quote that does not end there; values of several lines need a map")
+            format!("line {number} has an unclosed quote or text after it; multi-line values need a map")
         })?;
         if values.insert(name.to_owned(), value).is_some() {
             return Err(format!("line {number} sets a variable again"));
@@ -317,7 +317,7 @@ pub(crate) fn parse_map(text: &str) -> Result<Option<BTreeMap<String, String>>, 
             _ => return Ok(None),
         };
         if texts.insert(key, value).is_some() {
-            return Err(MapError::Refused("a key is there twice"));
+            return Err(MapError::Refused("a key occurs twice"));
         }
         if texts.len() > KEYS_MAX {
             return Err(too_many());
@@ -330,7 +330,7 @@ pub(crate) fn parse_map(text: &str) -> Result<Option<BTreeMap<String, String>>, 
 
 /// An anchor with many aliases expands a few kilobytes to gigabytes.
 const ALIAS: MapError =
-    MapError::Refused("it has an alias (`*name`), which a secret may not; write the value itself");
+    MapError::Refused("it has an alias (`*name`), not allowed in a secret; write the value itself");
 
 fn too_many() -> MapError {
     MapError::Refused("it has more than 1000 keys")

@@ -95,7 +95,7 @@ impl LazyStore {
     ) -> Result<T, StoreError> {
         // As after any other error, it is unknown what became of a call that is cut off.
         let said = line.cut.run_until_cancelled(call).await.unwrap_or_else(|| {
-            Err(StoreError::Request { act, message: "the connection was given up for a new one".to_owned() })
+            Err(StoreError::Request { act, message: "the connection was replaced by a new one".to_owned() })
         });
         if matches!(said, Err(StoreError::Unauthenticated { .. })) {
             self.give_up(line);
@@ -159,7 +159,7 @@ impl Store for LazyStore {
 
     async fn lease_revoke(&self, lease: LeaseId) -> Result<(), StoreError> {
         let line = self.line();
-        self.until_cut(&line, "the end of a lease", async { self.on(&line).await?.lease_revoke(lease).await })
+        self.until_cut(&line, "a lease revocation", async { self.on(&line).await?.lease_revoke(lease).await })
             .await
     }
 }

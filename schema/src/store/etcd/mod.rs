@@ -256,8 +256,8 @@ impl Store for EtcdStore {
             Ok(Ok(_)) => Ok(()),
             // The lease ended by itself: the desired result.
             Ok(Err(error)) if is_lease_not_found(&error) => Ok(()),
-            Ok(Err(error)) => Err(request_error("the end of a lease", &error)),
-            Err(_) => Err(timed_out("the end of a lease")),
+            Ok(Err(error)) => Err(request_error("a lease revocation", &error)),
+            Err(_) => Err(timed_out("a lease revocation")),
         }
     }
 }

@@ -247,7 +247,7 @@ impl Store for MemoryStore {
     }
 
     async fn lease_revoke(&self, lease: LeaseId) -> Result<(), StoreError> {
-        self.answer("the end of a lease", |inner| {
+        self.answer("a lease revocation", |inner| {
             inner.state.lease_revoke(lease);
             Ok(())
         })?;

@@ -314,7 +314,7 @@ fn an_older_node_loads_with_a_note() {
     let draft = only(text);
     assert_eq!(draft.metadata.labels["disk"], "ssd");
     assert_eq!(load(text).documents[0].line, 1);
-    let note = "6:1 `ip` has no effect here and is left out: the node's agent says where it is reached";
+    let note = "6:1 `ip` has no effect here and is left out: the node's agent reports its address";
     assert_eq!(older(text), [note]);
 }
 
@@ -326,6 +326,6 @@ fn a_batch_job_of_kubernetes_is_one_error_that_says_what_to_use() {
     let errors: Vec<_> = loaded.violations.iter().filter(|one| one.severity == Severity::Error).collect();
     let [error] = errors.as_slice() else { panic!("{errors:?}") };
     assert_eq!((error.line, error.column, error.rule.as_str()), (1, 13, "api-version"));
-    assert!(error.message.contains("a Job of Minik8s is a Slurm job"), "{error}");
+    assert!(error.message.contains("a Minik8s Job is a Slurm job"), "{error}");
     assert!(error.help.contains("write a Pod"), "{error}");
 }

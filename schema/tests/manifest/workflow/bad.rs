@@ -303,8 +303,8 @@ fn the_error_of_a_task_without_a_function_says_how_to_name_one() {
     found.extend(blank.violations.iter().map(ToString::to_string));
     insta::assert_snapshot!(found.join("\n"), @r"
     2:13 missing-field spec.states.b.function: Required value: the field is missing (write `function: NAME` with the name of a Function, or `Resource: function:NAME` in the Amazon States Language)
-    2:47 missing-field Resource: Required value: the field has no value (write the name of a Function, as `function: price` or `Resource: function:shop/price`)
-    apps/web.yaml:8:21: error[missing-field]: resource: Required value: the field has no value (write the name of a Function, as `function: price` or `Resource: function:shop/price`)
+    2:47 missing-field Resource: Required value: the field has no value (name a Function, for example `function: price` or `Resource: function:shop/price`)
+    apps/web.yaml:8:21: error[missing-field]: resource: Required value: the field has no value (name a Function, for example `function: price` or `Resource: function:shop/price`)
     ");
 }
 
@@ -321,7 +321,7 @@ fn a_bad_path_of_a_definition_and_a_bad_name_of_a_schedule_say_how_to_write_them
     assert!(load(&triggers("{name: t, schedule: {cron: '@daily'}}")).violations.is_empty());
     insta::assert_snapshot!(found.join("\n"), @r"
     apps/web.yaml:6:19: error[invalid-path]: spec.definitionPath: Invalid value: `/flows/order.asl.json`: must be a path within the repository (put the file into this repository and write its path from the root, for example `flows/order.asl.json`)
-    apps/web.yaml:10:32: error[schedule]: spec.triggers[0].schedule.cron: Invalid value: `@dayly`: there is no such name of a schedule (did you mean `@daily`?)
-    apps/web.yaml:10:32: error[schedule]: spec.triggers[0].schedule.cron: Invalid value: `daily`: has 1 field, not 5 (write minute, hour, day of the month, month and day of the week, as `30 2 * * MON-FRI`)
+    apps/web.yaml:10:32: error[schedule]: spec.triggers[0].schedule.cron: Invalid value: `@dayly`: unknown schedule name (did you mean `@daily`?)
+    apps/web.yaml:10:32: error[schedule]: spec.triggers[0].schedule.cron: Invalid value: `daily`: has 1 field, not 5 (write minute, hour, day of month, month and day of week, for example `30 2 * * MON-FRI`)
     ");
 }

@@ -248,9 +248,9 @@ fn the_language_s_own_names_are_no_older_spelling() {
     assert_eq!(found, ["7:38 older-spelling `resource` is an older spelling, read as `function: price`"]);
     // A violation uses the name as written.
     let blank = load_definition("flow.asl.json", machine.replace("function:default/price", "").as_bytes());
-    assert_eq!(reported(&blank), ["1:63 task-resource Resource: `` names no function"]);
+    assert_eq!(reported(&blank), ["1:63 task-resource Resource: `` does not name a function"]);
     let found = reported(&load(&ours.replace("price", "''")));
-    assert_eq!(found, ["7:38 task-resource resource: `` names no function"]);
+    assert_eq!(found, ["7:38 task-resource resource: `` does not name a function"]);
 }
 
 #[test]

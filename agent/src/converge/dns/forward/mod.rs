@@ -50,7 +50,7 @@ pub(super) enum ForwardError {
     #[error("this node has no upstream name server; give one in dns.upstreams of the Cluster object")]
     NoUpstream,
     /// Too many questions are under way, of this client or in total.
-    #[error("too many questions to upstream name servers are under way")]
+    #[error("too many queries to upstream name servers are in progress")]
     Busy,
     #[error("no upstream name server answered within {} s", DEADLINE.as_secs())]
     Timeout,

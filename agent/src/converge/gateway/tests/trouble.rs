@@ -19,7 +19,7 @@ async fn every_refusal_has_its_status_and_says_why() {
     let bed = Bed::start(Limits::default(), Table::from_catalog(&catalog, "n1")).await;
     for (request, status, why) in [
         (get("/shop/1"), "503 service unavailable", "there is no service web"),
-        (get("/"), "404 not found", "no path of shop.example leads to /"),
+        (get("/"), "404 not found", "no path of shop.example matches /"),
         (
             "GET / HTTP/1.1\r\nHost: other.example\r\n\r\n".to_owned(),
             "404 not found",
@@ -39,7 +39,7 @@ async fn every_refusal_has_its_status_and_says_why() {
         (
             "CONNECT shop.example:80 HTTP/1.1\r\nHost: shop.example\r\n\r\n".to_owned(),
             "405 method not allowed",
-            "makes no connections",
+            "does not support CONNECT",
         ),
     ] {
         let answer = bed.ask(&request).await;

@@ -202,7 +202,7 @@ impl Worker {
         // It must not be pulled again immediately, or that would go on forever.
         if step.image_pulled {
             let message = format!(
-                "image {image} was pulled, and Docker still has none of this name; check the image's name and what removes images on this node"
+                "image {image} was pulled, but Docker has no image of this name; check the image's name and what removes images on this node"
             );
             self.record_event(id, EventType::Warning, "Failed", message.clone());
             self.reporter.send(TaskReport::Failed(slot, "ErrImagePull".to_owned(), message, Retry::Image));
@@ -241,7 +241,7 @@ impl Worker {
             Err(DockerError::NameTaken { name }) => {
                 let Some(row) = self.listed(&name).await? else {
                     let message = format!(
-                        "the container name {name} is taken by a container that is not ours; remove it with docker rm"
+                        "the container name {name} is taken by a container that Minik8s did not create; remove it with docker rm"
                     );
                     return Err(DockerError::Refused { act: "to create a container", status: 409, message });
                 };

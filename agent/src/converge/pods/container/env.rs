@@ -109,7 +109,7 @@ pub const INPUTS_MAX: usize = 2 * 1024 * 1024;
 pub fn too_long() -> String {
     let most = INPUTS_MAX / 1024 / 1024;
     format!(
-        "env, command and args come to more than {most} MiB, which Linux does not take; mount what is large as a file"
+        "env, command and args exceed {most} MiB, which Linux does not accept; mount large values as files"
     )
 }
 

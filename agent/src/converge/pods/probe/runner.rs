@@ -202,7 +202,7 @@ impl ProbeRunner {
         // A check at an address that the node no longer has says nothing about the container.
         let is_current = target.checks.get(&kind).is_some_and(|check| check.action == action);
         let found =
-            if is_current { found } else { CheckResult::Unknown("it is asked elsewhere now".to_owned()) };
+            if is_current { found } else { CheckResult::Unknown("its address has changed".to_owned()) };
         let before = tracked.machine.health();
         let is_early = tracked.counts_from.get(&kind).is_some_and(|from| begun < *from);
         match &found {

@@ -119,7 +119,7 @@ fn container(
     let default = || WaitingState { reason: waiting_for.to_owned(), message: String::new() };
     let dead = || WaitingState {
         reason: "Terminating".to_owned(),
-        message: "Docker could not remove its former container, and is asked again".to_owned(),
+        message: "Docker could not remove its former container; retrying".to_owned(),
     };
     let (state, last_state) = match current {
         Some(current) => match (&current.state, waiting) {

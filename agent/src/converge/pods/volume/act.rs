@@ -43,7 +43,7 @@ async fn on_disk(
         let path = lock(&at).display().to_string();
         let seconds = VOLUMES_MAX.as_secs();
         return Err(format!(
-            "{path} did not answer within {seconds} s; check the file system that it is on, such as a network share whose server is away"
+            "{path} did not answer within {seconds} s; check its file system, such as a network share whose server is down"
         ));
     };
     done.map_err(|e| e.to_string())?.map_err(|e| e.to_string())
@@ -61,7 +61,7 @@ impl Worker {
                 == EnsureOutcome::Repaired
             {
                 let message =
-                    format!("{path} on this node was not what the repository has; it was fetched anew");
+                    format!("{path} on this node differed from the repository; it was fetched again");
                 self.record_event(id, EventType::Warning, "FilesChanged", message);
             }
         }

@@ -160,9 +160,9 @@ fn host_path(path: &Path, kind: HostPathType) -> Result<(), VolumeError> {
             }
             is(kind_of().is_some_and(|k| k.is_file()), "a file")
         }
-        HostPathType::Directory => is(kind_of().is_some_and(|k| k.is_dir()), "a directory that is there"),
-        HostPathType::File => is(kind_of().is_some_and(|k| k.is_file()), "a file that is there"),
-        HostPathType::Socket => is(kind_of().is_some_and(|k| k.is_socket()), "a socket that is there"),
+        HostPathType::Directory => is(kind_of().is_some_and(|k| k.is_dir()), "an existing directory"),
+        HostPathType::File => is(kind_of().is_some_and(|k| k.is_file()), "an existing file"),
+        HostPathType::Socket => is(kind_of().is_some_and(|k| k.is_socket()), "an existing socket"),
         HostPathType::CharDevice => is(kind_of().is_some_and(|k| k.is_char_device()), "a character device"),
         HostPathType::BlockDevice => is(kind_of().is_some_and(|k| k.is_block_device()), "a block device"),
     }

@@ -92,13 +92,13 @@ pub(crate) fn mounts(
             Some(path) => {
                 if is_file {
                     return Err(format!(
-                        "volume {} is a single file, so it has no subPath {path}; take subPath out",
+                        "volume {} is a single file, so it has no subPath {path}; remove subPath",
                         mount.name
                     ));
                 }
                 let way_out = Path::new(path).is_absolute() || path.split('/').any(|part| part == "..");
                 if way_out {
-                    return Err(format!("subPath {path} leads out of volume {}", mount.name));
+                    return Err(format!("subPath {path} points outside volume {}", mount.name));
                 }
                 let target = names::sub_path_dir(&at.node.state_dir, &pod.uid, &spec.name, attempt, index);
                 sub_paths.push(SubPath {

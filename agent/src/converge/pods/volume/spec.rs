@@ -75,12 +75,12 @@ pub struct SubPath {
 /// Error of creating, checking or removing a volume.
 #[derive(Debug, thiserror::Error)]
 pub enum VolumeError {
-    #[error("cannot make {path}: {source}")]
+    #[error("cannot create {path}: {source}")]
     Make { path: PathBuf, source: io::Error },
     #[error("cannot mount {path}: {source}")]
     Mount { path: PathBuf, source: io::Error },
     /// `items` name the same keys repeatedly.
-    #[error("the files of {path} come to more than {most} MiB; name fewer keys in items")]
+    #[error("the files of {path} exceed {most} MiB; name fewer keys in items")]
     TooLarge {
         path: PathBuf,
         /// Limit in MiB.

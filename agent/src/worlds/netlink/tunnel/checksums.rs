@@ -22,7 +22,7 @@ const ATTEMPT: Duration = Duration::from_millis(400);
 
 pub(super) async fn offload_is_on(netlink: &RealNetlink, tunnel: &str) -> Result<bool, NetlinkError> {
     let name = tunnel.to_owned();
-    blocking(netlink, tunnel, "look at the checksum offload of", move |home| is_on(home, &name)).await
+    blocking(netlink, tunnel, "read the checksum offload of", move |home| is_on(home, &name)).await
 }
 
 pub(super) async fn set_offload(netlink: &RealNetlink, tunnel: &str, on: bool) -> Result<(), NetlinkError> {

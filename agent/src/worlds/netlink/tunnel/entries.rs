@@ -76,7 +76,7 @@ impl Socket {
             {
                 Ok(())
             }
-            other => other.map_err(|refused| refused.into_error("take an entry from", name)),
+            other => other.map_err(|refused| refused.into_error("remove an entry from", name)),
         }
     }
 }

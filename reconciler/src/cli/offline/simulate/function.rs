@@ -81,7 +81,7 @@ fn summary(report: &LoadReport) -> String {
         _ = write!(text, ", {count} {why}");
     }
     _ = match &report.wait_seconds {
-        None => write!(text, "\nnone waited for a replica"),
+        None => write!(text, "\nno call waited for a replica"),
         Some(waits) => write!(
             text,
             "\n{} waited for a replica: half of them up to {}s, 95 % up to {}s, the longest {}s",

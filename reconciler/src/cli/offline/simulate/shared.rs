@@ -68,12 +68,12 @@ pub(super) fn object<T>(
     match found.as_slice() {
         [(reference, spec)] => Ok(Some(((*reference).clone(), Arc::clone(spec)))),
         [] => Err(CliError::Usage(format!(
-            "{shown} holds no {kind}; name the file of one, see 'minik8s explain {explain}'"
+            "{shown} contains no {kind}; name a file that does, see 'minik8s explain {explain}'"
         ))),
         all => {
             let names: Vec<String> = all.iter().map(|(reference, _)| reference.to_string()).collect();
             let names = names.join(", ");
-            Err(CliError::Usage(format!("{shown} holds several {several}: {names}; leave one in it")))
+            Err(CliError::Usage(format!("{shown} contains several {several}: {names}; keep only one")))
         }
     }
 }
@@ -98,7 +98,7 @@ pub(super) fn print<T: Serialize>(
 /// Reads a text file.
 pub(super) fn read(path: &Path) -> Result<String, CliError> {
     let usage = |why: String| CliError::Usage(format!("{}: {why}", path.display()));
-    let unreadable = |error: std::io::Error| usage(format!("{error}; name a file that can be read"));
+    let unreadable = |error: std::io::Error| usage(format!("{error}; name a readable file"));
     let file = File::open(path).map_err(unreadable)?;
     if file.metadata().map_err(unreadable)?.is_dir() {
         return Err(usage("it is a folder; name a file".to_owned()));

@@ -40,7 +40,8 @@ pub(super) fn run(args: &SimulateWorkflowArgs) -> Result<ExitCode, CliError> {
     })?;
     let Some((reference, spec)) = found else { return Ok(ExitCode::from(2)) };
     if spec.is_undefined() {
-        let why = "its definitionPath starts at the root of a Git repository, and FILE is in none; run 'git init' there";
+        let why = "its definitionPath is relative to the root of a Git repository, but FILE is not in one; \
+                   run 'git init' there";
         return Err(CliError::Usage(format!("{}: {why}", args.file.display())));
     }
     let input = match &args.input {
@@ -55,7 +56,7 @@ pub(super) fn run(args: &SimulateWorkflowArgs) -> Result<ExitCode, CliError> {
         None => Mocks::default(),
     };
     for UnknownMock { name, help } in mocks.unknown(&spec, &reference.namespace) {
-        note(&visible(&format!("mock `{name}`: no Task of the workflow calls such a function; {help}")));
+        note(&visible(&format!("mock `{name}`: no Task of the workflow calls this function; {help}")));
     }
     let mut limits = beside.into_inner();
     if mocks.have_delays() && !limits.cover_all(&spec, &reference.namespace) {
@@ -74,7 +75,7 @@ pub(super) fn run(args: &SimulateWorkflowArgs) -> Result<ExitCode, CliError> {
     if report.without_data > 0 {
         let count = report.without_data;
         note(&format!(
-            "the first {count} events are without their inputs and outputs: the history would be too large"
+            "the first {count} events lack their inputs and outputs: the history would be too large"
         ));
     }
     print(args.output, &report, |report| text(report, Screen::stdout()))?;

@@ -38,7 +38,7 @@ fn of_several_metrics_the_most_counts_and_a_failing_one_keeps_it_from_shrinking(
     assert_eq!((held.desired, held.recommendation), (4, None));
     let active = "ScalingActive=False/FailedGetResourceMetric";
     assert_eq!(words(&held.memory.conditions), format!("AbleToScale=True/SucceededGetScale {active}"));
-    assert!(held.metrics[1].outcome.is_err() && held.reason.starts_with("memory: no memory sample"));
+    assert!(held.metrics[1].outcome.is_err() && held.reason.starts_with("memory: no usable memory sample"));
     let grows = decided(&used(1000, None));
     assert_eq!((grows.desired, grows.recommendation), (8, Some(8)));
     assert!(words(&grows.memory.conditions).contains("ScalingActive=True/ValidMetricFound"));

@@ -145,7 +145,7 @@ fn what_cannot_be_known_says_why() {
     };
     let cpu = utilization(ResourceName::Cpu, 50);
     assert_eq!(why(&cpu, &[]), "the target has no pods yet");
-    let nothing = "no cpu sample of a pod that counts yet: 1 not ready, 1 without a sample";
+    let nothing = "no usable cpu sample of a pod yet: 1 not ready, 1 without a sample";
     assert_eq!(why(&cpu, &[missing(), unready(1)]), nothing);
     let bare = Pod { name: "web-1".to_owned(), requests: PerResource::default(), ..pod(1) };
     let lacks = "missing request for cpu: a container of pod web-1 has none; set resources.requests.cpu";
@@ -153,5 +153,5 @@ fn what_cannot_be_known_says_why() {
     // An ignored pod may lack requests.
     assert_eq!(asks(50, 1, &[pod(500), Pod { phase: PodPhase::Failed, ..bare.clone() }]), 1);
     let zero = Pod { requests: PerResource { cpu: Some(0), memory: None }, ..bare };
-    assert_eq!(why(&cpu, &[zero]), "the pods request nothing, so there is no share of it");
+    assert_eq!(why(&cpu, &[zero]), "the pods request nothing, so utilization is undefined");
 }

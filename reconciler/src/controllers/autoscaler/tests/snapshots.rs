@@ -201,7 +201,7 @@ fn the_first_look_writes_down_the_number_that_git_says() {
     let plan = fixture.look();
     assert_eq!(
         plan.to_string(),
-        "put autoscalers/default/web if absent: what its object and pods say\n\
+        "put autoscalers/default/web if absent: recomputed from its object and pods\n\
          + put scale/ReplicaSet/default/web if absent: 2 pods, as its autoscaler decided\n\
          note HorizontalPodAutoscaler/default/web FailedGetResourceMetric: cpu: the target has no pods yet\n"
     );

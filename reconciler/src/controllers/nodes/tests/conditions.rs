@@ -169,7 +169,7 @@ fn the_nodes_controller_says_how_long_pods_have_tolerated_a_taint() {
         story.builder = builder.bound("n1", &instance(name, toleration(seconds)));
     }
     story.builder = std::mem::take(&mut story.builder).node_object("n1", tainted);
-    assert_eq!(story.says(100), ["n1: taints of the node, and how long they have been there"]);
+    assert_eq!(story.says(100), ["n1: taints of the node and their age"]);
     let elapsed = |story: &Story| {
         let taints = story.of_node("n1").taints;
         taints.into_iter().map(|(taint, age)| (taint, age.since, age.elapsed_seconds)).collect::<Vec<_>>()

@@ -59,7 +59,7 @@ fn a_gone_node_that_beats_keeps_its_keys() {
     assert_eq!(
         planned(&builder),
         [
-            "note Node/n1 GoneButAlive: Git says that the node is gone, but its agent is alive; stop it, or remove \
+            "note Node/n1 GoneButAlive: Git marks the node as gone, but its agent is alive; stop it, or remove \
           the annotation"
         ]
     );

@@ -100,7 +100,7 @@ fn a_cluster_range_that_grew_is_reported_and_one_that_moved_away_is_not() {
     grown.settings.cluster_cidr = "10.240.0.0/12".parse().unwrap();
     assert_eq!(
         planned(&grown),
-        "put subnets/a if at 1: the ranges are 10.240.0.0/12 for pods and 10.96.0.0/16 for services now\n"
+        "put subnets/a if at 1: the ranges are now 10.240.0.0/12 for pods and 10.96.0.0/16 for services\n"
     );
     let mut moved = seen(&builder.snapshot);
     moved.settings.cluster_cidr = "10.99.0.0/16".parse().unwrap();
@@ -120,7 +120,7 @@ fn a_node_gets_back_the_range_that_its_pods_have() {
     assert_eq!(
         planned(&seen(&builder.snapshot)),
         "put subnets/a if absent: 10.244.1.0/24 is the lowest free range\n\
-         put subnets/b if absent: its pods have 10.244.0.0/24 already\n"
+         put subnets/b if absent: its pods already have 10.244.0.0/24\n"
     );
 }
 

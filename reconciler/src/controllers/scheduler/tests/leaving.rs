@@ -131,7 +131,7 @@ fn a_node_that_is_neither_registered_nor_alive_has_no_pods() {
     let plan = planned(&builder.snapshot);
     assert!(plan.contains("moved from n1, where the node is not registered, to n2"), "{plan}");
     assert!(
-        plan.contains("note Pod/default/pinned Unschedulable: 0/1 nodes fit: 1 not the node n1"),
+        plan.contains("note Pod/default/pinned Unschedulable: 0/1 nodes fit: 1 other than nodeName n1"),
         "{plan}"
     );
     let builder = applied(builder);

@@ -20,7 +20,7 @@ mod leaving;
 mod properties;
 mod strategies;
 
-const SPREAD: &str = "it has the fewest pods of this owner, then the least requested, of the nodes that fit";
+const SPREAD: &str = "of the nodes that fit, it has the fewest pods of this owner, then the least requested";
 
 /// Plans with the single source `main` configured, a minute into the term.
 fn plan(snapshot: &Snapshot) -> Writes {
@@ -102,17 +102,14 @@ fn every_filter_has_its_words() {
     let on = |node: &str, s: PodSpec| PodSpec { node_name: Some(node.into()), ..s };
     let select = |s: PodSpec| PodSpec { node_selector: [("disk".into(), "ssd".into())].into(), ..s };
     let table = [
-        (
-            on("n2", spec(2000, 1)),
-            "1 not the node n2 that nodeName wants, 1 not enough cpu (wants 2, free 1)",
-        ),
-        (on("n9", spec(1, 1)), "2 not the node n9 that nodeName wants"),
+        (on("n2", spec(2000, 1)), "1 other than nodeName n2, 1 not enough cpu (wants 2, free 1)"),
+        (on("n9", spec(1, 1)), "2 other than nodeName n9"),
         (select(spec(1, 1)), "2 without the labels of nodeSelector (disk=ssd)"),
         (spec(9500, 1), "2 not enough cpu (wants 9500m, at most free 4)"),
         (spec(1, 8192), "2 not enough memory (wants 8Gi, at most free 4Gi)"),
         (
             on("n2", with_host_port(spec(1, 1), 80)),
-            "1 not the node n2 that nodeName wants, 1 with host port 80/TCP in use by pod default/fat",
+            "1 other than nodeName n2, 1 with host port 80/TCP in use by pod default/fat",
         ),
     ];
     for (spec, why) in table {
@@ -247,7 +244,7 @@ fn a_new_version_takes_the_place_of_its_old_self() {
     let at = builder.snapshot.revision;
     assert_eq!(
         planned(&builder.snapshot),
-        format!("put bindings/n2/default/web if at {at}: replaces the pod before it on n2\n")
+        format!("put bindings/n2/default/web if at {at}: replaces the previous pod on n2\n")
     );
 }
 
@@ -301,7 +298,7 @@ fn a_version_that_finds_room_where_another_moved_away_stays_on_its_node() {
         SnapshotBuilder::new().nodes(2).pod(&new_a).bound("n1", &old_a).pod(&new_b).bound("n1", &old_b);
     let plan = planned(&builder.snapshot);
     assert!(plan.starts_with("put bindings/n2/default/a if absent: moved from n1"), "{plan}");
-    assert!(plan.contains("put bindings/n1/default/b if at 10: replaces the pod before it on n1"), "{plan}");
+    assert!(plan.contains("put bindings/n1/default/b if at 10: replaces the previous pod on n1"), "{plan}");
     assert_eq!(plan.lines().count(), 3, "{plan}");
 }
 
@@ -331,14 +328,14 @@ fn of_two_bindings_the_first_by_name_stays_unless_the_other_node_reports_the_pod
     assert_eq!(
         planned(&builder.snapshot),
         format!(
-            "delete bindings/n3/default/web if at {}: the pod is bound to n2 as well, which stays\n",
+            "delete bindings/n3/default/web if at {}: the pod is also bound to n2, and stays there\n",
             at - 1
         )
     );
     let builder = builder.status("n3", &pod, PodPhase::Running);
     assert_eq!(
         planned(&builder.snapshot),
-        format!("delete bindings/n2/default/web if at {at}: the pod is bound to n3 as well, which stays\n")
+        format!("delete bindings/n2/default/web if at {at}: the pod is also bound to n3, and stays there\n")
     );
 }
 
@@ -351,7 +348,7 @@ fn a_pod_with_several_bindings_takes_no_new_place_in_the_same_plan() {
     let at = builder.snapshot.revision - 2;
     assert_eq!(
         planned(&builder.snapshot),
-        format!("delete bindings/n2/default/web if at {at}: the pod is bound to n1 as well, which stays\n")
+        format!("delete bindings/n2/default/web if at {at}: the pod is also bound to n1, and stays there\n")
     );
 }
 
@@ -432,7 +429,7 @@ mod settling {
     }
 
     fn settles(builder: &SnapshotBuilder) -> bool {
-        planned(&builder.snapshot).contains("put bindings/n1/settled if absent: etcd holds all that Git says")
+        planned(&builder.snapshot).contains("put bindings/n1/settled if absent: etcd matches Git")
     }
 
     #[test]

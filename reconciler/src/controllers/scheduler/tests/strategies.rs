@@ -47,7 +47,7 @@ fn each_strategy_chooses_by_its_own_measure() {
     let builder = builder.pod(&replica("web", "web-2", spec(10, 10)));
     let table = [
         (S::Spread, "n3", "has the fewest pods of this owner, then the least requested"),
-        (S::RoundRobin, "n3", "was given a pod the longest ago"),
+        (S::RoundRobin, "n3", "has waited longest for a pod"),
         (S::MinPods, "n2", "has the fewest pods"),
         (S::MaxPods, "n1", "has the most pods"),
         (S::MinCpu, "n1", "has the least CPU requested"),
@@ -56,7 +56,7 @@ fn each_strategy_chooses_by_its_own_measure() {
     for (strategy, node, words) in table {
         let bindings = put_bindings(&with_strategy(builder.clone(), strategy).snapshot);
         let pods = if node == "n1" { "2 pods" } else { "1 pod" };
-        let reason = format!("it {words}, of the nodes that fit; it has {pods}");
+        let reason = format!("of the nodes that fit, it {words}; it has {pods}");
         assert_eq!((bindings[0].node.as_str(), &bindings[0].reason), (node, &reason), "{strategy:?}");
     }
 }
@@ -103,7 +103,10 @@ fn a_random_choice_is_fair_says_its_seed_and_is_the_same_in_the_next_plan() {
     let bindings = put_bindings(&builder.snapshot);
     assert_eq!(bindings, put_bindings(&builder.snapshot));
     assert!(bindings.iter().all(|binding| {
-        binding.reason.starts_with(&format!("it was drawn with the seed {}, of", &binding.pod.uid[..16]))
+        binding.reason.starts_with(&format!(
+            "of the nodes that fit, it was drawn with the seed {}",
+            &binding.pod.uid[..16]
+        ))
     }));
     // 100 are expected on each node; 60 is five standard deviations away.
     let counts = counts(&applied(builder), "p");

@@ -52,7 +52,7 @@ pub enum FolderError {
     Special(String),
     /// A symbolic link that a commit holds as such; a pull request may have made it one.
     #[error(
-        "{path} leads through the symbolic link {link}, and links are not followed: name what it leads to"
+        "{path} goes through the symbolic link {link}, and links are not followed: name the link's target"
     )]
     Link { path: String, link: String },
     /// More than `ENTRIES_MAX` entries.
@@ -194,7 +194,7 @@ fn or_noted(
     match resolved {
         Ok(resolved) => (resolved, None),
         Err(error) => {
-            let message = format!("what the manifests name can't be read: {error}");
+            let message = format!("files that the manifests name can't be read: {error}");
             (manifests, Some(Violation::new(&rules::UNREADABLE, below, (0, 0), message)))
         }
     }

@@ -101,7 +101,7 @@ impl fmt::Display for Effect {
             }
             Effect::Stop { pods, containers } => write!(f, "stops {}", many(*pods, containers)),
             Effect::InPlace => f.write_str("changed in place, nothing restarts"),
-            Effect::Moved => f.write_str("nothing runs differently"),
+            Effect::Moved => f.write_str("no change at runtime"),
             Effect::Replicas { from, to } if to > from => {
                 write!(f, "replicas {from} -> {to}: {} more", plural(to - from, "pod"))
             }
@@ -112,7 +112,7 @@ impl fmt::Display for Effect {
             Effect::PortCloses(port) => write!(f, "closes {port}"),
             Effect::NameAppears(name) => write!(f, "name appears: {name}"),
             Effect::NameVanishes(name) => write!(f, "name vanishes: {name}"),
-            Effect::Selects => f.write_str("other pods may be behind it"),
+            Effect::Selects => f.write_str("it may select other pods"),
             Effect::EndpointsLost { service } => {
                 write!(f, "service {service} loses its last endpoint: nothing answers there")
             }

@@ -50,7 +50,7 @@ pub(crate) fn function(case: &EffectCase<'_>) -> Vec<Effect> {
             }
             _ => says(["the function's replicas are replaced, its image stays"]),
         },
-        Action::Delete => says(["the function stops answering, its replicas and images go"]),
+        Action::Delete => says(["the function stops answering, its replicas and images are removed"]),
         Action::Update => Vec::new(),
     }
 }
@@ -66,9 +66,9 @@ pub(crate) fn workflow(case: &EffectCase<'_>) -> Vec<Effect> {
     let runs = matches!(case.after, Some(Resource::Workflow(spec)) if spec.params.is_some());
     match case.action {
         Action::Create if runs => says(["a run of the workflow is started"]),
-        Action::Replace if runs => says(["a run of the workflow as it is written now is started"]),
+        Action::Replace if runs => says(["a run of the changed workflow is started"]),
         Action::Create | Action::Replace => Vec::new(),
-        Action::Delete => says(["runs of the workflow that are under way end"]),
+        Action::Delete => says(["active runs of the workflow end"]),
         Action::Update => Vec::new(),
     }
 }
@@ -79,7 +79,9 @@ pub(crate) fn job(case: &EffectCase<'_>) -> Vec<Effect> {
         Action::Replace => {
             says(["the Slurm job is cancelled if it runs, and submitted again, with this script:"])
         }
-        Action::Delete => return says(["the Slurm job is cancelled if it runs, and its results go"]),
+        Action::Delete => {
+            return says(["the Slurm job is cancelled if it runs, and its results are removed"]);
+        }
         Action::Update => return Vec::new(),
     };
     let Some(Resource::Job(spec)) = case.after else { return effects };
@@ -135,7 +137,7 @@ pub(crate) fn node(case: &EffectCase<'_>) -> Vec<Effect> {
 
 pub(crate) fn cluster(case: &EffectCase<'_>) -> Vec<Effect> {
     match case.action {
-        Action::Create => says(["these settings hold for the whole cluster"]),
+        Action::Create => says(["these settings apply to the whole cluster"]),
         Action::Delete => says(["the whole cluster goes back to default settings"]),
         Action::Update | Action::Replace => says(["settings of the whole cluster change"]),
     }

@@ -40,7 +40,7 @@ pub(crate) fn service(case: &EffectCase<'_>) -> Vec<Effect> {
             effects.push(Effect::Sentence("its address changes: connections break".to_owned()));
         }
         if before.addresses != after.addresses {
-            effects.push(Effect::Sentence("other addresses are behind it".to_owned()));
+            effects.push(Effect::Sentence("the addresses it forwards to change".to_owned()));
         }
         effects.extend(targets(before, after));
     }
@@ -112,7 +112,7 @@ fn targets(before: &ServiceSpec, after: &ServiceSpec) -> Vec<Effect> {
         if from != to {
             let number = port.port;
             effects.push(Effect::Sentence(format!(
-                "service port {number} leads to port {to} of its pods instead of {from}"
+                "service port {number} forwards to port {to} of its pods instead of {from}"
             )));
         }
     }
@@ -139,11 +139,11 @@ pub(crate) fn dns(case: &EffectCase<'_>) -> Vec<Effect> {
         let host = after.map(|dns| dns.host.as_str()).unwrap_or_default();
         let (from, to) = (old.in_words(), path.in_words());
         if from != to {
-            effects.push(Effect::Sentence(format!("{host}{} leads to {to} instead of {from}", path.path)));
+            effects.push(Effect::Sentence(format!("{host}{} routes to {to} instead of {from}", path.path)));
         }
         if old.rewrite != path.rewrite {
             let to = path.rewrite.as_deref().unwrap_or("it is");
-            effects.push(Effect::Sentence(format!("{host}{} is passed on as {to}", path.path)));
+            effects.push(Effect::Sentence(format!("{host}{} is forwarded as {to}", path.path)));
         }
     }
     effects

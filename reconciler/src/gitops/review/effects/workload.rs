@@ -56,9 +56,7 @@ pub(crate) fn replica_set(case: &EffectCase<'_>) -> Vec<Effect> {
     }
     let is_changed = before.zip(after).is_some_and(|(before, after)| before.replicas != after.replicas);
     if case.planned.is_scaled(case.object) && (is_changed || !effects.is_empty()) {
-        effects.push(Effect::Sentence(
-            "its autoscaler decides how many pods there are, not `replicas`".to_owned(),
-        ));
+        effects.push(Effect::Sentence("its autoscaler sets the number of pods, not `replicas`".to_owned()));
     }
     let pod = |set: Option<&'_ ReplicaSetSpec>| {
         set.filter(|set| set.replicas > 0).map(|set| set.template.spec.clone())
@@ -89,10 +87,10 @@ pub(crate) fn autoscaler(case: &EffectCase<'_>) -> Vec<Effect> {
         Resource::HorizontalPodAutoscaler(spec) => Some(&**spec),
         _ => None,
     }) {
-        (None, Some(after)) => vec![format!("scales {} by its use: {}", target(after), range(after))],
+        (None, Some(after)) => vec![format!("scales {} by its usage: {}", target(after), range(after))],
         (Some(before), None) => {
             let after = match before.scale_target_ref.kind {
-                ScaleTargetKind::Pod => "its copies end",
+                ScaleTargetKind::Pod => "its copies are removed",
                 ScaleTargetKind::ReplicaSet => "it returns to its own replicas",
             };
             vec![format!("{} is no longer scaled: {after}", target(before))]

@@ -81,7 +81,7 @@ fn a_plan_says_which_cases_beside_a_workflow_hold() {
     let review = compare(&merge_of(&repo.path(), &base, &head)).unwrap();
     let said = text(&review, false);
     assert!(said.contains("workflow tests: 2 of 3 cases pass"), "{said}");
-    let failing = "FAIL Workflow/shop/order case two: output {\"n\":2} is expected, found {\"n\":1}";
+    let failing = "FAIL Workflow/shop/order case two: expected output {\"n\":2}, found {\"n\":1}";
     assert!(said.contains(failing), "{said}");
     let comment = markdown(&review);
     let (top, _) = comment.split_once("| create |").unwrap();

@@ -279,8 +279,12 @@ fn links_out_submodules_and_pointers_are_refused_by_name_and_remedy() {
     let lfs = blob("version https://git-lfs.github.com/spec/v1\noid sha256:00\nsize 1\n");
     let inside = |item: (&str, Oid, i32)| tree(&git, &[("conf", tree(&git, &[file, item]), FOLDER)]);
     for (item, part, remedy) in [
-        (("l", blob("../../etc"), LINK), "conf/l is a symbolic link that leads out", "the file itself"),
-        (("l", blob("/etc/passwd"), LINK), "conf/l is a symbolic link that leads out", "the file itself"),
+        (("l", blob("../../etc"), LINK), "conf/l is a symbolic link that points outside", "the file itself"),
+        (
+            ("l", blob("/etc/passwd"), LINK),
+            "conf/l is a symbolic link that points outside",
+            "the file itself",
+        ),
         (
             ("m", Oid::from_str(&"1".repeat(40)).unwrap(), SUBMODULE),
             "conf/m is a submodule",
@@ -293,7 +297,7 @@ fn links_out_submodules_and_pointers_are_refused_by_name_and_remedy() {
     }
     let good = inside(("l", blob("a"), LINK));
     assert!(look(&git, good, "conf").is_ok(), "a link that stays is one");
-    assert!(look(&git, good, "conf/l").unwrap_err().contains("is a symbolic link: name what it points to"));
+    assert!(look(&git, good, "conf/l").unwrap_err().contains("is a symbolic link: name its target"));
     for path in ["../conf", "a\0b", "conf/../conf"] {
         assert!(look(&git, good, path).unwrap_err().contains("there is no"), "{path:?}");
     }

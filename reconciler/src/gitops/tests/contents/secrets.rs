@@ -135,5 +135,5 @@ async fn a_file_of_sops_is_ciphertext_with_keys_and_one_in_clear_is_refused() {
         .commit("In clear");
     cluster.settle().await;
     let reported = format!("{:?}", cluster.status().await);
-    assert!(reported.contains("SOPS did not encrypt it") && !reported.contains("canary"), "{reported}");
+    assert!(reported.contains("not encrypted with SOPS") && !reported.contains("canary"), "{reported}");
 }

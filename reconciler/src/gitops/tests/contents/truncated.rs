@@ -98,7 +98,7 @@ async fn the_plan_says_it_before_the_merge() {
     assert_eq!((review.summary.delete, review.summary.quarantined), (0, 1));
     let reported = review.violations.iter().find(|violation| violation.rule == "file-truncated").unwrap();
     assert!(
-        reported.message.contains("Pod/default/c is missing, and all.yaml is the beginning"),
+        reported.message.contains("Pod/default/c is missing, and all.yaml is its previous version"),
         "{reported:?}"
     );
 }

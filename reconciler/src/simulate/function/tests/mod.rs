@@ -37,13 +37,13 @@ fn a_bad_trace_is_reported_with_its_place_and_what_to_do() {
     let load = |arrival: Value| json!({"coldStartSeconds": 1, "handlingSeconds": 1, "arrivals": [arrival]});
     let come = |at: f64, per_second: f64, seconds: f64| json!({"at": at, "perSecond": per_second, "forSeconds": seconds});
     for (trace, wanted) in [
-        (json!({}), "the trace: neither steps nor arrivals are there; give one of the two"),
-        (json!({"steps": []}), "steps: there is none; give at least one step"),
-        (json!({"arrivals": []}), "arrivals: there is none; give at least one"),
-        (json!({"steps": [step], "arrivals": []}), "arrivals: it does not go with steps; give steps, or"),
-        (json!({"arrivals": [], "ready": 1}), "ready: it goes with steps; leave it out"),
-        (json!({"steps": [{"at": 1}, {"at": 0}]}), "steps[1].at: 0 is before the step before it; put"),
-        (json!({"steps": [{"at": 1e12}]}), "steps[0].at: 1000000000000 is too far away; write seconds from"),
+        (json!({}), "the trace: it has neither steps nor arrivals; give one of the two"),
+        (json!({"steps": []}), "steps: it is empty; give at least one step"),
+        (json!({"arrivals": []}), "arrivals: it is empty; give at least one"),
+        (json!({"steps": [step], "arrivals": []}), "arrivals: it can't be combined with steps; give steps"),
+        (json!({"arrivals": [], "ready": 1}), "ready: it applies only to steps; leave it out"),
+        (json!({"steps": [{"at": 1}, {"at": 0}]}), "steps[1].at: 0 is earlier than the previous step; put"),
+        (json!({"steps": [{"at": 1e12}]}), "steps[0].at: 1000000000000 is out of range; write seconds from"),
         (
             json!({"steps": [{"at": 0, "panicConcurrency": -2}]}),
             "steps[0].panicConcurrency: -2 is not a number of calls; write one from 0 to 1000000000, or null",
@@ -77,7 +77,7 @@ fn a_bad_trace_is_reported_with_its_place_and_what_to_do() {
             with(json!({"stableWindowSeconds": 86_401})),
             "config.stableWindowSeconds: 86401 is too long; write seconds from 0 to 86400",
         ),
-        (with(json!({"scaleDownDelaySeconds": -1})), "config.scaleDownDelaySeconds: -1 is too far away"),
+        (with(json!({"scaleDownDelaySeconds": -1})), "config.scaleDownDelaySeconds: -1 is out of range"),
         (
             json!({"arrivals": [come(0.0, 1.0, 1.0)], "handlingSeconds": 1}),
             "coldStartSeconds: it is missing; write seconds from 0 to 3600",
@@ -91,12 +91,15 @@ fn a_bad_trace_is_reported_with_its_place_and_what_to_do() {
             "handlingSeconds: 61 s is longer than the function's timeoutSeconds of 60; raise timeoutSeconds",
         ),
         (load(come(0.0, -1.0, 1.0)), "arrivals[0].perSecond: -1 is not a rate of calls; write a number"),
-        (load(come(0.0, 1.0, -1.0)), "arrivals[0].forSeconds: -1 is too far away; write seconds from 0"),
+        (load(come(0.0, 1.0, -1.0)), "arrivals[0].forSeconds: -1 is out of range; write seconds from 0"),
         (
             load(come(5.0, 1.0, 90_000.0)),
             "arrivals[0].forSeconds: it ends 90000 s after the first call; end within 86400 s",
         ),
-        (load(come(0.0, 1e6, 20.0)), "arrivals[0]: that would be 20000000 calls so far; write fewer"),
+        (
+            load(come(0.0, 1e6, 20.0)),
+            "arrivals[0]: that would be 20000000 calls so far; use a lower perSecond",
+        ),
         (load(json!({"at": 0, "perSecond": 1})), "missing field `forSeconds`"),
     ] {
         let found = error(&trace);

@@ -102,13 +102,13 @@ fn value<'a>(
         Argument::Text(raw) => Ok(Cow::Owned(Json::String(unescaped(raw)))),
         Argument::Literal(literal) => Ok(Cow::Borrowed(literal)),
         Argument::Path(path) => resolve(path, data, context)
-            .ok_or_else(|| format!("there is nothing at `{path}` of the data").into()),
+            .ok_or_else(|| format!("there is nothing at `{path}` in the data").into()),
         Argument::Call(call) => evaluate(call, data, context, most).map(Cow::Owned),
     }
 }
 
 fn text(value: &Json) -> Result<&str, String> {
-    value.as_str().ok_or_else(|| format!("expected a text, not {}", type_name(value)))
+    value.as_str().ok_or_else(|| format!("expected a string, not {}", type_name(value)))
 }
 
 fn list(value: &Json) -> Result<&[Json], String> {
@@ -129,7 +129,7 @@ fn number(value: &Json) -> Result<i64, String> {
 
 fn merge(left: &Json, right: &Json, deep: &Json) -> Result<Json, String> {
     let (Some(left), Some(right)) = (left.as_object(), right.as_object()) else {
-        return Err("two objects are wanted".to_owned());
+        return Err("expected two objects".to_owned());
     };
     if *deep != Json::Bool(false) {
         return Err("the third argument must be false: the language has no deep merge".to_owned());
@@ -144,7 +144,7 @@ fn type_name(value: &Json) -> &'static str {
         Json::Null => "null",
         Json::Bool(_) => "a boolean",
         Json::Number(_) => "a number",
-        Json::String(_) => "a text",
+        Json::String(_) => "a string",
         Json::Array(_) => "a list",
         Json::Object(_) => "an object",
     }
@@ -162,14 +162,14 @@ pub(crate) fn item(items: &[Json], index: i64) -> Result<Json, String> {
 
 pub(crate) fn partition(items: &[Json], size: i64) -> Result<Json, String> {
     let size = usize::try_from(size).ok().filter(|size| *size > 0);
-    let size = size.ok_or("the size of a part is to be more than 0")?;
+    let size = size.ok_or("the size of a part must be more than 0")?;
     Ok(Json::Array(items.chunks(size).map(|chunk| Json::Array(chunk.to_vec())).collect()))
 }
 
 /// Returns the numbers from the first to the last, which is included if the steps meet it.
 pub(crate) fn range(first: i64, last: i64, step: i64) -> Result<Json, String> {
     if step == 0 {
-        return Err("the step of a range is not to be 0".to_owned());
+        return Err("the step of a range must not be 0".to_owned());
     }
     let mut items = Vec::new();
     let mut next = Some(first);
@@ -210,7 +210,7 @@ pub(crate) fn add(left: i64, right: i64) -> Result<Json, String> {
 pub(crate) fn random(first: i64, last: i64, drawn: u64) -> Result<Json, String> {
     let span = i128::from(last) - i128::from(first);
     if span <= 0 {
-        return Err("the second number is to be greater than the first".to_owned());
+        return Err("the second number must be greater than the first".to_owned());
     }
     let number = i128::from(first) + i128::from(drawn) % span;
     i64::try_from(number).map(Json::from).map_err(|error| error.to_string())
@@ -274,7 +274,7 @@ pub(crate) fn encode(plain: &str) -> Result<Json, String> {
 pub(crate) fn decode(encoded: &str) -> Result<Json, String> {
     bounded(encoded)?;
     let bytes = STANDARD.decode(encoded).map_err(|error| format!("not Base64: {error}"))?;
-    String::from_utf8(bytes).map(Json::String).map_err(|_| "what was encoded is not text in UTF-8".to_owned())
+    String::from_utf8(bytes).map(Json::String).map_err(|_| "the decoded data is not UTF-8 text".to_owned())
 }
 
 /// Returns the hash in hexadecimal; for a value that is not text, the hash of its JSON.
@@ -285,7 +285,9 @@ pub(crate) fn hash(value: &Json, algorithm: &str) -> Result<Json, String> {
         "SHA-256" => MessageDigest::sha256(),
         "SHA-384" => MessageDigest::sha384(),
         "SHA-512" => MessageDigest::sha512(),
-        other => return Err(format!("unknown algorithm `{other}`; MD5, SHA-1, SHA-256, SHA-384 or SHA-512")),
+        other => {
+            return Err(format!("unknown algorithm `{other}`; use MD5, SHA-1, SHA-256, SHA-384 or SHA-512"));
+        }
     };
     let text = value.as_str().map_or_else(|| value.to_string(), str::to_owned);
     bounded(&text)?;
@@ -309,5 +311,5 @@ fn bounded(text: &str) -> Result<(), String> {
     if length <= TEXT_MAX_CHARS {
         return Ok(());
     }
-    Err(format!("the text has {length} characters; at most {TEXT_MAX_CHARS} are taken"))
+    Err(format!("the text has {length} characters; at most {TEXT_MAX_CHARS} are allowed"))
 }

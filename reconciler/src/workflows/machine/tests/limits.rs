@@ -169,9 +169,9 @@ fn a_template_in_a_template_stops_growing_at_256_kib() {
 fn a_template_stops_at_the_field_that_makes_it_too_large() {
     let input = json!({"half": "x".repeat(200 * 1024), "name": "x"});
     for (parameters, said) in [
-        ("{a.$: $.half, b.$: $.half, c.$: $.name}", "with b, the data that is made"),
-        ("{a.$: 'States.Array($.half, $.half)'}", "with a, the data that is made"),
-        ("{a: [{b.$: $.half}, {c.$: $.half}], d: 1}", "with c, the data that is made"),
+        ("{a.$: $.half, b.$: $.half, c.$: $.name}", "with b, the resulting data"),
+        ("{a.$: 'States.Array($.half, $.half)'}", "with a, the resulting data"),
+        ("{a: [{b.$: $.half}, {c.$: $.half}], d: 1}", "with c, the resulting data"),
         ("{a.$: $}", "the output has"),
     ] {
         let input = match parameters {

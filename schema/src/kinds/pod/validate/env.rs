@@ -25,7 +25,7 @@ const FIELD_PATHS: [&str; 8] = [
 
 /// Message for a secret in clear text.
 const IN_CLEAR: &str =
-    "a password or private key in clear: all who can read the repository have it, also after it is removed";
+    "a password or private key in clear text: anyone who can read the repository has it, even after removal";
 
 /// Checks the variables of a container.
 pub(crate) fn validate(env: &[EnvVar], at: &Path<'_>, findings: &mut Findings) {
@@ -47,7 +47,7 @@ digits, '_', '-', or '.', and must not start with a digit"
             && is_clear_secret(name, value)
         {
             let help = "change it where it is used; write the new one with 'minik8s secrets seal NAME --from -' and \
-                        name it here: valueFrom: {secretKeyRef: {name: NAME, key: KEY}}";
+                        refer to it here: valueFrom: {secretKeyRef: {name: NAME, key: KEY}}";
             findings.add(&rules::LITERAL_SECRET, &here.field("value"), IN_CLEAR).on_key().help(help);
         }
         let Some(source) = &variable.value_from else { continue };
@@ -105,7 +105,7 @@ pub(super) fn validate_from(container: &Container, at: &Path<'_>, findings: &mut
         }
         if !prefix.is_empty() && !is_env_name(prefix) {
             let message =
-                format!("Invalid value: `{prefix}`: no name of an environment variable can begin with it");
+                format!("Invalid value: `{prefix}`: no environment variable name can begin with it");
             findings.add(&rules::INVALID_ENV_NAME, &here.field("prefix"), message);
         }
     }
@@ -115,7 +115,8 @@ pub(super) fn validate_from(container: &Container, at: &Path<'_>, findings: &mut
 pub(super) fn name_of(of: &ContentRef, at: &Path<'_>, findings: &mut Findings) {
     let name = of.name();
     if !is_name(name) && !is_subdomain_name(name) {
-        let message = format!("Invalid value: `{name}`: letters, digits, '-', '_' and '.' make a name");
+        let message =
+            format!("Invalid value: `{name}`: a name consists of letters, digits, '-', '_' and '.'");
         findings.add(&rules::INVALID_NAME, at, message);
     }
 }
@@ -123,7 +124,7 @@ pub(super) fn name_of(of: &ContentRef, at: &Path<'_>, findings: &mut Findings) {
 /// Checks a key of a secret or object.
 pub(super) fn key(key: &str, at: &Path<'_>, findings: &mut Findings) {
     if !is_key(key) {
-        let message = format!("Invalid value: `{key}`: letters, digits, '-', '_' and '.' make a key");
+        let message = format!("Invalid value: `{key}`: a key consists of letters, digits, '-', '_' and '.'");
         findings.add(&rules::INVALID_NAME, at, message);
     }
 }

@@ -51,7 +51,7 @@ fn validate(pod: &PodSpec, at: &Path<'_>, findings: &mut Findings) {
         findings.add(
             &rules::REQUIRED,
             &at.field("containers"),
-            "Required value: a pod has at least one container",
+            "Required value: a pod needs at least one container",
         );
     }
 }
@@ -127,7 +127,8 @@ fn validate_ports(pod: &PodSpec, at: &Path<'_>, findings: &mut Findings) {
                 name(port, &mut names, &here, findings);
                 let Some(host_port @ 1..) = port.host_port else { continue };
                 if field == "containers" && !host_ports.insert((host_port, port.protocol)) {
-                    let message = format!("Duplicate value: {host_port}: another port of this pod takes it");
+                    let message =
+                        format!("Duplicate value: {host_port}: already used by another port of this pod");
                     findings.add(&rules::HOST_PORT, &here.field("hostPort"), message);
                 }
             }

@@ -62,7 +62,7 @@ fn grace(probe: &Probe, ends: bool, at: &Path<'_>, findings: &mut Findings) {
     let Some(seconds) = probe.termination_grace_period_seconds else { return };
     let here = at.field("terminationGracePeriodSeconds");
     if !ends {
-        let message = "Forbidden: a readiness probe ends no container";
+        let message = "Forbidden: a readiness probe never stops a container";
         findings.add(&rules::PROBE, &here, message).help("set it on livenessProbe or startupProbe");
     } else if !(1..=GRACE_MAX_SECONDS).contains(&seconds) {
         let message =

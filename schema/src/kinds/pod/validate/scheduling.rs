@@ -21,7 +21,7 @@ pub(super) const GRACE_MAX_SECONDS: u32 = 24 * 60 * 60;
 /// Checks node choice, host name, DNS and grace period.
 pub(super) fn validate(pod: &PodSpec, at: &Path<'_>, findings: &mut Findings) {
     if let Some(node) = pod.node_name.as_deref().filter(|node| !is_name(node) && !is_subdomain_name(node)) {
-        let message = format!("Invalid value: `{node}`: not the name of a node");
+        let message = format!("Invalid value: `{node}`: not a valid node name");
         findings.add(&rules::INVALID_NAME, &at.field("nodeName"), message);
     }
     metadata::labels(&pod.node_selector, &at.field("nodeSelector"), findings);
@@ -45,7 +45,7 @@ pub(super) fn validate(pod: &PodSpec, at: &Path<'_>, findings: &mut Findings) {
         pod.image_pull_secrets.iter().enumerate().filter(|(_, secret)| !is_name(&secret.name))
     {
         let here = secrets.index(index);
-        let message = format!("Invalid value: `{}`: not the name of a secret", secret.name);
+        let message = format!("Invalid value: `{}`: not a valid secret name", secret.name);
         findings.add(&rules::INVALID_NAME, &here.field("name"), message);
     }
     if let Some(config) = &pod.dns_config {
@@ -76,7 +76,7 @@ fn toleration(toleration: &Toleration, at: &Path<'_>, findings: &mut Findings) {
         findings.add(
             &rules::TOLERATION,
             &at.field("value"),
-            format!("Invalid value: `{value}`: not a taint's value"),
+            format!("Invalid value: `{value}`: not a valid taint value"),
         );
     }
     if toleration.toleration_seconds.is_some() && toleration.effect != Some(TaintEffect::NoExecute) {
@@ -109,7 +109,7 @@ fn dns_config(config: &DnsConfig, at: &Path<'_>, findings: &mut Findings) {
         // Kubernetes accepts a final dot, and the dot alone for the root.
         let is_domain = domain == "." || is_dns_subdomain(domain.strip_suffix('.').unwrap_or(domain));
         if !is_domain {
-            let message = format!("Invalid value: `{domain}`: must be a DNS domain in lower case");
+            let message = format!("Invalid value: `{domain}`: must be a lower case DNS domain");
             findings.add(&rules::DNS_CONFIG, &searches.index(index), message);
         }
     }
@@ -120,7 +120,7 @@ fn dns_config(config: &DnsConfig, at: &Path<'_>, findings: &mut Findings) {
             findings.add(
                 &rules::DNS_CONFIG,
                 &here.field("name"),
-                "Required value: an option has a name of one word",
+                "Required value: an option's name must be one word",
             );
         }
     }

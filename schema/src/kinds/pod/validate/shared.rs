@@ -50,7 +50,7 @@ pub(super) fn exactly_one(set: &[&str], all: &[&str], what: &str, at: &Path<'_>,
     match set {
         [_] => {}
         [] => {
-            let help = format!("set one of {}; a field without a value is null, which is not set", names());
+            let help = format!("set one of {}; a field without a value is null and counts as unset", names());
             findings.add(&rules::EXCLUSIVE, at, format!("Required value: must specify {what}")).help(help);
         }
         [_, second, ..] => {
@@ -86,7 +86,7 @@ pub(crate) fn validate(resources: &ResourceRequirements, at: &Path<'_>, findings
     let limit_path = at.field("limits");
     if let Some(limit) = limits.memory.filter(|limit| *limit < MEMORY_LIMIT_MIN) {
         let message =
-            format!("Invalid value: `{limit}`: Docker takes no memory limit below {MEMORY_LIMIT_MIN}");
+            format!("Invalid value: `{limit}`: Docker accepts no memory limit below {MEMORY_LIMIT_MIN}");
         findings
             .add(&rules::RESOURCES, &limit_path.field("memory"), message)
             .help("`m` is a thousandth: write `128Mi` for 128 mebibytes");

@@ -77,7 +77,7 @@ fn states(items: Vec<Node>, namespace: &str, notes: &mut Notes<'_>) -> Vec<Entry
             .and_then(|name| Some((name.value.mark, name.value.text()?.to_owned())));
         let Some((name_mark, name)) = name else {
             let message = format!("spec.workflowNodes[{index}].name: Required value: the node has no name");
-            notes.error(mark, &rules::MISSING_FIELD, message, "others lead to it by its name");
+            notes.error(mark, &rules::MISSING_FIELD, message, "other nodes refer to it by name");
             continue;
         };
         if states.iter().any(|state| state.key == name) {

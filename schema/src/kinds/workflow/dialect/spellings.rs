@@ -15,9 +15,9 @@ pub(crate) struct Spelling {
 pub(crate) const SPELLINGS: &[Spelling] = &[
     Spelling {
         title: "Amazon States Language",
-        what: "The language's own names may stand in `spec`, or below `spec.definition` as fields or as text in JSON or \
-               YAML. `Resource: function:NAMESPACE/NAME` names a Function; of the ARN of a Lambda function, the last \
-               part is the name of the Function.",
+        what: "The language's own names may be used in `spec`, or below `spec.definition` as fields or as text in JSON \
+               or YAML. `Resource: function:NAMESPACE/NAME` names a Function; the last part of a Lambda function's ARN \
+               is the name of the Function.",
         example: "\
 apiVersion: minik8s.io/v1
 kind: Workflow
@@ -29,9 +29,9 @@ spec:
 ",
     },
     Spelling {
-        title: "State machine in a file of its own",
-        what: "`definitionPath` names a file of the repository, from its root, with a state machine in the Amazon States \
-               Language and nothing around it.",
+        title: "State machine in its own file",
+        what: "`definitionPath` is the path of a file, from the root of the repository, that contains only a state machine \
+               in the Amazon States Language.",
         example: "\
 apiVersion: minik8s.io/v1
 kind: Workflow
@@ -42,9 +42,9 @@ spec:
 ",
     },
     Spelling {
-        title: "OlderSpellings form: `startAt`, `params`, `nodes`",
-        what: "All beside `metadata`. A task calls the Function with the same name. Each node's output is the next one's \
-               input; without `next`, and where no choice fits, the run ends.",
+        title: "Older form: `startAt`, `params`, `nodes`",
+        what: "All next to `metadata`. A task calls the Function with the same name. Each node's output is the next one's \
+               input; without `next`, or if no choice matches, the run ends.",
         example: "\
 kind: Workflow
 metadata: {name: order}
@@ -60,7 +60,7 @@ nodes:
 ",
     },
     Spelling {
-        title: "OlderSpellings form: `entryParams`, `entryNodeName`, `workflowNodes`",
+        title: "Older form: `entryParams`, `entryNodeName`, `workflowNodes`",
         what: "`entryParams` is JSON as text. `checkType` is `numEqual`, `numNotEqual`, `numGreaterThan`, `numLessThan`, \
                `numGreaterAndEqualThan`, `numLessAndEqualThan`, or the same with `str`. A variable of another type fails \
                the run with `TypeMismatch`. A node without a next one ends it.",

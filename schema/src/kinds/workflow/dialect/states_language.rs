@@ -68,7 +68,7 @@ impl ResourceRewriter<'_> {
             }
             Err((rule, message)) => {
                 let help =
-                    "write the name of a Function, as `function: price` or `Resource: function:shop/price`";
+                    "name a Function, for example `function: price` or `Resource: function:shop/price`";
                 let field = if self.is_of_language { "Resource" } else { "resource" };
                 notes.mistake(mark, rule, format!("{field}: {message}"), help);
                 "not-named".to_owned()
@@ -190,7 +190,7 @@ fn function_name(
         return Err((&rules::MISSING_FIELD, "Required value: the field has no value".to_owned()));
     }
     let Some(text) = resource.value.text() else {
-        let message = "references of CloudFormation are not supported".to_owned();
+        let message = "CloudFormation references are not supported".to_owned();
         return Err((&rules::WORKFLOW_UNSUPPORTED, message));
     };
     function_from_text(text, namespace)
@@ -207,7 +207,7 @@ fn function_from_text(
 ) -> Result<String, (&'static crate::violation::Rule, String)> {
     let parts: Vec<&str> = text.split(':').collect();
     let is_alias = |alias: &str| alias == "$LATEST" || names::is_name(alias);
-    let wrong = || (&rules::TASK_RESOURCE, format!("`{text}` names no function"));
+    let wrong = || (&rules::TASK_RESOURCE, format!("`{text}` does not name a function"));
     match parts.as_slice() {
         [name] if names::is_name(name) => Ok((*name).to_owned()),
         ["function", name] => match name.split_once('/') {
@@ -224,7 +224,7 @@ fn function_from_text(
         },
         ["arn", _, service, ..] => {
             let message = format!(
-                "`{text}` is not a function but an integration of AWS (`{service}`), which Minik8s does not have"
+                "`{text}` is not a function but an AWS integration (`{service}`), which Minik8s does not support"
             );
             Err((&rules::WORKFLOW_UNSUPPORTED, message))
         }

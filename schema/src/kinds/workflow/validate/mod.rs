@@ -29,8 +29,8 @@ fn definition_path(path: &str, spec: &WorkflowSpec, at: &Path<'_>, findings: &mu
     let help = "put the file into this repository and write its path from the root, for example `flows/order.asl.json`";
     names::check_with_help(path, help, &here, findings);
     if !spec.states.is_empty() {
-        let message = "Forbidden: may not be set beside `states`";
-        let help = "leave the state machine to the file, or write it here";
+        let message = "Forbidden: may not be set together with `states`";
+        let help = "keep the state machine in the file, or write it here";
         findings.add(&rules::EXCLUSIVE, &here, message).on_key().help(help);
     }
 }
@@ -85,7 +85,7 @@ fn check_name(name: &str, at: &Path<'_>, names: &mut Names, findings: &mut Findi
             findings
                 .add(&rules::DUPLICATE_NAME, at, message)
                 .on_key()
-                .help("names are unique in the whole workflow, so that a run's history is");
+                .help("names must be unique in the whole workflow to keep a run's history unambiguous");
         }
         None => drop(names.insert(name.to_owned(), at.to_string())),
     }
@@ -152,7 +152,7 @@ fn reachability(machine: MachineRef<'_>, at: &Path<'_>, findings: &mut Findings)
     let is_open = |state: &State| state.transition().is_some_and(|(next, end)| next.is_some() == end);
     if !reached.iter().any(|name| ends(&name)) && !machine.states.values().any(is_open) {
         findings
-            .add(&rules::NO_END, &states, "no state that can be reached ends the machine")
+            .add(&rules::NO_END, &states, "no reachable state ends the machine")
             .on_key()
             .help("give one `end: true`, or add a Succeed or Fail");
     }

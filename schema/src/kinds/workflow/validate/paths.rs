@@ -60,13 +60,13 @@ pub(super) fn expression(text: &str, at: &Path<'_>, findings: &mut Findings) {
         }
         ExpressionError::Variable(name) => (
             &rules::WORKFLOW_UNSUPPORTED,
-            format!("Minik8s does not have the variables of the Amazon States Language (`{name}`, Assign)"),
+            format!("Minik8s does not support variables of the Amazon States Language (`{name}`, Assign)"),
             "keep the value in the state's data: put it there with resultPath, read it with a path"
                 .to_owned(),
         ),
         ExpressionError::Unknown(name) => {
             let help = suggestion(&name, Intrinsic::ALL.iter().map(|function| function.as_str()));
-            (&rules::INTRINSIC, format!("Invalid value: there is no intrinsic function `{name}`"), help)
+            (&rules::INTRINSIC, format!("Invalid value: unknown intrinsic function `{name}`"), help)
         }
         error => {
             let help = "for example `States.Format('{} of {}', $.part, $.whole)`".to_owned();
@@ -103,7 +103,7 @@ pub(super) fn check_payload(template: Option<&Json>, at: &Path<'_>, findings: &m
                 };
                 if fields.contains_key(plain) {
                     let message =
-                        format!("Duplicate value: `{plain}` is there as well; both give the same field");
+                        format!("Duplicate value: `{plain}` is set as well; both give the same field");
                     findings.add(&rules::PAYLOAD, &here, message).on_key().help("keep one of them");
                 }
                 match value.as_str() {
@@ -112,7 +112,7 @@ pub(super) fn check_payload(template: Option<&Json>, at: &Path<'_>, findings: &m
                         let message = "Invalid value: the name ends in `.$`, so a path is expected";
                         findings
                             .add(&rules::PAYLOAD, &here, message)
-                            .help(format!("call it `{plain}` if the value is meant as it is"));
+                            .help(format!("name it `{plain}` to use the value as it is"));
                     }
                 }
             }

@@ -25,11 +25,11 @@ pub(super) fn check(rule: &Rule, at: &Path<'_>, depth: usize, findings: &mut Fin
         }
         ([], None, _) => {
             let path = at.field("variable");
-            findings.add(&rules::MISSING_FIELD, &path, "Required value: the path of what is compared");
+            findings.add(&rules::MISSING_FIELD, &path, "Required value: the path of the value to compare");
         }
         ([first, ..], _, _) => {
             let message =
-                "Forbidden: a rule is exactly one of `and`, `or`, `not`, or `variable` with an operator";
+                "Forbidden: a rule has exactly one of `and`, `or`, `not`, or `variable` with an operator";
             findings
                 .add(&rules::EXCLUSIVE, &at.field(first), message)
                 .on_key()
@@ -53,14 +53,14 @@ pub(super) fn check(rule: &Rule, at: &Path<'_>, depth: usize, findings: &mut Fin
 fn next(rule: &Rule, at: &Path<'_>, depth: usize, findings: &mut Findings) {
     match (&rule.next, depth) {
         (None, 0) => {
-            let message = "Required value: the state to go to if the rule fits";
+            let message = "Required value: the state to go to if the rule matches";
             findings.add(&rules::MISSING_FIELD, &at.field("next"), message);
         }
         (Some(_), 1..) => {
             findings
-                .add(&rules::EXCLUSIVE, &at.field("next"), "Forbidden: a rule inside another leads nowhere")
+                .add(&rules::EXCLUSIVE, &at.field("next"), "Forbidden: a nested rule has no `next`")
                 .on_key()
-                .help("give the outer rule the `next`");
+                .help("set `next` on the outer rule");
         }
         _ => {}
     }
@@ -75,7 +75,7 @@ fn comparison(rule: &Rule, variable: &str, at: &Path<'_>, findings: &mut Finding
         return;
     };
     for (other, _) in comparisons {
-        let message = format!("Forbidden: the rule has the operator `{operator}` already");
+        let message = format!("Forbidden: the rule already has the operator `{operator}`");
         findings
             .add(&rules::EXCLUSIVE, &at.field(other.as_str()), message)
             .on_key()

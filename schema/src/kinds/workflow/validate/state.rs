@@ -70,7 +70,7 @@ fn data(state: &State, at: &Path<'_>, findings: &mut Findings) {
 fn task(task: &TaskState, at: &Path<'_>, findings: &mut Findings) {
     let (namespace, name) = task.function.split_once('/').unwrap_or(("default", &task.function));
     if !is_name(namespace) || !is_name(name) {
-        let message = format!("Invalid value: `{}` can't be the name of a Function", task.function);
+        let message = format!("Invalid value: `{}` is not a valid Function name", task.function);
         findings.add(&rules::INVALID_NAME, &at.field("function"), message);
     }
     for (name, seconds, path) in [
@@ -81,7 +81,7 @@ fn task(task: &TaskState, at: &Path<'_>, findings: &mut Findings) {
         let here = at.field(&path_name);
         paths::optional(path.as_deref(), PathKind::Single, &here, findings);
         if seconds.is_some() && path.is_some() {
-            let message = format!("Forbidden: `{name}` is there as well");
+            let message = format!("Forbidden: `{name}` is set as well");
             findings.add(&rules::EXCLUSIVE, &here, message).on_key().help("keep one of them");
         }
     }
@@ -117,7 +117,7 @@ fn wait(wait: &WaitState, at: &Path<'_>, findings: &mut Findings) {
         return;
     };
     for other in set {
-        let message = format!("Forbidden: `{first}` is there as well");
+        let message = format!("Forbidden: `{first}` is set as well");
         findings.add(&rules::EXCLUSIVE, &at.field(other), message).on_key().help("keep one of them");
     }
     paths::optional(wait.seconds_path.as_deref(), PathKind::Single, &at.field("secondsPath"), findings);
@@ -138,7 +138,7 @@ fn fail(fail: &FailState, at: &Path<'_>, findings: &mut Findings) {
             path => paths::optional(path.as_deref(), PathKind::Single, &here, findings),
         }
         if text.is_some() && path.is_some() {
-            let message = format!("Forbidden: `{name}` is there as well");
+            let message = format!("Forbidden: `{name}` is set as well");
             findings.add(&rules::EXCLUSIVE, &here, message).on_key().help("keep one of them");
         }
     }
@@ -165,7 +165,7 @@ fn map(map: &MapState, at: &Path<'_>, findings: &mut Findings) {
         let here = at.field(&path_name);
         paths::optional(path.as_deref(), PathKind::Single, &here, findings);
         if number > 0 && path.is_some() {
-            let message = format!("Forbidden: `{name}` is there as well");
+            let message = format!("Forbidden: `{name}` is set as well");
             findings.add(&rules::EXCLUSIVE, &here, message).on_key().help("keep one of them");
         }
     }
@@ -219,7 +219,7 @@ fn names(names: &[String], is_last: bool, at: &Path<'_>, findings: &mut Findings
         findings
             .add(&rules::REQUIRED, at, "Required value: at least one error")
             .on_key()
-            .help("`States.ALL` is any error");
+            .help("`States.ALL` matches any error");
     }
     for (index, name) in names.iter().enumerate() {
         let here = at.index(index);
@@ -227,10 +227,10 @@ fn names(names: &[String], is_last: bool, at: &Path<'_>, findings: &mut Findings
             let message = format!("Invalid value: `{ALL}` must be the only error, in the last entry");
             findings
                 .add(&rules::RETRY, &here, message)
-                .help("it is any error: what comes after it never counts");
+                .help("it matches any error: entries after it have no effect");
         } else if name.starts_with("States.") && !STATES.contains(&name.as_str()) {
             let message =
-                format!("Invalid value: unknown error `{name}`; names with `States.` are the engine's");
+                format!("Invalid value: unknown error `{name}`; `States.` is reserved for the engine");
             findings.add(&rules::RETRY, &here, message).help(suggestion(name, STATES));
         } else if name.is_empty() {
             findings.add(&rules::RETRY, &here, "Invalid value: the name of an error is empty");

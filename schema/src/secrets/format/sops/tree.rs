@@ -17,7 +17,7 @@ pub(super) enum Node {
 /// Returns the map that is the document.
 pub(super) fn parse(text: &str) -> Result<Vec<(String, Node)>, SopsError> {
     let mut reader = Reader { parser: Parser::new_from_str(text), nodes: 0 };
-    let wrong = || SopsError::Syntax("it is not one map from keys to texts".to_owned());
+    let wrong = || SopsError::Syntax("it is not a single map from keys to text".to_owned());
     let top = loop {
         match reader.next()? {
             Event::StreamStart | Event::DocumentStart(_) | Event::Nothing => {}
@@ -43,7 +43,7 @@ impl<'t> Reader<'t> {
         match self.parser.next_event() {
             _ if self.nodes > NODES_MAX => Err(SopsError::Syntax("it has too many values".to_owned())),
             Some(Ok((Event::Alias(_), _))) => {
-                Err(SopsError::Syntax("it has an alias (`*name`), which a secret may not".to_owned()))
+                Err(SopsError::Syntax("it has an alias (`*name`), not allowed in a secret".to_owned()))
             }
             Some(Ok((event, _))) => Ok(event),
             // The parser's own message would quote the text.
@@ -65,7 +65,7 @@ impl<'t> Reader<'t> {
             let event = self.next()?;
             let value = self.node(event, depth + 1)?;
             if entries.iter().any(|(known, _)| *known == key) {
-                return Err(SopsError::Syntax("a key is there twice".to_owned()));
+                return Err(SopsError::Syntax("a key occurs twice".to_owned()));
             }
             entries.push((key, value));
         }
@@ -73,7 +73,7 @@ impl<'t> Reader<'t> {
 
     fn node(&mut self, event: Event<'t>, depth: usize) -> Result<Node, SopsError> {
         if depth > DEPTH_MAX {
-            return Err(SopsError::Syntax("it is nested too deep".to_owned()));
+            return Err(SopsError::Syntax("it is nested too deeply".to_owned()));
         }
         match event {
             Event::Scalar(text, ScalarStyle::Plain, ..) if matches!(&*text, "" | "~" | "null") => {
@@ -104,27 +104,27 @@ pub enum SopsError {
     #[error("{0}")]
     Syntax(String),
     /// The file was not encrypted by SOPS.
-    #[error("has no `sops.{0}`, so SOPS did not encrypt it: 'sops encrypt -i' does")]
+    #[error("has no `sops.{0}`, so it is not encrypted with SOPS; run 'sops encrypt -i'")]
     NotEncrypted(&'static str),
     /// No recipient is an age key, so nobody here can decrypt the file.
     #[error("has no age recipient; 'sops rotate -i --add-age age1…' adds one")]
     NoAge,
     /// The names in the file are not covered by the MAC.
-    #[error("has a MAC over its encrypted values alone; encrypt it without mac_only_encrypted")]
+    #[error("has a MAC over its encrypted values only; encrypt it without mac_only_encrypted")]
     PartialMac,
     /// A value can't become a text under a key.
-    #[error("`{0}` is not text: write each value as a text at the top level of the file")]
+    #[error("`{0}` is not text: write each value as text at the top level of the file")]
     Nested(String),
     /// A value is readable by every reader of the repository.
-    #[error("`{0}` is not encrypted: take it out of the file, or out of the rule that leaves it in clear")]
+    #[error("`{0}` is not encrypted: remove it from the file, or from the rule that leaves it unencrypted")]
     Clear(String),
     /// Without a header in it, the file could be a copy from anywhere.
-    #[error("has no encrypted `{0}` at its top level, which says for which pods it is; 'sops edit' adds it")]
+    #[error("lacks the encrypted top-level key `{0}` (which pods may use it); 'sops edit' adds it")]
     Unbound(&'static str),
     /// The key, or the content it decrypts, was changed.
-    #[error("`{0}` can't be decrypted: it was changed after it was encrypted, or moved")]
+    #[error("`{0}` can't be decrypted: it was changed or moved after encryption")]
     Value(String),
     /// The file was changed after it was encrypted.
-    #[error("has a MAC that does not fit its values: it was changed by something other than SOPS")]
+    #[error("has a MAC that does not match its values: it was changed by something other than SOPS")]
     Mac,
 }
