@@ -10,6 +10,7 @@ use serde::de::DeserializeOwned;
 
 use super::error::CliError;
 use crate::args::Format;
+use crate::diagnostics::visible;
 use crate::view::List;
 
 /// Spaces between two columns, as in kubectl.
@@ -36,8 +37,9 @@ impl Screen {
         Self { width, color: terminal && !no_colour }
     }
 
-    /// Colors a status word.
+    /// Colors a status word, with control characters made visible.
     pub(in crate::cli) fn paint(self, word: &str) -> String {
+        let word = &*visible(word);
         let code = match status_color(word) {
             Some(Color::Green) => "32",
             Some(Color::Yellow) => "33",
@@ -189,7 +191,9 @@ pub(in crate::cli) fn format_rows(
     layout: &mut Layout,
 ) -> String {
     let goes_on = !layout.widths.is_empty();
-    let widths = layout.widths_for(columns, rows, screen);
+    let rows: Vec<Vec<String>> =
+        rows.iter().map(|row| row.iter().map(|text| cell_text(text)).collect()).collect();
+    let widths = layout.widths_for(columns, &rows, screen);
     let mut table = comfy_table::Table::new();
     table
         .load_style(comfy_table::presets::NOTHING)
@@ -202,7 +206,7 @@ pub(in crate::cli) fn format_rows(
         table.set_header(columns.iter().map(|column| Cell::new(column.header)).collect::<Vec<_>>());
     }
     for row in rows {
-        let cells = row.iter().zip(&widths).map(|(text, width)| cell(text, *width));
+        let cells = row.into_iter().zip(&widths).map(|(text, width)| cell(text, *width));
         table.add_row(cells.collect::<Vec<_>>());
     }
     for (position, width) in widths.iter().enumerate() {
@@ -227,7 +231,7 @@ impl Layout {
         let mut widths: Vec<usize> = columns.iter().map(header).collect();
         for row in rows {
             for (width, text) in widths.iter_mut().zip(row) {
-                *width = (*width).max(text.chars().count()).max(EMPTY.len());
+                *width = (*width).max(text.chars().count());
             }
         }
         for (width, before) in widths.iter_mut().zip(&self.widths) {
@@ -250,9 +254,17 @@ impl Layout {
     }
 }
 
-/// The text in one line, cut to `width`. Line breaks would break the table.
-fn cell(text: &str, width: usize) -> Cell {
-    let mut text = if text.is_empty() { EMPTY.to_owned() } else { text.replace(['\n', '\r', '\t'], " ") };
+/// The text of a cell in one line, with control characters made visible. Line breaks would break the table.
+fn cell_text(text: &str) -> String {
+    if text.is_empty() {
+        EMPTY.to_owned()
+    } else {
+        visible(&text.replace(['\n', '\r', '\t'], " ")).into_owned()
+    }
+}
+
+/// The text, cut to `width`.
+fn cell(mut text: String, width: usize) -> Cell {
     if text.chars().count() > width {
         text = text.chars().take(width.saturating_sub(1)).chain(['…']).collect();
     }
@@ -293,7 +305,7 @@ pub(in crate::cli) fn print_list<T: TableItem>(
 
 /// `kind/name`, one per line.
 pub(in crate::cli) fn names<T: TableItem>(items: &[&T]) -> String {
-    items.iter().map(|item| item.id() + "\n").collect()
+    items.iter().map(|item| format!("{}\n", visible(&item.id()))).collect()
 }
 
 pub(in crate::cli) fn json<T: Serialize>(value: &T) -> Result<String, CliError> {
@@ -318,9 +330,15 @@ pub(in crate::cli) fn write_bytes(bytes: &[u8]) -> Result<(), CliError> {
     out.write_all(bytes).and_then(|()| out.flush()).map_err(CliError::Write)
 }
 
-/// Prints a line for people to stderr.
+/// Prints lines for people, with control characters made visible.
+pub(in crate::cli) fn write_lines(text: &str) -> Result<(), CliError> {
+    write_out(&text.lines().map(|line| visible(line) + "\n").collect::<String>())
+}
+
+/// Prints lines for people to stderr, with control characters made visible.
 pub(in crate::cli) fn note(text: &str) {
-    let _ = writeln!(io::stderr(), "{text}");
+    let text: Vec<_> = text.lines().map(visible).collect();
+    let _ = writeln!(io::stderr(), "{}", text.join("\n"));
 }
 
 /// Prints each line of the message as an error line to stderr.

@@ -8,6 +8,7 @@ use super::client::Client;
 use super::error::CliError;
 use super::output::{Screen, json, write_out, yaml};
 use crate::args::{Format, StatusArgs};
+use crate::diagnostics::visible;
 use crate::plural::plural;
 use crate::view::{ClusterStatus, SourceView, age, short};
 
@@ -31,39 +32,45 @@ pub(super) fn page(status: &ClusterStatus, screen: Screen, now: Timestamp) -> St
         source_lines(&mut lines, source, screen);
     }
     if status.sources.is_empty() {
-        lines.push("source   none yet".to_owned());
+        push(&mut lines, "source   none yet");
     }
     let pods = &status.pods;
     let kinds: Vec<String> =
         pods.by_status.iter().map(|(word, n)| format!("{n} {}", screen.paint(word))).collect();
     let kinds = if kinds.is_empty() { String::new() } else { format!(": {}", kinds.join(", ")) };
     lines.push(format!("pods     {}/{} ready{kinds}", pods.ready, pods.total));
-    lines.extend(pods.waiting.iter().map(|pod| format!("         {pod}")));
+    pods.waiting.iter().for_each(|pod| push(&mut lines, &format!("         {pod}")));
     let nodes = &status.nodes;
     let silent = if nodes.not_ready.is_empty() {
         String::new()
     } else {
         format!("; no heartbeat of {}", nodes.not_ready.join(", "))
     };
-    lines.push(format!("nodes    {}/{} ready{silent}", nodes.ready, nodes.total));
-    lines.push(match &status.leader {
+    push(&mut lines, &format!("nodes    {}/{} ready{silent}", nodes.ready, nodes.total));
+    let leader = match &status.leader {
         Some(leader) => {
             let since = leader.since.map(|then| format!(", for {}", age(then, now))).unwrap_or_default();
             format!("leader   {}{since}", leader.id)
         }
         None => "leader   none: nothing new is applied until a reconciler leads".to_owned(),
-    });
+    };
+    push(&mut lines, &leader);
     if let Some(error) = &status.etcd_error {
-        lines.push(format!("etcd     {error}; this page is as of revision {}", status.revision));
+        push(&mut lines, &format!("etcd     {error}; this page is as of revision {}", status.revision));
     }
-    lines.extend(
-        status.malformed.iter().map(|bad| format!("etcd     {} can't be read: {}", bad.key, bad.why)),
-    );
+    for bad in &status.malformed {
+        push(&mut lines, &format!("etcd     {} can't be read: {}", bad.key, bad.why));
+    }
     let mut text = String::new();
     for line in lines {
         let _ = writeln!(text, "{}", line.trim_end());
     }
     text
+}
+
+/// Adds a line, with control characters made visible.
+fn push(lines: &mut Vec<String>, line: &str) {
+    lines.push(visible(line).into_owned());
 }
 
 fn source_lines(lines: &mut Vec<String>, source: &SourceView, screen: Screen) {
@@ -76,14 +83,14 @@ fn source_lines(lines: &mut Vec<String>, source: &SourceView, screen: Screen) {
             format!("{}{by}, {} ago", short(commit), source.age)
         }
     };
-    lines.push(format!("source   {}: {word} at {at}", status.name));
+    lines.push(format!("source   {}: {word} at {}", visible(&status.name), visible(&at)));
     let path = if status.path.is_empty() { String::new() } else { format!(", folder {}", status.path) };
     let objects = plural(status.objects, "object");
-    lines.push(format!("         {objects} of {}, {}{path}", status.url, status.reference));
+    push(lines, &format!("         {objects} of {}, {}{path}", status.url, status.reference));
     if status.observed_commit != status.applied_commit
         && let Some(observed) = &status.observed_commit
     {
-        lines.push(format!("         newest commit {} is not applied", short(observed)));
+        push(lines, &format!("         newest commit {} is not applied", short(observed)));
     }
-    lines.extend(source.problems.iter().map(|problem| format!("         {problem}")));
+    source.problems.iter().for_each(|problem| push(lines, &format!("         {problem}")));
 }

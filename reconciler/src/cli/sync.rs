@@ -7,7 +7,7 @@ use tokio::time::Instant;
 
 use super::client::Client;
 use super::error::CliError;
-use super::output::write_out;
+use super::output::{write_lines, write_out};
 use crate::args::SyncArgs;
 use crate::view::{ClusterStatus, RequestView, SourceView, SyncAccepted, short};
 
@@ -35,7 +35,7 @@ pub(super) async fn run(args: &SyncArgs) -> Result<(), CliError> {
     }
     let status: ClusterStatus = client.get(&["status"], &[]).await?;
     let named = |source: &&SourceView| args.source.as_ref().is_none_or(|name| *name == source.status.name);
-    status.sources.iter().filter(named).try_for_each(|source| write_out(&line(source)))?;
+    status.sources.iter().filter(named).try_for_each(|source| write_lines(&line(source)))?;
     let whys: Vec<String> = status.sources.iter().filter(named).filter_map(incomplete_reason).collect();
     if whys.is_empty() { Ok(()) } else { Err(CliError::NotReached(whys.join("; "))) }
 }

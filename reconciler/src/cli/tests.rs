@@ -416,3 +416,75 @@ fn a_node_described() {
       default     web        1/1     Running        0          39s   -
     ");
 }
+
+/// Text that drives a terminal or reverses what follows.
+const HOSTILE: &str = "\u{1b}[31mX\u{1b}]0;t\u{7}\u{202e}\u{9b}2J";
+
+/// Copies of the value, each with a hostile text at the end of one of its texts, where the type takes it.
+fn with_hostile_texts<T: serde::Serialize + serde::de::DeserializeOwned>(value: &T) -> Vec<T> {
+    fn places(value: &serde_json::Value, path: &str, found: &mut Vec<String>) {
+        match value {
+            serde_json::Value::String(_) => found.push(path.to_owned()),
+            serde_json::Value::Array(items) => {
+                items.iter().enumerate().for_each(|(at, item)| places(item, &format!("{path}/{at}"), found));
+            }
+            serde_json::Value::Object(fields) => fields.iter().for_each(|(name, field)| {
+                let name = name.replace('~', "~0").replace('/', "~1");
+                places(field, &format!("{path}/{name}"), found);
+            }),
+            _ => {}
+        }
+    }
+    let plain = serde_json::to_value(value).unwrap();
+    let mut found = Vec::new();
+    places(&plain, "", &mut found);
+    let spoiled = found.iter().filter_map(|path| {
+        let mut json = plain.clone();
+        let place = json.pointer_mut(path)?;
+        *place = format!("{}{HOSTILE}", place.as_str()?).into();
+        serde_json::from_value(json).ok()
+    });
+    spoiled.collect()
+}
+
+/// Checks that a text has no control characters but line ends. Returns whether it shows some as escapes.
+fn shows_escapes(text: &str) -> bool {
+    let bad = |c: char| c.is_control() && c != '\n' || c == '\u{202e}';
+    assert!(!text.contains(bad), "{text:?}");
+    text.contains("\\u{1b}[31mX\\u{1b}]0;t\\u{7}\\u{202e}\\u{9b}2J")
+}
+
+/// Seen red without `visible` in `output::cell_text`, in `Page::line`, and in `status::push`.
+#[test]
+fn what_others_wrote_never_drives_the_terminal() {
+    let mut snapshot = degraded();
+    let object = put_object(&mut snapshot, "noted", C2);
+    let instance = put_instance(&mut snapshot, &object);
+    bind(&mut snapshot, &instance, "n1");
+    let pod = schema::meta::NamespacedName::new("default", "frontend");
+    let mut shown = std::collections::BTreeMap::new();
+    let mut count = |what: &str, text: &str| {
+        *shown.entry(what.to_owned()).or_insert(0) += usize::from(shows_escapes(text))
+    };
+    for pod in view::pods(&snapshot, None, at(100)).iter().flat_map(with_hostile_texts) {
+        for screen in [NARROW, PIPE] {
+            count("pods", &table(&[&pod], WIDE, screen, &mut Layout::default()));
+        }
+        count("names", &names(&[&pod]));
+    }
+    for detail in with_hostile_texts(&view::pod(&snapshot, &pod, events(), at(100)).unwrap()) {
+        count("pod", &super::describe::objects::pod_page(&detail, PIPE, at(100)));
+    }
+    for detail in with_hostile_texts(&view::node(&snapshot, "n1", at(100)).unwrap()) {
+        count("node", &super::describe::objects::node_page(&detail, PIPE, at(100)));
+    }
+    for event in events().iter().flat_map(with_hostile_texts) {
+        count("events", &table(&[&event], ALL, PIPE, &mut Layout::default()));
+    }
+    for status in with_hostile_texts(&view::cluster_status(&snapshot, None, at(100))) {
+        count("status", &super::status::page(&status, PIPE, at(100)));
+    }
+    for kind in ["pods", "names", "pod", "node", "events", "status"] {
+        assert!(shown[kind] > 0, "no text of `{kind}` was spoiled");
+    }
+}

@@ -1,13 +1,13 @@
 //! `minik8s wait`: polls until the goal is reached, can't be reached, or the time is over.
 
-use std::io::{IsTerminal, Write};
+use std::io::IsTerminal;
 use std::time::Duration;
 
 use tokio::time::Instant;
 
 use super::client::Client;
 use super::error::CliError;
-use super::output::write_out;
+use super::output::{note, write_out};
 use crate::args::{Goal, WaitArgs};
 use crate::view::{WaitState, short};
 
@@ -56,7 +56,7 @@ pub(super) async fn until(
             Ok(Err(error)) => return Err(error),
         };
         if progress && now != why {
-            let _ = writeln!(std::io::stderr(), "waiting: {now}");
+            note(&format!("waiting: {now}"));
         }
         why = now;
         if Instant::now() + POLL_INTERVAL >= deadline {

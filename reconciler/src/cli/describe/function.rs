@@ -29,7 +29,7 @@ fn function_page(function: &FunctionDetail, screen: Screen, now: Timestamp) -> R
     page.field(0, "Name", &row.name);
     page.field(0, "Namespace", &row.namespace);
     page.field(0, "Called at", &format!("POST http://<any node>:8081{}", function.path));
-    page.field(0, "Health", &screen.paint(&row.health));
+    page.state("Health", &row.health, screen);
     page.field(0, "Note", &row.note);
     page.field(0, "Source", &row.source);
     page.fields(0, "Images", function.images.iter().map(image));
@@ -57,7 +57,7 @@ fn function_page(function: &FunctionDetail, screen: Screen, now: Timestamp) -> R
     page.fields(0, "Annotations", pairs(&function.annotations));
     page.block("Spec:", &yaml(&function.spec)?);
     page.events(&function.events, screen, now);
-    Ok(page.0)
+    Ok(page.text())
 }
 
 fn revision(revision: &FunctionRevision) -> String {

@@ -129,7 +129,7 @@ pub(super) fn revision_page(row: &RevisionView, undecided: &str, screen: Screen)
         "Applied",
         &format!("{}, {} ago, in {}ms", revision.applied_at, row.age, revision.duration_ms),
     );
-    page.field(0, "Status", &screen.paint(&row.status));
+    page.state("Status", &row.status, screen);
     page.field(0, "Why", &row.why);
     let decided = revision.decided_at.map(|at| at.to_string());
     page.field(0, "Decided", decided.as_deref().unwrap_or(undecided));
@@ -149,5 +149,5 @@ pub(super) fn revision_page(row: &RevisionView, undecided: &str, screen: Screen)
         page.field(0, "Plan", &plan.hash);
         page.field(0, "Reviewed", plan.reviewed.as_deref().unwrap_or_default());
     }
-    page.0
+    page.text()
 }

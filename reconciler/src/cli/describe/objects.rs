@@ -10,10 +10,11 @@ use super::page::{Page, indented, pairs};
 use crate::cli::client::Client;
 use crate::cli::error::CliError;
 use crate::cli::logs::results::{line, unfetched};
-use crate::cli::output::{Detail, Layout, Screen, TableOptions, column, cuttable, format_rows, table, yaml};
+use crate::cli::output::{Detail, Layout, Screen, TableOptions, column, cuttable, table, yaml};
 use crate::cli::tables::host_ports;
 use crate::view::{
-    JobDetail, JobView, NodeDetail, NodeRules, ObjectDetail, PodDetail, PodView, ServiceDetail, ServiceView,
+    EndpointView, JobDetail, JobView, NodeDetail, NodeRules, ObjectDetail, PodDetail, PodView, ServiceDetail,
+    ServiceView,
 };
 
 /// Adds the status of a kind to the page of an object.
@@ -70,7 +71,7 @@ fn object_page(
         page.field(0, "Namespace", &row.namespace);
     }
     page.field(0, "Kind", &format!("{} ({})", row.kind, object.api_version));
-    page.field(0, "Health", &screen.paint(&row.health));
+    page.state("Health", &row.health, screen);
     page.field(0, "Note", &row.note);
     page.field(0, "Age", &row.age);
     page.field(0, "Set by", &format!("{}:{} of source {}", row.file, row.line, row.source));
@@ -82,7 +83,7 @@ fn object_page(
     page.fields(0, "Used by", object.used_by.iter().cloned());
     status(&mut page, object, (screen, now));
     page.block("Spec:", &yaml(&object.spec)?);
-    Ok(page.0)
+    Ok(page.text())
 }
 
 /// Adds the paths of a host.
@@ -111,7 +112,7 @@ pub(in crate::cli) fn pod_page(pod: &PodDetail, screen: Screen, now: Timestamp) 
     let row = &pod.row;
     page.field(0, "Name", &row.name);
     page.field(0, "Namespace", &row.namespace);
-    page.field(0, "Status", &screen.paint(&row.status));
+    page.state("Status", &row.status, screen);
     page.field(0, "Why", &row.why);
     page.field(0, "Ready", &row.ready);
     page.field(0, "Age", &row.age);
@@ -140,7 +141,7 @@ pub(in crate::cli) fn pod_page(pod: &PodDetail, screen: Screen, now: Timestamp) 
     containers::volumes(&mut page, pod);
     page.conditions(&pod.conditions, screen, now);
     page.events(&pod.events, screen, now);
-    page.0
+    page.text()
 }
 
 fn uses(pod: &PodDetail) -> String {
@@ -158,7 +159,7 @@ pub(in crate::cli) fn node_page(node: &NodeDetail, screen: Screen, now: Timestam
     let mut page = Page::default();
     let row = &node.row;
     page.field(0, "Name", &row.name);
-    page.field(0, "Status", &screen.paint(&row.status));
+    page.state("Status", &row.status, screen);
     page.field(0, "Why", &row.why);
     page.field(0, "Age", &row.age);
     page.fields(0, "Addresses", node.addresses.iter().map(ToString::to_string));
@@ -183,8 +184,8 @@ pub(in crate::cli) fn node_page(node: &NodeDetail, screen: Screen, now: Timestam
         indented(screen),
         &mut Layout::default(),
     );
-    page.block("Pod list:", &text);
-    page.0
+    page.drawn_table("Pod list:", &text);
+    page.text()
 }
 
 // Page of a service: addresses, endpoints, pods left out with the reason, and the nodes that programmed it.
@@ -208,7 +209,7 @@ pub(in crate::cli) fn service_page(service: &ServiceDetail, screen: Screen, now:
     page.field(0, "Name", &row.name);
     page.field(0, "Namespace", &row.namespace);
     page.field(0, "Type", &row.kind);
-    page.field(0, "Health", &screen.paint(&row.health));
+    page.state("Health", &row.health, screen);
     page.field(0, "Note", &row.note);
     page.field(0, "Cluster IP", &row.cluster_ip);
     page.fields(0, "External IPs", row.external_ips.iter().map(ToString::to_string));
@@ -220,32 +221,23 @@ pub(in crate::cli) fn service_page(service: &ServiceDetail, screen: Screen, now:
     page.fields(0, "Selector", pairs(&service.selector));
     page.fields(0, "Labels", pairs(&row.labels));
     page.fields(0, "Annotations", pairs(&service.annotations));
-    let block = |columns: &[_], rows: Vec<Vec<String>>| match rows.is_empty() {
-        true => "none".to_owned(),
-        false => format_rows(columns, &rows, indented(screen), &mut Layout::default()),
-    };
-    let endpoints = service
-        .endpoints
-        .iter()
-        .map(|one| vec![one.addresses.join(","), one.pod.clone(), one.node.clone()])
-        .collect();
-    let columns = [column("ADDRESS"), column("POD"), column("NODE")];
-    let endpoints = match nobody_is_selected(service) {
-        true => format!("none: no pod in namespace {} matches the selector", row.namespace),
-        false => block(&columns, endpoints),
-    };
-    page.block("Endpoints:", &endpoints);
-    if !service.not_ready.is_empty() {
-        let left = service.not_ready.iter().map(|one| vec![one.pod.clone(), one.why.clone()]).collect();
-        page.block("Left out:", &block(&[column("POD"), cuttable("WHY")], left));
+    let endpoint = |one: &EndpointView| vec![one.addresses.join(","), one.pod.clone(), one.node.clone()];
+    let endpoints: Vec<_> = service.endpoints.iter().map(endpoint).collect();
+    if nobody_is_selected(service) {
+        let why = format!("none: no pod in namespace {} matches the selector", row.namespace);
+        page.block("Endpoints:", &why);
+    } else if endpoints.is_empty() {
+        page.block("Endpoints:", "none");
     }
-    if !service.nodes.is_empty() {
-        let row = |one: &NodeRules| vec![one.node.clone(), one.age.clone(), one.state.clone()];
-        let columns = [column("NODE"), column("LAST PROGRAMMED"), cuttable("STATE")];
-        page.block("Rules:", &block(&columns, service.nodes.iter().map(row).collect()));
-    }
+    page.table("Endpoints:", &[column("ADDRESS"), column("POD"), column("NODE")], &endpoints, screen);
+    let left: Vec<_> = service.not_ready.iter().map(|one| vec![one.pod.clone(), one.why.clone()]).collect();
+    page.table("Left out:", &[column("POD"), cuttable("WHY")], &left, screen);
+    let row = |one: &NodeRules| vec![one.node.clone(), one.age.clone(), one.state.clone()];
+    let rules: Vec<_> = service.nodes.iter().map(row).collect();
+    let columns = [column("NODE"), column("LAST PROGRAMMED"), cuttable("STATE")];
+    page.table("Rules:", &columns, &rules, screen);
     page.events(&service.events, screen, now);
-    page.0
+    page.text()
 }
 
 /// True if the service has no endpoints because no pod has the labels of its selector.
@@ -276,9 +268,9 @@ pub(in crate::cli) fn job_page(job: &JobDetail, screen: Screen, now: Timestamp) 
     let row = &job.row;
     page.field(0, "Name", &row.name);
     page.field(0, "Namespace", &row.namespace);
-    page.field(0, "Phase", &screen.paint(&row.phase));
+    page.state("Phase", &row.phase, screen);
     page.field(0, "Reason", &row.reason);
-    page.field(0, "Health", &screen.paint(&row.health));
+    page.state("Health", &row.health, screen);
     page.field(0, "Elapsed", &row.elapsed);
     page.field(0, "Login", &row.login);
     page.field(0, "Node", row.node.as_deref().unwrap_or_default());
@@ -303,7 +295,7 @@ pub(in crate::cli) fn job_page(job: &JobDetail, screen: Screen, now: Timestamp) 
     page.fields(0, "Annotations", pairs(&job.annotations));
     page.block("Script:", &job.script);
     page.events(&job.events, screen, now);
-    page.0
+    page.text()
 }
 
 #[cfg(test)]

@@ -4,21 +4,36 @@ use jiff::Timestamp;
 use schema::condition::Condition;
 use schema::meta::StringMap;
 
-use crate::cli::output::{Layout, Screen, column, cuttable, format_rows};
+use crate::cli::output::{Column, Layout, Screen, column, cuttable, format_rows};
+use crate::diagnostics::visible;
 use crate::view::{EventGroup, EventView, age, event_groups};
 
 const EVENTS_MAX: usize = 20;
 
-/// Lines `Key:   value`, further lines indented below.
+/// Lines `Key:   value`, further lines indented below. Whatever is added is safe to print: the text has no control
+/// characters but line ends and colors.
 #[derive(Default)]
-pub(in crate::cli) struct Page(pub(in crate::cli) String);
+pub(in crate::cli) struct Page(String);
 
 impl Page {
+    /// Returns the finished page.
+    pub(in crate::cli) fn text(self) -> String {
+        self.0
+    }
+
     /// Adds a line with its key; skips an empty value.
     pub(in crate::cli) fn field(&mut self, indent: usize, key: &str, value: &str) {
         if !value.is_empty() {
             let key = format!("{:indent$}{key}:", "");
             self.line(&format!("{key:<14} {value}"));
+        }
+    }
+
+    /// Adds a status word with its key, in the word's color.
+    pub(in crate::cli) fn state(&mut self, key: &str, word: &str, screen: Screen) {
+        if !word.is_empty() {
+            let key = format!("{key}:");
+            self.printable(&format!("{key:<14} {}", screen.paint(word)));
         }
     }
 
@@ -37,15 +52,43 @@ impl Page {
         }
     }
 
+    /// Adds a line, with control characters made visible.
     pub(in crate::cli) fn line(&mut self, text: &str) {
+        self.printable(&visible(text));
+    }
+
+    /// Adds a line that has only our own control characters.
+    fn printable(&mut self, text: &str) {
         self.0.push_str(text.trim_end());
         self.0.push('\n');
     }
 
+    /// Adds an indented text of several lines, with control characters made visible.
     pub(in crate::cli) fn block(&mut self, title: &str, text: &str) {
         if !text.is_empty() {
             self.line(title);
-            text.lines().for_each(|line| self.line(&format!("  {line}")));
+            text.lines().for_each(|line| self.line(&format!("  {}", line.replace('\t', "    "))));
+        }
+    }
+
+    /// Adds an indented table; nothing for no rows.
+    pub(in crate::cli) fn table(
+        &mut self,
+        title: &str,
+        columns: &[Column],
+        rows: &[Vec<String>],
+        screen: Screen,
+    ) {
+        if !rows.is_empty() {
+            self.drawn_table(title, &format_rows(columns, rows, indented(screen), &mut Layout::default()));
+        }
+    }
+
+    /// Adds an indented table that [`format_rows`] has drawn.
+    pub(in crate::cli) fn drawn_table(&mut self, title: &str, text: &str) {
+        if !text.is_empty() {
+            self.line(title);
+            text.lines().for_each(|line| self.printable(&format!("  {line}")));
         }
     }
 
@@ -57,12 +100,7 @@ impl Page {
             vec![c.kind.clone(), format!("{:?}", c.status), since, c.reason.clone(), c.message.clone()]
         };
         let rows: Vec<Vec<String>> = conditions.iter().map(row).collect();
-        if !rows.is_empty() {
-            self.block(
-                "Conditions:",
-                &format_rows(&columns, &rows, indented(screen), &mut Layout::default()),
-            );
-        }
+        self.table("Conditions:", &columns, &rows, screen);
     }
 
     /// Adds the last events, with similar ones grouped.
@@ -73,11 +111,10 @@ impl Page {
             vec![format!("{:?}", last.kind), last.reason, age, last.reporter, last.message]
         });
         let rows: Vec<Vec<String>> = rows.collect();
-        let text = match rows.is_empty() {
-            true => "none in the last hour".to_owned(),
-            false => format_rows(&columns, &rows, indented(screen), &mut Layout::default()),
-        };
-        self.block("Events:", &text);
+        match rows.is_empty() {
+            true => self.block("Events:", "none in the last hour"),
+            false => self.table("Events:", &columns, &rows, screen),
+        }
     }
 }
 

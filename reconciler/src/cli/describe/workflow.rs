@@ -32,7 +32,7 @@ fn workflow_page(workflow: &WorkflowDetail, screen: Screen, now: Timestamp) -> R
     let row = &workflow.row;
     page.field(0, "Name", &row.name);
     page.field(0, "Namespace", &row.namespace);
-    page.field(0, "Health", &screen.paint(&row.health));
+    page.state("Health", &row.health, screen);
     page.field(0, "Note", &row.note);
     page.field(0, "Runs", &format!("{} running, {} waiting", row.running, row.waiting));
     if let Some(run) = &row.last_run {
@@ -54,7 +54,7 @@ fn workflow_page(workflow: &WorkflowDetail, screen: Screen, now: Timestamp) -> R
     page.fields(0, "Annotations", pairs(&workflow.annotations));
     page.block("Spec:", &yaml(&workflow.spec)?);
     page.events(&workflow.events, screen, now);
-    Ok(page.0)
+    Ok(page.text())
 }
 
 /// Page of a trigger and its last run.
@@ -85,7 +85,7 @@ pub(super) fn trigger_page(trigger: &TriggerView) -> String {
         "Missed since",
         &if trigger.skipped > 0 { trigger.skipped.to_string() } else { String::new() },
     );
-    page.0
+    page.text()
 }
 
 /// Summary of a trigger: its cause, last run and next run.
@@ -105,7 +105,7 @@ pub(in crate::cli) fn run_page(run: &RunDetail, screen: Screen) -> String {
     page.field(0, "Run", &row.id);
     page.field(0, "Workflow", &row.workflow);
     page.field(0, "Namespace", &row.namespace);
-    page.field(0, "Phase", &screen.paint(&format!("{:?}", row.phase)));
+    page.state("Phase", &format!("{:?}", row.phase), screen);
     page.field(0, "Error", &row.error);
     page.fields(0, "Cause", row.cause.lines().map(str::to_owned));
     page.field(0, "State", &row.state);
@@ -114,7 +114,7 @@ pub(in crate::cli) fn run_page(run: &RunDetail, screen: Screen) -> String {
     page.field(0, "Input", &short(&run.input));
     page.field(0, "Output", &run.output.as_ref().map(short).unwrap_or_default());
     page.block("Path:", &path(&run.history));
-    page.0
+    page.text()
 }
 
 /// A visit of a state.

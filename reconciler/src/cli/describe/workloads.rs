@@ -3,9 +3,9 @@
 use jiff::Timestamp;
 use schema::kinds::autoscaler::{Behavior, PolicyType, ScalingRules, SelectPolicy};
 
-use super::page::{Page, indented, pairs};
+use super::page::{Page, pairs};
 use crate::cli::error::CliError;
-use crate::cli::output::{Detail, Layout, Screen, column, cuttable, format_rows};
+use crate::cli::output::{Detail, Screen, column, cuttable};
 use crate::view::{AutoscalerDetail, AutoscalerView, ObjectDetail, WorkloadView, age};
 
 impl Detail for AutoscalerDetail {
@@ -27,7 +27,7 @@ fn autoscaler_page(hpa: &AutoscalerDetail, screen: Screen, now: Timestamp) -> St
     page.field(0, "Name", &row.name);
     page.field(0, "Namespace", &row.namespace);
     page.field(0, "Reference", &row.reference);
-    page.field(0, "Health", &screen.paint(&row.health));
+    page.state("Health", &row.health, screen);
     page.field(0, "Note", &row.note);
     page.fields(0, "Metrics", row.targets.iter().cloned());
     page.field(0, "Range", &format!("{} to {} pods", row.min_replicas, row.max_replicas));
@@ -46,7 +46,7 @@ fn autoscaler_page(hpa: &AutoscalerDetail, screen: Screen, now: Timestamp) -> St
     page.fields(0, "Annotations", pairs(&hpa.annotations));
     page.conditions(&hpa.conditions, screen, now);
     page.events(&hpa.events, screen, now);
-    page.0
+    page.text()
 }
 
 fn behavior(behavior: Option<&Behavior>) -> Vec<String> {
@@ -107,9 +107,7 @@ pub(in crate::cli) fn sections(page: &mut Page, object: &ObjectDetail, (screen, 
     let columns = [column("AGE"), cuttable("STEP")];
     let steps = workload.steps.iter().map(|step| vec![age(step.at, now), step.message.clone()]);
     let steps: Vec<Vec<String>> = steps.collect();
-    if !steps.is_empty() {
-        page.block("Steps:", &format_rows(&columns, &steps, indented(screen), &mut Layout::default()));
-    }
+    page.table("Steps:", &columns, &steps, screen);
 }
 
 #[cfg(test)]

@@ -13,7 +13,7 @@ use super::parse_name;
 use crate::args::ResultsArgs;
 use crate::cli::client::Client;
 use crate::cli::error::CliError;
-use crate::cli::output::{note, write_out};
+use crate::cli::output::{note, write_lines};
 use crate::view::{JobDetail, root_cause};
 
 pub(in crate::cli) async fn run(args: &ResultsArgs) -> Result<(), CliError> {
@@ -29,7 +29,7 @@ pub(in crate::cli) async fn run(args: &ResultsArgs) -> Result<(), CliError> {
         note(&format!("no results: the job is {}", detail.row.phase));
     }
     let Some(dir) = &args.dir else {
-        return write_out(&results.iter().map(|result| line(result) + "\n").collect::<String>());
+        return write_lines(&results.iter().map(|result| line(result) + "\n").collect::<String>());
     };
     for result in &results {
         save(&client, &path, result, dir).await?;

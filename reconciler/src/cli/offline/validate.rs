@@ -43,7 +43,7 @@ pub(in crate::cli) fn run(args: &ValidateArgs) -> ExitCode {
             }
             None => "no document in it has a `kind`; it is not a manifest and is ignored".to_owned(),
         };
-        note(&visible(&format!("{file}: {why}")));
+        note(&format!("{file}: {why}"));
     }
     // Messages are written one by one, because a text of all of them could be large.
     let mut out = BufWriter::new(io::stdout().lock());

@@ -13,7 +13,7 @@ use schema::secrets::format::ANY;
 
 use super::folder::{ListedRecipient, SecretsFolder, keys_file};
 use crate::cli::client::Client;
-use crate::cli::output::write_out;
+use crate::cli::output::write_lines;
 use crate::crypt;
 use crate::view::{List, NodeView};
 
@@ -47,10 +47,10 @@ pub(super) async fn run(folder: &SecretsFolder, server: Option<&str>) -> anyhow:
     }
     let lines: String = notes.iter().chain(&problems).map(|line| format!("{line}\n")).collect();
     if problems.is_empty() {
-        write_out(&format!("{lines}{said}: all well\n"))?;
+        write_lines(&format!("{lines}{said}: all well\n"))?;
         return Ok(ExitCode::SUCCESS);
     }
-    write_out(&format!("{lines}{said}: {} problems\n", problems.len()))?;
+    write_lines(&format!("{lines}{said}: {} problems\n", problems.len()))?;
     Ok(ExitCode::FAILURE)
 }
 

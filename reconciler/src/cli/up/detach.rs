@@ -15,6 +15,7 @@ use tokio::time::{Instant, sleep};
 
 use super::record::StateDir;
 use crate::cli::client::Client;
+use crate::diagnostics::visible;
 use crate::view::{ClusterStatus, WaitState};
 
 const HEALTHY_WITHIN: Duration = Duration::from_secs(180);
@@ -64,8 +65,9 @@ pub(super) async fn run(state: &StateDir) -> Result<Outcome> {
             Some(ProgressMark::Healthy) => return Ok(Outcome::Running),
             Some(ProgressMark::Failed(why)) => {
                 eprintln!(
-                    "minik8s: {why}; push a commit that fixes it; the daemons keep running in the background: see 'minik8s \
+                    "minik8s: {}; push a commit that fixes it; the daemons keep running in the background: see 'minik8s \
                      status' and {}",
+                    visible(&why),
                     log.display()
                 );
                 return Ok(Outcome::Unhealthy);
@@ -97,7 +99,7 @@ const POLL_INTERVAL_HEALTHY: Duration = Duration::from_secs(3);
 
 /// Prints a line. Ignores a closed stdout, because the daemons must keep running.
 pub(super) fn print_line(line: &str) {
-    let _ = writeln!(std::io::stdout(), "{line}");
+    let _ = writeln!(std::io::stdout(), "{}", visible(line));
 }
 
 /// Prints changes until it is cancelled.

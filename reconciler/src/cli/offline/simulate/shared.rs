@@ -15,7 +15,6 @@ use serde::Serialize;
 use crate::args::SimulateFormat;
 use crate::cli::error::CliError;
 use crate::cli::output::{json, note, print_errors, write_out};
-use crate::diagnostics::visible;
 use crate::simulate::TraceError;
 
 /// Largest file that is read.
@@ -55,11 +54,11 @@ pub(super) fn object<T>(
     let loaded = load(&shown, text.as_bytes());
     if loaded.has_errors() {
         let errors = loaded.violations.iter().filter(|violation| violation.severity == Severity::Error);
-        errors.for_each(|violation| print_errors(&visible(&violation.to_string())));
+        errors.for_each(|violation| print_errors(&violation.to_string()));
         return Ok(None);
     }
     for violation in &loaded.violations {
-        note(&visible(&violation.to_string()));
+        note(&violation.to_string());
     }
     let found = loaded.documents.iter();
     let found = found.filter_map(|document| Some((&document.reference, of_kind(&document.object.resource)?)));

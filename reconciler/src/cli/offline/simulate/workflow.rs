@@ -56,7 +56,7 @@ pub(super) fn run(args: &SimulateWorkflowArgs) -> Result<ExitCode, CliError> {
         None => Mocks::default(),
     };
     for UnknownMock { name, help } in mocks.unknown(&spec, &reference.namespace) {
-        note(&visible(&format!("mock `{name}`: no Task of the workflow calls this function; {help}")));
+        note(&format!("mock `{name}`: no Task of the workflow calls this function; {help}"));
     }
     let mut limits = beside.into_inner();
     if mocks.have_delays() && !limits.cover_all(&spec, &reference.namespace) {
@@ -71,7 +71,7 @@ pub(super) fn run(args: &SimulateWorkflowArgs) -> Result<ExitCode, CliError> {
     };
     let report =
         simulate(context, &spec, &mocks, &limits).map_err(|error| CliError::Usage(error.to_string()))?;
-    report.unused.iter().for_each(|unused| note(&visible(unused)));
+    report.unused.iter().for_each(|unused| note(unused));
     if report.without_data > 0 {
         let count = report.without_data;
         note(&format!(
@@ -104,12 +104,12 @@ fn text(report: &Report, screen: Screen) -> String {
     let mut text = format_rows(&columns, &rows.collect::<Vec<_>>(), screen, &mut Layout::default());
     let _ = write!(text, "\n{}", report.status.as_str());
     if let Some(output) = &report.output {
-        let _ = write!(text, " {output}");
+        let _ = write!(text, " {}", visible(&output.to_string()));
     }
     let said = [&report.error, &report.cause].into_iter().flatten().filter(|said| !said.is_empty());
     let said: Vec<&str> = said.map(String::as_str).collect();
     if !said.is_empty() {
-        let _ = write!(text, " {}", said.join(": "));
+        let _ = write!(text, " {}", visible(&said.join(": ")));
     }
     text.push('\n');
     text
