@@ -1,5 +1,5 @@
 //! Two candidates on one store, on etcd and in memory, in real time.
-#![cfg(feature = "store")]
+#![cfg(feature = "testing")]
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking, also in its helpers")]
 
 mod support;

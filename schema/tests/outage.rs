@@ -1,5 +1,5 @@
 //! Handles and reflectors when the real etcd dies, hangs, or loses its data.
-#![cfg(feature = "store")]
+#![cfg(feature = "testing")]
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking, also in its helpers")]
 
 mod support;

@@ -1,5 +1,5 @@
 //! A battery of tests, run on etcd and on the in-memory store: both behave the same.
-#![cfg(feature = "store")]
+#![cfg(feature = "testing")]
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking, also in its helpers")]
 
 mod support;

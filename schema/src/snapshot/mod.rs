@@ -8,10 +8,9 @@ use std::sync::{Arc, LazyLock};
 
 use bytes::Bytes;
 use imbl::{OrdMap, OrdSet};
-use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-use crate::codec::{decode, encode};
+use crate::codec::decode;
 use crate::keys::{Key, key_table};
 use crate::kinds::Resource;
 use crate::kinds::cluster::{ClusterSpec, cluster_reference};
@@ -156,9 +155,10 @@ impl Snapshot {
         }
     }
 
-    /// Puts a value at a key, as if written at `revision`: builds snapshots for tests.
-    pub fn put<T: Serialize>(&mut self, key: &Key, value: &T, revision: i64) {
-        let value = encode(value).expect("a record of this crate fits under its key").into();
+    /// Puts a value at a key, as if written at `revision`.
+    #[cfg(any(test, feature = "testing"))]
+    pub fn put<T: serde::Serialize>(&mut self, key: &Key, value: &T, revision: i64) {
+        let value = crate::codec::encode(value).expect("a record of this crate fits under its key").into();
         let key = key.to_string();
         self.apply(&Change::Put { key, value, create_revision: revision, mod_revision: revision });
         self.revision = self.revision.max(revision);

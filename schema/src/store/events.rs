@@ -95,7 +95,8 @@ pub struct EventRecorder {
 }
 
 impl EventRecorder {
-    /// Creates a recorder that forgets everything, for tests.
+    /// Creates a recorder that forgets everything.
+    #[cfg(any(test, feature = "testing"))]
     pub fn disabled() -> Self {
         Self { queue: None, reporter: "".into(), dropped: Arc::default() }
     }

@@ -1,4 +1,4 @@
-//! The store: etcd, or the same in memory, behind one trait; and the reflector on top.
+//! The store: etcd, or in tests the same in memory, behind one trait; and the reflector on top.
 //!
 //! The same tests run against both. Every write is a transaction with guards.
 
@@ -16,6 +16,7 @@ use crate::keys::Key;
 pub mod election;
 pub mod etcd;
 pub mod events;
+#[cfg(any(test, feature = "testing"))]
 pub mod memory;
 pub mod reflector;
 pub mod status_writer;

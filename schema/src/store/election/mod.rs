@@ -84,7 +84,8 @@ pub struct FenceReader {
 }
 
 impl FenceReader {
-    /// Creates a reader of a fence that never changes, for tests.
+    /// Creates a reader of a fence that never changes.
+    #[cfg(any(test, feature = "testing"))]
     pub fn fixed(fence: Option<Fence>) -> Self {
         let (_, held) = watch::channel(fence.map(|fence| HeldFence { fence, lease: None, until: None }));
         Self { held }

@@ -53,7 +53,8 @@ impl SnapshotPublisher {
 }
 
 impl SnapshotReader {
-    /// Creates a reader of a snapshot that never changes, for tests.
+    /// Creates a reader of a snapshot that never changes.
+    #[cfg(any(test, feature = "testing"))]
     pub fn fixed(snapshot: Snapshot) -> Self {
         Self::channel(snapshot).1
     }
