@@ -10,11 +10,10 @@ use std::time::{Duration, Instant};
 
 use schema::codec::encode;
 use schema::keys::Key;
-use schema::kinds::Kind;
-use schema::meta::NamespacedName;
-use schema::records::{Binding, OwnerRef, PodInstance, SettledRecord, Subnet};
+use schema::records::{SettledRecord, Subnet};
 use schema::store::etcd::{Access, EtcdStore};
 use schema::store::{Op, Store as _, TxnOutcome};
+use schema::testing::{binding, instance};
 use serde_json::json;
 use support::ports::free_port;
 
@@ -151,25 +150,11 @@ impl Rig {
             "command": ["/bin/sh", "-c", "mkdir -p /tmp/www; echo hello > /tmp/www/index.html; exec httpd -f -p 80 -h /tmp/www"],
             "ports": [{"containerPort": 80, "hostPort": self.host_port}],
         }], "terminationGracePeriodSeconds": 1});
-        let owner = OwnerRef { kind: Kind::Pod, name: "web".into() };
-        let reference = NamespacedName::new("default", "web");
-        let pod = PodInstance {
-            namespace: "default".into(),
-            name: "web".into(),
-            uid: PodInstance::uid_of(&owner, &reference, &self.instance),
-            hash: self.instance.clone(),
-            labels: Default::default(),
-            annotations: Default::default(),
-            owner,
-            commit: "c".into(),
-            spec: serde_json::from_value(spec).unwrap(),
-            files: Default::default(),
-        };
-        let binding = Binding { node: "n1".into(), pod, reason: "test".into() };
+        let pod = instance("web", serde_json::from_value(spec).unwrap());
         let ops = vec![
             Op::put(Key::Subnet("n1".into()), encode(&subnet).unwrap()),
             Op::put(Key::Settled("n1".into()), encode(&SettledRecord::default()).unwrap()),
-            Op::put(Key::Binding("n1".into(), reference), encode(&binding).unwrap()),
+            Op::put(Key::Binding("n1".into(), pod.reference()), encode(&binding("n1", &pod)).unwrap()),
         ];
         assert!(matches!(store.txn(vec![], ops).await.unwrap(), TxnOutcome::Committed(_)));
     }

@@ -31,4 +31,6 @@ pub mod since;
 pub mod snapshot;
 #[cfg(feature = "store")]
 pub mod store;
+#[cfg(all(feature = "store", any(test, feature = "testing")))]
+pub mod testing;
 pub mod violation;

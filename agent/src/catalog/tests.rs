@@ -3,18 +3,17 @@
 use jiff::{SignedDuration, Timestamp};
 use schema::keys::Key;
 use schema::meta::NamespacedName;
-use schema::records::{ClusterSettings, ServiceRecord};
+use schema::records::{ClusterSettings, NodeRecord, ServiceRecord, Vtep};
 use schema::snapshot::{Change, Snapshot};
+use schema::testing::{node_record, subnet};
+use serde::Serialize;
 use serde_json::json;
 
 use super::{Catalog, CatalogDisk, CatalogStore, PEER_GRACE};
 use crate::desired::StateOrigin;
 
-fn put(snapshot: &mut Snapshot, key: &Key, value: &serde_json::Value) {
-    snapshot.revision += 1;
-    let (key, value) = (key.to_string(), serde_json::to_vec(value).unwrap().into());
-    let (create_revision, mod_revision) = (1, snapshot.revision);
-    snapshot.apply(&Change::Put { key, value, create_revision, mod_revision });
+fn put(snapshot: &mut Snapshot, key: &Key, value: &impl Serialize) {
+    snapshot.put(key, value, snapshot.revision + 1);
 }
 
 fn remove(snapshot: &mut Snapshot, key: &Key) {
@@ -26,15 +25,11 @@ fn web() -> NamespacedName {
 }
 
 fn node(snapshot: &mut Snapshot, name: &str, number: u8) {
-    let record = json!({
-        "name": name, "addresses": [format!("192.0.2.{number}")], "cpu": "1", "memory": "1Gi",
-        "maxPods": 110, "api": "", "registeredAt": "2026-01-01T00:00:00Z",
-        "versions": {"agent": "", "docker": "", "kernel": "", "os": "", "arch": ""},
-        "vtep": {"address": format!("192.0.2.{number}"), "mac": "0a:58:0a:f4:00:00"},
-    });
+    let address = [192, 0, 2, number];
+    let vtep = Some(Vtep { address: address.into(), mac: "0a:58:0a:f4:00:00".to_owned() });
+    let record = NodeRecord { addresses: vec![address.into()], vtep, ..node_record(name) };
     put(snapshot, &Key::Node(name.to_owned()), &record);
-    let subnet = json!({"cidr": format!("10.244.{number}.0/24"), "clusterCidr": "10.244.0.0/16"});
-    put(snapshot, &Key::Subnet(name.to_owned()), &subnet);
+    put(snapshot, &Key::Subnet(name.to_owned()), &subnet(&format!("10.244.{number}.0/24")));
 }
 
 /// A complete snapshot with one service and two nodes, the first of which is this node.

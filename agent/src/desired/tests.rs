@@ -1,36 +1,18 @@
 //! Desired state from etcd and from disk, and state that neither can provide.
 
-use std::collections::BTreeMap;
 use std::fs;
-use std::sync::Arc;
 
-use schema::kinds::Kind;
 use schema::kinds::pod::PodSpec;
 use schema::meta::NamespacedName;
-use schema::records::{Binding, OwnerRef, PodInstance, SettledRecord, Subnet};
-use schema::snapshot::{Snapshot, VersionedValue};
+use schema::records::{Binding, PodInstance, SettledRecord};
+use schema::snapshot::Snapshot;
+use schema::testing::{instance, subnet, versioned};
 
 use super::{DesiredStore, StateOrigin};
 
 fn binding(namespace: &str, name: &str) -> Binding {
-    let owner = OwnerRef { kind: Kind::Pod, name: name.into() };
-    let pod = PodInstance {
-        namespace: namespace.into(),
-        name: name.into(),
-        uid: format!("uid-{name}"),
-        hash: "h".into(),
-        labels: BTreeMap::new(),
-        annotations: BTreeMap::new(),
-        owner,
-        commit: "c".into(),
-        spec: PodSpec::default().into(),
-        files: BTreeMap::new(),
-    };
-    Binding { node: "n1".into(), pod, reason: "test".into() }
-}
-
-fn versioned<T>(value: T) -> Arc<VersionedValue<T>> {
-    Arc::new(VersionedValue { value, create_revision: 1, mod_revision: 1 })
+    let pod = PodInstance { namespace: namespace.into(), ..instance(name, PodSpec::default()) };
+    schema::testing::binding("n1", &pod)
 }
 
 fn snapshot(revision: i64, bindings: &[Binding]) -> Snapshot {
@@ -42,8 +24,7 @@ fn snapshot(revision: i64, bindings: &[Binding]) -> Snapshot {
     other.node = "n0".into();
     snapshot.bindings.insert(("n0".into(), other.pod.reference()), versioned(other.clone()));
     snapshot.bindings.insert(("n2".into(), other.pod.reference()), versioned(other));
-    let subnet = Subnet::new("10.244.3.0/24".parse().unwrap(), "10.244.0.0/16".parse().unwrap());
-    snapshot.subnets.insert("n1".into(), versioned(subnet));
+    snapshot.subnets.insert("n1".into(), versioned(subnet("10.244.3.0/24")));
     snapshot.settled.insert("n1".into(), versioned(SettledRecord::default()));
     snapshot
 }

@@ -161,10 +161,9 @@ mod tests {
     use schema::keys::Key;
     use schema::kinds::function::ImageState;
     use schema::meta::NamespacedName;
-    use schema::records::{FunctionRecord, NodeVersions};
-    use schema::snapshot::{Change, Snapshot, VersionedValue};
+    use schema::records::{FunctionRecord, NodeRecord};
     use schema::store::memory::MemoryStore;
-    use serde_json::json;
+    use schema::testing::{SnapshotBuilder, node_record, versioned};
     use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
     use tokio::net::TcpListener;
 
@@ -208,14 +207,8 @@ mod tests {
             ("", format!("{reference}\nnginx:1.27\n{damaged}"), false),
         ] {
             let docker = Arc::new(FakeDocker::default());
-            let node = json!({
-                "name": "n2", "addresses": [], "cpu": "1", "memory": "1Gi", "maxPods": 1,
-                "versions": NodeVersions::default(), "api": other_node(given.clone()).await,
-                "registeredAt": "2026-01-01T00:00:00Z",
-            });
-            let (key, value) = (Key::Node("n2".to_owned()).to_string(), node.to_string().into());
-            let mut snapshot = Snapshot::default();
-            snapshot.apply(&Change::Put { key, value, create_revision: 1, mod_revision: 1 });
+            let node = NodeRecord { api: other_node(given.clone()).await, ..node_record("n2") };
+            let snapshot = SnapshotBuilder::new().put(&Key::Node("n2".to_owned()), &node).snapshot;
             let image = FunctionImage {
                 reference: reference.clone(),
                 id: Some(built.to_owned()),
@@ -225,8 +218,7 @@ mod tests {
             };
             let value = FunctionRecord { images: vec![image], ..FunctionRecord::default() };
             let mut catalog = Catalog::default();
-            let version = VersionedValue { value, create_revision: 1, mod_revision: 1 };
-            catalog.functions.insert(NamespacedName::new("default", "hello"), Arc::new(version));
+            catalog.functions.insert(NamespacedName::new("default", "hello"), versioned(value));
             let catalog = watch::channel(Arc::new(catalog)).1;
             let keys = Keys::open_or_without(&state.path().join("age.txt"));
             let blobs = Reconcilers::new(Vec::new(), Arc::new(MemoryStore::new()));

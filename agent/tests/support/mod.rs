@@ -15,15 +15,15 @@ use agent::worlds::docker::{Docker, RealDocker};
 use agent::worlds::netlink::{Bridge, FakeNetlink, Netlink};
 use agent::worlds::pause;
 use schema::control::Row;
-use schema::kinds::Kind;
 use schema::kinds::pod::{Container, PodPhase, PodSpec, PodStatus};
 use schema::meta::NamespacedName;
-use schema::records::{Binding, OwnerRef, PodInstance, SettledRecord, Subnet};
-use schema::snapshot::{Snapshot, VersionedValue};
+use schema::records::{PodInstance, SettledRecord, Subnet};
+use schema::snapshot::Snapshot;
 use schema::store::SharedStore;
 use schema::store::events::EventRecorder;
 use schema::store::memory::MemoryStore;
 use schema::store::reflector::{SnapshotPublisher, SnapshotReader};
+use schema::testing::{binding, instance, versioned};
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
@@ -183,12 +183,11 @@ impl Node {
 
     /// Binds a pod to this node.
     pub fn bind(&mut self, name: &str, spec: PodSpec) -> String {
-        let pod = instance_of(name, spec);
+        let labels = [("app".to_owned(), name.to_owned())].into();
+        let pod = PodInstance { labels, ..instance(name, spec) };
         let uid = pod.uid.clone();
         let key = (NODE.to_owned(), pod.reference());
-        self.snapshot
-            .bindings
-            .insert(key, versioned(Binding { node: NODE.into(), pod, reason: "test".into() }));
+        self.snapshot.bindings.insert(key, versioned(binding(NODE, &pod)));
         self.publish();
         uid
     }
@@ -270,29 +269,6 @@ pub fn docker(args: &[&str]) -> String {
     let text = String::from_utf8_lossy(&out.stdout).trim().to_owned();
     assert!(out.status.success(), "docker {args:?}: {}{text}", String::from_utf8_lossy(&out.stderr));
     text
-}
-
-fn versioned<T>(value: T) -> Arc<VersionedValue<T>> {
-    Arc::new(VersionedValue { value, create_revision: 1, mod_revision: 1 })
-}
-
-/// Instance of a bare pod.
-pub fn instance_of(name: &str, spec: PodSpec) -> PodInstance {
-    let owner = OwnerRef { kind: Kind::Pod, name: name.to_owned() };
-    let hash = schema::codec::content_hash(&spec);
-    let uid = PodInstance::uid_of(&owner, &NamespacedName::new("default", name), &hash);
-    PodInstance {
-        namespace: "default".into(),
-        name: name.into(),
-        uid,
-        hash,
-        labels: [("app".to_owned(), name.to_owned())].into(),
-        annotations: BTreeMap::new(),
-        owner,
-        commit: "c0ffee".into(),
-        spec: spec.into(),
-        files: BTreeMap::new(),
-    }
 }
 
 /// A container that runs a shell script.

@@ -325,7 +325,7 @@ fn a_pod_that_crashes_described() {
     let pods = [("default/web".to_owned(), usage)].into();
     let left_out = String::new();
     let usage = NodeUsage { at: at(90), window_seconds: 15, cpu: 1000, memory: 1 << 30, pods, left_out };
-    snapshot.usage.insert("n1".to_owned(), stored(usage));
+    snapshot.usage.insert("n1".to_owned(), versioned(usage));
     let mut detail = view::pod(&snapshot, &pod.reference(), Vec::new(), at(100)).unwrap();
     detail.spec = Some(std::sync::Arc::new(serde_json::from_value(spec).unwrap()));
     detail.row.uid = "abc".to_owned();

@@ -280,9 +280,10 @@ fn group(writes: &[Write]) -> WriteGroup {
 
 #[cfg(test)]
 mod tests {
+    use schema::testing::{SnapshotBuilder, instance, spec};
+
     use super::*;
     use crate::controllers::note::NoteKind;
-    use crate::controllers::testing::{SnapshotBuilder, instance, spec};
 
     // Seen red with a `may_write` that looks at the key alone.
     #[test]

@@ -18,6 +18,9 @@ use schema::store::events::EventRecorder;
 use schema::store::memory::MemoryStore;
 use schema::store::reflector::{self, SnapshotReader};
 use schema::store::{Op, Store, TxnOutcome};
+use schema::testing::{
+    binding, heartbeat, instance, node_record, object, object_key, pod_ref, spec, take_lead,
+};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use tokio::sync::watch;
@@ -25,7 +28,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::nodes::Nodes;
 use super::scheduler::{Scheduler, explain};
-use super::testing::{heartbeat, instance, node_record, object, object_key, pod_ref, settings, spec};
+use super::testing::settings;
 use super::workloads::Workloads;
 use super::{Controller, Deps, LastKnown, Observed, Shell, Writes};
 
@@ -175,14 +178,6 @@ async fn commit(store: &MemoryStore, op: Op) {
     assert!(matches!(store.txn(vec![], vec![op]).await.unwrap(), TxnOutcome::Committed(_)));
 }
 
-/// Creates a new leader key, as the election does after the old lease ended.
-async fn take_lead(store: &MemoryStore) -> Fence {
-    commit(store, Op::delete(Key::Leader)).await;
-    commit(store, Op::put(Key::Leader, "{}")).await;
-    let leader = store.get(&Key::Leader.to_string()).await.unwrap().unwrap();
-    Fence { create_revision: leader.create_revision }
-}
-
 #[tokio::test(start_paused = true)]
 async fn an_object_becomes_a_pod_with_a_node_and_goes_again() {
     let mut sim = Sim::with_nodes(2).await;
@@ -282,8 +277,7 @@ async fn of_duplicate_bindings_one_survives() {
     sim.push(&object("web", spec(100, 64))).await;
     sim.settle().await;
     for node in ["n2", "n3"] {
-        let binding =
-            Binding { node: node.into(), pod: instance("web", spec(100, 64)), reason: String::new() };
+        let binding = binding(node, &instance("web", spec(100, 64)));
         sim.put(&Key::Binding(node.into(), pod_ref("web")), &binding).await;
     }
     assert_eq!(sim.bound().await.len(), 3);
@@ -459,8 +453,7 @@ async fn take(sim: &mut Sim, stalled: &mut Option<(Observed, Writes)>, step: Ste
         Step::Expire { node } => sim.delete(&Key::Heartbeat(format!("n{node}"))).await,
         Step::BindByHand { pod, node } => {
             let (pod, node) = (format!("p{pod}"), format!("n{node}"));
-            let binding =
-                Binding { node: node.clone(), pod: instance(&pod, spec(7, 7)), reason: String::new() };
+            let binding = binding(&node, &instance(&pod, spec(7, 7)));
             sim.put(&Key::Binding(node, pod_ref(&pod)), &binding).await;
         }
         Step::Run { controller: 0 } => drop(run(&mut sim.reconciler.workloads).await),

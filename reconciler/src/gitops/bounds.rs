@@ -85,9 +85,9 @@ mod tests {
     use schema::kinds::Kind;
     use schema::meta::ObjectRef;
     use schema::records::{
-        ChangeCounts, HeldPrune, PlanRecord, Quarantine, SourceError, SourceErrorKind, SourceState,
-        WaitingObject,
+        HeldPrune, PlanRecord, Quarantine, SourceError, SourceErrorKind, SourceState, WaitingObject,
     };
+    use schema::testing;
     use schema::violation::Severity;
 
     use super::*;
@@ -121,18 +121,9 @@ mod tests {
         let waiting =
             WaitingObject { object: object(text), on: object(text), why: text.to_owned(), since: None };
         SourceStatus {
-            released_at: None,
-            name: "main".to_owned(),
             url: text.to_owned(),
             reference: text.to_owned(),
             path: text.to_owned(),
-            strict: false,
-            state: SourceState::Degraded,
-            observed_commit: Some("c".repeat(40)),
-            applied_commit: None,
-            applied_at: None,
-            revision: 3,
-            objects: 7,
             quarantined: vec![quarantine(text, text, count.min(2)); count],
             held_prune: Some(HeldPrune {
                 commit: "c".repeat(40),
@@ -149,22 +140,15 @@ mod tests {
                 message: text.to_owned(),
                 since: Timestamp::UNIX_EPOCH,
             }),
+            ..testing::source_status(SourceState::Degraded)
         }
     }
 
     fn revision_of(text: &str) -> Revision {
         Revision {
-            source: "main".to_owned(),
-            sequence: 1,
-            commit: "c".repeat(40),
             author: text.to_owned(),
             subject: text.to_owned(),
-            committed_at: Timestamp::UNIX_EPOCH,
-            applied_at: Timestamp::UNIX_EPOCH,
-            duration_ms: 1,
             verdict: Verdict::Degraded { why: text.to_owned() },
-            decided_at: None,
-            counts: ChangeCounts::default(),
             removed: vec![
                 ObjectRef { kind: Kind::Pod, namespace: "n".repeat(253), name: "n".repeat(253) };
                 100
@@ -175,6 +159,7 @@ mod tests {
                 matches: Some(false),
                 why: text.to_owned(),
             }),
+            ..testing::revision(1, testing::COMMIT)
         }
     }
 

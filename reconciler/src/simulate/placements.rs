@@ -173,14 +173,12 @@ fn ready(uid: &str) -> PodStatus {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::Arc;
-
     use schema::kinds::Resource;
     use schema::kinds::node::NodeSpec;
     use schema::kinds::replica_set::ReplicaSetSpec;
+    use schema::testing::{SnapshotBuilder, object, object_of, spec};
 
     use super::*;
-    use crate::controllers::testing::{SnapshotBuilder, object, object_of, spec};
 
     fn now() -> Timestamp {
         Timestamp::UNIX_EPOCH
@@ -190,9 +188,7 @@ mod tests {
         let mut set =
             ReplicaSetSpec { replicas, progress_deadline_seconds: Some(60), ..ReplicaSetSpec::default() };
         set.template.spec = spec(cpu, 1);
-        let resource = Resource::ReplicaSet(Arc::new(set));
-        let hash = Object::hash_of(&resource, &Default::default());
-        Object { hash, ..object_of("web", resource) }
+        object_of("web", set)
     }
 
     fn nodes_of(snapshot: &Snapshot, changes: &ObjectChanges) -> Vec<String> {
@@ -273,7 +269,7 @@ mod tests {
         let empty = SnapshotBuilder::new().nodes(2).snapshot;
         let snapshot = applied(&empty, &[replica_set(2, 100)]);
         let drain = NodeSpec { drain: true, ..NodeSpec::default() };
-        let node = object_of("n1", Resource::Node(Arc::new(drain)));
+        let node = object_of("n1", drain);
         assert_eq!(nodes_of(&snapshot, &put(&[node])), ["n2"]);
     }
 }

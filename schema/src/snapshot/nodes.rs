@@ -144,32 +144,25 @@ impl Snapshot {
 
 #[cfg(test)]
 mod tests {
-    use jiff::Timestamp;
-
     use super::*;
     use crate::condition::ConditionStatus;
-    use crate::records::Heartbeat;
+    use crate::testing::{at, heartbeat, node_record};
 
     #[test]
     fn a_node_is_evicted_once_it_was_given_up_and_until_it_beats_again() {
         let node = || "n1".to_owned();
         let mut snapshot = Snapshot::default();
         assert!(snapshot.is_evicted("n1"), "neither registered nor alive");
-        let record = serde_json::json!({
-            "name": "n1", "addresses": [], "cpu": "1", "memory": "1Gi", "maxPods": 1, "api": "",
-            "versions": {"agent": "", "docker": "", "kernel": "", "os": "", "arch": ""},
-            "registeredAt": Timestamp::UNIX_EPOCH,
-        });
-        snapshot.put(&Key::Node(node()), &record, 1);
+        snapshot.put(&Key::Node(node()), &node_record("n1"), 1);
         assert!(!snapshot.is_evicted("n1"), "{:?}", snapshot.malformed);
-        let since = Timestamp::UNIX_EPOCH;
+        let since = at(0);
         let conditions = NodeConditions {
             evicted_at: Some(since),
             ..NodeConditions::new(ConditionStatus::Unknown, since)
         };
         snapshot.put(&Key::NodeConditions(node()), &conditions, 2);
         assert!(snapshot.is_evicted("n1"));
-        snapshot.put(&Key::Heartbeat(node()), &Heartbeat { since }, 3);
+        snapshot.put(&Key::Heartbeat(node()), &heartbeat(), 3);
         assert!(!snapshot.is_evicted("n1"));
     }
 }

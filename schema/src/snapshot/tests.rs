@@ -1,27 +1,18 @@
 //! Snapshot changes, and fast look-ups of bindings by node and by pod.
 
 use super::*;
+use crate::codec::encode;
 use crate::keys::prefix;
 use crate::kinds::Kind;
 use crate::kinds::job::JobSpec;
 use crate::kinds::pod::PodSpec;
-use crate::meta::StringMap;
-use crate::records::{JobDependencyState, OwnerRef};
+use crate::records::JobDependencyState;
+use crate::testing;
 
 fn binding(node: &str, pod: &NamespacedName) -> Binding {
-    let instance = PodInstance {
-        namespace: pod.namespace.clone(),
-        name: pod.name.clone(),
-        uid: "0".repeat(32),
-        hash: "h".into(),
-        labels: [("app".to_owned(), "web".to_owned())].into(),
-        annotations: StringMap::new(),
-        owner: OwnerRef { kind: Kind::Pod, name: pod.name.clone() },
-        commit: "c".repeat(40),
-        spec: PodSpec::default().into(),
-        files: super::super::content_refs::Files::new(),
-    };
-    Binding { node: node.to_owned(), pod: instance, reason: "least pods".into() }
+    let namespace = pod.namespace.clone();
+    let instance = PodInstance { namespace, ..testing::instance(&pod.name, PodSpec::default()) };
+    testing::binding(node, &instance)
 }
 
 fn bind(snapshot: &mut Snapshot, node: &str, pod: &NamespacedName) {
@@ -80,8 +71,7 @@ fn a_binding_that_became_unreadable_is_no_binding() {
 fn bindings_put_into_the_table_by_hand_are_found_too() {
     let web = NamespacedName::new("default", "web");
     let mut snapshot = Snapshot::default();
-    let versioned = VersionedValue { value: binding("n1", &web), create_revision: 1, mod_revision: 1 };
-    snapshot.bindings.insert(("n1".into(), web.clone()), Arc::new(versioned));
+    snapshot.bindings.insert(("n1".into(), web.clone()), testing::versioned(binding("n1", &web)));
     assert_eq!(node_of(&snapshot, &web), Some("n1"));
 }
 
@@ -202,24 +192,12 @@ fn a_workflow_is_complete_once_its_record_and_those_of_its_triggers_are_here() {
 
 #[test]
 fn a_node_is_as_well_as_its_agent() {
-    use serde_json::json;
-
-    let node = json!({
-        "apiVersion": "v1", "metadata": {"name": "n1", "namespace": "default"}, "kind": "Node", "spec": {},
-        "hash": "h", "generation": 1,
-        "provenance": {"source": "main", "commit": "0", "author": "", "file": "n1.yaml", "line": 1},
-    });
-    let node: Object = serde_json::from_value(node).unwrap();
+    let node = testing::object_of("n1", crate::kinds::node::NodeSpec::default());
     let mut snapshot = Snapshot::default();
     assert_eq!(health::health(&snapshot, &node).to_string(), "Unknown");
-    let record = json!({
-        "name": "n1", "addresses": [], "cpu": "1", "memory": "1Gi", "maxPods": 1, "api": "",
-        "versions": {"agent": "", "docker": "", "kernel": "", "os": "", "arch": ""},
-        "registeredAt": "1970-01-01T00:00:00Z",
-    });
-    snapshot.put(&Key::Node("n1".into()), &record, 1);
+    snapshot.put(&Key::Node("n1".into()), &testing::node_record("n1"), 1);
     assert_eq!(health::health(&snapshot, &node).to_string(), "Degraded");
-    snapshot.put(&Key::Heartbeat("n1".into()), &json!({"since": "1970-01-01T00:00:00Z"}), 2);
+    snapshot.put(&Key::Heartbeat("n1".into()), &testing::heartbeat(), 2);
     assert_eq!(health::health(&snapshot, &node).to_string(), "Healthy");
 }
 

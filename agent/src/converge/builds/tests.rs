@@ -15,9 +15,10 @@ use schema::content_refs::{BlobKind, BlobRef};
 use schema::kinds::function::RUNTIME_VERSION;
 use schema::meta::NamespacedName;
 use schema::records::{BuildOrder, NodeImageState, RegistryCopy};
-use schema::snapshot::{Snapshot, VersionedValue};
+use schema::snapshot::Snapshot;
 use schema::store::events::EventRecorder;
 use schema::store::reflector::SnapshotReader;
+use schema::testing::versioned;
 use sha2::{Digest as _, Sha256};
 use tokio::sync::watch;
 
@@ -322,8 +323,7 @@ async fn build(docker: &Arc<FakeDocker>, order: BuildOrder) -> Option<String> {
     let keys = Keys::open_or_without(&state.path().join("age.txt"));
     let files = Arc::new(PodFiles::new(state.path(), Arc::new(Gives(made.writer)), keys));
     let mut snapshot = Snapshot { synced: true, ..Snapshot::default() };
-    let version = VersionedValue { value: order.clone(), create_revision: 1, mod_revision: 1 };
-    snapshot.builds.insert(("n1".to_owned(), HASH.to_owned()), Arc::new(version));
+    snapshot.builds.insert(("n1".to_owned(), HASH.to_owned()), versioned(order.clone()));
     let catalog = watch::channel(Arc::default()).1;
     let (network, confinement) = node_network::channel();
     confinement.in_place.send_replace(Some(Arc::default()));

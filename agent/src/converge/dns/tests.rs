@@ -10,8 +10,8 @@ use hickory_proto::op::{Message, OpCode, Query, ResponseCode};
 use hickory_proto::rr::rdata::A;
 use hickory_proto::rr::{Name, RData, Record, RecordType};
 use schema::meta::NamespacedName;
-use schema::records::{ClusterSettings, RouteRecord, ServiceRecord, Subnet};
-use schema::snapshot::VersionedValue;
+use schema::records::{ClusterSettings, RouteRecord, ServiceRecord};
+use schema::testing::{subnet, versioned};
 use tokio::sync::watch;
 
 use super::super::shared::node_network::ResolvConf;
@@ -190,10 +190,7 @@ fn while_systemd_resolved_says_nothing_nothing_is_changed() {
 fn with_hosts(hosts: &[&str], revision: i64) -> Arc<Catalog> {
     let route = |host: &&str| {
         let value = RouteRecord { host: (*host).to_owned(), ..RouteRecord::default() };
-        (
-            NamespacedName::new("default", *host),
-            Arc::new(VersionedValue { value, create_revision: 1, mod_revision: 1 }),
-        )
+        (NamespacedName::new("default", *host), versioned(value))
     };
     Arc::new(Catalog { routes: hosts.iter().map(route).collect(), revision, ..Catalog::default() })
 }
@@ -290,10 +287,7 @@ async fn one_client_holds_a_quarter_of_all_connections_for_names() {
 
 /// A catalog with one service that has an address, and these aliases.
 fn aliases(all: &[(&str, &str)]) -> Catalog {
-    let record = |name: &str, value| {
-        let versioned = VersionedValue { value, create_revision: 1, mod_revision: 1 };
-        (NamespacedName::new("default", name), Arc::new(versioned))
-    };
+    let record = |name: &str, value| (NamespacedName::new("default", name), versioned(value));
     let address = Some("10.96.0.20".parse().unwrap());
     let mut services = vec![record("web", ServiceRecord { cluster_ip: address, ..ServiceRecord::default() })];
     services.extend(all.iter().map(|(name, target)| {
@@ -338,7 +332,7 @@ async fn an_alias_comes_with_what_it_leads_to_here_or_elsewhere() {
         ("two", &one),
     ]);
     let domain = Name::from_ascii("cluster.local.").unwrap();
-    let subnet = Subnet::new("10.244.3.0/24".parse().unwrap(), "10.244.0.0/16".parse().unwrap());
+    let subnet = subnet("10.244.3.0/24");
     let zone = Zone::build(&ZoneSettings::new(&domain, &subnet), &catalog);
     let (upstream, task) = upstream().await;
     let zones = watch::channel(Arc::new(zone)).1;

@@ -235,11 +235,7 @@ async fn pods_of_a_change_that_is_not_pushed_are_placed_and_nothing_is_written()
         let request = reqwest::Client::new().post(&url).header("content-type", "application/json");
         request.body(body).send()
     };
-    let object = serde_json::json!({
-        "apiVersion": "v1", "kind": "Pod", "metadata": {"name": "new", "namespace": "default"},
-        "spec": {"containers": [{"name": "main", "image": "busybox:1"}]}, "hash": "0", "generation": 1,
-        "provenance": {"source": "main", "commit": "0", "author": "", "file": "new.yaml", "line": 1},
-    });
+    let object = object("new", pod_spec(&["main"]));
     let changes = serde_json::json!({"put": [object], "delete": []}).to_string();
     let answer = post(changes).await.unwrap();
     assert_eq!(answer.status(), 200);
@@ -279,7 +275,7 @@ fn with_node_api(api: String) -> Snapshot {
         put_pod(&mut snapshot, name, running());
     }
     let node = NodeRecord { api, ..snapshot.nodes["n1"].value.clone() };
-    snapshot.nodes.insert("n1".to_owned(), stored(node));
+    snapshot.nodes.insert("n1".to_owned(), versioned(node));
     snapshot
 }
 

@@ -34,7 +34,7 @@ fn with_objects() -> Snapshot {
         let (source, commit, author) = ("main".to_owned(), C2.to_owned(), "Ada <ada@example.org>".to_owned());
         let from = Provenance { source, commit, author, file: "shop.yaml".to_owned(), line: document.line };
         let object = Arc::unwrap_or_clone(document.object).into_object(from, 1);
-        snapshot.objects.insert(object.reference(), stored(object));
+        snapshot.objects.insert(object.reference(), versioned(object));
     }
     snapshot
 }

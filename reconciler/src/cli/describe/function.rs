@@ -87,10 +87,8 @@ fn image(image: &FunctionImage) -> String {
 
 #[cfg(test)]
 mod tests {
-    use schema::content_refs::Files;
-    use schema::kinds::{Kind, Resource};
+    use schema::kinds::Kind;
     use schema::meta::NamespacedName;
-    use schema::object::Object;
     use schema::records::{NodeDemand, OwnerRef, Rollout};
     use schema::snapshot::Snapshot;
 
@@ -102,7 +100,7 @@ mod tests {
         let mut pod = put_instance(snapshot, &object);
         pod.owner = OwnerRef { kind: Kind::Function, name: "hello".to_owned() };
         pod.hash = hash.to_string().repeat(64);
-        snapshot.pods.insert(NamespacedName::new("default", name), stored(pod));
+        snapshot.pods.insert(NamespacedName::new("default", name), versioned(pod));
     }
 
     // Seen red without the errors, and without the revisions.
@@ -112,17 +110,13 @@ mod tests {
         put_replica(&mut snapshot, "hello-1", 'a', C1);
         put_replica(&mut snapshot, "hello-2", 'a', C1);
         put_replica(&mut snapshot, "hello-3", 'b', C2);
-        let mut object = put_object(&mut snapshot, "hello", C2);
-        snapshot.objects.remove(&object.reference());
-        object.resource = Resource::Function(serde_json::from_str(r#"{"source": "code"}"#).unwrap());
-        object.hash = Object::hash_of(&object.resource, &Files::default());
-        snapshot.objects.insert(object.reference(), stored(object.clone()));
+        let object = put_function(&mut snapshot, "hello");
         let rollout: Rollout = serde_json::from_value(serde_json::json!({
             "objectHash": object.hash, "commit": C2, "wanted": "b".repeat(64),
             "startedAt": at(60), "progressedAt": at(60), "best": {"updated": 0, "available": 0, "old": 0}, "status": {},
         }))
         .unwrap();
-        snapshot.rollouts.insert(object.reference(), stored(rollout));
+        snapshot.rollouts.insert(object.reference(), versioned(rollout));
         let failure = |kind: &str, message: &str, count, last| CallFailure {
             kind: kind.to_owned(),
             message: message.to_owned(),
@@ -140,7 +134,7 @@ mod tests {
             let failures = [("default/hello".to_owned(), failures)].into();
             let (functions, beats) = Default::default();
             let demand = NodeDemand { since: at(0), functions, beats, failures };
-            snapshot.demand.insert(node.to_owned(), stored(demand));
+            snapshot.demand.insert(node.to_owned(), versioned(demand));
         }
         let id = NamespacedName::new("default", "hello");
         let detail = crate::view::function(&snapshot, &id, Vec::new(), at(100)).unwrap();

@@ -1,7 +1,6 @@
 //! The functions controller on snapshots: build orders, published records and scaling.
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
 
 use jiff::{SignedDuration, Timestamp};
 use schema::codec::decode;
@@ -18,8 +17,9 @@ use schema::records::{
     RegistryCopy, Rollout, RolloutProgress, ScaleRecord, SettledRecord,
 };
 use schema::snapshot::Snapshot;
+use schema::testing::{SnapshotBuilder, object_of};
 
-use crate::controllers::testing::{SnapshotBuilder, object_of};
+use crate::controllers::testing::ApplyPlan as _;
 use crate::controllers::{Change, LastKnown, Writes};
 
 fn plan(snapshot: &Snapshot, now: Timestamp) -> Writes {
@@ -37,7 +37,7 @@ fn function(content: char) -> Object {
         scale_to_zero_after_seconds: Some(30),
         ..FunctionSpec::default()
     };
-    let mut object = object_of("hello", Resource::Function(Arc::new(spec)));
+    let mut object = object_of("hello", spec);
     let blob = BlobRef {
         digest: content.to_string().repeat(64),
         size: 1,
@@ -99,7 +99,7 @@ fn demand(functions: &[(&str, FunctionDemand)]) -> NodeDemand {
 #[test]
 fn one_node_builds_and_what_is_built_is_ordered_no_more() {
     let object = function('a');
-    let builder = SnapshotBuilder::new().nodes(2).put(&Key::Object(object.reference()), &object);
+    let builder = SnapshotBuilder::new().nodes(2).object(&object);
     let first = plan(&builder.snapshot, at(0));
     assert_eq!(orders(&first), [("n1".to_owned(), true)], "{first}");
     let record: FunctionRecord = written(&first, &record_key(&object)).unwrap();
@@ -140,7 +140,7 @@ fn the_base_that_the_cluster_names_is_what_another_image_is_ordered_on() {
     let object = function('a');
     let mut cluster = ClusterSpec::default();
     cluster.functions.python_base = Some("base:1".to_owned());
-    let builder = SnapshotBuilder::new().nodes(1).put(&Key::Object(object.reference()), &object);
+    let builder = SnapshotBuilder::new().nodes(1).object(&object);
     let plan = plan(&builder.cluster(cluster).snapshot, at(0));
     let record: FunctionRecord = written(&plan, &record_key(&object)).unwrap();
     let image = &record.images[0].reference;
@@ -154,7 +154,7 @@ fn the_base_that_the_cluster_names_is_what_another_image_is_ordered_on() {
 #[test]
 fn a_lost_builder_is_replaced_and_a_labelled_node_is_preferred() {
     let object = function('a');
-    let builder = SnapshotBuilder::new().nodes(3).put(&Key::Object(object.reference()), &object);
+    let builder = SnapshotBuilder::new().nodes(3).object(&object);
     let builder = builder.put(&Key::Build("n1".to_owned(), hash(&object)), &order_of(&object));
     let (ready, since) = (ConditionStatus::Unknown, at(-100));
     let gone = NodeConditions { evicted_at: Some(at(-10)), ..NodeConditions::new(ready, since) };
@@ -175,7 +175,7 @@ fn a_build_that_fails_again_and_again_is_tried_at_other_nodes_and_is_said_at_onc
         let record: FunctionRecord = written(plan, &record_key(&object)).unwrap();
         record.images[0].state.clone()
     };
-    let mut builder = SnapshotBuilder::new().nodes(5).put(&Key::Object(object.reference()), &object);
+    let mut builder = SnapshotBuilder::new().nodes(5).object(&object);
     for node in ["n1", "n2", "n3"] {
         let assigned = plan(&builder.snapshot, at(0));
         assert_eq!(orders(&assigned), [(node.to_owned(), true)], "{assigned}");
@@ -201,7 +201,7 @@ fn the_record_says_whether_the_registry_has_the_image() {
     let pushed = RegistryCopy::Pushed { digest: "r:1/function@sha256:1".to_owned() };
     let refused = RegistryCopy::Failed { why: "no login".to_owned() };
     let says = |copies: [Option<&RegistryCopy>; 2]| {
-        let mut builder = SnapshotBuilder::new().nodes(2).put(&Key::Object(object.reference()), &object);
+        let mut builder = SnapshotBuilder::new().nodes(2).object(&object);
         for (node, copy) in ["n1", "n2"].into_iter().zip(copies) {
             let image = NodeImage { registry: copy.cloned(), ..ready(&object) };
             builder = builder.put(&Key::NodeImage(node.to_owned(), hash(&object)), &image);
@@ -232,7 +232,7 @@ fn rollout(object: &Object, since: Timestamp) -> Rollout {
 }
 
 fn order_of(object: &Object) -> BuildOrder {
-    let builder = SnapshotBuilder::new().nodes(1).put(&Key::Object(object.reference()), object);
+    let builder = SnapshotBuilder::new().nodes(1).object(object);
     let key = Key::Build("n1".to_owned(), hash(object));
     written(&plan(&builder.snapshot, at(0)), &key).unwrap()
 }
@@ -243,7 +243,7 @@ fn a_build_that_stands_finds_the_index_that_the_cluster_names_by_now() {
     let object = function('a');
     let order = Key::Build("n1".to_owned(), hash(&object));
     let old = BuildOrder { package_index: Some("http://192.0.2.1/simple".to_owned()), ..order_of(&object) };
-    let builder = SnapshotBuilder::new().nodes(1).put(&Key::Object(object.reference()), &object);
+    let builder = SnapshotBuilder::new().nodes(1).object(&object);
     let builder = builder.put(&order, &old);
     let mended = plan(&builder.snapshot, at(0));
     assert_eq!(written::<BuildOrder>(&mended, &order), Some(order_of(&object)), "{mended}");
@@ -256,7 +256,7 @@ fn a_build_that_stands_finds_the_index_that_the_cluster_names_by_now() {
 fn a_new_function_is_tried_then_sleeps_and_a_call_wakes_it() {
     let object = function('a');
     let scale = Key::Scale(object.reference());
-    let builder = SnapshotBuilder::new().nodes(1).put(&Key::Object(object.reference()), &object);
+    let builder = SnapshotBuilder::new().nodes(1).object(&object);
     let builder = builder.put(&Key::NodeImage("n1".to_owned(), hash(&object)), &ready(&object));
     let replicas = |builder: &SnapshotBuilder, now| {
         written::<ScaleRecord>(&plan(&builder.snapshot, now), &scale).map(|scale| scale.replicas)
@@ -284,8 +284,8 @@ fn a_new_function_is_tried_then_sleeps_and_a_call_wakes_it() {
 fn two_functions_of_one_folder_have_one_build() {
     let (object, mut other) = (function('a'), function('a'));
     other.metadata.name = "other".to_owned();
-    let builder = SnapshotBuilder::new().nodes(2).put(&Key::Object(object.reference()), &object);
-    let builder = builder.put(&Key::Object(other.reference()), &other);
+    let builder = SnapshotBuilder::new().nodes(2).object(&object);
+    let builder = builder.object(&other);
     assert_eq!(orders(&plan(&builder.snapshot, at(0))), [("n1".to_owned(), true)]);
 }
 
@@ -296,7 +296,7 @@ fn a_surge_that_goes_on_is_written_once_in_a_tick() {
     let many =
         FunctionDemand { in_flight: 90, stable_milli: 90_000, panic_milli: 90_000, ..Default::default() };
     let one = ScaleRecord { replicas: 1, scaler: object.reference().to_string() };
-    let builder = SnapshotBuilder::new().nodes(1).put(&Key::Object(object.reference()), &object);
+    let builder = SnapshotBuilder::new().nodes(1).object(&object);
     let builder = builder.put(&Key::NodeImage("n1".to_owned(), hash(&object)), &ready(&object));
     let builder = builder.put(&Key::Rollout(object.reference()), &rollout(&object, at(-100)));
     let builder = builder.put(&Key::Scale(object.reference()), &one);
@@ -315,7 +315,7 @@ fn a_surge_that_goes_on_is_written_once_in_a_tick() {
 fn a_node_that_is_silent_for_a_moment_takes_no_replica_away() {
     let object = function('a');
     let five = ScaleRecord { replicas: 5, scaler: object.reference().to_string() };
-    let builder = SnapshotBuilder::new().nodes(2).put(&Key::Object(object.reference()), &object);
+    let builder = SnapshotBuilder::new().nodes(2).object(&object);
     let builder = builder.put(&Key::NodeImage("n1".to_owned(), hash(&object)), &ready(&object));
     let builder = builder.put(&Key::Rollout(object.reference()), &rollout(&object, at(-100)));
     let builder = builder.put(&Key::Scale(object.reference()), &five);
@@ -335,7 +335,7 @@ fn a_gateway_that_has_just_begun_takes_no_replica_away() {
     let object = function('a');
     let scale = Key::Scale(object.reference());
     let five = ScaleRecord { replicas: 5, scaler: object.reference().to_string() };
-    let builder = SnapshotBuilder::new().nodes(1).put(&Key::Object(object.reference()), &object);
+    let builder = SnapshotBuilder::new().nodes(1).object(&object);
     let builder = builder.put(&Key::NodeImage("n1".to_owned(), hash(&object)), &ready(&object));
     let builder = builder.put(&Key::Rollout(object.reference()), &rollout(&object, at(-100)));
     let builder = builder.put(&scale, &five);
@@ -357,7 +357,7 @@ fn an_etcd_that_was_lost_gets_the_scale_that_was_last_known() {
     let object = function('a');
     let scale = Key::Scale(object.reference());
     let of = |replicas| ScaleRecord { replicas, scaler: object.reference().to_string() };
-    let builder = SnapshotBuilder::new().nodes(1).put(&Key::Object(object.reference()), &object);
+    let builder = SnapshotBuilder::new().nodes(1).object(&object);
     let whole =
         builder.clone().put(&scale, &of(5)).put(&Key::Settled("n1".to_owned()), &SettledRecord::default());
     let known = LastKnown::from_snapshot(&whole.snapshot, at(0)).unwrap();
@@ -373,7 +373,7 @@ fn an_etcd_that_was_lost_gets_the_scale_that_was_last_known() {
 #[test]
 fn what_is_gone_leaves_nothing_behind() {
     let object = function('a');
-    let builder = SnapshotBuilder::new().nodes(1).put(&Key::Object(object.reference()), &object);
+    let builder = SnapshotBuilder::new().nodes(1).object(&object);
     let builder = {
         let first = plan(&builder.snapshot, at(0));
         builder.after(&first)

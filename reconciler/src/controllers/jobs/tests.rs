@@ -10,8 +10,9 @@ use schema::meta::NamespacedName;
 use schema::object::Object;
 use schema::records::{JobDependencyState, JobOrder, JobReport, NodeConditions, SettledRecord};
 use schema::snapshot::Snapshot;
+use schema::testing::{SnapshotBuilder, object_of};
 
-use crate::controllers::testing::{SnapshotBuilder, object_of};
+use crate::controllers::testing::ApplyPlan as _;
 use crate::controllers::{Change, LastKnown, Writes};
 
 fn plan(snapshot: &Snapshot, now: Timestamp) -> Writes {
@@ -23,14 +24,7 @@ fn at(seconds: i64) -> Timestamp {
 }
 
 fn job(name: &str, command: &str) -> Object {
-    let spec = JobSpec { run_commands: vec![command.to_owned()], ..JobSpec::default() };
-    of_spec(name, spec)
-}
-
-fn of_spec(name: &str, spec: JobSpec) -> Object {
-    let mut object = object_of(name, spec);
-    object.hash = Object::hash_of(&object.resource, &object.files);
-    object
+    object_of(name, JobSpec { run_commands: vec![command.to_owned()], ..JobSpec::default() })
 }
 
 fn id(name: &str) -> NamespacedName {
@@ -64,7 +58,7 @@ fn report(order: &JobOrder, phase: JobPhase, slurm_id: Option<u64>) -> JobReport
 }
 
 fn with(object: &Object) -> SnapshotBuilder {
-    SnapshotBuilder::new().nodes(2).put(&Key::Object(object.reference()), object)
+    SnapshotBuilder::new().nodes(2).object(object)
 }
 
 #[test]
@@ -78,7 +72,7 @@ fn one_node_sees_to_a_job_and_goes_on_with_it() {
     assert!(plan(&builder.snapshot, at(60)).writes.is_empty(), "{}", plan(&builder.snapshot, at(60)));
     // A changed spec makes another job, on the same node.
     let other = job("sum", "false");
-    let builder = builder.put(&Key::Object(other.reference()), &other);
+    let builder = builder.object(&other);
     let (node, changed) = only(&plan(&builder.snapshot, at(60)));
     assert!(node == "n1" && changed.uid != order.uid);
 }
@@ -98,7 +92,7 @@ fn a_job_that_git_no_longer_has_is_cancelled_before_its_order_goes() {
     let builder = builder.put(&Key::JobReport("n1".to_owned(), id("sum")), &gone);
     assert_eq!(orders(&plan(&builder.snapshot, at(3))), [("n1".to_owned(), None)]);
     // The object returns before that: as another job, although its manifest is the same.
-    let builder = builder.put(&Key::Object(object.reference()), &object);
+    let builder = builder.object(&object);
     let (_, again) = only(&plan(&builder.snapshot, at(4)));
     assert!(!again.deleting && again.uid != order.uid);
 }
@@ -152,7 +146,7 @@ fn what_a_changed_job_was_moves_along_until_a_node_has_begun_the_new_one() {
     let reached = plan(&builder.snapshot, at(1));
     assert!(only(&reached).1.reached && only(&reached).1.uid == one.uid);
     // The job changes, and then the node no longer reaches the login host.
-    let builder = builder.after(&reached).put(&Key::Object(other.reference()), &other);
+    let builder = builder.after(&reached).object(&other);
     let changed = plan(&builder.snapshot, at(2));
     let (_, two) = only(&changed);
     let uids = |order: &JobOrder| order.former.iter().map(|former| former.uid.clone()).collect::<Vec<_>>();
@@ -177,7 +171,7 @@ fn what_never_reached_a_login_host_is_not_waited_for() {
     let builder = builder
         .after(&first)
         .put(&Key::JobReport("n1".to_owned(), id("sum")), &report(&one, JobPhase::Pending, None))
-        .put(&Key::Object(other.reference()), &other);
+        .object(&other);
     assert!(only(&plan(&builder.snapshot, at(1))).1.former.is_empty());
 }
 
@@ -209,9 +203,8 @@ fn an_etcd_that_was_lost_gets_the_same_order_on_the_same_node() {
     let known = LastKnown::from_snapshot(&builder.after(&first).snapshot, at(0)).unwrap();
     let known = LastKnown::from_disk(&known.to_disk());
     // Another node comes back first.
-    let builder = SnapshotBuilder::new()
-        .node(&crate::controllers::testing::node_record("n2"), "10.244.1.0/24")
-        .put(&Key::Object(object.reference()), &object);
+    let builder =
+        SnapshotBuilder::new().node(&schema::testing::node_record("n2"), "10.244.1.0/24").object(&object);
     let again = super::plan::plan(&builder.snapshot, &known, at(500));
     assert_eq!(only(&again), ("n1".to_owned(), order));
     let next = super::plan::plan(&builder.after(&again).snapshot, &known, at(501));
@@ -226,11 +219,9 @@ fn a_job_that_a_node_holds_is_adopted_when_etcd_and_the_disk_were_lost() {
     let (_, order) = only(&first);
     let young = |name: &str, since| schema::records::NodeRecord {
         registered_at: at(since),
-        ..crate::controllers::testing::node_record(name)
+        ..schema::testing::node_record(name)
     };
-    let builder = SnapshotBuilder::new()
-        .node(&young("n1", 500), "10.244.0.0/24")
-        .put(&Key::Object(object.reference()), &object);
+    let builder = SnapshotBuilder::new().node(&young("n1", 500), "10.244.0.0/24").object(&object);
     let waits = plan(&builder.snapshot, at(504));
     assert_eq!((orders(&waits).len(), waits.again_at), (0, Some(at(515))), "n2 may hold it");
     // The node that finished the job returns, and reports it.
@@ -245,12 +236,12 @@ fn a_job_that_a_node_holds_is_adopted_when_etcd_and_the_disk_were_lost() {
     assert!(plan(&back.clone().after(&adopted).snapshot, at(600)).writes.is_empty());
     // If the manifest changed meanwhile, it is another job, with the former one known.
     let other = job("sum", "false");
-    let changed = back.clone().put(&Key::Object(other.reference()), &other);
+    let changed = back.clone().object(&other);
     let (node, next) = only(&plan(&changed.snapshot, at(511)));
     assert!(node == "n2" && next.uid != order.uid && next.former[0].uid == order.uid, "{next:?}");
     // A job that no node has waits as long as silent nodes are waited for: etcd was lost, so the job may not be new.
     let third = job("third", "true");
-    let more = back.clone().put(&Key::Object(third.reference()), &third);
+    let more = back.clone().object(&third);
     let patience = 60;
     let due = plan(&more.snapshot, at(520));
     assert_eq!((orders(&due).len(), due.again_at), (1, Some(at(500 + patience))));
@@ -269,8 +260,8 @@ fn what_a_job_waits_for_is_in_its_order() {
     let first = job("first", "true");
     let dependency = Some(JobDependency { job: "first".to_owned(), kind: DependencyType::AfterOk });
     let spec = JobSpec { dependency, run_commands: vec!["true".to_owned()], ..JobSpec::default() };
-    let second = of_spec("second", spec);
-    let builder = with(&first).put(&Key::Object(second.reference()), &second);
+    let second = object_of("second", spec);
+    let builder = with(&first).object(&second);
     let both = plan(&builder.snapshot, at(0));
     let builder = builder.after(&both);
     let order = |builder: &SnapshotBuilder, node: &str, name: &str| {

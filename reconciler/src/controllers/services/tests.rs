@@ -1,21 +1,19 @@
 //! Tables for the services plan.
 
-use std::sync::Arc;
-
 use schema::codec::decode;
-use schema::condition::{Condition, ConditionStatus};
+use schema::condition::Condition;
 use schema::keys::Key;
+use schema::kinds::KindSpec;
 use schema::kinds::dns::{DnsPath, DnsSpec, ServiceReference};
 use schema::kinds::pod::{ContainerPort, PodPhase, PodSpec, PodStatus, PortReference, Protocol};
 use schema::kinds::service::{ServicePort, ServiceSpec, ServiceType};
-use schema::kinds::{KindSpec, Resource};
 use schema::meta::NamespacedName;
-use schema::object::Object;
 use schema::records::{PodInstance, RouteRecord, ServiceRecord};
 use schema::snapshot::Snapshot;
+use schema::testing::{SnapshotBuilder, at, condition, instance, object_of, pod_ref, spec};
 
 use super::plan::plan;
-use crate::controllers::testing::{SnapshotBuilder, instance, object, pod_ref, seen, spec};
+use crate::controllers::testing::seen;
 use crate::controllers::{Change, Writes};
 
 fn service(ports: &[(&str, u16)]) -> ServiceSpec {
@@ -38,13 +36,8 @@ fn service_port(name: &str, port: u16) -> ServicePort {
     }
 }
 
-fn of_kind(name: &str, resource: Resource) -> Object {
-    Object { hash: Object::hash_of(&resource, &Default::default()), resource, ..object(name, spec(1, 1)) }
-}
-
 fn with_service(builder: SnapshotBuilder, name: &str, spec: ServiceSpec) -> SnapshotBuilder {
-    let object = of_kind(name, Resource::Service(Arc::new(spec)));
-    builder.put(&Key::Object(object.reference()), &object)
+    builder.object(&object_of(name, spec))
 }
 
 /// Adds a pod `app: web` on a node.
@@ -59,13 +52,8 @@ fn with_instance(
     ip: &str,
     ready: bool,
 ) -> SnapshotBuilder {
-    let condition = Condition {
-        kind: "Ready".into(),
-        status: ConditionStatus::from(ready),
-        reason: String::new(),
-        message: if ready { "" } else { "containers with unready status: [main]" }.into(),
-        last_transition_time: "2026-01-01T00:00:00Z".parse().unwrap(),
-    };
+    let message = if ready { "" } else { "containers with unready status: [main]" }.into();
+    let condition = Condition { message, ..condition("Ready", ready, at(0)) };
     let status = PodStatus {
         uid: pod.uid.clone(),
         phase: PodPhase::Running,
@@ -393,7 +381,7 @@ fn the_pods_of_a_node_that_is_away_are_left_out_unless_most_nodes_are() {
 #[test]
 fn a_removed_service_goes_and_one_that_cannot_be_read_stays() {
     let builder = applied(with_service(SnapshotBuilder::new(), "web", service(&[("", 80)])));
-    let key = Key::Object(of_kind("web", Resource::Service(Arc::new(service(&[])))).reference());
+    let key = Key::Object(object_of("web", service(&[])).reference());
     let gone = builder.delete(&key);
     assert!(planned(&gone).to_string().starts_with("delete services/default/web"), "{}", planned(&gone));
     let builder = applied(with_service(SnapshotBuilder::new(), "web", service(&[("", 80)])));
@@ -416,9 +404,9 @@ fn paths_lead_to_ports_by_number_and_name_or_say_why_not() {
             path("/x", "web", PortReference::Number(81)),
         ],
     };
-    let object = of_kind("shop", Resource::Dns(Arc::new(dns)));
+    let object = object_of("shop", dns);
     let builder = with_service(SnapshotBuilder::new(), "web", service(&[("http", 80)]));
-    let plan = planned(&builder.put(&Key::Object(object.reference()), &object));
+    let plan = planned(&builder.object(&object));
     let write = plan.writes.iter().find(|w| w.key == Key::Route(pod_ref("shop"))).unwrap();
     let Change::Put(value) = &write.change else { panic!("{plan}") };
     let route: RouteRecord = decode(value).unwrap();
@@ -457,8 +445,8 @@ fn an_alias_has_a_name_and_nothing_else_and_no_path_leads_there() {
         ..DnsPath::default()
     };
     let host = DnsSpec { host: "outer.lan".into(), paths: vec![path] };
-    let object = of_kind("host", Resource::Dns(Arc::new(host)));
-    let builder = builder.put(&Key::Object(object.reference()), &object);
+    let object = object_of("host", host);
+    let builder = builder.object(&object);
     let plan = planned(&builder);
     let wanted = ServiceRecord { external_name: Some("www.example.com".into()), ..ServiceRecord::default() };
     assert_eq!(ServiceRecord { hash: String::new(), ..written(&plan, "outer") }, wanted);

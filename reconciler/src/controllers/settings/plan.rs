@@ -58,20 +58,17 @@ fn logins(cluster: &ClusterSpec, files: &Files) -> Files {
 mod tests {
     use schema::kinds::Resource;
     use schema::kinds::cluster::CLUSTER_NAME;
-    use schema::kinds::pod::PodSpec;
     use schema::object::Object;
     use schema::records::SourceState;
+    use schema::testing::{SnapshotBuilder, object_of, source_status};
 
     use super::*;
-    use crate::controllers::testing::{SnapshotBuilder, object, seen, source};
+    use crate::controllers::testing::seen;
 
     fn cluster(generation: u64) -> Object {
         let mut spec = ClusterSpec::default();
         spec.dns.zone = "mini.lan".to_owned();
-        let mut object = object(CLUSTER_NAME, PodSpec::default());
-        object.resource = Resource::Cluster(spec.into());
-        object.provenance.source = "main".to_owned();
-        Object { generation, ..object }
+        Object { generation, ..object_of(CLUSTER_NAME, spec) }
     }
 
     fn key() -> Key {
@@ -109,7 +106,7 @@ mod tests {
     fn without_an_object_the_defaults_hold_once_git_was_applied() {
         let lost = SnapshotBuilder::new();
         assert_eq!(planned(&lost).0, "");
-        let applied = lost.put(&Key::Source("main".to_owned()), &source(SourceState::Synced));
+        let applied = lost.put(&Key::Source("main".to_owned()), &source_status(SourceState::Synced));
         let defaults = ClusterSettings { source: "main".to_owned(), ..ClusterSettings::default() };
         assert_eq!(planned(&applied).1, Some(defaults.clone()));
         let removed = SnapshotBuilder::new().put(&Key::Settings, &published(1));

@@ -7,24 +7,21 @@ use std::sync::Arc;
 use git2::{Oid, Repository, Signature, Time};
 use jiff::Timestamp;
 use schema::codec;
-use schema::condition::Condition;
 use schema::control::{Loop, Next, Observation, Plan as _};
 use schema::keys::Key;
+use schema::kinds::Resource;
 use schema::kinds::job::{JobPhase, JobStatus};
 use schema::kinds::pod::{PodPhase, PodStatus};
-use schema::kinds::{Kind, Resource};
 use schema::meta::NamespacedName;
 use schema::object::Object;
-use schema::records::{
-    Binding, Heartbeat, JobDependencyState, JobOrder, JobReport, OwnerRef, PodInstance, Revision,
-    SourceStatus,
-};
+use schema::records::{JobDependencyState, JobOrder, JobReport, Revision, SourceStatus};
 use schema::snapshot::{Change, Snapshot};
 use schema::store::election::{Fence, FenceReader};
 use schema::store::events::EventRecorder;
 use schema::store::memory::MemoryStore;
 use schema::store::reflector::{SnapshotPublisher, SnapshotReader};
 use schema::store::{Op, Store, TxnOutcome};
+use schema::testing::{binding, condition, heartbeat, instance_of, pod_ref, take_lead};
 use tempfile::TempDir;
 
 use super::crash::CrashingStore;
@@ -206,7 +203,7 @@ impl Cluster {
     pub(in crate::gitops) async fn with(config: SourceConfig, state: &Path, store: MemoryStore) -> Self {
         let fence = match store.get(&Key::Leader.to_string()).await.unwrap() {
             Some(found) => Fence { create_revision: found.create_revision },
-            None => lead(&store).await,
+            None => take_lead(&store).await,
         };
         let snapshot = Snapshot { synced: true, ..Snapshot::default() };
         let (publisher, reader) = SnapshotReader::channel(snapshot.clone());
@@ -234,8 +231,7 @@ impl Cluster {
 
     /// Takes the lead again after another process led for a while.
     pub(in crate::gitops) async fn lead_again(&mut self) {
-        let _ = self.store.txn(vec![], vec![Op::delete(Key::Leader)]).await.unwrap();
-        self.fence = lead(&self.store).await;
+        self.fence = take_lead(&self.store).await;
         self.sync.fence = FenceReader::fixed(Some(self.fence));
     }
 
@@ -319,40 +315,18 @@ impl Cluster {
     /// Creates the pod of an object and its node's report, in place of the other controllers.
     pub(in crate::gitops) async fn report(&mut self, name: &str, phase: PodPhase, ready: bool) {
         let object = self.objects().await.remove(name).expect("the object is live");
-        let Resource::Pod(spec) = object.resource else { panic!("{name} is not a pod") };
-        let owner = OwnerRef { kind: Kind::Pod, name: name.to_owned() };
-        let pod = NamespacedName::new("default", name);
-        let instance = PodInstance {
-            namespace: pod.namespace.clone(),
-            name: pod.name.clone(),
-            uid: PodInstance::uid_of(&owner, &pod, &object.hash),
-            hash: object.hash,
-            labels: object.metadata.labels,
-            annotations: object.metadata.annotations,
-            owner,
-            commit: object.provenance.commit,
-            spec,
-            files: Default::default(),
-        };
-        let ready = Condition {
-            kind: "Ready".to_owned(),
-            status: ready.into(),
-            reason: String::new(),
-            message: String::new(),
-            last_transition_time: Timestamp::UNIX_EPOCH,
-        };
+        let (instance, pod) = (instance_of(&object), pod_ref(name));
         let status = PodStatus {
             uid: instance.uid.clone(),
             hash: instance.hash.clone(),
             phase,
-            conditions: vec![ready],
+            conditions: vec![condition("Ready", ready, Timestamp::UNIX_EPOCH)],
             ..PodStatus::default()
         };
-        let binding = Binding { node: "n1".into(), pod: instance.clone(), reason: String::new() };
         let writes = vec![
-            put(&Key::Heartbeat("n1".into()), &Heartbeat { since: Timestamp::UNIX_EPOCH }),
+            put(&Key::Heartbeat("n1".into()), &heartbeat()),
             put(&Key::Pod(pod.clone()), &instance),
-            put(&Key::Binding("n1".into(), pod.clone()), &binding),
+            put(&Key::Binding("n1".into(), pod.clone()), &binding("n1", &instance)),
             put(&Key::PodStatus("n1".into(), pod), &status),
         ];
         let written = self.store.txn(vec![], writes).await.unwrap();
@@ -390,7 +364,7 @@ impl Cluster {
         let job = NamespacedName::new("default", name);
         let mut writes = vec![put(&Key::JobReport("n1".into(), job.clone()), &report)];
         if !self.known.contains_key(&Key::Job("n1".into(), job.clone()).to_string()) {
-            writes.push(put(&Key::Heartbeat("n1".into()), &Heartbeat { since: Timestamp::UNIX_EPOCH }));
+            writes.push(put(&Key::Heartbeat("n1".into()), &heartbeat()));
             writes.push(put(&Key::Job("n1".into(), job), &order));
         }
         let written = self.store.txn(vec![], writes).await.unwrap();
@@ -427,13 +401,6 @@ impl Cluster {
     pub(in crate::gitops) async fn revisions(&self) -> Vec<Revision> {
         let items = self.store.list("/minik8s/revisions/main/").await.unwrap().items;
         items.iter().map(|item| codec::decode(&item.value).unwrap()).collect()
-    }
-}
-
-async fn lead(store: &MemoryStore) -> Fence {
-    match store.txn(vec![], vec![Op::put(Key::Leader, "{}")]).await.unwrap() {
-        TxnOutcome::Committed(create_revision) => Fence { create_revision },
-        TxnOutcome::Conflict => unreachable!("there are no guards"),
     }
 }
 

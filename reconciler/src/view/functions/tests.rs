@@ -1,24 +1,15 @@
 //! Rows of `get functions` and `top functions`.
 
-use schema::content_refs::Files;
 use schema::records::NodeDemand;
 
 use super::*;
 use crate::view::testing::*;
 
-fn put_function(snapshot: &mut Snapshot, name: &str) {
-    let mut object = put_object(snapshot, name, C2);
-    snapshot.objects.remove(&object.reference());
-    object.resource = Resource::Function(serde_json::from_str(r#"{"source": "code"}"#).unwrap());
-    object.hash = Object::hash_of(&object.resource, &Files::default());
-    snapshot.objects.insert(object.reference(), stored(object));
-}
-
 fn put_demand(snapshot: &mut Snapshot, node: &str, of: &str, demand: FunctionDemand) {
     let functions = [(of.to_owned(), demand)].into();
     let (beats, failures) = (BTreeMap::new(), BTreeMap::new());
     let demand = NodeDemand { since: at(0), functions, beats, failures };
-    snapshot.demand.insert(node.to_owned(), stored(demand));
+    snapshot.demand.insert(node.to_owned(), versioned(demand));
 }
 
 #[test]

@@ -267,6 +267,7 @@ impl WorkloadView {
 #[cfg(test)]
 mod tests {
     use schema::condition::{Condition, ConditionStatus};
+    use schema::testing::condition;
 
     use super::*;
 
@@ -275,13 +276,8 @@ mod tests {
     fn a_pause_is_not_said_to_be_under_way() {
         let mut view = WorkloadView { wanted_template: "0123abcd".to_owned(), ..WorkloadView::default() };
         assert_eq!(view.rollout(), "under way");
-        view.status.conditions.push(Condition {
-            kind: "Progressing".to_owned(),
-            status: ConditionStatus::Unknown,
-            reason: DEPLOYMENT_PAUSED.to_owned(),
-            message: String::new(),
-            last_transition_time: Timestamp::UNIX_EPOCH,
-        });
+        let condition = condition("Progressing", ConditionStatus::Unknown, Timestamp::UNIX_EPOCH);
+        view.status.conditions.push(Condition { reason: DEPLOYMENT_PAUSED.to_owned(), ..condition });
         assert_eq!(view.rollout(), "waiting until `paused` is removed");
     }
 }

@@ -138,7 +138,7 @@ mod tests {
     use schema::kinds::pod::{RunningState, TerminatedState, WaitingState};
 
     use super::*;
-    use crate::view::testing::{self, at};
+    use crate::view::testing::{self, at, condition};
 
     /// `!Reason`, `ended:Reason:code`, `runs`, or `up` for one that runs and is ready.
     fn container(text: &str) -> ContainerStatus {
@@ -168,14 +168,7 @@ mod tests {
             ..PodStatus::default()
         };
         for kind in conditions {
-            let one = Condition {
-                kind: (*kind).into(),
-                status: ConditionStatus::True,
-                reason: String::new(),
-                message: String::new(),
-                last_transition_time: at(0),
-            };
-            set_condition(&mut status.conditions, one);
+            set_condition(&mut status.conditions, condition(kind, true, at(0)));
         }
         reported_status(&status).word
     }

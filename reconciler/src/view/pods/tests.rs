@@ -89,7 +89,7 @@ fn a_report_on_the_previous_version_does_not_count() {
     let mut snapshot = snapshot();
     let instance = put_pod(&mut snapshot, "web", running());
     let newer = PodInstance { uid: "newer".to_owned(), ..instance };
-    snapshot.pods.insert(newer.reference(), stored(newer.clone()));
+    snapshot.pods.insert(newer.reference(), versioned(newer.clone()));
     bind(&mut snapshot, &newer, "n1");
     insta::assert_snapshot!(
         rows(&snapshot),

@@ -5,6 +5,7 @@ use schema::codec::encode;
 use schema::keys::Key;
 use schema::meta::NamespacedName;
 use schema::snapshot::{Change, Snapshot};
+use schema::testing::node_record;
 use serde_json::{Value, json};
 
 use super::*;
@@ -30,12 +31,7 @@ fn snapshot() -> Snapshot {
         json!({"type": "NodePort", "selector": {"app": "web"}, "ports": [{"port": 80, "nodePort": 30080}]});
     put(&mut snapshot, "objects/Service/default/web", &object("Service", "web", &spec));
     for node in ["a", "b", "c", "d", "e", "f"] {
-        let record = json!({
-            "name": node, "addresses": [], "cpu": "1", "memory": "1Gi", "maxPods": 110, "api": "",
-            "registeredAt": "2026-01-01T00:00:00Z",
-            "versions": {"agent": "", "docker": "", "kernel": "", "os": "", "arch": ""},
-        });
-        put(&mut snapshot, &format!("nodes/{node}"), &record);
+        put(&mut snapshot, &format!("nodes/{node}"), &json!(node_record(node)));
     }
     snapshot
 }

@@ -15,7 +15,7 @@ fn sample(snapshot: &mut Snapshot, uid: &str, pod: &str) {
         pods: [(format!("default/{pod}"), usage)].into(),
         left_out: String::new(),
     };
-    snapshot.usage.insert("n1".to_owned(), stored(node));
+    snapshot.usage.insert("n1".to_owned(), versioned(node));
 }
 
 #[test]
@@ -65,7 +65,7 @@ fn one_that_started_after_the_sample_says_when_to_look_again() {
     sample(&mut snapshot, "another", "other");
     let mut usage = snapshot.usage["n1"].value.clone();
     usage.at = at(30);
-    snapshot.usage.insert("n1".to_owned(), stored(usage));
+    snapshot.usage.insert("n1".to_owned(), versioned(usage));
     let rows = pod_usage(&snapshot, None, at(63));
     assert_eq!(rows[0].why, "started after the last sample; the next one is due within 17s");
 }

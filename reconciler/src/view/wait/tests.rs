@@ -125,7 +125,7 @@ fn a_quarantined_file_fails_its_own_commit_but_not_the_one_before() {
         s.revision = 3;
         s.quarantined = vec![quarantine(C3)];
     });
-    snapshot.revisions.insert(("main".to_owned(), 3), stored(revision(3, C3)));
+    snapshot.revisions.insert(("main".to_owned(), 3), versioned(revision(3, C3)));
     let why = "source main: quarantined: apps/db.yaml:7:3: error[unknown-field]: \
                `imagee` is not a field of a container (write `image`)";
     check(&snapshot, Some(C3), "s-f", why);
@@ -171,7 +171,7 @@ fn a_file_that_was_broken_before_is_still_broken_in_the_commit_after() {
         s.revision = 3;
         s.quarantined = vec![quarantine(C1)];
     });
-    snapshot.revisions.insert(("main".to_owned(), 3), stored(revision(3, C3)));
+    snapshot.revisions.insert(("main".to_owned(), 3), versioned(revision(3, C3)));
     for commit in [C1, C2, C3] {
         assert!(wait_state(&snapshot, Some(commit), at(100)).failed, "{commit}");
     }
@@ -203,7 +203,9 @@ fn a_held_prune_fails_the_commit_that_asked_for_it() {
 fn a_bad_verdict_fails_its_commit() {
     let mut snapshot = good();
     let bad = Verdict::Bad { why: "web did not become ready in 120s".to_owned() };
-    snapshot.revisions.insert(("main".to_owned(), 2), stored(Revision { verdict: bad, ..revision(2, C2) }));
+    snapshot
+        .revisions
+        .insert(("main".to_owned(), 2), versioned(Revision { verdict: bad, ..revision(2, C2) }));
     check(&snapshot, Some(C2), "s-f", "source main: commit 2222222: web did not become ready in 120s");
 }
 
@@ -239,7 +241,7 @@ fn a_ready_pod_of_another_version_is_not_healthy() {
     let mut snapshot = good();
     let mut object = snapshot.objects.values().next().map(|o| o.value.clone()).unwrap();
     object.hash = "another".to_owned();
-    snapshot.objects.insert(object.reference(), stored(object.clone()));
+    snapshot.objects.insert(object.reference(), versioned(object.clone()));
     let why = "pod default/web: waiting for the workloads controller to process commit 2222222";
     check(&snapshot, Some(C2), "s--", why);
 
@@ -280,13 +282,13 @@ fn a_removed_pod_is_waited_for_on_a_living_node_only() {
     let counted = |delete: u64| {
         let mut snapshot = snapshot.clone();
         let counts = ChangeCounts { delete, ..ChangeCounts::default() };
-        snapshot.revisions.insert(("main".to_owned(), 2), stored(Revision { counts, ..revision(2, C2) }));
+        snapshot.revisions.insert(("main".to_owned(), 2), versioned(Revision { counts, ..revision(2, C2) }));
         snapshot
     };
     check(&counted(1), Some(C2), "s--", why);
     let waits = ChangeCounts { waiting: 1, ..ChangeCounts::default() };
     let mut later = snapshot.clone();
-    later.revisions.insert(("main".to_owned(), 2), stored(Revision { counts: waits, ..revision(2, C2) }));
+    later.revisions.insert(("main".to_owned(), 2), versioned(Revision { counts: waits, ..revision(2, C2) }));
     check(&later, Some(C2), "s--", why);
     // Seen red without the check of the counts.
     check(&counted(0), Some(C2), "sh-", "");
@@ -295,7 +297,7 @@ fn a_removed_pod_is_waited_for_on_a_living_node_only() {
         let removed = vec![ObjectRef { kind, namespace: namespace.to_owned(), name: name.to_owned() }];
         let mut snapshot = snapshot.clone();
         let removal = Revision { counts, removed, ..revision(2, C2) };
-        snapshot.revisions.insert(("main".to_owned(), 2), stored(removal));
+        snapshot.revisions.insert(("main".to_owned(), 2), versioned(removal));
         snapshot
     };
     // Seen red with a wait for every removal.
@@ -353,7 +355,7 @@ fn a_function_that_cannot_be_built_is_not_waited_for() {
         let reference = "minik8s.local/function:0".to_owned();
         let image = FunctionImage { reference, id: None, state, nodes: Vec::new(), registry: None };
         let record = FunctionRecord { hash: hash(), images: vec![image], ..FunctionRecord::default() };
-        snapshot.functions.insert(NamespacedName::new("default", "hello"), stored(record));
+        snapshot.functions.insert(NamespacedName::new("default", "hello"), versioned(record));
         let state = wait_state(&snapshot, Some(C2), at(100));
         (state.healthy, state.failed, state.why)
     };
@@ -386,7 +388,7 @@ fn a_pod_that_a_live_workload_takes_away_is_not_waited_for() {
         let at = "2026-01-01T00:00:00Z";
         let rollout = serde_json::json!({"objectHash": "", "commit": C2, "wanted": "0a1b2c3d", "startedAt": at,
             "progressedAt": at, "best": {"updated": 1, "available": 1, "old": 0}, "status": status});
-        stored(serde_json::from_value(rollout).unwrap())
+        versioned(serde_json::from_value(rollout).unwrap())
     };
     let condition = |status: &str| {
         serde_json::json!({"type": "Progressing", "status": status, "reason": "ErrImagePull",
@@ -404,16 +406,16 @@ fn a_pod_that_a_live_workload_takes_away_is_not_waited_for() {
 fn put_resource(snapshot: &mut Snapshot, name: &str, kind: Kind, spec: serde_json::Value) {
     let mut object = put_object(&mut Snapshot::default(), name, C2);
     object.resource = Resource::from_json(kind, spec).unwrap();
-    snapshot.objects.insert(object.reference(), stored(object));
+    snapshot.objects.insert(object.reference(), versioned(object));
 }
 
 fn put_service(snapshot: &mut Snapshot, record: Option<serde_json::Value>) {
     let spec = serde_json::json!({"selector": {"app": "web"}, "ports": [{"port": 80}]});
     put_resource(snapshot, "web", Kind::Service, spec);
-    let record = record.map(|record| stored(serde_json::from_value(record).unwrap()));
+    let record = record.map(|record| versioned(serde_json::from_value(record).unwrap()));
     snapshot.services.extend(record.map(|record| (NamespacedName::new("default", "web"), record)));
     let rules = serde_json::json!({"revision": 1_000_000});
-    snapshot.rules.insert("n1".to_owned(), stored(serde_json::from_value(rules).unwrap()));
+    snapshot.rules.insert("n1".to_owned(), versioned(serde_json::from_value(rules).unwrap()));
 }
 
 /// Hash of every object in these tests.
@@ -443,7 +445,7 @@ fn a_service_is_waited_for_until_it_has_an_address_and_a_pod() {
     let mut snapshot = good();
     put_service(&mut snapshot, with(&hash(), 0));
     let rules = serde_json::json!({"revision": 1_000_000, "leftOut": {"default/web": "bad rule"}});
-    snapshot.rules.insert("n1".to_owned(), stored(serde_json::from_value(rules).unwrap()));
+    snapshot.rules.insert("n1".to_owned(), versioned(serde_json::from_value(rules).unwrap()));
     let why =
         "service default/web: node n1: rules left out, retried when it changes or after a minute: bad rule";
     check(&snapshot, Some(C2), "s--", why);
@@ -468,7 +470,7 @@ fn a_host_is_waited_for_until_all_its_paths_lead_somewhere() {
         let path = serde_json::json!({"path": "/", "service": {"name": "web", "port": 80}});
         let spec = serde_json::json!({"host": "shop.example", "paths": [path]});
         put_resource(&mut snapshot, "shop", Kind::Dns, spec);
-        let record = record.map(|record| stored(serde_json::from_value(record).unwrap()));
+        let record = record.map(|record| versioned(serde_json::from_value(record).unwrap()));
         snapshot.routes.extend(record.map(|record| (NamespacedName::new("default", "shop"), record)));
         check(&snapshot, Some(C2), if why.is_empty() { "sh-" } else { "s--" }, why);
     };

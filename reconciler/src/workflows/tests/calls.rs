@@ -16,10 +16,10 @@ use schema::kinds::Kind;
 use schema::kinds::workflow::RunPhase;
 use schema::records::Heartbeat;
 use schema::store::{Op, SharedStore};
+use schema::testing::node_record;
 use serde_json::json;
 
 use super::kit::{Kit, id};
-use crate::controllers::testing::node_record;
 
 /// A function, its answers, and the expected error and cause of its run.
 type Case<'a> = (&'a str, Vec<(u16, &'a str)>, &'a str, &'a str);

@@ -10,12 +10,13 @@ use schema::keys::{Key, ROOT, prefix};
 use schema::kinds::Kind;
 use schema::manifest::load_file;
 use schema::meta::{NamespacedName, ObjectRef};
-use schema::object::{Object, Provenance};
+use schema::object::Object;
 use schema::records::WorkflowRecord;
 use schema::store::election::{Fence, FenceReader};
 use schema::store::memory::MemoryStore;
 use schema::store::reflector::SnapshotReader;
-use schema::store::{Op, SharedStore, TxnOutcome, reflector};
+use schema::store::{Op, SharedStore, reflector};
+use schema::testing::{object_of, take_lead};
 use serde_json::{Value as Json, json};
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
@@ -39,20 +40,12 @@ impl Drop for Kit {
     }
 }
 
-async fn lead(store: &SharedStore) -> Fence {
-    store.txn(Vec::new(), vec![Op::delete(Key::Leader)]).await.map(|_| ()).unwrap();
-    match store.txn(Vec::new(), vec![Op::put(Key::Leader, "{}")]).await.unwrap() {
-        TxnOutcome::Committed(create_revision) => Fence { create_revision },
-        TxnOutcome::Conflict => unreachable!("it has no guard"),
-    }
-}
-
 impl Kit {
     pub(super) async fn new() -> Self {
         let memory = Arc::new(MemoryStore::new());
         let store: SharedStore = memory.clone();
         let stop = CancellationToken::new();
-        let fence = lead(&store).await;
+        let fence = take_lead(store.as_ref()).await;
         let (snapshot, reflecting) =
             reflector::reflect(Arc::clone(&store), vec![ROOT.to_owned()], stop.clone());
         tokio::spawn(reflecting);
@@ -62,7 +55,7 @@ impl Kit {
 
     /// Ends the process and makes another one lead: in-memory state is gone.
     pub(super) async fn crash(&mut self) {
-        self.fence = lead(&self.store).await;
+        self.fence = take_lead(self.store.as_ref()).await;
         self.the_loop = a_loop(&self.store, &self.snapshot, self.fence);
     }
 
@@ -80,25 +73,7 @@ impl Kit {
         let loaded = load_file("w.yaml", text.as_bytes());
         assert!(!loaded.has_errors(), "{:?}", loaded.violations);
         let resource = loaded.documents[0].object.resource.clone();
-        let object = Object {
-            api_version: "minik8s.io/v1".into(),
-            metadata: schema::meta::ObjectMeta {
-                name: name.into(),
-                namespace: "default".into(),
-                ..Default::default()
-            },
-            files: Default::default(),
-            hash: Object::hash_of(&resource, &Default::default()),
-            resource,
-            provenance: Provenance {
-                source: "main".into(),
-                commit: "1".repeat(40),
-                author: "Ada".into(),
-                file: "w.yaml".into(),
-                line: 1,
-            },
-            generation,
-        };
+        let object = Object { generation, ..object_of(name, resource) };
         self.put(&object_key(kind, name), encode(&object).unwrap()).await;
     }
 

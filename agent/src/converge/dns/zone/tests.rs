@@ -1,12 +1,10 @@
 //! The specification as a table of questions and answers.
 
-use std::sync::Arc;
-
 use hickory_proto::rr::{LowerName, Name, RData, RecordType};
 use schema::kinds::pod::Protocol;
 use schema::meta::NamespacedName;
-use schema::records::{Endpoint, RouteRecord, ServicePortRecord, ServiceRecord, Subnet, Vtep};
-use schema::snapshot::VersionedValue;
+use schema::records::{Endpoint, RouteRecord, ServicePortRecord, ServiceRecord, Vtep};
+use schema::testing::{subnet, versioned};
 
 use super::{Answer, TTL, Zone, ZoneSettings};
 use crate::catalog::{Catalog, Peer};
@@ -19,10 +17,6 @@ fn port(name: Option<&str>, protocol: Protocol, port: u16) -> ServicePortRecord 
 fn endpoint(address: &str, ports: &[u16], hostname: Option<&str>) -> Endpoint {
     let (address, hostname) = (address.parse().unwrap(), hostname.map(Into::into));
     Endpoint { address, ports: ports.to_vec(), node: None, pod: None, hostname }
-}
-
-fn versioned<T>(value: T) -> Arc<VersionedValue<T>> {
-    Arc::new(VersionedValue { value, create_revision: 1, mod_revision: 1 })
 }
 
 fn catalog(services: Vec<(&str, &str, ServiceRecord)>, hosts: &[&str]) -> Catalog {
@@ -76,7 +70,7 @@ fn example() -> Catalog {
 }
 
 fn zone(catalog: &Catalog) -> Zone {
-    let subnet = Subnet::new("10.244.3.0/24".parse().unwrap(), "10.244.0.0/16".parse().unwrap());
+    let subnet = subnet("10.244.3.0/24");
     Zone::build(&ZoneSettings::new(&Name::from_ascii("cluster.local.").unwrap(), &subnet), catalog)
 }
 

@@ -9,8 +9,8 @@ use schema::codec::encode;
 use schema::control::{Loop as _, Observation};
 use schema::kinds::function::ImageState;
 use schema::meta::NamespacedName;
-use schema::records::{CallLimits, FunctionImage, FunctionRecord, Replica, Subnet, Trouble};
-use schema::snapshot::VersionedValue;
+use schema::records::{CallLimits, FunctionImage, FunctionRecord, Replica, Trouble};
+use schema::testing::{subnet, versioned};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{Semaphore, mpsc, watch};
@@ -388,8 +388,7 @@ async fn a_call_that_comes_between_a_look_at_the_functions_and_what_follows_is_n
     let (mut functions, _serving) = super::FunctionsLoop::new(deps, CancellationToken::new());
     let Observation::Ready(observed) = functions.observe().await.unwrap() else { panic!("ready") };
     let mut newest = Catalog { known_from: StateOrigin::Etcd, ..Catalog::default() };
-    let version = VersionedValue { value: record(0), create_revision: 1, mod_revision: 1 };
-    newest.functions.insert(id(), Arc::new(version));
+    newest.functions.insert(id(), versioned(record(0)));
     catalogs.send_replace(Arc::new(newest));
     let mut wait = waits(enter(&calls));
     let plan = super::plan::FunctionsPlan {
@@ -408,11 +407,8 @@ fn functions(record: FunctionRecord) -> (Functions, Catalog) {
     follow(&calls, &record);
     let own_address = Some("192.0.2.7".parse().unwrap());
     let mut catalog = Catalog { known_from: StateOrigin::Etcd, own_address, ..Catalog::default() };
-    let version = VersionedValue { value: record, create_revision: 1, mod_revision: 1 };
-    catalog.functions.insert(id(), Arc::new(version));
-    let [cidr, cluster_cidr, service_cidr] =
-        ["10.244.0.0/24", "10.244.0.0/16", "10.96.0.0/16"].map(|range| range.parse().unwrap());
-    let subnet = Subnet { cidr, cluster_cidr, service_cidr };
+    catalog.functions.insert(id(), versioned(record));
+    let subnet = subnet("10.244.0.0/24");
     let control = ControlPlane::from_urls(&[], &["http://192.0.2.9:7070".to_owned()]);
     let (_, known) = watch::channel(ClusterAddresses::from_catalog(&catalog, Some(&subnet), &control));
     let (_, newest) = watch::channel(Arc::new(catalog.clone()));

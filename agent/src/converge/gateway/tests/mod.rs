@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use schema::meta::NamespacedName;
 use schema::records::{FunctionRecord, RouteRecord, ServiceRecord};
-use schema::snapshot::VersionedValue;
+use schema::testing::versioned;
 use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
@@ -38,10 +38,6 @@ mod vanishing;
 
 /// Far longer than any step takes.
 const PATIENCE: Duration = Duration::from_secs(20);
-
-fn versioned<T>(value: T) -> Arc<VersionedValue<T>> {
-    Arc::new(VersionedValue { value, create_revision: 1, mod_revision: 1 })
-}
 
 /// A catalog as received from etcd.
 fn known() -> Catalog {

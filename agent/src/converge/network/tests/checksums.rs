@@ -6,7 +6,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 
 use schema::control::{Loop as _, Observation};
-use schema::records::Subnet;
+use schema::testing::subnet;
 use tokio::sync::watch;
 
 use super::super::state::{TRIALS_MAX, TrialResult, try_checksums};
@@ -79,11 +79,7 @@ async fn checksums_are_computed_only_where_nothing_else_gets_through() {
 /// offload setting.
 async fn tries_of_a_loop(netlink: &Arc<FakeNetlink>, on_when_made: bool) -> (usize, Vec<String>) {
     netlink.kernel().addresses.insert([192, 0, 2, 1].into());
-    let subnet = Subnet {
-        cidr: "10.244.1.0/24".parse().unwrap(),
-        cluster_cidr: "10.244.0.0/16".parse().unwrap(),
-        service_cidr: "10.96.0.0/16".parse().unwrap(),
-    };
+    let subnet = subnet("10.244.1.0/24");
     let catalog = Catalog {
         known_from: StateOrigin::Etcd,
         peers: peers(&[2]).unwrap_or_default(),

@@ -11,6 +11,7 @@ use schema::control::{Loop as _, Observation, Plan as _};
 use schema::kinds::pod::{HostPortStatus, Protocol};
 use schema::meta::NamespacedName;
 use schema::records::Subnet;
+use schema::testing::subnet;
 use tokio::sync::watch;
 
 use super::super::{NetworkLoop, NetworkSettings, Vxlan};
@@ -52,7 +53,7 @@ impl Node {
         namespace.run("iptables", &["-P", "FORWARD", "DROP"]);
         let netlink = Arc::new(RealNetlink::open_at("mk8s", &namespace.path()).unwrap());
         let iptables = Arc::new(RealIptables::at(namespace.path()));
-        let cidr = Subnet::new("10.244.3.0/24".parse().unwrap(), "10.244.0.0/16".parse().unwrap());
+        let cidr = subnet("10.244.3.0/24");
         let (subnets, subnet) = watch::channel(Some(cidr));
         let (tables, table) = watch::channel::<PodTable>(Some(Arc::default()));
         let settings = NetworkSettings::new("mk8s", 1450);

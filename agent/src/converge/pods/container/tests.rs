@@ -1,10 +1,11 @@
 //! Requests and limits by the kubelet's arithmetic, and the settings that every container gets in addition.
 
 use schema::kinds::pod::HostPortStatus;
+use schema::testing::pod_spec;
 
 use super::render::{container, is_no_root};
 use crate::converge::pods::facts::{ContainerLimits, Placement};
-use crate::converge::pods::tests::{binding, node, spec};
+use crate::converge::pods::tests::{binding, node};
 use crate::worlds::docker::LogLimits;
 
 /// Red without the `clamp` and the `max` in `limits`. Seen red with `max` for a limit of 0, and with `*`. Seen red
@@ -32,7 +33,7 @@ fn requests_and_limits_become_shares_quota_and_bytes() {
         // Not the engine's 1024, which exceeds many a request.
         ("{}", 2, 0, 0),
     ] {
-        let mut pod = spec(&["a"]);
+        let mut pod = pod_spec(&["a"]);
         pod.containers[0].resources = serde_json::from_str(resources).unwrap();
         let binding = binding("web", pod);
         let at = Placement { node: &node, binding: &binding, address: None, ports: &ports };

@@ -19,14 +19,15 @@ use ipnet::Ipv4Net;
 use schema::control::Row;
 use schema::kinds::pod::PodSpec;
 use schema::records::Binding;
-use schema::snapshot::{Snapshot, VersionedValue};
+use schema::snapshot::Snapshot;
 use schema::store::events::EventRecorder;
 use schema::store::memory::MemoryStore;
 use schema::store::reflector::{SnapshotPublisher, SnapshotReader};
+use schema::testing::{subnet, versioned};
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
-use super::{binding, subnet};
+use super::binding;
 use crate::converge::pods::volume::folders;
 use crate::converge::pods::{PauseImage, PodsDeps, PodsLoop};
 use crate::converge::shared::image_store::ImageBook;
@@ -123,7 +124,7 @@ impl Rig {
         };
         netlink.kernel.kernel().bridges.insert("mk8s0".into(), bridge);
         let mut snapshot = Snapshot { synced: true, revision: 1, ..Snapshot::default() };
-        snapshot.subnets.insert("n1".into(), versioned(subnet()));
+        snapshot.subnets.insert("n1".into(), versioned(subnet("10.244.3.0/24")));
         snapshot.settled.insert("n1".into(), versioned(schema::records::SettledRecord::default()));
         let (publisher, reader) = SnapshotReader::channel(snapshot.clone());
         Self {
@@ -325,10 +326,6 @@ fn everything() -> PodSpec {
         ]
     });
     serde_json::from_value(pod).unwrap()
-}
-
-fn versioned<T>(value: T) -> Arc<VersionedValue<T>> {
-    Arc::new(VersionedValue { value, create_revision: 1, mod_revision: 1 })
 }
 
 /// Runs an undisturbed agent; returns the resulting state and the calls.

@@ -6,14 +6,15 @@ use schema::keys::Key;
 use schema::kinds::pod::PodStatus;
 use schema::records::Binding;
 use schema::store::Store as _;
+use schema::testing::pod_spec;
 use tokio::time::Instant;
 
+use super::binding;
 use super::crash::Rig;
-use super::{binding, spec};
 
 fn pods(count: usize) -> Vec<Binding> {
     let one = |n| {
-        let mut spec = spec(&["a"]);
+        let mut spec = pod_spec(&["a"]);
         spec.termination_grace_period_seconds = 5;
         binding(&format!("p{n:02}"), spec)
     };
@@ -83,7 +84,7 @@ async fn a_pod_that_cannot_be_killed_says_so_and_holds_nobody_up() {
     rig.docker.engine().hung = old[..5].iter().map(name).collect();
     rig.docker.engine().unkillable = old[5..6].iter().map(name).collect();
     want(&mut rig, &old, false);
-    let new = binding("new", spec(&["a"]));
+    let new = binding("new", pod_spec(&["a"]));
     rig.want_pod(new.clone(), true);
     rig.agent_until("the others are gone, the new one runs", |rig| {
         let running = rig.docker.running();
@@ -94,7 +95,7 @@ async fn a_pod_that_cannot_be_killed_says_so_and_holds_nobody_up() {
     let stuck = until_status(&rig, &old[5], "it says so", |s| s.message.contains("could not kill")).await;
     assert_eq!((stuck.reason.as_str(), stuck.is_ready()), ("Terminating", false));
     // The next version of a stuck pod reports the reason for its wait.
-    let mut next = spec(&["a"]);
+    let mut next = pod_spec(&["a"]);
     next.containers[0].image = "app:2".into();
     let next = binding("p05", next);
     rig.want_pod(next.clone(), true);

@@ -95,9 +95,8 @@ impl Rig {
         let replica = Replica { pod, node, address: "10.244.3.2:8080".parse().unwrap(), start: None };
         let replicas = is_replica.then_some(replica).into_iter().collect();
         let value = FunctionRecord { replicas, ..FunctionRecord::default() };
-        let record = schema::snapshot::VersionedValue { value, create_revision: 1, mod_revision: 1 };
         let id = schema::meta::NamespacedName::new("default", "hello");
-        catalog.functions.insert(id, Arc::new(record));
+        catalog.functions.insert(id, schema::testing::versioned(value));
         self.catalogs.send_replace(Arc::new(catalog));
     }
 

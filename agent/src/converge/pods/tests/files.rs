@@ -8,6 +8,7 @@ use std::path::Path;
 use schema::content_refs::{BlobKind, BlobRef, ContentRef};
 use schema::kinds::pod::{KeyToPath, PodSpec};
 use schema::records::Binding;
+use schema::testing::pod_spec;
 
 use super::super::container::rendered::HIDDEN_MESSAGE;
 use super::crash::Rig;
@@ -254,7 +255,7 @@ async fn what_cannot_be_fetched_takes_nothing_down_that_runs() {
     let mut rig = Rig::new();
     // The pause container has run long enough to be recreated when it ends.
     rig.docker.engine().now = jiff::Timestamp::now() - jiff::SignedDuration::from_secs(60);
-    let mut web = binding("web", super::spec(&["a"]));
+    let mut web = binding("web", pod_spec(&["a"]));
     rig.want_pod(web.clone(), true);
     rig.agent_until("complete", Rig::complete).await;
     let name = |of: &str| names::container_name("mk8s", of, &web.pod.reference(), &web.pod.uid, 0);

@@ -4,18 +4,19 @@ use std::sync::Arc;
 
 use schema::kinds::pod::{PodPhase, PodSpec, PodStatus, RestartPolicy};
 use schema::records::Binding;
-use schema::snapshot::{Snapshot, VersionedValue};
+use schema::snapshot::Snapshot;
+use schema::testing::{pod_spec, versioned};
 
 use super::super::status::statuses::FinishedBook;
 use super::crash::Rig;
-use super::{at, binding, container, exited, facts, node, spec, wants};
+use super::{at, binding, container, exited, facts, node, wants};
 use crate::converge::pods::facts::Observed;
 use crate::converge::pods::plan::plan;
 use crate::converge::pods::steps::{DecisionReason, PodTask};
 use crate::names;
 
 fn once(name: &str, policy: RestartPolicy) -> Binding {
-    let mut spec = PodSpec { restart_policy: policy, ..spec(&["job"]) };
+    let mut spec = PodSpec { restart_policy: policy, ..pod_spec(&["job"]) };
     spec.containers[0].image = "init:1".into();
     binding(name, spec)
 }
@@ -89,7 +90,7 @@ async fn a_pod_that_ended_stays_so_when_its_containers_are_pruned() {
         |rig: &Rig| rig.docker.running().len() == 1 && rig.docker.running().values().all(|runs| !runs);
     rig.agent_until("the end", ended).await;
     rig.docker.engine().containers.clear();
-    rig.want_pod(binding("other", spec(&["web"])), true);
+    rig.want_pod(binding("other", pod_spec(&["web"])), true);
     let others = |rig: &Rig| {
         let all = rig.docker.running();
         all.iter().any(|(name, runs)| name.contains("_web_other_") && *runs)
@@ -113,8 +114,7 @@ async fn etcds_word_stands_in_for_a_lost_file_at_the_start_alone() {
     let said = |statuses: &[PodStatus]| {
         let mut snapshot = Snapshot { synced: true, ..Snapshot::default() };
         for (status, of) in statuses.iter().zip([&job, &server]) {
-            let value = VersionedValue { value: status.clone(), create_revision: 1, mod_revision: 1 };
-            snapshot.pod_status.insert(("n1".into(), of.pod.reference()), Arc::new(value));
+            snapshot.pod_status.insert(("n1".into(), of.pod.reference()), versioned(status.clone()));
         }
         snapshot
     };
@@ -186,8 +186,7 @@ async fn an_agent_that_comes_back_runs_another_instance_and_never_the_same_one_t
                 FinishedBook::default().keep(&facts_of_node, end.clone()).await.unwrap();
             }
             if in_etcd {
-                let value = VersionedValue { value: end, create_revision: 1, mod_revision: 1 };
-                snapshot.pod_status.insert(("n1".into(), former.pod.reference()), Arc::new(value));
+                snapshot.pod_status.insert(("n1".into(), former.pod.reference()), versioned(end));
             }
             let mut observed = wants(std::slice::from_ref(&pod));
             if in_docker {

@@ -16,10 +16,9 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 use jiff::Timestamp;
-use schema::kinds::Kind;
-use schema::kinds::pod::{Container as ContainerSpec, PodSpec};
-use schema::meta::NamespacedName;
-use schema::records::{Binding, OwnerRef, PodInstance, Subnet};
+use schema::kinds::pod::PodSpec;
+use schema::records::Binding;
+use schema::testing::{instance, subnet};
 
 use crate::converge::pods::facts::{Container, ExitStatus, NodeFacts, Observed, PodFacts, State, Work};
 use crate::desired::{DesiredState, StateOrigin};
@@ -43,33 +42,8 @@ pub(in crate::converge::pods) fn node() -> NodeFacts {
     }
 }
 
-fn subnet() -> Subnet {
-    Subnet::new("10.244.3.0/24".parse().unwrap(), "10.244.0.0/16".parse().unwrap())
-}
-
-pub(in crate::converge::pods) fn spec(names: &[&str]) -> PodSpec {
-    let container =
-        |name: &&str| ContainerSpec { name: (*name).into(), image: "app:1".into(), ..Default::default() };
-    PodSpec { containers: names.iter().map(container).collect(), ..PodSpec::default() }
-}
-
 pub(in crate::converge::pods) fn binding(name: &str, spec: PodSpec) -> Binding {
-    let owner = OwnerRef { kind: Kind::Pod, name: name.to_owned() };
-    let hash = schema::codec::content_hash(&spec);
-    let uid = PodInstance::uid_of(&owner, &NamespacedName::new("default", name), &hash);
-    let pod = PodInstance {
-        namespace: "default".into(),
-        name: name.into(),
-        uid,
-        hash,
-        labels: BTreeMap::new(),
-        annotations: BTreeMap::new(),
-        owner,
-        commit: "c0ffee".into(),
-        spec: spec.into(),
-        files: BTreeMap::new(),
-    };
-    Binding { node: "n1".into(), pod, reason: "test".into() }
+    schema::testing::binding("n1", &instance(name, spec))
 }
 
 /// An empty node that wants these pods.
@@ -79,7 +53,7 @@ fn wants(bindings: &[Binding]) -> Observed {
         node: node(),
         desired: DesiredState {
             known_from: StateOrigin::Etcd,
-            subnet: Some(subnet()),
+            subnet: Some(subnet("10.244.3.0/24")),
             pods,
             settled: true,
             ..DesiredState::default()

@@ -2,8 +2,9 @@
 
 use schema::kinds::pod::{ContainerPort, PodPhase, Protocol, RestartPolicy};
 use schema::records::Binding;
+use schema::testing::{pod_spec, subnet};
 
-use super::{at, binding, container, exited, facts, pause, running, spec, subnet, wants};
+use super::{at, binding, container, exited, facts, pause, running, wants};
 use crate::converge::pods::facts::{Observed, RecentFailure, State};
 use crate::converge::pods::plan::plan;
 use crate::converge::pods::report::fold;
@@ -33,8 +34,8 @@ fn has(observed: &mut Observed, binding: &Binding, pod: crate::converge::pods::f
 
 #[test]
 fn a_new_pod_gets_the_next_address_and_both_containers_at_once() {
-    let web = binding("web", spec(&["a", "b"]));
-    let other = binding("other", spec(&["a"]));
+    let web = binding("web", pod_spec(&["a", "b"]));
+    let other = binding("other", pod_spec(&["a"]));
     let mut observed = wants(&[web.clone(), other.clone()]);
     let old = facts(&other, vec![pause(running(), "10.244.3.7")], vec![container("a", 0, running())]);
     has(&mut observed, &other, old);
@@ -53,7 +54,7 @@ fn a_new_pod_gets_the_next_address_and_both_containers_at_once() {
 
 #[test]
 fn addresses_wrap_around_and_spare_network_bridge_and_broadcast() {
-    let pods: Vec<Binding> = (0..260).map(|n| binding(&format!("p{n:03}"), spec(&["a"]))).collect();
+    let pods: Vec<Binding> = (0..260).map(|n| binding(&format!("p{n:03}"), pod_spec(&["a"]))).collect();
     let mut observed = wants(&pods);
     observed.work.last_address = Some("10.244.3.254".parse().unwrap());
     let plan = plan(&observed, at(0));
@@ -77,7 +78,7 @@ fn addresses_wrap_around_and_spare_network_bridge_and_broadcast() {
 
 #[test]
 fn nothing_is_taken_down_while_nobody_knows_what_should_run() {
-    let gone = binding("gone", spec(&["a"]));
+    let gone = binding("gone", pod_spec(&["a"]));
     let mut observed = wants(&[]);
     has(
         &mut observed,
@@ -109,12 +110,12 @@ fn nothing_is_taken_down_while_nobody_knows_what_should_run() {
 
 #[test]
 fn a_disk_that_was_lost_and_an_etcd_that_is_not_filled_again_take_nothing_down() {
-    let (old, new) = (binding("web", spec(&["a"])), binding("web", spec(&["a", "b"])));
+    let (old, new) = (binding("web", pod_spec(&["a"])), binding("web", pod_spec(&["a", "b"])));
     let mut observed = wants(&[]);
     let there = facts(&old, vec![pause(running(), "10.244.3.2")], vec![container("a", 0, running())]);
     has(&mut observed, &old, there);
     observed.desired.settled = false;
-    for subnet in [None, Some(subnet())] {
+    for subnet in [None, Some(subnet("10.244.3.0/24"))] {
         observed.desired.subnet = subnet;
         let decision = decide(&observed, &old, 0);
         assert!(decision.task.is_none() && decision.why == DecisionReason::Unsettled, "{decision:?}");
@@ -138,7 +139,7 @@ fn a_folder_that_could_not_be_removed_is_tried_again_later() {
 // Seen red with a `removal_trouble` that accepts any trouble.
 #[test]
 fn what_could_not_be_made_is_taken_down_at_once() {
-    let (old, new) = (binding("web", spec(&["a"])), binding("web", spec(&["a", "b"])));
+    let (old, new) = (binding("web", pod_spec(&["a"])), binding("web", pod_spec(&["a", "b"])));
     let mut observed = wants(std::slice::from_ref(&new));
     has(&mut observed, &old, facts(&old, vec![pause(State::Created, "10.244.3.2")], vec![]));
     let slot = (old.pod.uid.clone(), String::new());
@@ -170,7 +171,7 @@ fn trouble(retry_at: i64) -> RecentFailure {
 
 #[test]
 fn another_uid_of_the_same_name_ends_before_the_new_one_begins() {
-    let (old, new) = (binding("web", spec(&["a"])), binding("web", spec(&["a", "b"])));
+    let (old, new) = (binding("web", pod_spec(&["a"])), binding("web", pod_spec(&["a", "b"])));
     let mut observed = wants(std::slice::from_ref(&new));
     has(
         &mut observed,
@@ -183,7 +184,7 @@ fn another_uid_of_the_same_name_ends_before_the_new_one_begins() {
 
 #[test]
 fn a_dead_pause_container_rebuilds_the_pod_at_its_address() {
-    let web = binding("web", spec(&["a"]));
+    let web = binding("web", pod_spec(&["a"]));
     let mut observed = wants(std::slice::from_ref(&web));
     let old = facts(
         &web,
@@ -203,7 +204,7 @@ fn a_dead_pause_container_rebuilds_the_pod_at_its_address() {
 
 #[test]
 fn a_restart_keeps_exactly_the_last_dead_start() {
-    let web = binding("web", spec(&["a"]));
+    let web = binding("web", pod_spec(&["a"]));
     let mut observed = wants(std::slice::from_ref(&web));
     let starts = (0..4).map(|n| container("a", n, exited(1, 1, 10 + i64::from(n)))).collect();
     has(&mut observed, &web, facts(&web, vec![pause(running(), "10.244.3.2")], starts));
@@ -216,7 +217,7 @@ fn a_restart_keeps_exactly_the_last_dead_start() {
 
 #[test]
 fn a_made_container_is_started_and_a_second_running_start_ends() {
-    let web = binding("web", spec(&["a", "b"]));
+    let web = binding("web", pod_spec(&["a", "b"]));
     let mut observed = wants(std::slice::from_ref(&web));
     let starts =
         vec![container("a", 0, running()), container("a", 1, running()), container("b", 0, State::Created)];
@@ -229,8 +230,8 @@ fn a_made_container_is_started_and_a_second_running_start_ends() {
 
 #[test]
 fn init_containers_take_turns() {
-    let mut with_init = spec(&["a"]);
-    with_init.init_containers = spec(&["one", "two"]).containers;
+    let mut with_init = pod_spec(&["a"]);
+    with_init.init_containers = pod_spec(&["one", "two"]).containers;
     let web = binding("web", with_init);
     let mut observed = wants(std::slice::from_ref(&web));
     let names = |observed: &Observed| -> Vec<String> {
@@ -258,7 +259,7 @@ fn init_containers_take_turns() {
 
 #[test]
 fn a_finished_pod_is_not_rebuilt_when_its_pause_container_is_gone() {
-    let mut never = spec(&["a"]);
+    let mut never = pod_spec(&["a"]);
     never.restart_policy = RestartPolicy::Never;
     let job = binding("job", never);
     let mut observed = wants(std::slice::from_ref(&job));
@@ -272,9 +273,9 @@ fn a_finished_pod_is_not_rebuilt_when_its_pause_container_is_gone() {
 
 #[test]
 fn a_finished_pod_gives_its_namespaces_and_address_back_and_keeps_its_containers() {
-    let mut never = spec(&["a"]);
+    let mut never = pod_spec(&["a"]);
     never.restart_policy = RestartPolicy::Never;
-    never.init_containers = spec(&["one", "two"]).containers;
+    never.init_containers = pod_spec(&["one", "two"]).containers;
     let job = binding("job", never);
     let mut observed = wants(std::slice::from_ref(&job));
     let done = |name: &str, code| container(name, 0, exited(code, 1, 5));
@@ -296,7 +297,7 @@ fn a_finished_pod_gives_its_namespaces_and_address_back_and_keeps_its_containers
 
 #[test]
 fn a_dead_start_that_can_not_be_removed_keeps_nothing_else_of_a_finished_pod() {
-    let mut once = spec(&["a"]);
+    let mut once = pod_spec(&["a"]);
     once.restart_policy = RestartPolicy::OnFailure;
     let job = binding("job", once);
     let mut observed = wants(std::slice::from_ref(&job));
@@ -316,7 +317,7 @@ fn a_dead_start_that_can_not_be_removed_keeps_nothing_else_of_a_finished_pod() {
 
 #[test]
 fn a_pause_container_that_ends_at_once_is_not_made_anew_in_a_loop() {
-    let mut host = spec(&["a"]);
+    let mut host = pod_spec(&["a"]);
     host.host_network = true;
     let web = binding("web", host);
     let mut observed = wants(std::slice::from_ref(&web));
@@ -334,7 +335,7 @@ fn a_pause_container_that_ends_at_once_is_not_made_anew_in_a_loop() {
 
 #[test]
 fn a_port_of_a_pod_on_the_hosts_network_is_the_containers_own() {
-    let mut host = spec(&["a"]);
+    let mut host = pod_spec(&["a"]);
     host.host_network = true;
     host.containers[0].ports =
         vec![ContainerPort { container_port: 8080, host_port: Some(0), ..ContainerPort::default() }];
@@ -348,7 +349,7 @@ fn a_port_of_a_pod_on_the_hosts_network_is_the_containers_own() {
 #[test]
 fn host_ports_are_free_ones_and_never_given_twice() {
     let with = |ports: &[u16]| {
-        let mut spec = spec(&["a"]);
+        let mut spec = pod_spec(&["a"]);
         spec.containers[0].ports = ports
             .iter()
             .map(|p| ContainerPort { container_port: 80, host_port: Some(*p), ..ContainerPort::default() })
@@ -392,7 +393,7 @@ fn a_port_that_two_pods_name_is_one_pods() {
 // Red when plan.rs takes all of `work.pulling`, and when it takes none.
 #[test]
 fn a_pull_that_no_wanted_pod_needs_is_given_up() {
-    let web = binding("web", spec(&["a"]));
+    let web = binding("web", pod_spec(&["a"]));
     let mut observed = wants(std::slice::from_ref(&web));
     let (wanted, gone) = ((web.pod.uid, "a".to_owned()), ("gone".to_owned(), "a".to_owned()));
     for slot in [&wanted, &gone] {
@@ -406,7 +407,7 @@ fn a_pull_that_no_wanted_pod_needs_is_given_up() {
 
 #[test]
 fn a_container_that_waits_for_its_image_says_how_far_it_is() {
-    let web = binding("web", spec(&["a"]));
+    let web = binding("web", pod_spec(&["a"]));
     let mut observed = wants(std::slice::from_ref(&web));
     let pulling = crate::converge::pods::facts::PullInProgress {
         progress: "12 of 40 MiB, 3 of 7 layers".into(),
@@ -420,7 +421,7 @@ fn a_container_that_waits_for_its_image_says_how_far_it_is() {
 }
 
 fn with_port(host_port: u16, host_network: bool) -> schema::kinds::pod::PodSpec {
-    let mut spec = spec(&["a"]);
+    let mut spec = pod_spec(&["a"]);
     spec.host_network = host_network;
     let port = ContainerPort { container_port: 8080, host_port: Some(host_port), ..ContainerPort::default() };
     spec.containers[0].ports = vec![port];
@@ -494,7 +495,7 @@ fn what_listens_on_the_node_itself_has_its_port() {
 
 #[test]
 fn sockets_are_looked_at_only_when_a_port_is_to_be_given() {
-    let (fixed, plain) = (binding("fixed", with_port(8080, false)), binding("plain", spec(&["a"])));
+    let (fixed, plain) = (binding("fixed", with_port(8080, false)), binding("plain", pod_spec(&["a"])));
     let mut observed = wants(&[fixed.clone(), plain]);
     let asked = |observed: &Observed| ports_to_allocate(&observed.desired, &observed.pods);
     assert_eq!(asked(&observed), Some([(Protocol::Tcp, 8080)].into()));
@@ -505,7 +506,7 @@ fn sockets_are_looked_at_only_when_a_port_is_to_be_given() {
 // Red without `at_home` in status.rs.
 #[test]
 fn containers_of_a_pod_without_its_pause_container_run_and_are_not_ready() {
-    let web = binding("web", spec(&["a"]));
+    let web = binding("web", pod_spec(&["a"]));
     let mut observed = wants(std::slice::from_ref(&web));
     let status = |observed: &Observed| {
         let decision = decide(observed, &web, 0);
@@ -533,7 +534,7 @@ fn containers_of_a_pod_without_its_pause_container_run_and_are_not_ready() {
 // Seen red with the pause container's start preferred: it moves with each new one.
 #[test]
 fn a_pod_has_started_once_however_often_its_pause_container_is_made_anew() {
-    let web = binding("web", spec(&["a"]));
+    let web = binding("web", pod_spec(&["a"]));
     let mut observed = wants(std::slice::from_ref(&web));
     let reported = |observed: &Observed, own: &Statuses| fold(observed, &plan(observed, at(50)), own, at(50));
     let start = |own: &Statuses| own.pods[&web.pod.reference()].start_time;
@@ -559,7 +560,7 @@ fn a_pod_has_started_once_however_often_its_pause_container_is_made_anew() {
 // Red when `link_is_off` checks only the name.
 #[test]
 fn a_link_that_is_not_whole_or_was_not_looked_at_yet_is_ensured() {
-    let web = binding("web", spec(&["a"]));
+    let web = binding("web", pod_spec(&["a"]));
     let mut observed = wants(std::slice::from_ref(&web));
     has(
         &mut observed,

@@ -7,11 +7,12 @@ use schema::condition::ConditionStatus;
 use schema::keys::prefix;
 use schema::kinds::pod::{ContainerState, PodPhase, PodStatus};
 use schema::records::Binding;
-use schema::snapshot::{Snapshot, VersionedValue};
+use schema::snapshot::Snapshot;
 use schema::store::{Store as _, WatchEvent};
+use schema::testing::{pod_spec, versioned};
 
 use super::crash::Rig;
-use super::{at, binding, container, exited, facts, node, pause, running, spec, wants};
+use super::{at, binding, container, exited, facts, node, pause, running, wants};
 use crate::converge::pods::facts::{Container, ExitStatus, Observed, RunningTask, State};
 use crate::converge::pods::plan::plan;
 use crate::converge::pods::report::{fold, has_final_reports};
@@ -57,7 +58,7 @@ fn words(statuses: &Statuses, web: &Binding) -> String {
 // Seen red with the phase left unchanged: Running to the end, also in the two tests below and in the last one.
 #[test]
 fn a_pod_that_is_taken_away_says_how_its_containers_ended() {
-    let web = binding("web", spec(&["a", "b"]));
+    let web = binding("web", pod_spec(&["a", "b"]));
     let end = |code| match exited(code, 5, 20) {
         State::Exited(end) => end,
         _ => unreachable!(),
@@ -101,7 +102,7 @@ fn a_pod_that_is_taken_away_says_how_its_containers_ended() {
 
 #[test]
 fn an_end_that_becomes_known_mends_the_phase_that_was_reported_without_it() {
-    let web = binding("web", spec(&["a", "b"]));
+    let web = binding("web", pod_spec(&["a", "b"]));
     let (own, mut observed) =
         reported(&web, vec![container("a", 0, running()), container("b", 0, running())]);
     observed.pods.clear();
@@ -120,7 +121,7 @@ fn an_end_that_becomes_known_mends_the_phase_that_was_reported_without_it() {
 // Seen red without `is_made` (Failed shortly before it runs).
 #[test]
 fn its_end_is_reported_when_nothing_of_it_runs() {
-    let web = binding("web", spec(&["a", "b"]));
+    let web = binding("web", pod_spec(&["a", "b"]));
     let b = |state| container("b", 0, state);
     for (containers, is_made, expected) in [
         (vec![container("a", 0, exited(143, 5, 20)), b(running())], false, "Running false Error:143 runs"),
@@ -163,7 +164,7 @@ fn its_end_is_reported_when_nothing_of_it_runs() {
 
 #[tokio::test(start_paused = true)]
 async fn the_last_word_stands_until_it_is_written_or_a_moment_has_passed() {
-    let web = binding("web", spec(&["a"]));
+    let web = binding("web", pod_spec(&["a"]));
     let (own, mut observed) = reported(&web, vec![container("a", 0, running())]);
     observed.pods.clear();
     observed.work.busy.insert(web.pod.uid.clone(), busy(&web, false));
@@ -184,14 +185,13 @@ async fn the_last_word_stands_until_it_is_written_or_a_moment_has_passed() {
     tokio::time::advance(FINAL_REPORT_MAX / 2).await;
     assert!(kept(&mut words, &again, &mut observed, &snapshot).pods.is_empty(), "etcd may be away for long");
     let value = PodStatus::clone(&last.pods[&web.pod.reference()]);
-    let stored = VersionedValue { value, create_revision: 1, mod_revision: 1 };
-    snapshot.pod_status.insert(("n1".into(), web.pod.reference()), Arc::new(stored));
+    snapshot.pod_status.insert(("n1".into(), web.pod.reference()), versioned(value));
     assert!(kept(&mut FinalReports::default(), &last, &mut observed, &snapshot).pods.is_empty(), "written");
 }
 
 #[test]
 fn the_engines_words_about_a_start_are_shown_only_if_they_were() {
-    let web = binding("web", spec(&["a"]));
+    let web = binding("web", pod_spec(&["a"]));
     let error = "exec: hunter2: not found";
     let end = ExitStatus {
         code: 127,
@@ -217,7 +217,7 @@ fn the_engines_words_about_a_start_are_shown_only_if_they_were() {
 
 #[test]
 fn a_pod_that_is_wanted_again_is_not_taken_for_ended() {
-    let web = binding("web", spec(&["a"]));
+    let web = binding("web", pod_spec(&["a"]));
     let (own, mut observed) = reported(&web, vec![container("a", 0, exited(143, 5, 9))]);
     let left = say(&mut observed, &own, 20);
     let status = &left.pods[&web.pod.reference()];
@@ -235,7 +235,7 @@ fn a_pod_that_is_wanted_again_is_not_taken_for_ended() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_last_value_of_the_key_is_the_end_and_then_it_goes() {
     let mut rig = Rig::new();
-    let web = binding("web", spec(&["a", "b"]));
+    let web = binding("web", pod_spec(&["a", "b"]));
     rig.want_pod(web.clone(), true);
     let asked = std::cell::Cell::new(false);
     let stored = |rig: &Rig| {

@@ -3,10 +3,11 @@
 use schema::kinds::Kind;
 use schema::kinds::pod::{ContainerState, PodStatus, PullPolicy, RestartPolicy};
 use schema::records::Binding;
+use schema::testing::pod_spec;
 
 use super::crash::Rig;
 use super::crowd::until_status;
-use super::{at, binding, container, exited, facts, pause, running, spec, wants};
+use super::{at, binding, container, exited, facts, pause, running, wants};
 use crate::converge::pods::facts::{ContainerKey, Observed, RecentFailure, RunningTask, Work};
 use crate::converge::pods::plan::plan;
 use crate::names;
@@ -46,7 +47,7 @@ fn a_retry_is_called_what_the_failure_was_called() {
         ("CreateContainerConfigError", PullPolicy::IfNotPresent, "CreateContainerConfigError"),
         ("ErrImagePull", PullPolicy::Always, "ImagePullBackOff"),
     ] {
-        let mut spec = spec(&["a"]);
+        let mut spec = pod_spec(&["a"]);
         spec.containers[0].image_pull_policy = Some(policy);
         let web = binding("web", spec);
         let mut observed = wants(std::slice::from_ref(&web));
@@ -62,10 +63,10 @@ fn a_retry_is_called_what_the_failure_was_called() {
 #[tokio::test]
 async fn a_function_starts_only_when_the_rules_that_confine_it_stand() {
     let mut rig = Rig::new();
-    let mut function = binding("hello", spec(&["a"]));
+    let mut function = binding("hello", pod_spec(&["a"]));
     function.pod.owner.kind = Kind::Function;
     rig.want_pod(function, true);
-    rig.want_pod(binding("web", spec(&["a"])), true);
+    rig.want_pod(binding("web", pod_spec(&["a"])), true);
     let web_runs = |rig: &Rig| {
         let is_named =
             rig.table.borrow().as_ref().is_some_and(|table| table.values().any(|pod| pod.is_function));
@@ -84,8 +85,8 @@ async fn a_function_starts_only_when_the_rules_that_confine_it_stand() {
 // Seen red without `stays_ended`: all four wait.
 #[test]
 fn a_pod_in_trouble_keeps_the_ends_of_what_ended_for_good() {
-    let mut pod = spec(&["a", "b", "c"]);
-    pod.init_containers = spec(&["init"]).containers;
+    let mut pod = pod_spec(&["a", "b", "c"]);
+    pod.init_containers = pod_spec(&["init"]).containers;
     pod.restart_policy = RestartPolicy::OnFailure;
     let web = binding("web", pod);
     let mut observed = wants(std::slice::from_ref(&web));
@@ -115,7 +116,7 @@ fn a_pod_in_trouble_keeps_the_ends_of_what_ended_for_good() {
 
 #[test]
 fn an_image_that_has_come_is_not_waited_for() {
-    let mut spec = spec(&["a"]);
+    let mut spec = pod_spec(&["a"]);
     spec.containers[0].image_pull_policy = Some(PullPolicy::Always);
     let web = binding("web", spec);
     let mut observed = wants(std::slice::from_ref(&web));
@@ -127,7 +128,7 @@ fn an_image_that_has_come_is_not_waited_for() {
 // Seen red with an idle decision for `in_flight`: the container is shown as ended while its neighbor is created.
 #[test]
 fn a_crash_is_waited_out_also_while_a_neighbour_is_started() {
-    let web = binding("web", spec(&["a", "b"]));
+    let web = binding("web", pod_spec(&["a", "b"]));
     let mut observed = wants(std::slice::from_ref(&web));
     let mut crashed = container("a", 1, exited(1, 5, 0));
     crashed.backoff = 1;
@@ -140,7 +141,7 @@ fn a_crash_is_waited_out_also_while_a_neighbour_is_started() {
 // Seen red with the pod created regardless: its containers are rejected for a missing mount source.
 #[tokio::test(start_paused = true)]
 async fn a_pod_whose_name_files_cannot_be_written_says_so_and_runs_once_they_can() {
-    let web = binding("web", spec(&["a"]));
+    let web = binding("web", pod_spec(&["a"]));
     let mut rig = Rig::new();
     let in_the_way = names::name_files_dir(rig.state_dir(), &web.pod.uid);
     std::fs::create_dir_all(in_the_way.parent().unwrap()).unwrap();

@@ -11,6 +11,7 @@ use schema::store::SharedStore;
 use schema::store::events::EventRecorder;
 use schema::store::memory::MemoryStore;
 use schema::store::status_writer::StatusWriter;
+use schema::testing::{subnet, versioned};
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
@@ -78,7 +79,7 @@ impl Rig {
         });
         let catalog = Catalog { known_from, revision, services: table.collect(), ..Catalog::default() };
         self.catalogs.send_replace(Arc::new(catalog));
-        let subnet = Subnet::new("10.244.3.0/24".parse().unwrap(), "10.244.0.0/16".parse().unwrap());
+        let subnet = subnet("10.244.3.0/24");
         self.subnets.send_replace(Some(subnet));
     }
 
@@ -381,7 +382,7 @@ async fn a_refused_service_is_tried_again_each_minute_until_it_is_taken() {
 // Seen red with 50 names in all, and with no limit of bytes.
 #[test]
 fn all_refused_services_are_named_as_far_as_a_value_has_room() {
-    let record = Arc::new(VersionedValue { value: service(&[]), create_revision: 1, mod_revision: 1 });
+    let record = versioned(service(&[]));
     let of = |count: usize, name: &str, why: &str| {
         let mut refusals = Refusals::default();
         for number in 0..count {

@@ -9,6 +9,7 @@ use schema::control::{Loop, Nudge, Observation, Plan as _};
 use schema::records::Subnet;
 use schema::snapshot::VersionedValue;
 use schema::store::events::EventRecorder;
+use schema::testing::subnet;
 use tokio::sync::watch;
 
 use super::super::{ServicesDeps, ServicesLoop};
@@ -73,7 +74,7 @@ impl Node {
         namespace.run("iptables", &["-P", "FORWARD", "DROP"]);
         let netlink = Arc::new(RealNetlink::open_at("mk8s", &namespace.path()).unwrap());
         let iptables = Arc::new(RealIptables::at(namespace.path()));
-        let cidr = Subnet::new("10.244.3.0/24".parse().unwrap(), "10.244.0.0/16".parse().unwrap());
+        let cidr = subnet("10.244.3.0/24");
         let (subnets, subnet) = watch::channel(Some(cidr));
         let (tables, table) = watch::channel::<PodTable>(Some(Arc::default()));
         let settings = NetworkSettings::new("mk8s", 1450);

@@ -1,12 +1,13 @@
 //! Tables for autoscalers: the arithmetic of metrics, windows and policies, and the controller on snapshots.
 
-use jiff::{SignedDuration, Timestamp};
+use jiff::SignedDuration;
 use schema::kinds::autoscaler::{
     AverageValue, Behavior, HorizontalPodAutoscalerSpec, Metric, MetricTarget, MetricType, PolicyType,
     ResourceMetric, ResourceName, ScalingPolicy, ScalingRules, SelectPolicy, TargetType,
 };
 use schema::kinds::pod::PodPhase;
 use schema::records::{Recommendation, ScaleChange};
+use schema::testing::at;
 
 use super::decide;
 use super::model::{AutoscalerMemory, Basis, Decision, Input, Limit, PerResource, Pod, Sample, Tuning};
@@ -15,10 +16,6 @@ mod decisions;
 mod metrics;
 mod rates;
 mod snapshots;
-
-fn at(seconds: i64) -> Timestamp {
-    Timestamp::from_second(1_767_225_600 + seconds).unwrap()
-}
 
 fn utilization(name: ResourceName, percent: u32) -> ResourceMetric {
     let target = MetricTarget {

@@ -1,25 +1,24 @@
 //! The autoscaler controller on snapshots: inputs, writes, and objects that it leaves alone.
 
-use std::sync::Arc;
-
 use schema::codec::decode;
 use schema::condition::ConditionStatus;
 use schema::keys::Key;
-use schema::kinds::pod::{PodSpec, PodStatus};
+use schema::kinds::Kind;
+use schema::kinds::pod::PodStatus;
 use schema::kinds::replica_set::{PodTemplate, ReplicaSetSpec};
-use schema::kinds::{Kind, Resource};
 use schema::meta::{NamespacedName, ObjectRef};
 use schema::object::Object;
 use schema::records::{
     AutoscalerRecord, ContainerUsage, NodeUsage, OwnerRef, PodInstance, PodUsage, ScaleRecord, SettledRecord,
 };
 use schema::snapshot::{Change as SnapshotChange, Snapshot};
+use schema::testing::{
+    SnapshotBuilder, at, binding, condition, instance, node_record, object, object_of, pod_ref,
+    spec as pod_spec,
+};
 
 use super::*;
 use crate::controllers::autoscaler::plan::plan;
-use crate::controllers::testing::{
-    SnapshotBuilder, instance, node_record, object as pod_object, pod_ref, spec as pod_spec,
-};
 use crate::controllers::{Change, LastKnown, Precondition, Writes};
 
 /// A snapshot that advances as the real writers would advance it.
@@ -33,19 +32,9 @@ fn reference(kind: Kind, name: &str) -> ObjectRef {
     ObjectRef { kind, namespace: "default".to_owned(), name: name.to_owned() }
 }
 
-fn of(resource: Resource, name: &str) -> Object {
-    let mut object = pod_object(name, PodSpec::default());
-    object.hash = Object::hash_of(&resource, &Default::default());
-    object.resource = resource;
-    object
-}
-
 fn replica_set(replicas: u32) -> Object {
     let template = PodTemplate { spec: pod_spec(1000, 100), ..PodTemplate::default() };
-    of(
-        Resource::ReplicaSet(Arc::new(ReplicaSetSpec { replicas, template, ..ReplicaSetSpec::default() })),
-        "web",
-    )
+    object_of("web", ReplicaSetSpec { replicas, template, ..ReplicaSetSpec::default() })
 }
 
 fn autoscaler(name: &str, kind: Kind, behavior: Option<Behavior>) -> Object {
@@ -57,7 +46,7 @@ fn autoscaler(name: &str, kind: Kind, behavior: Option<Behavior>) -> Object {
         behavior,
         ..spec(&[utilization(ResourceName::Cpu, 50)], (1, 8))
     };
-    of(Resource::HorizontalPodAutoscaler(Arc::new(spec)), name)
+    object_of(name, spec)
 }
 
 impl Fixture {
@@ -117,26 +106,17 @@ impl Fixture {
     }
 
     fn run_pod(&mut self, pod: &PodInstance) {
-        let binding =
-            schema::records::Binding { node: "n1".into(), pod: pod.clone(), reason: "a test".into() };
         self.put(&Key::Pod(pod.reference()), pod);
-        self.put(&Key::Binding("n1".into(), pod.reference()), &binding);
+        self.put(&Key::Binding("n1".into(), pod.reference()), &binding("n1", pod));
         self.report(pod);
     }
 
     fn report(&mut self, pod: &PodInstance) {
-        let ready = schema::condition::Condition {
-            kind: "Ready".into(),
-            status: ConditionStatus::True,
-            reason: String::new(),
-            message: String::new(),
-            last_transition_time: at(-3600),
-        };
         let status = PodStatus {
             uid: pod.uid.clone(),
             phase: PodPhase::Running,
             start_time: Some(at(-3600)),
-            conditions: vec![ready],
+            conditions: vec![condition("Ready", true, at(-3600))],
             ..PodStatus::default()
         };
         self.put(&Key::PodStatus("n1".into(), pod.reference()), &status);
@@ -355,7 +335,7 @@ fn a_target_that_is_not_there_is_said_and_waited_for() {
 fn an_autoscaler_of_a_pod_counts_the_pod_itself() {
     let mut fixture = Fixture { snapshot: SnapshotBuilder::new().nodes(1).snapshot, seconds: 0 };
     fixture.put(&Key::Settled("n1".into()), &SettledRecord::default());
-    fixture.object(&pod_object("web", pod_spec(1000, 100)));
+    fixture.object(&object("web", pod_spec(1000, 100)));
     fixture.object(&autoscaler("web", Kind::Pod, None));
     let pod = reference(Kind::Pod, "web");
     assert_eq!((fixture.look().writes.len(), fixture.scale(&pod).unwrap().replicas), (2, 1));

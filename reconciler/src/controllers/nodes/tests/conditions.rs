@@ -7,9 +7,10 @@ use schema::kinds::cluster::{ClusterSpec, NodePolicy};
 use schema::kinds::node::{NodeSpec, Taint};
 use schema::kinds::pod::{PodPhase, PodSpec, TaintEffect};
 use schema::records::{Drain, NodeConditions};
+use schema::testing::{SnapshotBuilder, heartbeat, instance, node_record, spec};
 
 use crate::controllers::nodes::conditions;
-use crate::controllers::testing::{SnapshotBuilder, heartbeat, instance, node_record, seen, spec};
+use crate::controllers::testing::{ApplyPlan as _, seen};
 use crate::controllers::{Observed, Writes};
 
 fn second(second: i64) -> Timestamp {

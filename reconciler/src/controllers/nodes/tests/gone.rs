@@ -6,15 +6,16 @@ use schema::kinds::metadata::GONE_ANNOTATION;
 use schema::kinds::node::NodeSpec;
 use schema::kinds::pod::PodPhase;
 use schema::records::RulesStatus;
+use schema::testing::{SnapshotBuilder, instance, object_of, spec};
 
 use crate::controllers::nodes::plan::plan;
-use crate::controllers::testing::{SnapshotBuilder, instance, object_of, seen, spec};
+use crate::controllers::testing::{ApplyPlan as _, seen};
 
 /// Three nodes, with `n1` marked as gone in Git.
 fn with_gone_node() -> SnapshotBuilder {
     let mut object = object_of("n1", NodeSpec::default());
     object.metadata.annotations.insert(GONE_ANNOTATION.into(), "true".into());
-    SnapshotBuilder::new().nodes(3).put(&Key::Object(object.reference()), &object)
+    SnapshotBuilder::new().nodes(3).object(&object)
 }
 
 /// Planned steps for `n1`.

@@ -2,9 +2,10 @@
 
 use schema::keys::Key;
 use schema::records::Subnet;
+use schema::testing::{CLUSTER_CIDR, SnapshotBuilder, heartbeat, node_record};
 
 use crate::controllers::nodes::subnets;
-use crate::controllers::testing::{CLUSTER_CIDR, SnapshotBuilder, heartbeat, node_record, seen};
+use crate::controllers::testing::seen;
 use crate::controllers::{Observed, Writes};
 
 fn planned(seen: &Observed) -> String {

@@ -3,9 +3,9 @@
 use schema::kinds::node::{NodeSpec, Taint};
 use schema::kinds::pod::{TaintEffect, Toleration, TolerationOperator};
 use schema::object::Object;
+use schema::testing::object_of;
 
 use super::*;
-use crate::controllers::testing::object_of;
 
 fn taint(effect: TaintEffect) -> Taint {
     Taint { key: "gpu".into(), value: Some("a100".into()), effect }
@@ -91,7 +91,7 @@ fn labels_of_the_node_object_are_laid_over_those_of_the_agent() {
     };
     let mut object: Object = object_of("n1", NodeSpec::default());
     object.metadata.labels.insert("kubernetes.io/hostname".into(), "other".into());
-    let builder = SnapshotBuilder::new().nodes(1).put(&Key::Object(object.reference()), &object);
+    let builder = SnapshotBuilder::new().nodes(1).object(&object);
     let binds = |value: &str| {
         !put_bindings(&builder.clone().pod(&instance("pod", selecting(value))).snapshot).is_empty()
     };

@@ -7,11 +7,11 @@ use schema::condition::ConditionStatus;
 use schema::kinds::node::{NodeSpec, Taint};
 use schema::kinds::pod::TaintEffect;
 use schema::records::{NodeConditions, PodInstance, SettledRecord, TaintAge};
+use schema::testing::{heartbeat, replica};
 
 use super::strategies::applied;
 use super::*;
 use crate::controllers::LastKnown;
-use crate::controllers::testing::{heartbeat, replica};
 
 fn named(name: &str, node: &str) -> PodInstance {
     instance(name, PodSpec { node_name: Some(node.into()), ..spec(1, 1) })

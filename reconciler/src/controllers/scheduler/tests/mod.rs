@@ -8,11 +8,10 @@ use schema::kinds::cluster::ClusterSpec;
 use schema::kinds::pod::{Container, PodPhase, PodSpec, PodStatus};
 use schema::records::Binding;
 use schema::snapshot::Snapshot;
+use schema::testing::{SnapshotBuilder, instance, node_record, pod_ref, spec};
 
 use super::explain;
-use crate::controllers::testing::{
-    SnapshotBuilder, instance, node_record, pod_ref, seen, settings, spec, with_host_port,
-};
+use crate::controllers::testing::{seen, settings, with_host_port};
 use crate::controllers::{Change, Observed, Settings, Writes};
 
 mod filters;
@@ -412,20 +411,15 @@ fn plans_of_a_large_snapshot_take_less_than_a_tenth_of_a_second() {
 }
 
 mod settling {
-    use std::sync::Arc;
-
-    use schema::kinds::Resource;
     use schema::kinds::service::ServiceSpec;
-    use schema::object::Object;
-    use schema::records::{ServiceRecord, SourceState, SourceStatus};
+    use schema::records::{ServiceRecord, SourceState};
+    use schema::testing::{object, object_of, source_status};
 
     use super::*;
-    use crate::controllers::testing::{object, object_key, source};
 
     /// A node, and a source in the given state.
     fn builder(state: SourceState) -> SnapshotBuilder {
-        let source: SourceStatus = source(state);
-        SnapshotBuilder::new().nodes(1).put(&Key::Source("main".into()), &source)
+        SnapshotBuilder::new().nodes(1).put(&Key::Source("main".into()), &source_status(state))
     }
 
     fn settles(builder: &SnapshotBuilder) -> bool {
@@ -444,9 +438,7 @@ mod settling {
     // Seen red without `services_are_written`.
     #[test]
     fn not_before_services_and_routes_have_their_records() {
-        let resource = Resource::Service(Arc::new(ServiceSpec::default()));
-        let object = Object { resource, ..object("web", spec(1, 1)) };
-        let builder = builder(SourceState::Synced).put(&Key::Object(object.reference()), &object);
+        let builder = builder(SourceState::Synced).object(&object_of("web", ServiceSpec::default()));
         assert!(!settles(&builder));
         assert!(settles(&builder.put(&Key::Service(pod_ref("web")), &ServiceRecord::default())));
     }
@@ -463,8 +455,8 @@ mod settling {
         };
         assert!(settles(&["main"], &there));
         assert!(!settles(&["main", "second"], &there), "the second was never read");
-        let removed =
-            builder(SourceState::Synced).put(&Key::Source("second".into()), &source(SourceState::Failed));
+        let removed = builder(SourceState::Synced)
+            .put(&Key::Source("second".into()), &source_status(SourceState::Failed));
         assert!(settles(&["main"], &removed.snapshot), "the second is configured no more");
         assert!(!settles(&["main", "second"], &removed.snapshot));
         assert!(!settles(&["main"], &builder(SourceState::Waiting).snapshot));
@@ -472,13 +464,11 @@ mod settling {
 
     #[test]
     fn not_before_every_pod_has_a_node_and_then_once() {
-        let there = builder(SourceState::Synced).put(&object_key("web"), &object("web", spec(100, 64)));
+        let there = builder(SourceState::Synced).object(&object("web", spec(100, 64)));
         assert!(!settles(&there), "the object has no pod yet");
         let there = there.pod(&instance("web", spec(100, 64)));
         assert!(!settles(&there), "the pod has no node yet");
-        let pod = instance("web", spec(100, 64));
-        let binding = Binding { node: "n1".into(), pod, reason: String::new() };
-        let there = there.put(&Key::Binding("n1".into(), pod_ref("web")), &binding);
+        let there = there.bound("n1", &instance("web", spec(100, 64)));
         assert!(settles(&there));
         let there = there.put(&Key::Settled("n1".into()), &schema::records::SettledRecord::default());
         assert!(!settles(&there));
@@ -487,28 +477,20 @@ mod settling {
     // A busy cluster always has some. Seen red while any write of either controller held it open.
     #[test]
     fn pods_that_are_removed_or_replaced_do_not_hold_it_up() {
-        let bound = |name: &str| Binding {
-            node: "n1".into(),
-            pod: instance(name, spec(100, 64)),
-            reason: String::new(),
-        };
-        let binding = |name: &str| Key::Binding("n1".into(), pod_ref(name));
+        let pod = |name: &str| instance(name, spec(100, 64));
         let there = builder(SourceState::Synced)
-            .pod(&instance("without-object", spec(100, 64)))
-            .put(&binding("without-object"), &bound("without-object"))
-            .put(&binding("without-pod"), &bound("without-pod"))
-            .put(&object_key("web"), &object("web", spec(1, 1)))
+            .pod(&pod("without-object"))
+            .bound("n1", &pod("without-object"))
+            .bound("n1", &pod("without-pod"))
+            .object(&object("web", spec(1, 1)))
             .pod(&instance("web", spec(1, 1)));
-        let old = Binding {
-            pod: schema::records::PodInstance { uid: "old".into(), ..bound("web").pod },
-            ..bound("web")
-        };
-        assert!(settles(&there.put(&binding("web"), &old)));
+        let old = schema::records::PodInstance { uid: "old".into(), ..pod("web") };
+        assert!(settles(&there.bound("n1", &old)));
     }
 
     #[test]
     fn a_pod_that_fits_nowhere_does_not_hold_it_up() {
-        let there = builder(SourceState::Synced).put(&object_key("huge"), &object("huge", spec(100_000, 64)));
+        let there = builder(SourceState::Synced).object(&object("huge", spec(100_000, 64)));
         assert!(settles(&there.pod(&instance("huge", spec(100_000, 64)))));
     }
 }

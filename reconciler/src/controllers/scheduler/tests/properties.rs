@@ -7,10 +7,10 @@ use schema::kinds::cluster::SchedulerStrategy;
 use schema::kinds::node::{NodeSpec, Taint};
 use schema::kinds::pod::{TaintEffect, Toleration, TolerationOperator};
 use schema::records::PodInstance;
+use schema::testing::replica;
 
 use super::strategies::{ALL, applied};
 use super::*;
-use crate::controllers::testing::replica;
 
 #[derive(Debug, Clone)]
 struct ANode {

@@ -3,9 +3,10 @@
 use std::collections::BTreeMap;
 
 use schema::kinds::cluster::SchedulerStrategy;
+use schema::testing::replica;
 
 use super::*;
-use crate::controllers::testing::replica;
+use crate::controllers::testing::ApplyPlan as _;
 
 pub(super) const ALL: [SchedulerStrategy; 7] = {
     use SchedulerStrategy::*;

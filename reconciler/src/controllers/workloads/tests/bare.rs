@@ -10,10 +10,10 @@ use schema::kinds::{Kind, Resource};
 use schema::quantity::Memory;
 use schema::records::PodInstance;
 use schema::snapshot::Snapshot;
+use schema::testing::{SnapshotBuilder, instance, object, object_key, pod_ref, replica, spec};
 
 use super::super::plan::plan;
 use crate::controllers::LastKnown;
-use crate::controllers::testing::{SnapshotBuilder, instance, object, object_key, pod_ref, replica, spec};
 
 fn planned(snapshot: &Snapshot) -> String {
     plan(snapshot, &LastKnown::default(), None, Timestamp::UNIX_EPOCH).to_string()

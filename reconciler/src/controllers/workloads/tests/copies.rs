@@ -6,11 +6,9 @@ use schema::keys::Key;
 use schema::kinds::pod::{PodSpec, RestartPolicy};
 use schema::kinds::{Health, Resource};
 use schema::meta::NamespacedName;
-use schema::object::Object;
-use schema::records::{Binding, PodInstance, ScaleRecord};
+use schema::records::{PodInstance, ScaleRecord};
 use schema::snapshot::health::health;
-
-use crate::controllers::testing::{object, spec};
+use schema::testing::{object_of, spec};
 
 use super::field::{Fate, Field, status};
 
@@ -119,11 +117,8 @@ fn the_pod_is_healthy_once_its_copies_are() {
     field.run(5);
     let (itself, node) = (bare(&field), field.node_of("web"));
     let status = status(&itself, Fate::Ready, field.now);
-    let binding = Binding { node: node.clone(), pod: itself.clone(), reason: String::new() };
     let builder = std::mem::take(&mut field.builder);
-    field.builder = builder
-        .put(&Key::Binding(node.clone(), itself.reference()), &binding)
-        .put(&Key::PodStatus(node, itself.reference()), &status);
+    field.builder = builder.bound(&node, &itself).put(&Key::PodStatus(node, itself.reference()), &status);
     field.run(2);
     assert!(matches!(is(&field), Health::Progressing { .. }), "{:?}", is(&field));
     field.after(i64::from(field.snapshot().cluster().defaults.progress_deadline_seconds));
@@ -176,8 +171,7 @@ fn copies_are_known_again_when_etcd_was_lost() {
     field.lose_etcd();
     let scaler = serde_json::json!({"scaleTargetRef": {"kind": "Pod", "name": "web"}, "maxReplicas": 9});
     let scaler = Resource::HorizontalPodAutoscaler(serde_json::from_value(scaler).unwrap());
-    let scaler = Object { resource: scaler, ..object("web", PodSpec::default()) };
-    field.builder = std::mem::take(&mut field.builder).put(&Key::Object(scaler.reference()), &scaler);
+    field.builder = std::mem::take(&mut field.builder).object(&object_of("web", scaler));
     field.run(5);
     assert_eq!(field.pods(), before);
 }

@@ -14,9 +14,9 @@ use schema::kinds::replica_set::IntOrPercent;
 use schema::meta::{NamespacedName, StringMap};
 use schema::records::{NodeConditions, PodInstance, SettledRecord};
 use schema::snapshot::health::health;
+use schema::testing::{SnapshotBuilder, heartbeat, node_record, object_of, spec};
 
 use super::field::{Fate, Field, status};
-use crate::controllers::testing::{SnapshotBuilder, heartbeat, node_record, object_of, spec};
 use crate::controllers::{Change, LastKnown, Writes};
 
 const BAD: &str = "web:bad";

@@ -3,13 +3,12 @@
 use jiff::SignedDuration;
 use schema::keys::Key;
 use schema::kinds::Resource;
-use schema::kinds::pod::{PodSpec, PodStatus};
+use schema::kinds::pod::PodStatus;
 use schema::meta::NamespacedName;
-use schema::object::Object;
 use schema::records::{Quarantine, ScaleRecord, SourceState, SourceStatus};
+use schema::testing::{object_of, source_status};
 
 use crate::controllers::LastKnown;
-use crate::controllers::testing::{object, source};
 
 use super::field::{Fate, Field, replica_set, rolling};
 
@@ -85,8 +84,7 @@ fn a_scaled_workload_keeps_its_number_and_a_changed_one_rolls() {
     let scaler =
         serde_json::json!({"scaleTargetRef": {"kind": "ReplicaSet", "name": "web"}, "maxReplicas": 9});
     let scaler = Resource::HorizontalPodAutoscaler(serde_json::from_value(scaler).unwrap());
-    let scaler = Object { resource: scaler, ..object("web", PodSpec::default()) };
-    field.builder = std::mem::take(&mut field.builder).put(&Key::Object(scaler.reference()), &scaler);
+    field.builder = std::mem::take(&mut field.builder).object(&object_of("web", scaler));
     // A commit arrived while etcd was away: the running pods are replaced step by step.
     field.push(rolling(replica_set(2, "web:2"), 1, 0), 3);
     field.plan();
@@ -160,18 +158,19 @@ fn a_workload_that_git_took_away_and_named_again_begins_anew() {
         violations: Vec::new(),
         violations_total: 1,
     };
-    let status = |quarantined| SourceStatus { quarantined, ..source(SourceState::Degraded) };
+    let status = |quarantined| SourceStatus { quarantined, ..source_status(SourceState::Degraded) };
     let key = Key::Source(field.object.provenance.source.clone());
     field.builder = std::mem::take(&mut field.builder).put(&key, &status(vec![broken.clone()]));
     assert!(!forgotten(&mut field));
     // Another file is broken, and this source no longer names the workload; a source not applied yet still may.
     let other = Quarantine { file: "other.yaml".to_owned(), ..broken };
-    let unread = SourceStatus { name: "b".to_owned(), applied_commit: None, ..source(SourceState::Pending) };
+    let unread =
+        SourceStatus { name: "b".to_owned(), applied_commit: None, ..source_status(SourceState::Pending) };
     let second = Key::Source("b".to_owned());
     field.builder = std::mem::take(&mut field.builder).put(&key, &status(vec![other])).put(&second, &unread);
     assert!(!forgotten(&mut field));
     // That source is applied and does not name it: the workload is gone.
-    let read = SourceStatus { name: "b".to_owned(), ..source(SourceState::Synced) };
+    let read = SourceStatus { name: "b".to_owned(), ..source_status(SourceState::Synced) };
     field.builder = std::mem::take(&mut field.builder).put(&second, &read);
     assert!(forgotten(&mut field) && !forgotten(&mut field));
     field.push(rolling(replica_set(3, BAD), 1, 0), 4);

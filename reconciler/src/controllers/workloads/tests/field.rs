@@ -5,8 +5,6 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use jiff::{SignedDuration, Timestamp};
-use schema::codec::decode;
-use schema::condition::Condition;
 use schema::keys::Key;
 use schema::kinds::pod::{
     ContainerState, ContainerStatus, PodPhase, PodSpec, PodStatus, RunningState, WaitingState,
@@ -15,12 +13,13 @@ use schema::kinds::replica_set::{IntOrPercent, ReplicaSetSpec, RollingUpdate};
 use schema::kinds::{Kind, Resource};
 use schema::meta::{NamespacedName, ObjectRef};
 use schema::object::Object;
-use schema::records::{Binding, NodeRecord, PodInstance, Rollout, SettledRecord};
+use schema::records::{NodeRecord, PodInstance, Rollout, SettledRecord};
 use schema::snapshot::Snapshot;
+use schema::testing::{SnapshotBuilder, condition, container, node_record, object, pod_ref, spec};
 
 use super::super::plan::plan;
-use crate::controllers::testing::{SnapshotBuilder, node_record, object, pod_ref, spec};
-use crate::controllers::{Change, LastKnown, Writes};
+use crate::controllers::testing::ApplyPlan as _;
+use crate::controllers::{LastKnown, Writes};
 
 /// Outcome of the pods of a template.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -98,16 +97,7 @@ impl Field {
     pub(super) fn plan(&mut self) -> Writes {
         let last_known = Arc::new(self.last_known.clone()).without_outdated(self.snapshot());
         let plan = plan(self.snapshot(), &last_known, self.waits_until, self.now);
-        for write in &plan.writes {
-            let builder = std::mem::take(&mut self.builder);
-            self.builder = match &write.change {
-                Change::Delete => builder.delete(&write.key),
-                Change::Put(value) => {
-                    let value: serde_json::Value = decode(value).unwrap();
-                    builder.put(&write.key, &value)
-                }
-            };
-        }
+        self.builder = std::mem::take(&mut self.builder).after(&plan);
         plan
     }
 
@@ -134,9 +124,7 @@ impl Field {
                 continue;
             }
             let node = named.unwrap_or_else(|| format!("n{}", number % usize::from(self.nodes) + 1));
-            let binding = Binding { node: node.clone(), pod: pod.value.clone(), reason: String::new() };
-            let builder = std::mem::take(&mut self.builder);
-            self.builder = builder.put(&Key::Binding(node, id.clone()), &binding);
+            self.builder = std::mem::take(&mut self.builder).bound(&node, &pod.value);
         }
     }
 
@@ -242,30 +230,13 @@ pub(super) fn status(pod: &PodInstance, fate: Fate, now: Timestamp) -> PodStatus
         }
     };
     let ready = fate == Fate::Ready;
-    let container = ContainerStatus {
-        name: "main".to_owned(),
-        image: pod.spec.containers[0].image.clone(),
-        image_id: String::new(),
-        container_id: String::new(),
-        started: ready,
-        ready,
-        restart_count: 0,
-        state,
-        last_state: None,
-    };
-    let condition = Condition {
-        kind: "Ready".to_owned(),
-        status: ready.into(),
-        reason: String::new(),
-        message: String::new(),
-        last_transition_time: now,
-    };
+    let image = pod.spec.containers[0].image.clone();
     PodStatus {
         uid: pod.uid.clone(),
         phase: if ready { PodPhase::Running } else { PodPhase::Pending },
-        conditions: vec![condition],
+        conditions: vec![condition("Ready", ready, now)],
         start_time: Some(now),
-        container_statuses: vec![container],
+        container_statuses: vec![ContainerStatus { image, ..container("main", state) }],
         ..PodStatus::default()
     }
 }

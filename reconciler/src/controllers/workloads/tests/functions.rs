@@ -5,7 +5,6 @@ use std::sync::Arc;
 use jiff::Timestamp;
 use schema::codec::decode;
 use schema::keys::Key;
-use schema::kinds::Resource;
 use schema::kinds::function::{FunctionSpec, ImageState};
 use schema::kinds::replica_set::ReplicaSetStatus;
 use schema::meta::NamespacedName;
@@ -13,16 +12,16 @@ use schema::object::Object;
 use schema::records::{
     FunctionImage, FunctionRecord, PodInstance, Rollout, RolloutProgress, ScaleRecord, Template,
 };
+use schema::testing::{SnapshotBuilder, object_of, spec};
 
 use super::super::plan::plan;
-use crate::controllers::testing::{SnapshotBuilder, object_of, spec};
 use crate::controllers::{Change, LastKnown, Writes};
 
 const TEMPLATE: &str = "0011223344556677";
 
 fn function() -> Object {
     let spec = FunctionSpec { source: Some("functions/hello".to_owned()), ..FunctionSpec::default() };
-    Object { hash: "new".to_owned(), generation: 2, ..object_of("hello", Resource::Function(Arc::new(spec))) }
+    Object { hash: "new".to_owned(), generation: 2, ..object_of("hello", spec) }
 }
 
 /// A function whose previous version ran well and sleeps, while a call asks for one replica.

@@ -5,9 +5,9 @@ use schema::kinds::Health;
 use schema::kinds::cluster::{ClusterSpec, WorkloadDefaults};
 use schema::kinds::replica_set::ReplicaSetSpec;
 use schema::snapshot::health::{deadline_seconds, health};
+use schema::testing::{instance, pod_ref, spec};
 
 use super::field::{Fate, Field, replica_set, rolling};
-use crate::controllers::testing::{instance, pod_ref, spec};
 
 const BAD: &str = "web:bad";
 
@@ -98,7 +98,7 @@ fn a_pod_that_git_names_is_never_taken() {
     let (key, pod) = (Key::Pod(pod_ref(&named)), instance(&named, spec(1, 1)));
     field.builder = std::mem::take(&mut field.builder)
         .put(&key, &pod)
-        .object(&crate::controllers::testing::object(&named, spec(1, 1)));
+        .object(&schema::testing::object(&named, spec(1, 1)));
     field.run(4);
     assert_eq!(field.snapshot().pods[&pod_ref(&named)].value.owner.name, named);
     assert!(field.pods().contains_key(&format!("web-{hash}-2")));

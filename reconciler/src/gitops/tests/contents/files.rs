@@ -7,11 +7,10 @@ use std::path::Path;
 
 use git2::{Oid, Repository, Signature};
 use schema::content_refs::BlobKind;
-use schema::kinds::{Kind, Resource};
-use schema::meta::NamespacedName;
 use schema::object::Object;
-use schema::records::{OwnerRef, PodInstance, SourceState};
+use schema::records::SourceState;
 use schema::snapshot::{Snapshot, VersionedValue};
+use schema::testing::instance_of;
 use schema::violation::Severity;
 
 use crate::blobs::{BlobStore, Blobs, BlobsError};
@@ -191,7 +190,7 @@ async fn only_what_is_live_is_served_and_what_is_missing_is_made_again() {
 
     // A pod of the former revision still waits for its file.
     let mut waiting = snapshot.clone();
-    let pod = pod_of(&first);
+    let pod = instance_of(&first);
     let versioned = VersionedValue { value: pod, create_revision: 1, mod_revision: 1 };
     waiting.pods.insert(versioned.value.reference(), versioned.into());
     store.remove(&old.digest).unwrap();
@@ -202,24 +201,6 @@ async fn only_what_is_live_is_served_and_what_is_missing_is_made_again() {
     assert!(matches!(blobs.open(&snapshot, &new.digest), Err(BlobsError::Absent(_))));
     cluster.run().await;
     assert_eq!(blobs.open(&snapshot, &new.digest).unwrap().1, new.size, "the mirror is fetched again");
-}
-
-fn pod_of(object: &Object) -> PodInstance {
-    let Resource::Pod(spec) = &object.resource else { panic!("{object:?}") };
-    let id = NamespacedName::new("default", &*object.metadata.name);
-    let owner = OwnerRef { kind: Kind::Pod, name: object.metadata.name.clone() };
-    PodInstance {
-        namespace: id.namespace.clone(),
-        name: id.name.clone(),
-        uid: PodInstance::uid_of(&owner, &id, &object.hash),
-        hash: object.hash.clone(),
-        labels: object.metadata.labels.clone(),
-        annotations: object.metadata.annotations.clone(),
-        owner,
-        commit: object.provenance.commit.clone(),
-        spec: spec.clone(),
-        files: object.files.clone(),
-    }
 }
 
 /// Fails when an error of `store.make` ends the read.
