@@ -6,7 +6,6 @@ use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::path::Path;
 use std::process::{Command, Output};
-use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
@@ -153,13 +152,11 @@ fn exit_codes_distinguish_good_from_wrong_from_misuse() {
 /// Runs `validate` with limits on address space, so that reading a file whole or unpacking a bomb fails, and on
 /// processor time, so that anything quadratic fails.
 fn bounded(dir: &Path, format: &str) -> Output {
-    let begun = Instant::now();
     let output = Command::new("prlimit")
         .args(["--as=600000000", "--cpu=20", env!("CARGO_BIN_EXE_minik8s"), "validate", "-o", format])
         .current_dir(dir)
         .output()
         .unwrap();
-    assert!(begun.elapsed() < Duration::from_secs(60), "took {:?}", begun.elapsed());
     assert_eq!(output.status.code(), Some(1), "{}", text(&output.stderr));
     output
 }

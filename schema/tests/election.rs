@@ -4,12 +4,12 @@
 
 mod support;
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use schema::store::election::{self, Fence, FenceReader, leader};
 use schema::store::{Op, SharedStore, TxnOutcome};
 use tokio::task::JoinHandle;
-use tokio::time::{sleep, timeout};
+use tokio::time::{pause, resume, sleep, timeout};
 use tokio_util::sync::CancellationToken;
 
 use self::support::{Backend, InMemory, OnEtcd, PATIENCE, eventually};
@@ -69,6 +69,7 @@ async fn write(store: &SharedStore, fence: Fence) -> TxnOutcome {
     store.txn(vec![fence.guard()], vec![Op::put("/minik8s/pods/a/b", "x")]).await.unwrap()
 }
 
+// Seen red without the end of the lease in `lead`: the key stays for the rest of its time.
 async fn one_leads_and_the_other_follows_when_it_resigns(backend: &impl Backend) {
     let store = backend.store();
     let mut one = stand(backend.store(), "one");
@@ -80,11 +81,11 @@ async fn one_leads_and_the_other_follows_when_it_resigns(backend: &impl Backend)
     assert_eq!(leader(store.as_ref()).await.unwrap().unwrap().id, "one");
     assert!(matches!(write(&store, old).await, TxnOutcome::Committed(_)));
 
-    let resigned = Instant::now();
     one.shutdown.cancel();
     one.task.await.unwrap();
+    let leader_now = leader(store.as_ref()).await.unwrap().map(|record| record.id);
+    assert_ne!(leader_now.as_deref(), Some("one"), "its key goes before its task ends, not with the lease");
     let new = two.leads().await;
-    assert!(resigned.elapsed() < TTL, "it waited for the lease: {:?}", resigned.elapsed());
     assert_ne!(old, new);
     assert_eq!(leader(store.as_ref()).await.unwrap().unwrap().id, "two");
     assert_eq!(write(&store, old).await, TxnOutcome::Conflict);
@@ -123,6 +124,7 @@ async fn a_leader_outlives_a_restart_of_etcd() {
     .await;
 }
 
+// Seen red with a fence that counts for two more seconds.
 #[tokio::test]
 async fn a_leader_cut_off_from_etcd_stops_to_believe_in_itself() {
     let etcd = support::PrivateEtcd::start();
@@ -130,13 +132,17 @@ async fn a_leader_cut_off_from_etcd_stops_to_believe_in_itself() {
     one.leads().await;
     // Silent, not refusing: connections stay open but nothing arrives.
     etcd.signal("STOP");
-    let stopped = Instant::now();
-    eventually("the fence is dropped", || {
-        let fence = one.fence.current();
-        async move { fence.is_none() }
-    })
-    .await;
-    assert!(stopped.elapsed() <= TTL + Duration::from_millis(500), "{:?}", stopped.elapsed());
+    // etcd can't answer, so this clock may jump from timer to timer: the machine's speed plays no part.
+    pause();
+    let lost = async {
+        while one.fence.current().is_some() {
+            one.fence.changed().await;
+        }
+    };
+    timeout(TTL + Duration::from_millis(500), lost)
+        .await
+        .expect("it believes no longer than its lease lives");
+    resume();
     etcd.signal("CONT");
     one.leads().await;
 }

@@ -1,7 +1,5 @@
 //! Tests of workflow runs: requesting a run, and paging through existing runs.
 
-use std::time::Instant;
-
 use schema::keys::prefix;
 use schema::manifest::load_file;
 use schema::meta::NamespacedName;
@@ -224,24 +222,21 @@ async fn while_a_long_run_is_gone_through_others_are_answered() {
     let api = with_flow().await;
     // A debug build takes a second or two, far below the API's limit of 15 s per response.
     long_run(&api, "r1", 150).await;
-    let began = Instant::now();
     let showing = api.get("/v1/runs/default/long/r1");
     let mut showing = std::pin::pin!(showing);
-    let (mut longest, mut last) = (Duration::ZERO, began);
+    let mut others = 0;
     let (code, run) = loop {
         tokio::select! {
             shown = showing.as_mut() => break shown,
             (code, _) = api.get("/v1/healthz") => {
                 assert_eq!(code, 200);
-                longest = longest.max(last.elapsed());
-                last = Instant::now();
+                others += 1;
             }
         }
     };
-    longest = longest.max(last.elapsed());
     assert_eq!((code, &run["steps"]), (200, &151.into()));
     // Every event fits; workflows/tests/takeovers.rs covers a run that is too long for that.
     assert_eq!(run["withoutData"], 0);
-    let all = began.elapsed();
-    assert!(longest < all / 2, "{longest:?} of {all:?} nothing was answered");
+    // One before it begins and one after it has ended might be answered in any case.
+    assert!(others > 10, "{others} others were answered");
 }

@@ -352,7 +352,8 @@ mod tests {
         assert_eq!(prefix_end(b"\xff"), b"\0");
     }
 
-    #[tokio::test]
+    // Nothing answers in both tests, so their clock jumps from timer to timer. Seen red with tries without end.
+    #[tokio::test(start_paused = true)]
     async fn connecting_to_nothing_fails_in_time_and_names_the_endpoint() {
         // Bound but no longer listening: nothing answers on this port.
         let port = {
@@ -360,7 +361,7 @@ mod tests {
             listener.local_addr().unwrap().port()
         };
         let endpoint = format!("http://127.0.0.1:{port}");
-        let started = std::time::Instant::now();
+        let started = Instant::now();
         let result = EtcdStore::connect(
             &Access::anonymous(std::slice::from_ref(&endpoint)),
             Duration::from_millis(600),
@@ -373,12 +374,12 @@ mod tests {
         assert!(took < Duration::from_secs(3), "{took:?}");
     }
 
-    #[tokio::test]
+    #[tokio::test(start_paused = true)]
     async fn connecting_to_a_silent_listener_fails_in_time() {
         // Accepts connections into its backlog and never answers.
         let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
         let endpoint = format!("http://{}", listener.local_addr().unwrap());
-        let started = std::time::Instant::now();
+        let started = Instant::now();
         let result = EtcdStore::connect(&Access::anonymous(&[endpoint]), Duration::from_millis(600)).await;
         assert!(matches!(result, Err(StoreError::Connect { .. })));
         assert!(started.elapsed() < Duration::from_secs(3));

@@ -9,21 +9,23 @@ fn short() -> Limits {
     Limits { head: Duration::from_millis(300), idle: Duration::from_secs(3), ..Limits::default() }
 }
 
+// Seen red with no limit of a head's time.
 #[tokio::test]
 async fn a_head_that_comes_byte_by_byte_is_given_up() {
     let bed = Bed::start(short(), table(&[named("hello").await])).await;
     let mut client = bed.client().await;
-    let began = tokio::time::Instant::now();
-    for byte in get("/").bytes().chain(std::iter::repeat(b'x')) {
+    // This head has no end. Its time is over after some eight bytes, on a slow machine after fewer.
+    let mut sent = 0;
+    for byte in b"GET / HTTP/1.1\r\nX: ".iter().chain(std::iter::repeat_n(&b'x', 200)) {
         use tokio::io::AsyncWriteExt;
-        let sent = client.stream.write_all(&[byte]).await;
-        if sent.is_err() || began.elapsed() > super::PATIENCE {
+        if client.stream.write_all(&[*byte]).await.is_err() {
             break;
         }
+        sent += 1;
         tokio::time::sleep(Duration::from_millis(40)).await;
     }
+    assert!(sent < 200, "it was read for all of its bytes");
     assert!(client.closes().await);
-    assert!(began.elapsed() < super::PATIENCE);
     assert!(bed.client().await.closes().await, "who says nothing at all is no better");
 }
 
