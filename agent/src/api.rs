@@ -309,26 +309,18 @@ fn find(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::testing::own_container;
     use crate::worlds::docker::{FakeDocker, NewContainer};
+
+    /// Docker's name of that start of container `web`.
+    fn web(attempt: u32) -> String {
+        own_container("i", "front", "u1", "web", attempt).name
+    }
 
     async fn api() -> Api {
         let docker = FakeDocker::with_images(&["i"]);
         for (container, attempt) in [("POD", 0), ("web", 3), ("web", 4), ("side", 0)] {
-            let labels = [
-                (names::INSTANCE, "mk8s".to_owned()),
-                (names::NAMESPACE, "default".to_owned()),
-                (names::POD, "front".to_owned()),
-                (names::UID, "u1".to_owned()),
-                (names::CONTAINER, container.to_owned()),
-                (names::ATTEMPT, attempt.to_string()),
-            ];
-            let new = NewContainer {
-                name: format!("{container}-{attempt}"),
-                image: "i".into(),
-                labels: labels.into_iter().map(|(k, v)| (k.to_owned(), v)).collect(),
-                ..NewContainer::default()
-            };
-            let id = docker.create(&new).await.unwrap();
+            let id = docker.create(&own_container("i", "front", "u1", container, attempt)).await.unwrap();
             docker.start(&id).await.unwrap();
         }
         Api {
@@ -352,9 +344,9 @@ mod tests {
     #[tokio::test]
     async fn the_newest_start_is_read_and_with_previous_the_one_before() {
         let now = ask("default/front/web", LogQuery::default()).await;
-        assert_eq!(now, (StatusCode::OK, "log of web-4\n".to_owned()));
+        assert_eq!(now, (StatusCode::OK, format!("log of {}\n", web(4))));
         let previous = LogQuery { previous: Some("true".into()), ..LogQuery::default() };
-        assert_eq!(ask("default/front/web", previous).await.1, "log of web-3\n");
+        assert_eq!(ask("default/front/web", previous).await.1, format!("log of {}\n", web(3)));
     }
 
     // Seen red with `Which::Former` for `ended`: the run before the last.
@@ -362,17 +354,17 @@ mod tests {
     async fn of_a_container_that_waits_to_be_started_again_the_last_run_is_read() {
         let api = api().await;
         let rows = api.docker.list("mk8s").await.unwrap();
-        let web = rows.iter().find(|row| row.name == "web-4").unwrap();
-        api.docker.stop(&web.id, Duration::ZERO).await.unwrap();
+        let last = rows.iter().find(|row| row.name == web(4)).unwrap();
+        api.docker.stop(&last.id, Duration::ZERO).await.unwrap();
         // The next attempt is created but not running yet.
-        let mut labels = web.labels.clone();
-        labels.insert(names::ATTEMPT.to_owned(), "5".to_owned());
-        let new = NewContainer { name: "web-5".into(), image: "i".into(), labels, ..NewContainer::default() };
-        api.docker.create(&new).await.unwrap();
+        api.docker.create(&own_container("i", "front", "u1", "web", 5)).await.unwrap();
         let path = Path(("default".into(), "front".into(), "web".into()));
         let query = LogQuery { previous: Some("ended".into()), ..LogQuery::default() };
         let answer = logs(State(api), path, Query(query)).await.into_response();
-        assert_eq!(axum::body::to_bytes(answer.into_body(), 1 << 20).await.unwrap(), "log of web-4\n");
+        assert_eq!(
+            axum::body::to_bytes(answer.into_body(), 1 << 20).await.unwrap(),
+            format!("log of {}\n", web(4))
+        );
     }
 
     #[tokio::test]
@@ -390,7 +382,7 @@ mod tests {
         let api = api().await;
         let pieces: Vec<Bytes> = vec![vec![0xff, 0xc3].into(), vec![0x28, 0, b'\n', 0xfe].into()];
         let docker = FakeDocker::with_images(&["i"]);
-        docker.engine().written.insert("web-4".into(), pieces.clone());
+        docker.engine().written.insert(web(4), pieces.clone());
         let all = pieces.concat();
         for row in api.docker.list("mk8s").await.unwrap() {
             let new = NewContainer {

@@ -1,12 +1,16 @@
 //! Names and labels of containers: an agent rebuilds all its knowledge from them alone.
+//!
+//! Containers inherit the labels of their image, and those of a build's steps carry whatever its Dockerfile sets. So
+//! every container gets all of these labels, and one whose name does not follow from them is not ours.
 
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use schema::codec::content_hash;
 use schema::meta::NamespacedName;
 
 /// Instance; listings filter by this label.
-pub const INSTANCE: &str = super::worlds::docker::INSTANCE_LABEL;
+pub const INSTANCE: &str = "minik8s.io/instance";
 /// Node.
 pub const NODE: &str = "minik8s.io/node";
 /// Namespace of the pod.
@@ -33,13 +37,19 @@ pub const GRACE: &str = "minik8s.io/grace";
 pub const BACKOFF: &str = "minik8s.io/backoff";
 /// Host ports as JSON, on the pause container.
 pub const PORTS: &str = "minik8s.io/ports";
-/// The preStop hook, as JSON; only on containers that have one.
+/// The preStop hook, as JSON; empty without one.
 pub const PRE_STOP: &str = "minik8s.io/pre-stop";
 /// Docker id of the pause container whose namespaces it joined.
 pub const SANDBOX: &str = "minik8s.io/sandbox";
 
 /// Digests of the files that the pod has mounted, comma-separated, on the pause container.
 pub const FILES: &str = "minik8s.io/files";
+
+/// All labels above. Each is set on every container, empty where it has no value.
+pub const LABELS: [&str; 17] = [
+    INSTANCE, NODE, NAMESPACE, POD, UID, HASH, CONTAINER, ATTEMPT, COMMIT, OWNER, IP, GRACE, BACKOFF, PORTS,
+    PRE_STOP, SANDBOX, FILES,
+];
 
 /// The container label of a pause container; upper case, which no container of a pod has.
 pub const PAUSE: &str = "POD";
@@ -67,6 +77,14 @@ pub fn container_name(
     format!("{instance}_{head}_{}_{short}_{attempt}", &hash[..32])
 }
 
+/// True for a container of ours: its name is the one that follows from its labels. Labels alone prove nothing.
+pub fn is_own(name: &str, labels: &BTreeMap<String, String>) -> bool {
+    let label = |key: &str| labels.get(key).map_or("", String::as_str);
+    let pod = NamespacedName::new(label(NAMESPACE), label(POD));
+    let named = |attempt| container_name(label(INSTANCE), label(CONTAINER), &pod, label(UID), attempt);
+    !label(UID).is_empty() && label(ATTEMPT).parse().is_ok_and(|attempt| named(attempt) == name)
+}
+
 /// `<state>/agent/pods`: a folder per pod uid.
 pub fn pods_dir(state_dir: &Path) -> PathBuf {
     state_dir.join("agent").join("pods")
@@ -92,7 +110,7 @@ pub fn secret_dir(state_dir: &Path, uid: &str, volume: &str) -> PathBuf {
     pods_dir(state_dir).join(uid).join("secrets").join(volume)
 }
 
-/// Mount point of a `subPath` for one start of one container.
+/// Mount point of a `subPath`, or of a hostPath that is limited to a directory, for one start of one container.
 pub fn sub_path_dir(state_dir: &Path, uid: &str, container: &str, attempt: u32, index: usize) -> PathBuf {
     pods_dir(state_dir).join(uid).join("subpaths").join(format!("{container}_{attempt}_{index}"))
 }

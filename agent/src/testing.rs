@@ -1,7 +1,38 @@
-//! Support for tests on the real kernel: network namespaces that are removed with the test, panic or not.
+//! Support for tests: containers of the fake engine, and network namespaces of the real kernel, which are removed with
+//! the test, panic or not.
 
 use std::process::{Child, Command, Output, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
+
+use schema::meta::NamespacedName;
+
+use crate::names;
+use crate::worlds::docker::NewContainer;
+
+/// Returns a container with the agent's own name and labels, of instance `mk8s` and namespace `default`.
+pub(crate) fn own_container(
+    image: &str,
+    pod: &str,
+    uid: &str,
+    container: &str,
+    attempt: u32,
+) -> NewContainer {
+    let labels = [
+        (names::INSTANCE, "mk8s"),
+        (names::NAMESPACE, "default"),
+        (names::POD, pod),
+        (names::UID, uid),
+        (names::CONTAINER, container),
+        (names::ATTEMPT, &attempt.to_string()),
+    ];
+    let reference = NamespacedName::new("default", pod);
+    NewContainer {
+        name: names::container_name("mk8s", container, &reference, uid, attempt),
+        image: image.to_owned(),
+        labels: labels.map(|(key, value)| (key.to_owned(), value.to_owned())).into(),
+        ..NewContainer::default()
+    }
+}
 
 /// A test's own network namespace, with `lo` up; removed when dropped.
 pub(crate) struct TestNamespace {

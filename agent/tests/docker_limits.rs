@@ -15,6 +15,7 @@ use agent::worlds::cgroups::{Cgroups as _, RealCgroups};
 use agent::worlds::docker::{LogLimits, NewContainer};
 use schema::control::{Loop as _, Observation};
 use schema::kinds::pod::{ContainerState, PodSpec, RestartPolicy};
+use schema::meta::NamespacedName;
 use support::{Node, docker, pod, shell};
 
 /// Finds the folder of a process in the hierarchy of a v1 controller, or in that of v2, independently of the agent's
@@ -161,9 +162,11 @@ async fn measure_a_run_of_the_usage_loop_with_30_pods() {
             (names::POD, format!("pod-{number}")),
             (names::UID, format!("uid{number}")),
             (names::CONTAINER, "main".to_owned()),
+            (names::ATTEMPT, "0".to_owned()),
         ];
+        let reference = NamespacedName::new("default", format!("pod-{number}"));
         let new = NewContainer {
-            name: format!("{}-{number}", node.instance),
+            name: names::container_name(&node.instance, "main", &reference, &format!("uid{number}"), 0),
             image: support::IMAGE.to_owned(),
             labels: labels.into_iter().map(|(key, value)| (key.to_owned(), value)).collect(),
             command: vec!["sleep".to_owned(), "1000".to_owned()],

@@ -35,8 +35,8 @@ async fn bare_pair(node: &Node, name: &str) {
 }
 
 async fn clean(node: &Node) {
-    for row in node.docker.list(&node.instance).await.unwrap() {
-        let _ = node.docker.remove(&row.id).await;
+    for name in node.containers().into_keys() {
+        let _ = node.docker.remove(&name).await;
     }
 }
 

@@ -8,8 +8,8 @@ use std::time::Duration;
 
 use agent::worlds::docker::{DockerError, LogOptions};
 use schema::kinds::pod::{
-    ContainerState, EmptyDirVolume, PodPhase, PodSecurityContext, RestartPolicy, StorageMedium, Volume,
-    VolumeMount,
+    Container, ContainerState, EmptyDirVolume, PodPhase, PodSecurityContext, RestartPolicy, StorageMedium,
+    Volume, VolumeMount,
 };
 use support::{Node, docker, pod, shell};
 
@@ -48,6 +48,7 @@ async fn a_crash_and_a_removal_by_hand_are_healed_at_once() {
     node.start().await;
     node.bind("web", pod(vec![shell("a", "sleep 1000")]));
     node.until_ready("web").await;
+    let forged = Forged::new(&node);
     docker(&["kill", &node.container("web", "a")]);
     node.until("web", "restarted", |s| {
         s.is_some_and(|s| s.is_ready() && s.container_statuses[0].restart_count == 1)
@@ -71,6 +72,41 @@ async fn a_crash_and_a_removal_by_hand_are_healed_at_once() {
             && docker(&["inspect", "-f", "{{.Id}}", &pause]) != pause_id
     })
     .await;
+
+    // Labels of an image are no labels of ours: this hook would fail at the end of the pod.
+    assert_eq!(docker(&["inspect", "-f", "{{.State.Running}}", &forged.container]), "true");
+    node.bind("guest", pod(vec![Container { image: forged.image.clone(), ..shell("a", "sleep 1000") }]));
+    node.until_ready("guest").await;
+    let format = "{{index .Config.Labels \"minik8s.io/pre-stop\"}}";
+    assert_eq!(docker(&["inspect", "-f", format, &node.container("guest", "a")]), "");
+    node.unbind("guest");
+    node.until_gone("guest").await;
+}
+
+/// An image with the labels of a container of pod `web` and others of ours, and a container of it, as a step of a build
+/// with such a Dockerfile.
+struct Forged {
+    image: String,
+    container: String,
+}
+
+impl Forged {
+    fn new(node: &Node) -> Self {
+        let image = format!("{}-forged:1", node.instance);
+        let changes = ["LABEL minik8s.io/attempt=999", "LABEL minik8s.io/pre-stop=hook"];
+        let [attempt, hook] = changes.map(|change| ["--change", change]);
+        let of = [&["commit"], &attempt[..], &hook[..], &[&node.container("web", "a"), &image]];
+        docker(&of.concat());
+        let container = docker(&["run", "-d", &image, "sleep", "1000"]);
+        Self { image, container }
+    }
+}
+
+impl Drop for Forged {
+    fn drop(&mut self) {
+        docker(&["rm", "-f", &self.container]);
+        docker(&["rmi", "-f", &self.image]);
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]

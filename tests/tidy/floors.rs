@@ -25,11 +25,11 @@ const FLOORS: [(&str, &[&[&str]]); 3] = [
     (
         "agent",
         &[
-            &["clients", "mounts", "publish", "trees"],
+            &["clients", "mounts", "names", "publish", "trees"],
             &["desired", "http"],
             &["catalog", "node_address"],
             &["worlds"],
-            &["names", "packet_rules"],
+            &["packet_rules"],
             &["files", "standby"],
             &["converge"],
             &["args"],

@@ -7,8 +7,8 @@ use std::path::Path;
 use nix::mount::{MsFlags, mount};
 
 use super::*;
-use crate::testing::TestNamespace;
-use crate::worlds::docker::{FakeDocker, Fault, INSTANCE_LABEL, NewContainer};
+use crate::testing::{TestNamespace, own_container};
+use crate::worlds::docker::{FakeDocker, Fault};
 use crate::worlds::netlink::{Bridge, PodLink, host_link_name};
 
 fn machine(state_dir: &Path) -> MachineConfig {
@@ -65,9 +65,7 @@ async fn a_container_that_docker_removes_already_is_waited_for() {
     let machine = machine(Path::new("/nonexistent"));
     for (call, ends) in [(1, true), (2, true), (2, false)] {
         let docker = FakeDocker::with_images(&["app:1"]);
-        let labels = [(INSTANCE_LABEL.to_owned(), machine.instance.clone())].into();
-        let new =
-            NewContainer { name: "web".into(), image: "app:1".into(), labels, ..NewContainer::default() };
+        let new = own_container("app:1", "web", "u", "a", 0);
         let id = docker.create(&new).await.unwrap();
         docker.start(&id).await.unwrap();
         // One of the two calls, stop and remove, comes while the container is being removed.
@@ -83,7 +81,7 @@ async fn a_container_that_docker_removes_already_is_waited_for() {
         };
         tokio::join!(remove_containers(&machine, &docker, &mut removed), goes);
         assert_eq!(removed.failures.is_empty(), ends, "{removed:?}");
-        assert_eq!(removed.lines == ["container web"], ends, "{removed:?}");
+        assert_eq!(removed.lines == [format!("container {}", new.name)], ends, "{removed:?}");
     }
 }
 

@@ -148,8 +148,8 @@ impl Container {
     /// Reads a container back, with the uid and name of its pod.
     pub fn read(row: &ListedContainer, details: &ContainerDetails) -> (Uid, Option<NamespacedName>, Self) {
         let label = |key: &str| row.labels.get(key).map(String::as_str).unwrap_or_default();
-        // A container of ours without a uid belongs to no pod: its own id stands in.
-        let uid = if label(names::UID).is_empty() { row.id.clone() } else { label(names::UID).to_owned() };
+        let hook = label(names::PRE_STOP);
+        let uid = label(names::UID).to_owned();
         let pod = (!label(names::POD).is_empty())
             .then(|| NamespacedName::new(label(names::NAMESPACE), label(names::POD)));
         let container = Self {
@@ -169,10 +169,7 @@ impl Container {
             pid: details.pid,
             address: label(names::IP).parse().ok(),
             ports: serde_json::from_str(label(names::PORTS)).unwrap_or_default(),
-            hook: row
-                .labels
-                .get(names::PRE_STOP)
-                .map(|hook| serde_json::from_str(hook).map_err(|error| error.to_string())),
+            hook: (!hook.is_empty()).then(|| serde_json::from_str(hook).map_err(|error| error.to_string())),
             health: None,
             failing: None,
             files: label(names::FILES).split(',').filter(|d| !d.is_empty()).map(str::to_owned).collect(),
@@ -276,12 +273,12 @@ pub struct Placement<'a> {
 }
 
 impl Placement<'_> {
-    /// Returns the labels of one of the pod's containers.
+    /// Returns the labels of one of the pod's containers: all of ours, so that none of the image's passes for one.
     pub fn labels(self, container: &str, attempt: u32, backoff: u32) -> BTreeMap<String, String> {
         let at = self;
         let pod = &at.binding.pod;
         let grace = pod.spec.termination_grace_period_seconds;
-        [
+        let set = [
             (names::INSTANCE, at.node.instance.clone()),
             (names::NODE, at.node.node.clone()),
             (names::NAMESPACE, pod.namespace.clone()),
@@ -294,10 +291,9 @@ impl Placement<'_> {
             (names::COMMIT, pod.commit.clone()),
             (names::OWNER, format!("{}/{}", pod.owner.kind, pod.owner.name)),
             (names::GRACE, grace.to_string()),
-        ]
-        .into_iter()
-        .map(|(key, value)| (key.to_owned(), value))
-        .collect()
+        ];
+        let empty = names::LABELS.map(|key| (key, String::new()));
+        empty.into_iter().chain(set).map(|(key, value)| (key.to_owned(), value)).collect()
     }
 }
 

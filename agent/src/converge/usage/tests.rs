@@ -6,9 +6,9 @@ use schema::records::NodeUsage;
 
 use super::plan::{ContainerSample, VolumeSizes, plan};
 use super::*;
-use crate::names;
+use crate::testing::own_container;
 use crate::worlds::cgroups::{FakeCgroups, Sample};
-use crate::worlds::docker::{FakeDocker, NewContainer};
+use crate::worlds::docker::FakeDocker;
 
 const MS: u64 = 1_000_000;
 
@@ -134,20 +134,7 @@ impl Rig {
     }
 
     async fn container(&self, name: &str) -> String {
-        let labels = [
-            (names::INSTANCE, "mk8s"),
-            (names::NAMESPACE, "default"),
-            (names::POD, "web"),
-            (names::UID, "u1"),
-            (names::CONTAINER, name),
-        ];
-        let new = NewContainer {
-            name: name.into(),
-            image: "i".into(),
-            labels: labels.into_iter().map(|(k, v)| (k.to_owned(), v.to_owned())).collect(),
-            ..NewContainer::default()
-        };
-        let id = self.docker.create(&new).await.unwrap();
+        let id = self.docker.create(&own_container("i", "web", "u1", name, 0)).await.unwrap();
         self.docker.start(&id).await.unwrap();
         id
     }
@@ -193,7 +180,7 @@ async fn two_looks_make_a_record_and_what_ended_is_not_in_it() {
 async fn a_container_that_cannot_be_inspected_hides_no_other() {
     let mut rig = Rig::new();
     let (app, stuck) = (rig.container("app").await, rig.container("stuck").await);
-    rig.docker.engine().opaque.insert("stuck".into());
+    rig.docker.engine().opaque.insert(own_container("i", "web", "u1", "stuck", 0).name);
     for id in ["", &app, &stuck] {
         rig.cgroups.set(id, 0, 100);
     }

@@ -16,9 +16,10 @@ use tokio::sync::{Notify, watch};
 
 use super::{
     ContainerDetails, ContainerEvent, Docker, DockerError, EngineNetwork, EngineState, ExecEnd, ExecOutcome,
-    INSTANCE_LABEL, ImageBuild, ImageFacts, ImageStream, ListedContainer, LogOptions, LogStream, Namespaces,
-    NewContainer, PullProgress, RegistryLogin, StoredImage,
+    ImageBuild, ImageFacts, ImageStream, ListedContainer, LogOptions, LogStream, Namespaces, NewContainer,
+    PullProgress, RegistryLogin, StoredImage,
 };
+use crate::names;
 
 /// A changing call, by container name or image.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -335,7 +336,8 @@ impl Docker for FakeDocker {
     async fn list(&self, instance: &str) -> Result<Vec<ListedContainer>, DockerError> {
         self.read(|engine| {
             let ours = |row: &&ListedContainer| {
-                row.labels.get(INSTANCE_LABEL).is_some_and(|label| label == instance)
+                let of_instance = row.labels.get(names::INSTANCE).is_some_and(|label| label == instance);
+                of_instance && names::is_own(&row.name, &row.labels)
             };
             let mut rows: Vec<_> = engine.containers.values().map(|c| &c.row).filter(ours).cloned().collect();
             for row in rows.iter_mut().filter(|row| engine.behind.contains(&row.name)) {

@@ -32,9 +32,6 @@ pub use network::EngineNetwork;
 pub use real::RealDocker;
 pub use spec::{BindMount, Limits, LogLimits, Namespaces, NewContainer, Resolver};
 
-/// Label that marks the containers of an instance in a listing.
-pub const INSTANCE_LABEL: &str = "minik8s.io/instance";
-
 /// State of a container in the engine's listing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum EngineState {
@@ -118,7 +115,8 @@ pub type LogStream = BoxStream<'static, Result<Bytes, DockerError>>;
 pub trait Docker: Send + Sync + 'static {
     /// The engine's version, `20.10.24`.
     async fn version(&self) -> Result<String, DockerError>;
-    /// Lists the containers of the instance, in any state.
+    /// Lists the containers of the instance, in any state: those whose name and labels agree (see
+    /// [`crate::names::is_own`]).
     async fn list(&self, instance: &str) -> Result<Vec<ListedContainer>, DockerError>;
     /// Returns the facts that a listing lacks.
     async fn inspect(&self, id: &str) -> Result<ContainerDetails, DockerError>;

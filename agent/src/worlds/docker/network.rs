@@ -4,8 +4,9 @@ use std::collections::HashMap;
 
 use bollard::models::NetworkCreateRequest;
 
+use super::DockerError;
 use super::error::{READ, WRITE, within};
-use super::{DockerError, INSTANCE_LABEL};
+use crate::names;
 
 /// Docker's names of the options that a network is created with.
 const BRIDGE_OPTION: &str = "com.docker.network.bridge.name";
@@ -61,7 +62,7 @@ async fn create(client: &bollard::Docker, network: &EngineNetwork) -> Result<boo
         driver: Some("bridge".to_owned()),
         enable_ipv6: Some(false),
         options: Some(options),
-        labels: Some([(INSTANCE_LABEL.to_owned(), network.instance.clone())].into()),
+        labels: Some([(names::INSTANCE.to_owned(), network.instance.clone())].into()),
         ..NetworkCreateRequest::default()
     };
     within("to create a network", WRITE, client.create_network(request)).await.map(|_| true)

@@ -22,9 +22,10 @@ use super::image::pull_reference;
 use super::transfer::{PullActivity, PullMessage};
 use super::{
     ContainerDetails, ContainerEvent, Docker, DockerError, EngineNetwork, EngineState, ExecOutcome,
-    INSTANCE_LABEL, ImageBuild, ImageFacts, ImageStream, ListedContainer, LogOptions, LogStream,
-    NewContainer, PullProgress, RegistryLogin, StoredImage, raw_log, transfer,
+    ImageBuild, ImageFacts, ImageStream, ListedContainer, LogOptions, LogStream, NewContainer, PullProgress,
+    RegistryLogin, StoredImage, raw_log, transfer,
 };
+use crate::names;
 
 /// Time added to the grace period of a stop, for SIGKILL and the engine's own bookkeeping.
 const STOP_EXTRA: Duration = Duration::from_secs(30);
@@ -68,10 +69,11 @@ impl Docker for RealDocker {
     }
 
     async fn list(&self, instance: &str) -> Result<Vec<ListedContainer>, DockerError> {
-        let filters = HashMap::from([("label".to_owned(), vec![format!("{INSTANCE_LABEL}={instance}")])]);
+        let filters = HashMap::from([("label".to_owned(), vec![instance_label(instance)])]);
         let options = ListContainersOptions { all: true, filters: Some(filters), ..Default::default() };
         let rows = within("to list containers", READ, self.client.list_containers(Some(options))).await?;
-        Ok(rows.into_iter().map(listed).collect())
+        let rows = rows.into_iter().map(listed);
+        Ok(rows.filter(|row| names::is_own(&row.name, &row.labels)).collect())
     }
 
     async fn inspect(&self, id: &str) -> Result<ContainerDetails, DockerError> {
@@ -291,7 +293,7 @@ impl Docker for RealDocker {
     ) -> Result<BoxStream<'static, Result<ContainerEvent, DockerError>>, DockerError> {
         let filters = HashMap::from([
             ("type".to_owned(), vec!["container".to_owned()]),
-            ("label".to_owned(), vec![format!("{INSTANCE_LABEL}={instance}")]),
+            ("label".to_owned(), vec![instance_label(instance)]),
             ("event".to_owned(), ["die", "destroy", "start", "oom"].map(str::to_owned).to_vec()),
         ]);
         let options = EventsOptions { filters: Some(filters), ..Default::default() };
@@ -335,8 +337,15 @@ fn bytes(count: Option<i64>) -> u64 {
     count.and_then(|count| u64::try_from(count).ok()).unwrap_or_default()
 }
 
+/// Filter of listings and events.
+fn instance_label(instance: &str) -> String {
+    format!("{}={instance}", names::INSTANCE)
+}
+
 fn listed(row: bollard::models::ContainerSummary) -> ListedContainer {
-    let name = row.names.unwrap_or_default().into_iter().next().unwrap_or_default();
+    // A link from another container adds a name, `/other/alias`.
+    let is_own = |name: &String| !name.trim_start_matches('/').contains('/');
+    let name = row.names.unwrap_or_default().into_iter().find(is_own).unwrap_or_default();
     ListedContainer {
         id: row.id.unwrap_or_default(),
         name: name.trim_start_matches('/').to_owned(),

@@ -245,7 +245,11 @@ impl Worker {
                     );
                     return Err(DockerError::Refused { act: "to create a container", status: 409, message });
                 };
-                let same = |label: &str| row.labels.get(label) == new.labels.get(label);
+                // A container of a former agent lacks the labels without a value.
+                let text = |labels: &BTreeMap<String, String>, key: &str| {
+                    labels.get(key).cloned().unwrap_or_default()
+                };
+                let same = |key: &str| text(&row.labels, key) == text(&new.labels, key);
                 // The last two are a pause container's: one created for another address is of no use.
                 let labels = [names::UID, names::HASH, names::SANDBOX, names::IP, names::PORTS];
                 if labels.into_iter().all(same) {

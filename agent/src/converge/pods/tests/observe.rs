@@ -2,9 +2,12 @@
 
 use std::sync::Arc;
 
-use crate::converge::pods::facts::State;
+use super::{binding, node, spec};
+use crate::converge::pods::facts::{Placement, State};
 use crate::converge::pods::observe::ContainerObserver;
+use crate::converge::pods::{container, sandbox};
 use crate::names;
+use crate::testing::own_container;
 use crate::worlds::docker::{Docker as _, Exit, FakeDocker, NewContainer};
 
 #[tokio::test]
@@ -13,7 +16,7 @@ async fn a_container_that_docker_cannot_inspect_hinders_no_other_and_passes_for_
     for name in ["broken", "whole"] {
         ended(&docker, name).await;
     }
-    docker.engine().opaque.insert("broken".into());
+    docker.engine().opaque.insert(named("broken"));
     let mut looker = ContainerObserver::new(docker, "mk8s".into());
     let pods = looker.observe().await.unwrap();
     assert_eq!(pods["broken"].containers["a"][0].state, State::Removing);
@@ -24,7 +27,7 @@ async fn a_container_that_docker_cannot_inspect_hinders_no_other_and_passes_for_
 async fn a_container_that_docker_cannot_inspect_is_left_alone_ever_longer() {
     let docker = Arc::new(FakeDocker::with_images(&["app:1"]));
     ended(&docker, "broken").await;
-    docker.engine().opaque.insert("broken".into());
+    docker.engine().opaque.insert(named("broken"));
     let mut looker = ContainerObserver::new(docker.clone(), "mk8s".into());
     looker.observe().await.unwrap();
     for wait in [10, 20] {
@@ -33,7 +36,7 @@ async fn a_container_that_docker_cannot_inspect_is_left_alone_ever_longer() {
         tokio::time::advance(std::time::Duration::from_secs(wait - 1)).await;
         let pods = looker.observe().await.unwrap();
         assert_eq!(pods["broken"].containers["a"][0].state, State::Removing);
-        docker.engine().opaque.insert("broken".into());
+        docker.engine().opaque.insert(named("broken"));
         tokio::time::advance(std::time::Duration::from_secs(1)).await;
         looker.observe().await.unwrap();
     }
@@ -47,7 +50,7 @@ async fn a_container_that_docker_cannot_inspect_is_left_alone_ever_longer() {
 async fn an_end_that_the_listing_does_not_show_yet_is_seen() {
     let docker = Arc::new(FakeDocker::with_images(&["app:1"]));
     ended(&docker, "web").await;
-    docker.engine().behind.insert("web".into());
+    docker.engine().behind.insert(named("web"));
     let mut looker = ContainerObserver::new(docker, "mk8s".into());
     let pods = looker.observe().await.unwrap();
     assert!(matches!(&pods["web"].containers["a"][0].state, State::Exited(_)), "{pods:?}");
@@ -60,7 +63,7 @@ async fn the_last_lines_of_a_container_that_failed_are_kept() {
     let long = format!("{}\nline\tone\n\n\u{1b}[31mred\n", "x".repeat(600));
     for (name, code) in [("crashed", 1), ("stopped", 143), ("well", 0)] {
         ended_with(&docker, name, Exit { code, ..Exit::default() }).await;
-        docker.engine().written.insert(name.into(), vec![long.clone().into()]);
+        docker.engine().written.insert(named(name), vec![long.clone().into()]);
     }
     let mut looker = ContainerObserver::new(docker, "mk8s".into());
     let pods = looker.observe().await.unwrap();
@@ -72,16 +75,54 @@ async fn the_last_lines_of_a_container_that_failed_are_kept() {
     assert_eq!((wrote("stopped").as_str(), wrote("well").as_str()), ("", ""));
 }
 
+// A step of a build carries the labels that its Dockerfile sets; so does a container of an image with such labels, and
+// a later start would take the place of the pod's own. Seen red without `names::is_own` in the listing.
+#[tokio::test]
+async fn labels_of_a_pod_make_no_container_the_pods_own() {
+    let docker = Arc::new(FakeDocker::with_images(&["app:1"]));
+    let own = docker.create(&own_container("app:1", "web", "web", "a", 0)).await.unwrap();
+    docker.start(&own).await.unwrap();
+    for (name, container, attempt) in [
+        ("angry_turing", "a", 999),
+        ("mk8s_a_web_default_web_1", "POD", 1),
+        ("mk8s_a_web_default_web_3", "a", 4),
+    ] {
+        let forged = own_container("app:1", "web", "web", container, attempt);
+        docker.create(&NewContainer { name: name.into(), ..forged }).await.unwrap();
+    }
+    let mut looker = ContainerObserver::new(docker, "mk8s".into());
+    let pods = looker.observe().await.unwrap();
+    let ids: Vec<_> = pods.values().flat_map(|facts| facts.all()).map(|one| one.id.as_str()).collect();
+    assert_eq!(ids, [own.as_str()]);
+}
+
+// Seen red with only those labels set that have a value.
+#[test]
+fn no_label_of_an_image_passes_for_one_of_ours() {
+    let (node, ports) = (node(), Vec::new());
+    let binding = binding("web", spec(&["a"]));
+    let at = Placement { node: &node, binding: &binding, address: None, ports: &ports };
+    let rendered = container::render::container(at, &binding.pod.spec.containers[0], 0, 0).unwrap();
+    for new in [sandbox::render::pause(at), rendered.new] {
+        for label in names::LABELS {
+            assert!(new.labels.contains_key(label), "{label} of {}", new.name);
+        }
+        assert!(names::is_own(&new.name, &new.labels), "{}", new.name);
+    }
+}
+
 /// Starts and ends a container of the pod `name`.
 async fn ended(docker: &FakeDocker, name: &str) {
     ended_with(docker, name, Exit::default()).await;
 }
 
 async fn ended_with(docker: &FakeDocker, name: &str, exit: Exit) {
-    let labels = [(names::INSTANCE, "mk8s"), (names::UID, name), (names::CONTAINER, "a"), (names::POD, name)];
-    let labels = labels.map(|(key, value)| (key.to_owned(), value.to_owned())).into();
-    let new = NewContainer { name: name.into(), image: "app:1".into(), labels, ..NewContainer::default() };
-    let id = docker.create(&new).await.unwrap();
+    let id = docker.create(&own_container("app:1", name, name, "a", 0)).await.unwrap();
     docker.start(&id).await.unwrap();
-    docker.end(name, exit);
+    docker.end(&named(name), exit);
+}
+
+/// Docker's name of that container.
+fn named(pod: &str) -> String {
+    own_container("app:1", pod, pod, "a", 0).name
 }
