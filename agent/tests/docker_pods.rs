@@ -167,6 +167,8 @@ async fn limits_user_volumes_and_environment_are_what_the_manifest_says() {
         node.exec("full", "a", "grep -E 'NoNewPrivs|CapEff' /proc/self/status | tr -d '\\t\\n'"),
         "CapEff:0000000000000000NoNewPrivs:1"
     );
+    // A thousandth less for each thousandth of the node's memory, 1 GiB in this test.
+    assert_eq!(["a", "b"].map(|one| node.exec("full", one, "cat /proc/1/oom_score_adj")), ["969", "999"]);
     node.exec("full", "a", "echo one > /disk/one; echo two > /memory/two");
     assert_eq!(node.exec("full", "b", "cat /disk/one /memory/two | tr -d '\\n'; ls /disk/deep"), "onetwoer");
     // The folder was created for the subPath, and the user is not root.

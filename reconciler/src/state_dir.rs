@@ -7,10 +7,18 @@ use std::path::Path;
 use std::time::Duration;
 
 use anyhow::{Context as _, bail};
-use schema::control::{DiskRecord, FileLock, LockOutcome, lock_file};
+use schema::control::{DiskRecord, FileLock, LockOutcome, close_state_dir, lock_file};
 use schema::store::election::FenceReader;
 use schema::store::{LeaseId, Store, StoreError};
 use tokio::time::timeout;
+
+/// Closes this daemon's folders `own` of the state directory to other users, and the directory with them. Where that
+/// fails, the daemon runs as before: the directory may belong to another user.
+pub fn close(root: &Path, own: &[&str]) {
+    if let Err(error) = close_state_dir(root, own, None) {
+        tracing::warn!(dir = %root.display(), %error, "state directory not closed to other users; set its mode to 0700");
+    }
+}
 
 const LOCK_FILE: &str = "lock";
 const LEASE_FILE: &str = "lease";

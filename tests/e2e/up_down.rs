@@ -1,9 +1,12 @@
 //! `up` runs everything with a private etcd, leaves the pods running on Ctrl-C and adopts them the
 //! next time; `down` leaves the machine as it was.
 //!
-//! Fails when `minik8s-agent reset` leaves the rules.
+//! Fails when `minik8s-agent reset` leaves the rules, when a daemon leaves the state directory open to other users, and
+//! when `up` sets no `oom_score_adj`, where it may.
 
 use std::collections::BTreeSet;
+use std::fs::{self, Permissions};
+use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
 
 use harness::manifests::web;
 use harness::{
@@ -58,16 +61,27 @@ fn story(cluster: &Cluster, up: &mut Daemon) -> Result<()> {
     // The address of an unreachable etcd is not remembered.
     refused(cluster, &["--etcd", "http://127.0.0.1:1"], "cannot connect to etcd at http://127.0.0.1:1: ")?;
 
-    // Up again: the same containers, and Git is followed.
+    // Up again: the same containers, and Git is followed. The state directory is as earlier versions left it.
+    let state = cluster.dir("up-state");
+    let folders = || ["", "agent", "reconciler", "logs", "run"].map(|name| state.join(name));
+    for folder in folders() {
+        fs::set_permissions(folder, Permissions::from_mode(0o755))?;
+    }
     up.start()?;
     cluster.wait_reconciler(0)?;
     cluster.repo.push(&[Change::write("blog.yaml", web("blog").to_string())], "Another")?;
     cluster.serving("blog", "hello from blog")?;
     ensure!(cluster.pod("shop")?.lives() == shop.lives(), "the second up did not adopt the pod");
 
+    let mode = |folder| fs::metadata(folder).map_or(0, |there| there.mode() & 0o7777);
+    let modes = folders().map(|folder| format!("{:o}", mode(folder)));
+    ensure!(modes.iter().all(|mode| mode == "700"), "{modes:?}");
+
     // Its etcd is killed: it is restarted, and the next push is applied.
     let etcd = etcds(cluster)?;
     ensure!(etcd.len() == 1, "{etcd:?}");
+    let score = fs::read_to_string(format!("/proc/{}/oom_score_adj", etcd[0]))?;
+    ensure!(score.trim() == if may_lower_oom_scores()? { "-900" } else { "0" }, "{score}");
     run("kill", &["-9", &etcd[0]])?;
     cluster.repo.push(&[Change::write("wiki.yaml", web("wiki").to_string())], "A third")?;
     cluster.serving("wiki", "hello from wiki")?;
@@ -77,6 +91,13 @@ fn story(cluster: &Cluster, up: &mut Daemon) -> Result<()> {
         ensure!(etcds(cluster)?.is_empty());
         Ok(())
     })
+}
+
+/// True if this process, and so the daemons, may lower `oom_score_adj`: CAP_SYS_RESOURCE, bit 24.
+fn may_lower_oom_scores() -> Result<bool> {
+    let status = fs::read_to_string("/proc/self/status")?;
+    let effective = status.lines().find_map(|line| line.strip_prefix("CapEff:")).unwrap_or_default();
+    Ok(u64::from_str_radix(effective.trim(), 16)? & (1 << 24) != 0)
 }
 
 /// Checks that a background `up` with these extra flags does not start and says why.

@@ -21,7 +21,7 @@ use crate::converge::builds::{BuildsDeps, BuildsLoop};
 use crate::converge::images::{ImagesDeps, ImagesLoop};
 use crate::converge::network::{NetworkDeps, NetworkLoop, NetworkSettings};
 use crate::converge::node::{NodeDeps, NodeLoop};
-use crate::converge::pods::{Helper, PauseImage, PodsDeps, PodsLoop};
+use crate::converge::pods::{Helper, NodeMemory, PauseImage, PodsDeps, PodsLoop};
 use crate::converge::services::{ServicesDeps, ServicesLoop};
 use crate::converge::shared::control_plane::ControlPlane;
 use crate::converge::shared::image_store::ImageBook;
@@ -67,6 +67,7 @@ pub(super) struct LoopDeps<'c> {
     pub(super) files: Arc<PodFiles>,
     pub(super) images: Arc<ImageBook>,
     pub(super) pod_mtu: u32,
+    pub(super) memory: NodeMemory,
     pub(super) address: NodeAddress,
     pub(super) subnet: watch::Receiver<Option<Subnet>>,
     pub(super) catalog: watch::Receiver<Arc<Catalog>>,
@@ -121,6 +122,7 @@ impl LoopDeps<'_> {
             state_dir: self.config.machine.state_dir.clone(),
             mtu: self.pod_mtu,
             container_limits: self.config.container_limits,
+            memory: self.memory,
             dns,
             docker: Arc::clone(&self.docker),
             netlink: Arc::clone(&self.netlink) as _,

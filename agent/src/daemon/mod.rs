@@ -31,10 +31,12 @@ use super::packet_rules::reader;
 use crate::api::{self, Api};
 use crate::config::Config;
 use crate::converge::node::HEARTBEAT_INTERVAL;
+use crate::converge::pods::NodeMemory;
 use crate::converge::usage;
 use crate::files::identity_loop::IdentityLoop;
 use crate::node_address::NodeAddress;
 use crate::standby::{self, Handover};
+use crate::worlds::host::memory_bytes;
 pub(crate) use parts::{NamesDeps, wire_dns, wire_gateway};
 
 /// Interval at which the loaded cluster identity is checked; settings changes wake the loop.
@@ -71,8 +73,8 @@ pub async fn run(config: Config) -> anyhow::Result<()> {
 
 /// Builds the table of loops.
 fn wire(config: &Config, ground: StartupResources) -> anyhow::Result<Runtime> {
-    let StartupResources { docker, netlink, iptables, listener, store, files, subnet, pod_mtu, node_ip } =
-        ground;
+    let StartupResources { docker, netlink, iptables, listener, store, files, subnet, pod_mtu, .. } = ground;
+    let StartupResources { node_ip, oom_score_min, .. } = ground;
     let (node, agent_dir) = (config.node.clone(), config.machine.agent_dir());
     let mut runtime = Runtime::new();
     let token = runtime.token();
@@ -112,6 +114,7 @@ fn wire(config: &Config, ground: StartupResources) -> anyhow::Result<Runtime> {
         files,
         images: ImageBook::open(&agent_dir),
         pod_mtu,
+        memory: NodeMemory { bytes: memory_bytes(), oom_score_min },
         address,
         subnet,
         catalog,

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context as _, anyhow, bail};
+use schema::control::{close_state_dir, spare_from_oom_killer};
 use schema::records::Subnet;
 use schema::store::etcd::LazyStore;
 use tokio::net::TcpListener;
@@ -37,11 +38,15 @@ pub(super) struct StartupResources {
     pub(super) pod_mtu: u32,
     /// The node's address; `None` while unknown.
     pub(super) node_ip: Option<IpAddr>,
+    /// Least `oom_score_adj` that may be set on this machine.
+    pub(super) oom_score_min: i64,
 }
 
 /// Checks the preconditions, cheapest first.
 pub(super) async fn prepare(config: &Config) -> anyhow::Result<StartupResources> {
     let docker = connect_docker(&config.machine.docker).await?;
+    let oom_score_min = spare_from_oom_killer();
+    close_own_dir(config, docker.as_ref()).await?;
     let netlink = Arc::new(RealNetlink::open(&config.machine.instance)?);
     let iptables: Arc<dyn Iptables> = Arc::new(RealIptables::new());
     iptables.save().await.context("cannot use iptables")?;
@@ -62,7 +67,19 @@ pub(super) async fn prepare(config: &Config) -> anyhow::Result<StartupResources>
         listener,
         store,
         files: Arc::new(files),
+        oom_score_min,
     })
+}
+
+/// Closes the state directory to other users, except that users of containers pass through it where they are others
+/// on the node, too.
+async fn close_own_dir(config: &Config, docker: &dyn Docker) -> anyhow::Result<()> {
+    let passable = docker.remaps_users().await.context("cannot read Docker's security options")?;
+    let root = &config.machine.state_dir;
+    if let Err(error) = close_state_dir(root, &["agent"], Some(passable)) {
+        tracing::warn!(dir = %root.display(), %error, "state directory not closed to other users; set its mode to 0700");
+    }
+    Ok(())
 }
 
 pub(super) fn require_root() -> anyhow::Result<()> {

@@ -51,7 +51,7 @@ impl Machine for RealMachine {
         MachineFacts {
             addresses: self.address.known().into_iter().collect(),
             cpu: Cpu { millis: cores as u64 * 1000 },
-            memory: Memory { bytes: memory_of(&read("/proc/meminfo")) },
+            memory: Memory { bytes: memory_bytes() },
             versions: NodeVersions {
                 agent: env!("CARGO_PKG_VERSION").to_owned(),
                 docker: self.docker.version().await.unwrap_or_default(),
@@ -74,6 +74,11 @@ pub fn architecture() -> &'static str {
 
 fn read(path: &str) -> String {
     fs::read_to_string(path).unwrap_or_default()
+}
+
+/// Bytes of this machine's memory; 0 if unknown.
+pub fn memory_bytes() -> u64 {
+    memory_of(&read("/proc/meminfo"))
 }
 
 /// Bytes of `MemTotal` in the text of `/proc/meminfo`.

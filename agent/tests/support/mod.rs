@@ -8,7 +8,9 @@ use std::process::Command;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use agent::converge::pods::{ContainerLimits, NoCredentials, PauseImage, PodsDeps, PodsLoop, Statuses};
+use agent::converge::pods::{
+    ContainerLimits, NoCredentials, NodeMemory, PauseImage, PodsDeps, PodsLoop, Statuses,
+};
 use agent::converge::shared::image_store::ImageBook;
 use agent::node_address::NodeAddress;
 use agent::worlds::docker::{Docker, RealDocker};
@@ -141,6 +143,7 @@ impl Node {
             state_dir: self.state.path().to_owned(),
             mtu: 1500,
             container_limits: self.container_limits,
+            memory: NodeMemory { bytes: 1 << 30, oom_score_min: 0 },
             dns: watch::channel(Default::default()).1,
             docker: Arc::clone(&self.docker),
             netlink: self.netlink.clone(),

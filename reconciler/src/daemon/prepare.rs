@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context as _, bail};
+use schema::control::spare_from_oom_killer;
 use schema::store::election::CandidateInfo;
 use schema::store::etcd::{Access, LazyStore};
 use schema::store::{SharedStore, StoreError};
@@ -14,7 +15,7 @@ use tokio::net::TcpListener;
 use crate::config::{ServeConfig, identity_file};
 use crate::git::SourceConfig;
 use crate::state_dir::StateDirLock;
-use crate::{crypt, git, gitops, outgoing, webhooks};
+use crate::{crypt, git, gitops, outgoing, state_dir, webhooks};
 
 /// Longest wait for etcd at startup: it is often started at the same time.
 const ETCD_PATIENCE: Duration = Duration::from_secs(5);
@@ -41,6 +42,8 @@ pub(super) async fn prepare(config: &ServeConfig) -> anyhow::Result<StartupResou
     check_state_dir(&config.own_dir())?;
     check_sources(config).await?;
     let state_dir = StateDirLock::take(&config.own_dir())?;
+    spare_from_oom_killer();
+    state_dir::close(&config.state_dir, &["reconciler"]);
     if config.sources.iter().any(|source| source.credentials.sealed.is_some()) {
         let file = identity_file(&config.state_dir);
         let what = "This reconciler's age identity: it decrypts credentials of sources.";

@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 use ipnet::Ipv4Net;
 use jiff::{SignedDuration, Timestamp};
+use schema::kinds::cluster::PodSecurity;
 use schema::kinds::pod::{HostPortStatus, PodStatus};
 use schema::meta::NamespacedName;
 use schema::records::Binding;
@@ -207,7 +208,7 @@ pub type ExitStatuses = BTreeMap<String, ExitStatus>;
 
 // Facts about the node that its pods depend on.
 
-/// Node facts: constant while the agent runs, except address and name servers, which are as last observed.
+/// Node facts: constant while the agent runs, except address, name servers and policy, which are as last observed.
 #[derive(Debug, Clone)]
 pub struct NodeFacts {
     pub node: String,
@@ -218,7 +219,19 @@ pub struct NodeFacts {
     pub pause_image: String,
     pub mtu: u32,
     pub container_limits: ContainerLimits,
+    pub memory: NodeMemory,
+    /// Policy of the Cluster object.
+    pub pod_security: PodSecurity,
     pub dns: NodeDns,
+}
+
+/// The machine's memory, for the precedence of containers when it is short.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct NodeMemory {
+    /// All of it; 0 if unknown.
+    pub bytes: u64,
+    /// Least `oom_score_adj` that may be set: Docker starts no container with a lower one than it may set.
+    pub oom_score_min: i64,
 }
 
 /// Limits of every container, regardless of its manifest. Changes apply to new containers only: none is replaced

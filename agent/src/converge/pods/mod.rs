@@ -15,6 +15,7 @@ use futures::FutureExt as _;
 use futures::future::BoxFuture;
 use jiff::Timestamp;
 use schema::control::{Loop, LoopError, Next, Nudge, Observation, Row, lock};
+use schema::kinds::cluster::PodSecurity;
 use schema::records::dns_address;
 use schema::snapshot::Snapshot;
 use schema::store::SharedStore;
@@ -55,7 +56,7 @@ pub mod worker;
 pub use crate::files::registry_logins::Credentials;
 #[cfg(any(test, feature = "fakes"))]
 pub use crate::files::registry_logins::NoCredentials;
-pub use facts::{ContainerLimits, NodeFacts, Observed};
+pub use facts::{ContainerLimits, NodeFacts, NodeMemory, Observed};
 pub use status::statuses::{Statuses, publish_reported};
 pub use steps::PodsPlan;
 pub use worker::PauseArchive;
@@ -94,6 +95,7 @@ pub struct PodsDeps {
     pub state_dir: PathBuf,
     pub mtu: u32,
     pub container_limits: ContainerLimits,
+    pub memory: NodeMemory,
     pub dns: watch::Receiver<NodeDns>,
     pub docker: Arc<dyn Docker>,
     pub netlink: Arc<dyn Netlink>,
@@ -132,6 +134,7 @@ pub struct PodsLoop {
     netlink: Arc<dyn Netlink>,
     address: NodeAddress,
     dns: watch::Receiver<NodeDns>,
+    catalog: watch::Receiver<Arc<Catalog>>,
     worker: Worker,
     supervisor: Supervisor,
     book: HealthBook,
@@ -158,6 +161,8 @@ impl PodsDeps {
             pause_image: self.pause_image.reference.clone(),
             mtu: self.mtu,
             container_limits: self.container_limits,
+            memory: self.memory,
+            pod_security: self.catalog.borrow().settings.spec.pod_security.clone(),
             dns: self.dns.borrow().clone(),
         }
     }
@@ -171,7 +176,7 @@ impl PodsLoop {
         let shutdown = CancellationToken::new();
         let node = Arc::new(deps.node_facts());
         let worlds = (Arc::clone(&deps.netlink), Arc::clone(&deps.store));
-        let drains = DrainBook::new(&deps.node, deps.catalog, deps.programmed, worlds);
+        let drains = DrainBook::new(&deps.node, deps.catalog.clone(), deps.programmed, worlds);
         let (statuses, newest) = watch::channel(Statuses::default());
         let writer = status::statuses::status_writer(deps.node, deps.store, deps.snapshot.clone());
         let asker = ActionRunner { docker: Arc::clone(&deps.docker), prober: deps.prober };
@@ -209,6 +214,7 @@ impl PodsLoop {
             netlink: deps.netlink,
             address: deps.address,
             dns: deps.dns,
+            catalog: deps.catalog,
             worker,
             supervisor,
             book,
@@ -248,6 +254,15 @@ impl PodsLoop {
 
     fn desired(&self) -> MutexGuard<'_, DesiredStore> {
         lock(&self.desired)
+    }
+
+    /// Returns the policy in force. From the snapshot that the pods come from, because the catalog may be a moment
+    /// older; without one in etcd, the last known.
+    fn pod_security(&self, snapshot: &Snapshot) -> PodSecurity {
+        match snapshot.settings.get(&()) {
+            Some(settings) => settings.value.spec.pod_security.clone(),
+            None => self.catalog.borrow().settings.spec.pod_security.clone(),
+        }
     }
 
     /// Saves the desired state before it is acted on. If the disk rejects it the former state stays in force;
@@ -334,7 +349,12 @@ impl Loop for PodsLoop {
             draining,
             finished,
             last_reported: last_reported(&self.statuses.borrow(), &snapshot, &self.node.node),
-            node: NodeFacts { dns, node_ip: self.address.or_loopback(), ..(*self.node).clone() },
+            node: NodeFacts {
+                dns,
+                node_ip: self.address.or_loopback(),
+                pod_security: self.pod_security(&snapshot),
+                ..(*self.node).clone()
+            },
             desired,
             pods,
             links: links.ok(),

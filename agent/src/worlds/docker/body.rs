@@ -79,6 +79,8 @@ fn host_config(new: &NewContainer, has_ipv6: bool) -> HostConfig {
         memory: non_zero(memory_bytes),
         // Equal to `memory`: this limit includes swap, so a pod can't escape into it.
         memory_swap: non_zero(memory_bytes),
+        // The engine gives its own -500 to no container: without a value it is 0.
+        oom_score_adj: Some(new.oom_score_adj),
         pids_limit: non_zero(pids),
         ulimits: non_zero(open_files).map(|most| {
             let (soft, hard) = (Some(most), Some(most));

@@ -485,6 +485,10 @@ impl Docker for FakeDocker {
         self.read(|engine| Ok(engine.containers.values().map(|c| c.row.image_id.clone()).collect())).await
     }
 
+    async fn remaps_users(&self) -> Result<bool, DockerError> {
+        self.read(|_| Ok(false)).await
+    }
+
     async fn data_root(&self) -> Result<PathBuf, DockerError> {
         self.read(|_| Ok(PathBuf::from("/"))).await
     }

@@ -148,6 +148,8 @@ pub trait Docker: Send + Sync + 'static {
     async fn remove_image(&self, reference: &str) -> Result<(), DockerError>;
     /// Ids of the images of all containers on the engine.
     async fn images_in_use(&self) -> Result<BTreeSet<String>, DockerError>;
+    /// True if users of containers are others on the node: such users must pass through the folders above a mount.
+    async fn remaps_users(&self) -> Result<bool, DockerError>;
     /// Directory in which the engine keeps its data.
     async fn data_root(&self) -> Result<PathBuf, DockerError>;
     /// Loads images from an archive as written by `docker save`.

@@ -31,6 +31,8 @@ use crate::names;
 const STOP_EXTRA: Duration = Duration::from_secs(30);
 /// Timeout of the client; ours are shorter, except for streams.
 const CLIENT_SECONDS: u64 = 24 * 3600;
+/// Security options of an engine whose containers run as other users of the node.
+const REMAPPING: [&str; 2] = ["name=userns", "name=rootless"];
 /// The oldest API with everything the agent needs (`cgroupns`, mounts): Docker 20.10.
 const API_MIN: (usize, usize) = (1, 41);
 
@@ -201,6 +203,13 @@ impl Docker for RealDocker {
         let options = ListContainersOptions { all: true, ..Default::default() };
         let rows = within("to list containers", READ, self.client.list_containers(Some(options))).await?;
         Ok(rows.into_iter().filter_map(|row| row.image_id).collect())
+    }
+
+    async fn remaps_users(&self) -> Result<bool, DockerError> {
+        let info = within("whether it remaps users", READ, self.client.info()).await?;
+        let options = info.security_options.unwrap_or_default();
+        let remaps = |option: &String| option.split(',').any(|part| REMAPPING.contains(&part));
+        Ok(options.iter().any(remaps))
     }
 
     async fn data_root(&self) -> Result<PathBuf, DockerError> {

@@ -26,6 +26,8 @@ pub struct NewContainer {
     pub mounts: Vec<BindMount>,
     pub namespaces: Namespaces,
     pub limits: Limits,
+    /// Precedence when the machine is out of memory, from -1000 (never killed) to 1000 (first).
+    pub oom_score_adj: i64,
     pub log: LogLimits,
     pub read_only_root: bool,
     pub privileged: bool,

@@ -15,6 +15,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 use nix::sys::signal::Signal;
+use schema::control::spare_from_oom_killer;
 use schema::store::etcd::{Access, LazyStore};
 use tokio::process::Command;
 use tokio::signal::unix::{SignalKind, signal};
@@ -74,6 +75,8 @@ async fn start(args: &UpArgs) -> Result<Outcome> {
         eprintln!("minik8s: {line}");
     }
     let lock = state.lock()?;
+    // Before the children, which inherit it: etcd does not set its own.
+    spare_from_oom_killer();
     state.end_leftovers().await?;
     children::check_ports(&record)?;
     state.save(&record)?;

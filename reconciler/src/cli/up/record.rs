@@ -22,7 +22,7 @@ use tokio::time::{Instant, sleep};
 
 use crate::args::{EtcdLogin, UpArgs};
 use crate::config::{RepoArgs, flag_of};
-use crate::outgoing;
+use crate::{outgoing, state_dir};
 
 /// Value of `--etcd` for a private etcd.
 const PRIVATE_ETCD: &str = "private";
@@ -208,6 +208,7 @@ impl StateDir {
                 root.display()
             )
         })?;
+        state_dir::close(root, &["logs", "run"]);
         Self::open(root)
     }
 

@@ -2,12 +2,12 @@
 
 use std::collections::BTreeMap;
 
-use schema::kinds::pod::{Container, PodSpec, PullPolicy, SecurityContext};
+use schema::kinds::pod::{Container, PodSpec, PullPolicy, ResourceRequirements, SecurityContext};
 use schema::records::PodInstance;
 
 use super::env::{FieldContext, INPUTS_MAX, SecretKeys, expand, variables};
 use super::rendered::{ContainerInputs, FieldValues, RenderedContainer};
-use crate::converge::pods::facts::Placement;
+use crate::converge::pods::facts::{NodeMemory, Placement};
 use crate::converge::pods::probe;
 use crate::converge::pods::sandbox::name_files;
 use crate::converge::pods::volume::render::mounts;
@@ -45,6 +45,7 @@ pub fn container(
             host_network: pod.spec.host_network,
         },
         limits: Limits { pids: at.node.container_limits.pids, ..limits(spec) },
+        oom_score_adj: oom_score_adj(&pod.spec, spec, at.node.memory),
         log: at.node.container_limits.log,
         stdin: spec.stdin,
         tty: spec.tty,
@@ -108,6 +109,34 @@ fn limits(spec: &Container) -> Limits {
         pids: 0,
         open_files: 0,
     }
+}
+
+/// `oom_score_adj` of containers of the classes Guaranteed and BestEffort.
+const OOM_GUARANTEED: i64 = -997;
+const OOM_BEST_EFFORT: i64 = 1000;
+
+/// Returns the container's precedence when memory is short, by the kubelet's arithmetic (`GetContainerOOMScoreAdjust`
+/// in pkg/kubelet/qos/policy.go): a container that uses more than it requested goes before one that does not.
+fn oom_score_adj(pod: &PodSpec, spec: &Container, memory: NodeMemory) -> i64 {
+    let all = || pod.init_containers.iter().chain(&pod.containers).map(|container| &container.resources);
+    let requests = |of: &ResourceRequirements| (of.requested_cpu().millis, of.requested_memory().bytes);
+    let limits = |of: &ResourceRequirements| {
+        (of.limits.cpu.map_or(0, |cpu| cpu.millis), of.limits.memory.map_or(0, |memory| memory.bytes))
+    };
+    let is_guaranteed =
+        |of: &ResourceRequirements| limits(of).0 > 0 && limits(of).1 > 0 && requests(of) == limits(of);
+    let is_best_effort = |of: &ResourceRequirements| requests(of) == (0, 0) && limits(of) == (0, 0);
+    let score = if all().all(is_guaranteed) {
+        OOM_GUARANTEED
+    } else if all().all(is_best_effort) {
+        OOM_BEST_EFFORT
+    } else {
+        let requested = u128::from(spec.resources.requested_memory().bytes) * 1000;
+        let share = requested.checked_div(memory.bytes.into()).unwrap_or_default();
+        let score = OOM_BEST_EFFORT - i64::try_from(share).unwrap_or(OOM_BEST_EFFORT);
+        score.clamp(OOM_BEST_EFFORT + OOM_GUARANTEED, OOM_BEST_EFFORT - 1)
+    };
+    score.max(memory.oom_score_min)
 }
 
 struct User {

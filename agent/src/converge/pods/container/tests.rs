@@ -5,6 +5,7 @@ use schema::testing::pod_spec;
 
 use super::render::{container, is_no_root};
 use crate::converge::pods::facts::{ContainerLimits, Placement};
+use crate::converge::pods::sandbox::render::pause;
 use crate::converge::pods::tests::{binding, node};
 use crate::worlds::docker::LogLimits;
 
@@ -43,6 +44,44 @@ fn requests_and_limits_become_shares_quota_and_bytes() {
         assert_eq!(got, (shares, quota, memory), "{resources}");
         assert_eq!((limits.pids, new.log), (7, node.container_limits.log));
     }
+}
+
+// Seen red without the least value that may be set.
+#[test]
+fn what_requests_little_is_killed_first_when_memory_is_short() {
+    let (mut node, ports) = (node(), Vec::<HostPortStatus>::new());
+    // Of the node's 1 GiB.
+    let whole = r#"{"limits": {"cpu": "1", "memory": "64Mi"}}"#;
+    for (a, b, scores) in [
+        ("{}", "{}", [1000, 1000]),
+        (r#"{"limits": {"cpu": "0"}}"#, "{}", [1000, 1000]),
+        (whole, whole, [-997, -997]),
+        // Burstable: 1000 less a thousandth for each thousandth of the node's memory.
+        (whole, "{}", [938, 999]),
+        (whole, r#"{"requests": {"cpu": "1m"}, "limits": {"cpu": "1", "memory": "512Mi"}}"#, [938, 500]),
+        (r#"{"limits": {"memory": "64Mi"}}"#, r#"{"requests": {"memory": "2Gi"}}"#, [938, 3]),
+        (r#"{"requests": {"memory": "1"}}"#, r#"{"requests": {"memory": "8388607Ti"}}"#, [999, 3]),
+    ] {
+        let mut pod = pod_spec(&["a", "b"]);
+        for (container, resources) in pod.containers.iter_mut().zip([a, b]) {
+            container.resources = serde_json::from_str(resources).unwrap();
+        }
+        let binding = binding("web", pod);
+        for least in [-1000, 0, 200] {
+            node.memory.oom_score_min = least;
+            let at = Placement { node: &node, binding: &binding, address: None, ports: &ports };
+            let new = |spec| container(at, spec, 0, 0).unwrap().new.oom_score_adj;
+            let got: Vec<i64> = binding.pod.spec.containers.iter().map(new).collect();
+            assert_eq!(got, scores.map(|score: i64| score.max(least)), "{a} {b}");
+            assert_eq!(pause(at).oom_score_adj, least.max(-998));
+        }
+    }
+    node.memory.bytes = 0;
+    let mut pod = pod_spec(&["a"]);
+    pod.containers[0].resources = serde_json::from_str(r#"{"requests": {"memory": "1Gi"}}"#).unwrap();
+    let binding = binding("web", pod);
+    let at = Placement { node: &node, binding: &binding, address: None, ports: &ports };
+    assert_eq!(container(at, &binding.pod.spec.containers[0], 0, 0).unwrap().new.oom_score_adj, 999);
 }
 
 // Seen red with the texts `0` and `root` alone.

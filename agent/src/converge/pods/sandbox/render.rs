@@ -6,6 +6,9 @@ use crate::converge::pods::facts::Placement;
 use crate::names;
 use crate::worlds::docker::{Namespaces, NewContainer};
 
+/// The kubelet's value for pause containers, `PodInfraOOMAdj`: the network of a pod ends with it.
+const OOM_SCORE_ADJ: i64 = -998;
+
 /// Renders the pause container.
 pub fn pause(at: Placement<'_>) -> NewContainer {
     let pod = &at.binding.pod;
@@ -28,6 +31,7 @@ pub fn pause(at: Placement<'_>) -> NewContainer {
         // A pod on the host's network has the host's name.
         hostname: (!pod.spec.host_network).then(|| host_name(pod)),
         namespaces: if pod.spec.host_network { Namespaces::HostNetwork } else { Namespaces::Own },
+        oom_score_adj: OOM_SCORE_ADJ.max(at.node.memory.oom_score_min),
         log: at.node.container_limits.log,
         ..NewContainer::default()
     }

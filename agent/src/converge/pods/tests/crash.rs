@@ -29,7 +29,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::binding;
 use crate::converge::pods::volume::folders;
-use crate::converge::pods::{PauseImage, PodsDeps, PodsLoop};
+use crate::converge::pods::{NodeMemory, PauseImage, PodsDeps, PodsLoop};
 use crate::converge::shared::image_store::ImageBook;
 use crate::converge::shared::node_network::{PodTable, SandboxedPods};
 use crate::files::registry_logins::NoCredentials;
@@ -172,6 +172,7 @@ impl Rig {
         tokio::spawn(writing);
         let (the_loop, helpers) = PodsLoop::new(PodsDeps {
             container_limits: Default::default(),
+            memory: NodeMemory { bytes: 1 << 30, oom_score_min: 0 },
             dns: watch::channel(Default::default()).1,
             node: "n1".into(),
             address: NodeAddress::channel(Some([192, 0, 2, 1].into())).1,

@@ -16,11 +16,14 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 use jiff::Timestamp;
+use schema::kinds::cluster::PodSecurity;
 use schema::kinds::pod::PodSpec;
 use schema::records::Binding;
 use schema::testing::{instance, subnet};
 
-use crate::converge::pods::facts::{Container, ExitStatus, NodeFacts, Observed, PodFacts, State, Work};
+use crate::converge::pods::facts::{
+    Container, ExitStatus, NodeFacts, NodeMemory, Observed, PodFacts, State, Work,
+};
 use crate::desired::{DesiredState, StateOrigin};
 use crate::names;
 
@@ -38,6 +41,8 @@ pub(in crate::converge::pods) fn node() -> NodeFacts {
         pause_image: "pause:1".into(),
         mtu: 1500,
         container_limits: crate::converge::pods::facts::ContainerLimits::default(),
+        memory: NodeMemory { bytes: 1 << 30, oom_score_min: -1000 },
+        pod_security: PodSecurity::default(),
         dns: super::super::shared::node_network::NodeDns::default(),
     }
 }
