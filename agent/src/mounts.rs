@@ -1,11 +1,14 @@
 //! Mounts at or below our directories, from the kernel's mount table.
+//!
+//! Some show directories of the machine and share their mounts, so that one that is detached here would go there, too.
 
 use std::ffi::OsString;
 use std::io;
 use std::os::unix::ffi::OsStringExt as _;
 use std::path::{Path, PathBuf};
 
-use nix::mount::{MntFlags, umount2};
+use nix::errno::Errno;
+use nix::mount::{MntFlags, MsFlags, mount, umount2};
 
 /// Mount points at or below `dir`, in mount order: a mount comes after the one it lies on.
 pub(crate) fn at_or_below(dir: &Path) -> io::Result<Vec<PathBuf>> {
@@ -21,9 +24,22 @@ pub(crate) fn below(dir: &Path) -> io::Result<Vec<PathBuf>> {
     Ok(points)
 }
 
-/// Detaches a mount, even while it is in use; never follows a link that took its place.
-pub(crate) fn detach(point: &Path) -> nix::Result<()> {
-    umount2(point, MntFlags::MNT_DETACH | MntFlags::UMOUNT_NOFOLLOW)
+/// Detaches mounts, given in mount order, even while they are in use; never follows a link that took the place of one.
+/// Mounts of which they are copies stay.
+pub(crate) fn detach(points: &[PathBuf]) -> nix::Result<()> {
+    let none = None::<&str>;
+    for point in points {
+        match mount(none, point, none, MsFlags::MS_PRIVATE, none) {
+            // Not mounted any more.
+            Ok(()) | Err(Errno::EINVAL | Errno::ENOENT) => {}
+            Err(error) => return Err(error),
+        }
+    }
+    let mut result = Ok(());
+    for point in points.iter().rev() {
+        result = result.and(umount2(point, MntFlags::MNT_DETACH | MntFlags::UMOUNT_NOFOLLOW));
+    }
+    result
 }
 
 fn points_at_or_below(mountinfo: &[u8], dir: &Path) -> Vec<PathBuf> {

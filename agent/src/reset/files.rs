@@ -57,10 +57,8 @@ fn unmount_below(dir: &Path) -> io::Result<usize> {
         if points.is_empty() {
             return Ok(count);
         }
-        for point in points.iter().rev() {
-            mounts::detach(point)?;
-            count += 1;
-        }
+        mounts::detach(&points)?;
+        count += points.len();
     }
     Err(io::Error::other("new ones keep appearing"))
 }

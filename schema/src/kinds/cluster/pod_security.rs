@@ -22,8 +22,8 @@ pub struct PodSecurity {
     /// they can be reached: `/` forbids every hostPath volume.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub forbid_host_paths: Vec<String>,
-    /// Restricts hostPath volumes to these directories of the node and below, if set. Paths are compared as
-    /// written: symbolic links on the node are not resolved.
+    /// Restricts hostPath volumes to these directories of the node and below, if set. Nodes follow no symbolic link
+    /// that leads out of them.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub allow_host_paths: Vec<String>,
 }
@@ -74,6 +74,17 @@ impl PodSecurity {
                 }
             }
         }
+    }
+}
+
+impl PodSecurity {
+    /// Returns the directory of `allowHostPaths` that has the path of a hostPath volume at or below it, and the path from
+    /// there; the outermost of several. `None` for a path in none of them, and where one of them is `/`.
+    pub fn allowed_directory(&self, path: &str) -> Option<(&str, String)> {
+        let within = self.allow_host_paths.iter().filter(|directory| is_within(path, directory));
+        let outermost = within.min_by_key(|directory| components(directory).len())?;
+        let depth = components(outermost).len();
+        (depth > 0).then(|| (outermost.as_str(), components(path)[depth..].join("/")))
     }
 }
 
@@ -173,6 +184,20 @@ mod tests {
             reported.contains("spec.volumes[0].hostPath.path") && reported.contains("forbidHostPaths"),
             "{reported}"
         );
+    }
+
+    #[test]
+    fn a_path_is_opened_from_the_outermost_directory_that_allows_it() {
+        let of = |allowed: &[&str], path: &str| {
+            let allow_host_paths = allowed.iter().map(|path| (*path).to_owned()).collect();
+            let security = PodSecurity { allow_host_paths, ..PodSecurity::default() };
+            security.allowed_directory(path).map(|(directory, rest)| format!("{directory} {rest}"))
+        };
+        assert_eq!(of(&["/srv/a", "/srv/"], "//srv/./a/../b/c").as_deref(), Some("/srv/ b/c"));
+        assert_eq!(of(&["/data", "/srv/a"], "/srv/a").as_deref(), Some("/srv/a "));
+        for allowed in [&["/srv"][..], &["/"], &["/srv", "/"], &[]] {
+            assert_eq!(of(allowed, "/srvx/a"), None, "{allowed:?}");
+        }
     }
 
     // Seen red with an `unprivileged` that looks at no capability.

@@ -2,7 +2,9 @@
 
 use std::sync::Arc;
 
-use super::{binding, node, spec};
+use schema::testing::pod_spec;
+
+use super::{binding, node};
 use crate::converge::pods::facts::{Placement, State};
 use crate::converge::pods::observe::ContainerObserver;
 use crate::converge::pods::{container, sandbox};
@@ -100,7 +102,7 @@ async fn labels_of_a_pod_make_no_container_the_pods_own() {
 #[test]
 fn no_label_of_an_image_passes_for_one_of_ours() {
     let (node, ports) = (node(), Vec::new());
-    let binding = binding("web", spec(&["a"]));
+    let binding = binding("web", pod_spec(&["a"]));
     let at = Placement { node: &node, binding: &binding, address: None, ports: &ports };
     let rendered = container::render::container(at, &binding.pod.spec.containers[0], 0, 0).unwrap();
     for new in [sandbox::render::pause(at), rendered.new] {

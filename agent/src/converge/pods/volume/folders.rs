@@ -51,9 +51,8 @@ pub fn unmount_pod(state_dir: &Path, uid: &str) -> Result<(), VolumeError> {
 
 pub(crate) fn unmount_below(folder: &Path) -> Result<(), VolumeError> {
     let failed = |source| VolumeError::Remove { path: folder.to_owned(), source };
-    for mounted in mounts::at_or_below(folder).map_err(failed)?.iter().rev() {
-        let _ = mounts::detach(mounted);
-    }
+    // What is left is found below.
+    let _ = mounts::detach(&mounts::at_or_below(folder).map_err(failed)?);
     match mounts::at_or_below(folder).map_err(failed)?.into_iter().next() {
         Some(path) => Err(VolumeError::StillMounted { path }),
         None => Ok(()),

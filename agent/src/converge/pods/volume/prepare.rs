@@ -5,14 +5,15 @@
 use std::collections::BTreeMap;
 use std::fs;
 use std::io::{self, Write as _};
-use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _, OpenOptionsExt as _, PermissionsExt as _};
+use std::os::unix::fs::{FileTypeExt, MetadataExt as _, OpenOptionsExt as _, PermissionsExt as _};
 use std::path::Path;
 
 use nix::mount::{MsFlags, mount};
 use nix::unistd::{Gid, chown};
 use schema::kinds::pod::{HostPathType, KeyToPath};
 
-use super::spec::{KeyedFile, KeyedVolumeSpec, VolumeError, VolumePrep};
+use super::spec::{HostPathBounds, KeyedFile, KeyedVolumeSpec, VolumeError, VolumePrep};
+use super::sub_path::{create_host_path, descriptor_path, open_host_path};
 use crate::mounts;
 
 /// Creates or checks one volume.
@@ -22,7 +23,7 @@ pub fn prepare(volume: &VolumePrep) -> Result<(), VolumeError> {
             let tmpfs = tmpfs_bytes.map(|bytes| (bytes, *no_exec));
             empty_dir(path, tmpfs, *group)
         }
-        VolumePrep::HostPath { path, kind } => host_path(path, *kind),
+        VolumePrep::HostPath { path, kind, bounds } => host_path(path, *kind, bounds.as_ref()),
         // Created only with its values; see [`keyed`].
         VolumePrep::Keyed(_) => Ok(()),
     }
@@ -138,32 +139,43 @@ fn empty_dir(path: &Path, tmpfs: Option<(u64, bool)>, group: Option<u32>) -> Res
     Ok(())
 }
 
-fn host_path(path: &Path, kind: HostPathType) -> Result<(), VolumeError> {
-    let failed = |source| VolumeError::Make { path: path.to_owned(), source };
-    let kind_of = || fs::metadata(path).map(|m| m.file_type()).ok();
-    let is = |right: bool, wanted: &'static str| {
-        if right { Ok(()) } else { Err(VolumeError::NotThere { path: path.to_owned(), wanted }) }
-    };
-    match kind {
+fn host_path(path: &Path, kind: HostPathType, bounds: Option<&HostPathBounds>) -> Result<(), VolumeError> {
+    let mut there = file_type(path, bounds)?;
+    let creates = [HostPathType::Unset, HostPathType::DirectoryOrCreate, HostPathType::FileOrCreate];
+    if there.is_none() && creates.contains(&kind) {
         // Docker rejects a bind whose source is absent; Kubernetes creates a folder then.
-        HostPathType::Unset if kind_of().is_none() => fs::create_dir_all(path).map_err(failed),
-        HostPathType::Unset => Ok(()),
-        HostPathType::DirectoryOrCreate => {
-            if kind_of().is_none() {
-                fs::create_dir_all(path).map_err(failed)?;
-            }
-            is(kind_of().is_some_and(|k| k.is_dir()), "a directory")
-        }
-        HostPathType::FileOrCreate => {
-            if kind_of().is_none() {
-                fs::OpenOptions::new().create_new(true).write(true).open(path).map_err(failed)?;
-            }
-            is(kind_of().is_some_and(|k| k.is_file()), "a file")
-        }
-        HostPathType::Directory => is(kind_of().is_some_and(|k| k.is_dir()), "an existing directory"),
-        HostPathType::File => is(kind_of().is_some_and(|k| k.is_file()), "an existing file"),
-        HostPathType::Socket => is(kind_of().is_some_and(|k| k.is_socket()), "an existing socket"),
-        HostPathType::CharDevice => is(kind_of().is_some_and(|k| k.is_char_device()), "a character device"),
-        HostPathType::BlockDevice => is(kind_of().is_some_and(|k| k.is_block_device()), "a block device"),
+        let is_file = kind == HostPathType::FileOrCreate;
+        let place = bounds.map_or(path, |bounds| bounds.directory.as_path());
+        let made = match bounds.filter(|bounds| !bounds.path.is_empty()) {
+            Some(bounds) => return create_host_path(path, bounds, is_file),
+            None if is_file => fs::OpenOptions::new().create_new(true).write(true).open(place).map(drop),
+            None => fs::create_dir_all(place),
+        };
+        made.map_err(|source| VolumeError::Make { path: path.to_owned(), source })?;
+        there = file_type(path, bounds)?;
+    }
+    let (is_right, wanted): (fn(&fs::FileType) -> bool, _) = match kind {
+        HostPathType::Unset => return Ok(()),
+        HostPathType::DirectoryOrCreate => (fs::FileType::is_dir, "a directory"),
+        HostPathType::FileOrCreate => (fs::FileType::is_file, "a file"),
+        HostPathType::Directory => (fs::FileType::is_dir, "an existing directory"),
+        HostPathType::File => (fs::FileType::is_file, "an existing file"),
+        HostPathType::Socket => (FileTypeExt::is_socket, "an existing socket"),
+        HostPathType::CharDevice => (FileTypeExt::is_char_device, "a character device"),
+        HostPathType::BlockDevice => (FileTypeExt::is_block_device, "a block device"),
+    };
+    match there.as_ref().is_some_and(is_right) {
+        true => Ok(()),
+        false => Err(VolumeError::NotThere { path: path.to_owned(), wanted }),
+    }
+}
+
+/// Returns the type of what is at a hostPath; `None` if nothing is there.
+fn file_type(path: &Path, bounds: Option<&HostPathBounds>) -> Result<Option<fs::FileType>, VolumeError> {
+    let Some(bounds) = bounds else { return Ok(fs::metadata(path).map(|there| there.file_type()).ok()) };
+    match open_host_path(path, bounds) {
+        Ok(opened) => Ok(fs::metadata(descriptor_path(&opened)).map(|there| there.file_type()).ok()),
+        Err(VolumeError::OutOfBounds { source, .. }) if source.kind() == io::ErrorKind::NotFound => Ok(None),
+        Err(error) => Err(error),
     }
 }

@@ -8,7 +8,7 @@ use schema::kinds::function::FUNCTION_LABEL;
 use schema::kinds::pod::keyed::VolumeContent;
 use schema::kinds::pod::{Container, EmptyDirVolume, HostPathType, StorageMedium, Volume};
 
-use super::spec::{KeyedVolumeSpec, SubPath, VolumePrep};
+use super::spec::{HostPathBounds, KeyedVolumeSpec, SubPath, VolumePrep};
 use crate::converge::pods::facts::Placement;
 use crate::names;
 use crate::worlds::docker::BindMount;
@@ -36,7 +36,8 @@ pub fn volumes(at: Placement<'_>) -> Vec<VolumePrep> {
             let (tmpfs_bytes, no_exec) = (tmpfs_bytes(empty_dir), pod.labels.contains_key(FUNCTION_LABEL));
             list.push(VolumePrep::EmptyDir { path, tmpfs_bytes, group, no_exec });
         } else if let Some(host_path) = &volume.host_path {
-            list.push(VolumePrep::HostPath { path, kind: host_path.kind.unwrap_or(HostPathType::Unset) });
+            let kind = host_path.kind.unwrap_or(HostPathType::Unset);
+            list.push(VolumePrep::HostPath { path, kind, bounds: bounds(at, volume) });
         }
     }
     list
@@ -45,6 +46,14 @@ pub fn volumes(at: Placement<'_>) -> Vec<VolumePrep> {
 fn tmpfs_bytes(empty_dir: &EmptyDirVolume) -> Option<u64> {
     (empty_dir.medium == Some(StorageMedium::Memory))
         .then(|| empty_dir.size_limit.map(|size| size.bytes).unwrap_or_default())
+}
+
+/// Returns the bounds of a hostPath volume. A pod from before the cluster limited them goes on without.
+fn bounds(at: Placement<'_>, volume: &Volume) -> Option<HostPathBounds> {
+    let policy = &at.node.pod_security;
+    let (directory, path) = policy.allowed_directory(&volume.host_path.as_ref()?.path)?;
+    let forbidden = policy.forbid_host_paths.iter().map(PathBuf::from).collect();
+    Some(HostPathBounds { directory: directory.into(), path, forbidden })
 }
 
 /// Returns the path of a volume's files, and whether it is a single file.
@@ -87,26 +96,26 @@ pub(crate) fn mounts(
         let (root, is_file) = volume_path(at, volume)?;
         // The repository is the only writer of its content.
         let from_git = volume.repo.is_some() || volume.keyed().is_some();
-        let source = match mount.sub_path.as_deref().filter(|p| !p.is_empty() && *p != ".") {
-            None => root,
-            Some(path) => {
-                if is_file {
-                    return Err(format!(
-                        "volume {} is a single file, so it has no subPath {path}; remove subPath",
-                        mount.name
-                    ));
-                }
-                let way_out = Path::new(path).is_absolute() || path.split('/').any(|part| part == "..");
-                if way_out {
-                    return Err(format!("subPath {path} points outside volume {}", mount.name));
-                }
+        let sub_path = mount.sub_path.as_deref().filter(|p| !p.is_empty() && *p != ".");
+        if let Some(path) = sub_path {
+            if is_file {
+                return Err(format!(
+                    "volume {} is a single file, so it has no subPath {path}; remove subPath",
+                    mount.name
+                ));
+            }
+            let way_out = Path::new(path).is_absolute() || path.split('/').any(|part| part == "..");
+            if way_out {
+                return Err(format!("subPath {path} points outside volume {}", mount.name));
+            }
+        }
+        let bounds = bounds(at, volume);
+        let source = match sub_path.is_some() || bounds.is_some() {
+            false => root,
+            true => {
                 let target = names::sub_path_dir(&at.node.state_dir, &pod.uid, &spec.name, attempt, index);
-                sub_paths.push(SubPath {
-                    root,
-                    path: path.to_owned(),
-                    target: target.clone(),
-                    create: !from_git,
-                });
+                let (path, create) = (sub_path.unwrap_or_default().to_owned(), !from_git);
+                sub_paths.push(SubPath { root, bounds, path, target: target.clone(), create });
                 target
             }
         };

@@ -19,7 +19,12 @@ pub enum VolumePrep {
         no_exec: bool,
     },
     /// A path on the node: `kind` says what must exist, or is created.
-    HostPath { path: PathBuf, kind: HostPathType },
+    HostPath {
+        path: PathBuf,
+        kind: HostPathType,
+        /// Set where the cluster limits hostPath volumes.
+        bounds: Option<HostPathBounds>,
+    },
     /// Values as files.
     Keyed(KeyedVolumeSpec),
 }
@@ -58,11 +63,25 @@ impl VolumePrep {
     }
 }
 
-/// A `subPath`: resolved within the volume and mounted at a path of its own, so that no symbolic link in the volume
-/// leads out of it, now or later.
+/// Part of the node that a hostPath may show: a symbolic link that leads elsewhere is refused.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct HostPathBounds {
+    /// Directory of podSecurity.allowHostPaths.
+    pub directory: PathBuf,
+    /// Path from there; empty for the directory itself.
+    pub path: String,
+    /// Directories of podSecurity.forbidHostPaths.
+    pub forbidden: Vec<PathBuf>,
+}
+
+/// A path resolved within its volume and mounted at a path of its own, so that no symbolic link in the volume leads out
+/// of it, now or later: a `subPath`, or the whole of a hostPath with bounds.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SubPath {
     pub root: PathBuf,
+    /// Bounds of `root`, if it is a hostPath.
+    pub bounds: Option<HostPathBounds>,
+    /// Empty for the whole volume.
     pub path: String,
     /// Mount point on the node.
     pub target: PathBuf,
@@ -88,6 +107,13 @@ pub enum VolumeError {
     },
     #[error("hostPath {path} is not {wanted}; create it on the node or change its type")]
     NotThere { path: PathBuf, wanted: &'static str },
+    /// The path leads out of its bounds, or can't be opened.
+    #[error(
+        "hostPath {path} cannot be used: {source}; podSecurity.allowHostPaths limits it to {directory}, and symbolic links must be relative and stay there"
+    )]
+    OutOfBounds { path: PathBuf, directory: PathBuf, source: io::Error },
+    #[error("hostPath {path} leads to {target}, which podSecurity.forbidHostPaths forbids")]
+    Forbidden { path: PathBuf, target: PathBuf },
     /// The path leads out of its volume, or can't be opened.
     #[error("subPath {path} cannot be used: {source}; it must stay within its volume")]
     SubPath { path: String, source: io::Error },

@@ -1,4 +1,4 @@
-//! Mounts `subPath`s, resolved within their volume.
+//! Mounts `subPath`s, resolved within their volume, and hostPaths, resolved within their bounds.
 //!
 //! Every function blocks, is called on a blocking thread, and is safe to repeat.
 
@@ -12,16 +12,21 @@ use nix::sys::stat::{FileStat, Mode, fchmod, fstat, mkdirat};
 use nix::unistd::{Gid, UnlinkatFlags, fchown, unlinkat};
 
 use super::folders::unmount_below;
-use super::spec::{SubPath, VolumeError};
+use super::spec::{HostPathBounds, SubPath, VolumeError};
 
 /// Mounts a path within a volume at its own mount point, resolved by the kernel so that it can't leave the volume.
 /// A missing path becomes a folder with mode and group of the volume itself: the kubelet gives it the volume's
 /// mode, so that whoever may write in the volume may write in it.
 pub fn mount_sub_path(sub: &SubPath) -> Result<(), VolumeError> {
     let inner = |e: nix::Error| VolumeError::SubPath { path: sub.path.clone(), source: e.into() };
-    let opened = open_beneath(sub).map_err(inner)?;
+    let root = match &sub.bounds {
+        Some(bounds) => open_host_path(&sub.root, bounds)?,
+        None => open_any(&sub.root).map_err(inner)?,
+    };
+    let is_whole = sub.path.is_empty();
+    let opened = if is_whole { root } else { open_beneath(root, sub).map_err(inner)? };
     let failed = |source| VolumeError::Make { path: sub.target.clone(), source };
-    let source = PathBuf::from(format!("/proc/self/fd/{}", opened.as_raw_fd()));
+    let source = descriptor_path(&opened);
     unmount_below(&sub.target)?;
     if fs::metadata(&source).map_err(failed)?.is_dir() {
         fs::create_dir_all(&sub.target).map_err(failed)?;
@@ -31,12 +36,27 @@ pub fn mount_sub_path(sub: &SubPath) -> Result<(), VolumeError> {
         }
         fs::File::create(&sub.target).map_err(failed)?;
     }
-    mount(Some(&source), &sub.target, None::<&str>, MsFlags::MS_BIND, None::<&str>)
-        .map_err(|e| VolumeError::Mount { path: sub.target.clone(), source: e.into() })
+    // A volume with our mount points in it would show itself again and again: twice as many mounts with each.
+    let place = fs::canonicalize(&sub.target).map_err(failed)?;
+    let shows_itself = place.starts_with(fs::read_link(&source).map_err(failed)?);
+    let mounted = |source: Option<&PathBuf>, flags| {
+        mount(source, &sub.target, None::<&str>, flags, None::<&str>)
+            .map_err(|e| VolumeError::Mount { path: sub.target.clone(), source: e.into() })
+    };
+    // As the engine binds volumes: a whole volume with what is mounted in it.
+    let mut flags = MsFlags::MS_BIND;
+    flags.set(MsFlags::MS_REC, is_whole && !shows_itself);
+    mounted(Some(&source), flags)?;
+    // What the node mounts in it later is shown, too, and what is unmounted here stays on the node.
+    let propagation = if shows_itself { MsFlags::MS_PRIVATE } else { MsFlags::MS_SLAVE };
+    mounted(None, propagation | MsFlags::MS_REC)
 }
 
-fn open_beneath(sub: &SubPath) -> nix::Result<OwnedFd> {
-    let root = open(&sub.root, OFlag::O_PATH | OFlag::O_CLOEXEC, Mode::empty())?;
+fn open_any(path: &Path) -> nix::Result<OwnedFd> {
+    open(path, OFlag::O_PATH | OFlag::O_CLOEXEC, Mode::empty())
+}
+
+fn open_beneath(root: OwnedFd, sub: &SubPath) -> nix::Result<OwnedFd> {
     let volume = fstat(&root)?;
     let path = sub.path.as_str();
     match openat2(&root, path, beneath(OFlag::O_PATH)) {
@@ -44,12 +64,21 @@ fn open_beneath(sub: &SubPath) -> nix::Result<OwnedFd> {
         other => return other,
     }
     let fresh = fresh_name(&sub.target);
+    create_beneath(root, path, |folder, part| create_accessible(folder, part, &fresh, &volume))
+}
+
+/// Opens a folder, and creates what is missing of its path with `create`.
+fn create_beneath(
+    root: OwnedFd,
+    path: &str,
+    create: impl Fn(&OwnedFd, &str) -> nix::Result<()>,
+) -> nix::Result<OwnedFd> {
     let mut folder = root;
     for part in path.split('/').filter(|part| !part.is_empty() && *part != ".") {
         let open_part = || openat2(folder.as_fd(), part, beneath(OFlag::O_PATH | OFlag::O_DIRECTORY));
         let next = match open_part() {
             Err(nix::Error::ENOENT) => {
-                match create_accessible(&folder, part, &fresh, &volume) {
+                match create(&folder, part) {
                     // Another container of the pod has the same path.
                     Ok(()) | Err(nix::Error::EEXIST) => {}
                     Err(error) => return Err(error),
@@ -64,8 +93,70 @@ fn open_beneath(sub: &SubPath) -> nix::Result<OwnedFd> {
 }
 
 fn beneath(flags: OFlag) -> OpenHow {
-    OpenHow::new().flags(flags | OFlag::O_CLOEXEC).resolve(ResolveFlag::RESOLVE_BENEATH)
+    let resolve = ResolveFlag::RESOLVE_BENEATH | ResolveFlag::RESOLVE_NO_MAGICLINKS;
+    OpenHow::new().flags(flags | OFlag::O_CLOEXEC).resolve(resolve)
 }
+
+// A hostPath with bounds.
+
+/// Opens a hostPath within its bounds. The path may change afterwards, but not what is open.
+pub(super) fn open_host_path(path: &Path, bounds: &HostPathBounds) -> Result<OwnedFd, VolumeError> {
+    let opened = in_bounds(path, bounds, |directory| match bounds.path.as_str() {
+        "" => Ok(directory),
+        inner => openat2(&directory, inner, beneath(OFlag::O_PATH)),
+    })?;
+    let failed = |source| VolumeError::Make { path: path.to_owned(), source };
+    let target = fs::read_link(descriptor_path(&opened)).map_err(failed)?;
+    // A forbidden directory may be below a link itself.
+    let forbidden = bounds.forbidden.iter().map(|one| fs::canonicalize(one).unwrap_or_else(|_| one.clone()));
+    match forbidden.into_iter().any(|one| target.starts_with(&one) || one.starts_with(&target)) {
+        true => Err(VolumeError::Forbidden { path: path.to_owned(), target }),
+        false => Ok(opened),
+    }
+}
+
+/// Creates a hostPath within its bounds: the folder with all above it, or an empty file.
+pub(super) fn create_host_path(
+    path: &Path,
+    bounds: &HostPathBounds,
+    is_file: bool,
+) -> Result<(), VolumeError> {
+    let all = Mode::S_IRWXU | Mode::S_IRWXG | Mode::S_IRWXO;
+    if !is_file {
+        // The operator names it, so it may be behind any link.
+        let failed = |source| VolumeError::Make { path: bounds.directory.clone(), source };
+        fs::create_dir_all(&bounds.directory).map_err(failed)?;
+    }
+    let made = in_bounds(path, bounds, |directory| match is_file {
+        false => create_beneath(directory, &bounds.path, |folder, part| mkdirat(folder, part, all)),
+        true => {
+            let flags = OFlag::O_CREAT | OFlag::O_EXCL | OFlag::O_WRONLY;
+            let mode = Mode::from_bits_truncate(0o666);
+            openat2(&directory, bounds.path.as_str(), beneath(flags).mode(mode))
+        }
+    });
+    made.map(drop)
+}
+
+fn in_bounds<T>(
+    path: &Path,
+    bounds: &HostPathBounds,
+    work: impl FnOnce(OwnedFd) -> nix::Result<T>,
+) -> Result<T, VolumeError> {
+    let directory = bounds.directory.clone();
+    open_any(&directory).and_then(work).map_err(|error| VolumeError::OutOfBounds {
+        path: path.to_owned(),
+        directory,
+        source: error.into(),
+    })
+}
+
+/// Path of what is open, for calls that take no descriptor.
+pub(super) fn descriptor_path(opened: &OwnedFd) -> PathBuf {
+    PathBuf::from(format!("/proc/self/fd/{}", opened.as_raw_fd()))
+}
+
+// Folders for `subPath`s.
 
 /// Returns the name of a folder while it is being created: nothing else creates one of this name, neither another
 /// container nor another pod with the same volume, and the same container's next attempt finds it.

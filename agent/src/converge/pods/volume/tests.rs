@@ -1,18 +1,22 @@
 //! Folders of pods on a real disk.
 
+use std::cell::Cell;
 use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
+use std::path::{Path, PathBuf};
 
 use nix::mount::{MntFlags, MsFlags, mount, umount2};
-use schema::kinds::pod::ContainerState;
+use schema::kinds::pod::{ContainerState, HostPathType};
 
 use super::folders::{remove_pod, remove_tree_of};
 use super::prepare::prepare;
-use super::spec::{SubPath, VolumeError, VolumePrep};
+use super::spec::{HostPathBounds, SubPath, VolumeError, VolumePrep};
 use super::sub_path::mount_sub_path;
-use crate::converge::pods::tests::binding;
+use crate::converge::pods::facts::Placement;
 use crate::converge::pods::tests::crash::Rig;
 use crate::converge::pods::tests::crowd::until_status;
-use crate::names;
+use crate::converge::pods::tests::{binding, node};
+use crate::{mounts, names};
+use schema::testing::pod_spec;
 
 #[test]
 fn an_empty_dir_is_the_pods_own_once_it_is_made() {
@@ -46,7 +50,14 @@ fn a_folder_made_for_a_sub_path_is_as_open_as_its_volume() {
         std::fs::set_permissions(root.join("there"), std::fs::Permissions::from_mode(0o700)).unwrap();
         for (index, path) in ["deep/er", "there/in", "deep/er"].into_iter().enumerate() {
             let target = names::sub_path_dir(state.path(), "uid", volume, 0, index);
-            mount_sub_path(&SubPath { root: root.clone(), path: path.into(), target, create: true }).unwrap();
+            mount_sub_path(&SubPath {
+                root: root.clone(),
+                bounds: None,
+                path: path.into(),
+                target,
+                create: true,
+            })
+            .unwrap();
         }
         let found = |path: &str| {
             let made = std::fs::metadata(root.join(path)).unwrap();
@@ -75,11 +86,187 @@ fn a_folder_for_a_sub_path_whose_making_was_cut_off_is_made_after_all() {
     let left = root.join(".uid_a_0_0.new");
     std::fs::create_dir(&left).unwrap();
     let target = names::sub_path_dir(state.path(), "uid", "a", 0, 0);
-    mount_sub_path(&SubPath { root: root.clone(), path: "data".into(), target, create: true }).unwrap();
+    mount_sub_path(&SubPath { root: root.clone(), bounds: None, path: "data".into(), target, create: true })
+        .unwrap();
     let made = std::fs::metadata(root.join("data")).unwrap();
     assert_eq!((made.mode() & 0o7777, made.gid()), (0o2777, 2000));
     assert!(!left.exists());
     remove_pod(state.path(), "uid").unwrap();
+}
+
+fn host_path(directory: &Path, path: &str, kind: HostPathType) -> VolumePrep {
+    VolumePrep::HostPath { path: directory.join(path), kind, bounds: Some(bounds(directory, path)) }
+}
+
+fn bounds(directory: &Path, path: &str) -> HostPathBounds {
+    let forbidden = vec![directory.join("private")];
+    HostPathBounds { directory: directory.to_owned(), path: path.to_owned(), forbidden }
+}
+
+// Seen red with the path itself opened, as without bounds.
+#[test]
+fn no_link_in_an_allowed_directory_shows_what_is_elsewhere() {
+    let host = tempfile::tempdir().unwrap();
+    let (state, allowed, outside) =
+        (host.path().join("state"), host.path().join("allowed"), host.path().join("outside"));
+    for folder in [&allowed.join("real"), &allowed.join("private/deep"), &outside] {
+        std::fs::create_dir_all(folder).unwrap();
+    }
+    std::fs::write(allowed.join("real/file"), "seen").unwrap();
+    std::fs::write(outside.join("secret"), "secret").unwrap();
+    for (link, target) in [
+        ("out", "../outside"),
+        ("absolute", outside.to_str().unwrap()),
+        ("root", "/proc/self/root"),
+        ("inner", "real"),
+        ("hidden", "private/deep"),
+        ("itself", "."),
+    ] {
+        std::os::unix::fs::symlink(target, allowed.join(link)).unwrap();
+    }
+    let starts = Cell::new(0);
+    let mounted = |path: &str| {
+        let root = allowed.join(path);
+        starts.set(starts.get() + 1);
+        let target = names::sub_path_dir(&state, "uid", "a", starts.get(), 0);
+        let sub = SubPath {
+            root,
+            bounds: Some(bounds(&allowed, path)),
+            path: String::new(),
+            target: target.clone(),
+            create: true,
+        };
+        mount_sub_path(&sub).map(|()| target)
+    };
+    for path in ["out", "out/secret", "absolute", "root", "root/etc", "inner/../../outside"] {
+        for refused in [
+            prepare(&host_path(&allowed, path, HostPathType::Unset)).err(),
+            prepare(&host_path(&allowed, path, HostPathType::FileOrCreate)).err(),
+            mounted(path).err(),
+        ] {
+            let refused = refused.unwrap_or_else(|| panic!("{path} was shown"));
+            assert!(refused.to_string().contains("podSecurity.allowHostPaths limits it to"), "{refused}");
+        }
+    }
+    for path in ["hidden", "private", "itself"] {
+        let refused = mounted(path).unwrap_err().to_string();
+        assert!(refused.contains("which podSecurity.forbidHostPaths forbids"), "{path}: {refused}");
+    }
+    for (path, kind) in [
+        ("out/new", HostPathType::DirectoryOrCreate),
+        ("out/new", HostPathType::FileOrCreate),
+        ("absolute/new/er", HostPathType::Unset),
+    ] {
+        prepare(&host_path(&allowed, path, kind)).unwrap_err();
+    }
+    assert_eq!(std::fs::read_dir(&outside).unwrap().count(), 1, "something was created outside");
+
+    // What stays within goes on as before.
+    for (path, kind) in [
+        ("inner", HostPathType::Directory),
+        ("inner/file", HostPathType::File),
+        ("new/er", HostPathType::DirectoryOrCreate),
+        ("new/er", HostPathType::Unset),
+        ("new/file", HostPathType::FileOrCreate),
+    ] {
+        prepare(&host_path(&allowed, path, kind)).unwrap();
+        mounted(path).unwrap();
+    }
+    assert_eq!(std::fs::read_to_string(mounted("inner").unwrap().join("file")).unwrap(), "seen");
+    let none = prepare(&host_path(&allowed, "inner", HostPathType::Socket)).unwrap_err().to_string();
+    assert!(none.contains("is not an existing socket"), "{none}");
+    let fresh = host.path().join("fresh");
+    prepare(&host_path(&fresh, "a", HostPathType::DirectoryOrCreate)).unwrap();
+    assert!(fresh.join("a").is_dir(), "the allowed directory is created, too");
+    remove_pod(&state, "uid").unwrap();
+}
+
+// Seen red with mounts that are detached while they are shared.
+#[test]
+fn a_host_path_shows_the_nodes_mounts_and_takes_none_with_it() {
+    let host = tempfile::tempdir().unwrap();
+    let (state, allowed) = (host.path().join("state"), host.path().join("allowed"));
+    let none = None::<&str>;
+    let tmpfs = |at: &Path| {
+        std::fs::create_dir_all(at).unwrap();
+        mount(Some("tmpfs"), at, Some("tmpfs"), MsFlags::empty(), none).unwrap();
+    };
+    tmpfs(&allowed);
+    mount(none, &allowed, none, MsFlags::MS_SHARED, none).unwrap();
+    tmpfs(&allowed.join("disk"));
+    std::fs::write(allowed.join("disk/file"), "x").unwrap();
+    let target = names::sub_path_dir(&state, "uid", "a", 0, 0);
+    let sub = SubPath {
+        root: allowed.clone(),
+        bounds: Some(HostPathBounds { forbidden: Vec::new(), ..bounds(&allowed, "") }),
+        path: String::new(),
+        target: target.clone(),
+        create: true,
+    };
+    mount_sub_path(&sub).unwrap();
+    tmpfs(&allowed.join("later"));
+    std::fs::write(allowed.join("later/file"), "x").unwrap();
+    let shown = ["disk", "later"].map(|disk| target.join(disk).join("file").exists());
+    // As an agent leaves it that ends before the mount is a slave.
+    let left = names::sub_path_dir(&state, "uid", "b", 0, 0);
+    std::fs::create_dir_all(&left).unwrap();
+    mount(Some(&allowed), &left, none, MsFlags::MS_BIND | MsFlags::MS_REC, none).unwrap();
+    let removed = remove_pod(&state, "uid");
+    // A volume that holds the state directory itself.
+    let inside = allowed.join("state");
+    for attempt in 0..3 {
+        let target = names::sub_path_dir(&inside, "uid", "a", attempt, 0);
+        mount_sub_path(&SubPath { target, ..sub.clone() }).unwrap();
+    }
+    let copies = mounts::at_or_below(&inside).unwrap().len();
+    remove_pod(&inside, "uid").unwrap();
+    let stayed = ["disk", "later"].map(|disk| allowed.join(disk).join("file").exists());
+    umount2(&allowed, MntFlags::MNT_DETACH).unwrap();
+    removed.unwrap();
+    assert_eq!((shown, stayed, copies), ([true; 2], [true; 2], 3));
+}
+
+#[test]
+fn a_host_path_is_bounded_by_the_policy_in_force() {
+    let (mut node, ports) = (node(), Vec::new());
+    let mut pod = pod_spec(&["a"]);
+    pod.volumes = serde_json::from_value(serde_json::json!([
+        {"name": "in", "hostPath": {"path": "/srv/./data//x"}}, {"name": "out", "hostPath": {"path": "/opt"}}
+    ]))
+    .unwrap();
+    pod.containers[0].volume_mounts = serde_json::from_value(serde_json::json!([
+        {"name": "in", "mountPath": "/in"}, {"name": "in", "mountPath": "/part", "subPath": "y"},
+        {"name": "out", "mountPath": "/out"}
+    ]))
+    .unwrap();
+    let web = binding("web", pod);
+    let rendered = |node: &_| {
+        let at = Placement { node, binding: &web, address: None, ports: &ports };
+        let (mounts, subs) = super::render::mounts(at, &web.pod.spec.containers[0], 0).unwrap();
+        let sources: Vec<_> = mounts.into_iter().map(|mount| mount.source).collect();
+        (sources, subs, super::render::volumes(at))
+    };
+    let target = |index| names::sub_path_dir(&node.state_dir, &web.pod.uid, "a", 0, index);
+    let (targets, [inner, opt]) = ([target(0), target(1)], ["/srv/./data//x", "/opt"].map(PathBuf::from));
+    let (sources, subs, _) = rendered(&node);
+    assert_eq!((sources, subs.len()), (vec![inner, targets[1].clone(), opt.clone()], 1));
+
+    node.pod_security.allow_host_paths = vec!["/srv".to_owned()];
+    node.pod_security.forbid_host_paths = vec!["/srv/private".to_owned()];
+    let (sources, subs, preps) = rendered(&node);
+    assert_eq!(sources, [targets[0].clone(), targets[1].clone(), opt]);
+    let wanted = HostPathBounds {
+        directory: "/srv".into(),
+        path: "data/x".to_owned(),
+        forbidden: vec!["/srv/private".into()],
+    };
+    let found: Vec<_> = subs.iter().map(|sub| (sub.path.as_str(), sub.bounds.as_ref())).collect();
+    assert_eq!(found, [("", Some(&wanted)), ("y", Some(&wanted))]);
+    let of_volumes = preps.iter().map(|prep| match prep {
+        VolumePrep::HostPath { bounds, .. } => bounds.as_ref(),
+        other => panic!("{other:?}"),
+    });
+    assert_eq!(of_volumes.collect::<Vec<_>>(), [Some(&wanted), None]);
 }
 
 // The mount in between is on the same disk, so the device number does not reveal it.
