@@ -13,6 +13,7 @@ const PROBES: &str = "use exec, httpGet or tcpSocket";
 const ONE_ADDRESS: &str = "a service has one IPv4 address; remove it";
 const NO_BALANCER: &str = "use type NodePort, which answers on every node, or externalIPs";
 const METRICS: &str = "metrics are of type Resource: cpu and memory";
+const SECCOMP: &str = "containers have Docker's default profile: use RuntimeDefault, or remove seccompProfile";
 const RESOURCES: &str = "resources are cpu and memory";
 
 /// Type, unsupported fields of its Kubernetes counterpart, advice.
@@ -87,16 +88,17 @@ const FIELDS: &[(&str, &[&str], &str)] = &[
     ("LifecycleHandler", &["sleep"], "use exec with the command `sleep`"),
     (
         "SecurityContext",
-        &["seccompProfile", "seLinuxOptions", "appArmorProfile", "procMount", "windowsOptions"],
+        &["seLinuxOptions", "appArmorProfile", "procMount", "windowsOptions"],
         REMOVE,
     ),
     (
         "PodSecurityContext",
-        &["seccompProfile", "seLinuxOptions", "appArmorProfile", "windowsOptions"],
+        &["seLinuxOptions", "appArmorProfile", "windowsOptions"],
         REMOVE,
     ),
     ("PodSecurityContext", &["sysctls", "fsGroupChangePolicy", "seLinuxChangePolicy"], REMOVE),
     ("PodSecurityContext", &["supplementalGroupsPolicy"], REMOVE),
+    ("SeccompProfile", &["localhostProfile"], SECCOMP),
     ("NodeSpec", &["podCIDR", "podCIDRs"], "the cluster gives each node its range; remove it"),
     ("NodeSpec", &["providerID", "externalID", "configSource"], REMOVE),
     ("Taint", &["timeAdded"], BY_SERVER),
@@ -161,6 +163,8 @@ const FIELDS: &[(&str, &[&str], &str)] = &[
 const VALUES: &[(&str, &str, &str)] = &[
     ("ClusterIP", "LoadBalancer", NO_BALANCER),
     ("TCP", "SCTP", "use TCP or UDP"),
+    ("RuntimeDefault", "Localhost", SECCOMP),
+    ("RuntimeDefault", "Unconfined", SECCOMP),
     ("Resource", "Pods", METRICS),
     ("Resource", "Object", METRICS),
     ("Resource", "External", METRICS),

@@ -180,7 +180,9 @@ fn check(scene: &mut Scene<'_>) {
         let spec = Path::ROOT.field("spec");
         let template = spec.field("template");
         let of_template = template.field("spec");
-        policy.check(pod.spec, if pod.at.len() > 1 { &of_template } else { &spec }, &mut findings);
+        let at = if pod.at.len() > 1 { &of_template } else { &spec };
+        let namespace = &declared.document.reference.namespace;
+        policy.check("the Cluster object", namespace, pod.spec, at, &mut findings);
         for Finding { at, rule, message, help, .. } in findings.into_vec() {
             scene.add(declared, problem(declared, rule, declared.document.place(&at), message, help));
         }

@@ -92,19 +92,7 @@ pub(super) fn validate(cluster: &ClusterSpec, at: &Path<'_>, findings: &mut Find
     let functions = at.field("functions");
     pod::check_resources(&cluster.functions.resources, &functions.field("resources"), findings);
     package_index(&cluster.functions, &functions, findings);
-    let security = at.field("podSecurity");
-    let policy = &cluster.pod_security;
-    let lists =
-        [("forbidHostPaths", &policy.forbid_host_paths), ("allowHostPaths", &policy.allow_host_paths)];
-    for (field, prefixes) in lists {
-        let list = security.field(field);
-        for (index, prefix) in prefixes.iter().enumerate() {
-            if !prefix.starts_with('/') || prefix.split('/').any(|part| part == "..") {
-                let message = format!("Invalid value: `{prefix}`: must be an absolute path without '..'");
-                findings.add(&rules::INVALID_PATH, &list.index(index), message);
-            }
-        }
-    }
+    cluster.pod_security.validate(&at.field("podSecurity"), findings);
     let slurm = at.field("slurm");
     cluster.slurm.login.validate(&slurm.field("login"), findings);
 }

@@ -13,7 +13,7 @@ mod functions;
 mod pod_security;
 
 pub use functions::FunctionDefaults;
-pub use pod_security::PodSecurity;
+pub use pod_security::{PodSecurity, PodSecurityLevel};
 
 use super::Kind;
 use super::job::SlurmLogin;
@@ -52,7 +52,7 @@ pub struct ClusterSpec {
     pub defaults: WorkloadDefaults,
     /// Handling of nodes that are not ready.
     pub nodes: NodePolicy,
-    /// Settings that no pod of the cluster may use.
+    /// Settings that pods of the cluster may not use.
     pub pod_security: PodSecurity,
     /// Defaults for functions that do not set these fields.
     pub functions: FunctionDefaults,

@@ -1,18 +1,27 @@
-//! Settings that no pod of the cluster may use. Nothing is forbidden by default.
+//! Settings that pods of the cluster may not use. Nothing is forbidden by default.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::kinds::pod::{PodSpec, SecurityContext};
+use crate::codec::is_default;
+use crate::kinds::pod::{Container, PodSpec, SecurityContext};
+use crate::names::{DNS_LABEL, is_dns_label};
 use crate::violation::{Findings, Path, rules};
 
-/// Settings that no pod of the cluster may use.
+/// Settings that pods of the cluster may not use.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 #[schemars(deny_unknown_fields)]
 pub struct PodSecurity {
-    /// Forbids `securityContext.privileged: true`, and added capabilities that give equivalent access to the node:
-    /// `ALL`, `DAC_READ_SEARCH`, `SYS_ADMIN`, `SYS_MODULE`, `SYS_PTRACE`, `SYS_RAWIO`.
+    /// Level of Kubernetes' Pod Security Standards that every pod must meet.
+    #[serde(skip_serializing_if = "is_default")]
+    pub level: PodSecurityLevel,
+    /// Namespaces to which `level` does not apply. The other fields apply to all namespaces.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub exempt_namespaces: Vec<String>,
+    /// Forbids `securityContext.privileged: true`, and added capabilities other than those that the level `baseline`
+    /// allows: `AUDIT_WRITE`, `CHOWN`, `DAC_OVERRIDE`, `FOWNER`, `FSETID`, `KILL`, `MKNOD`, `NET_BIND_SERVICE`,
+    /// `SETFCAP`, `SETGID`, `SETPCAP`, `SETUID`, `SYS_CHROOT`.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub forbid_privileged: bool,
     /// Forbids `hostNetwork: true`.
@@ -28,53 +37,94 @@ pub struct PodSecurity {
     pub allow_host_paths: Vec<String>,
 }
 
-/// Capabilities that let a container escape its bounds: mounts, modules, files by handle, ports and memory of the
-/// machine, other processes.
-const PRIVILEGED_EQUIVALENTS: [&str; 6] =
-    ["ALL", "DAC_READ_SEARCH", "SYS_ADMIN", "SYS_MODULE", "SYS_PTRACE", "SYS_RAWIO"];
+/// Level of Kubernetes' Pod Security Standards.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum PodSecurityLevel {
+    /// Anything.
+    #[default]
+    Privileged,
+    /// No known way to gain control of the node: no privileged containers, host network, host ports and hostPath
+    /// volumes, and only the capabilities of Docker's default set except `NET_RAW`.
+    Baseline,
+    /// As `baseline`; and no root, no gain of privileges, Docker's default seccomp profile, and no capability but
+    /// `NET_BIND_SERVICE`.
+    Restricted,
+}
+
+/// Capabilities that the level `baseline` lets containers add. Docker's default set has `NET_RAW` as well, which forges
+/// packets, and which the standard therefore leaves out.
+const BASELINE_CAPABILITIES: [&str; 13] = [
+    "AUDIT_WRITE",
+    "CHOWN",
+    "DAC_OVERRIDE",
+    "FOWNER",
+    "FSETID",
+    "KILL",
+    "MKNOD",
+    "NET_BIND_SERVICE",
+    "SETFCAP",
+    "SETGID",
+    "SETPCAP",
+    "SETUID",
+    "SYS_CHROOT",
+];
+
+/// The capability that the level `restricted` lets containers add.
+const RESTRICTED_CAPABILITY: &str = "NET_BIND_SERVICE";
+
+/// The setting of the level `restricted`, for messages.
+const RESTRICTED: &str = "level: restricted";
 
 impl PodSecurity {
-    /// Adds an error for each forbidden setting of the pod at the path `at`.
-    pub fn check(&self, pod: &PodSpec, at: &Path<'_>, findings: &mut Findings) {
-        if self.forbid_host_network && pod.host_network {
-            let message = "Forbidden: the Cluster object sets podSecurity.forbidHostNetwork";
-            findings.add(&rules::FORBIDDEN_BY_CLUSTER, &at.field("hostNetwork"), message);
-        }
-        let volumes = at.field("volumes");
-        for (index, volume) in pod.volumes.iter().enumerate() {
-            let Some(path) = volume.host_path.as_ref().map(|host_path| host_path.path.as_str()) else {
-                continue;
-            };
-            let here = volumes.index(index);
-            let here = here.field("hostPath");
-            if let Some(prefix) = self.forbid_host_paths.iter().find(|prefix| overlap(path, prefix)) {
-                let message = format!(
-                    "Forbidden: `{path}`: the Cluster object sets podSecurity.forbidHostPaths: {prefix}"
-                );
-                findings.add(&rules::FORBIDDEN_BY_CLUSTER, &here.field("path"), message);
-            }
-            let allowed = &self.allow_host_paths;
-            if !allowed.is_empty() && !allowed.iter().any(|prefix| is_within(path, prefix)) {
-                let message = format!(
-                    "Forbidden: `{path}`: the Cluster object sets podSecurity.allowHostPaths: {}",
-                    allowed.join(", ")
-                );
-                findings.add(&rules::FORBIDDEN_BY_CLUSTER, &here.field("path"), message);
+    /// Checks the settings themselves.
+    pub fn validate(&self, at: &Path<'_>, findings: &mut Findings) {
+        let namespaces = at.field("exemptNamespaces");
+        for (index, namespace) in self.exempt_namespaces.iter().enumerate() {
+            if !is_dns_label(namespace) {
+                let message = format!("Invalid value: `{namespace}`: {DNS_LABEL}");
+                findings.add(&rules::INVALID_NAME, &namespaces.index(index), message);
             }
         }
-        if !self.forbid_privileged {
-            return;
-        }
-        for (field, containers) in [("initContainers", &pod.init_containers), ("containers", &pod.containers)]
-        {
+        let lists =
+            [("forbidHostPaths", &self.forbid_host_paths), ("allowHostPaths", &self.allow_host_paths)];
+        for (field, prefixes) in lists {
             let list = at.field(field);
-            for (index, container) in containers.iter().enumerate() {
-                if let Some(context) = &container.security_context {
-                    unprivileged(context, &list.index(index).field("securityContext"), findings);
+            for (index, prefix) in prefixes.iter().enumerate() {
+                if !prefix.starts_with('/') || prefix.split('/').any(|part| part == "..") {
+                    let message = format!("Invalid value: `{prefix}`: must be an absolute path without '..'");
+                    findings.add(&rules::INVALID_PATH, &list.index(index), message);
                 }
             }
         }
     }
+
+    /// Adds an error for each forbidden setting of a pod in `namespace`, at the path `at`. `owner` names the object or
+    /// machine with these settings, as in "the Cluster object".
+    pub fn check(&self, owner: &str, namespace: &str, pod: &PodSpec, at: &Path<'_>, findings: &mut Findings) {
+        let is_exempt = self.exempt_namespaces.iter().any(|exempt| exempt == namespace);
+        let level = if is_exempt { PodSecurityLevel::Privileged } else { self.level };
+        let mut check = PodCheck { security: self, level, owner, findings };
+        check.host_network(pod, at);
+        check.volumes(pod, at);
+        check.of_pod(pod, &at.field("securityContext"));
+        for (field, containers) in [("initContainers", &pod.init_containers), ("containers", &pod.containers)]
+        {
+            let list = at.field(field);
+            for (index, container) in containers.iter().enumerate() {
+                check.container(pod, container, &list.index(index));
+            }
+        }
+    }
+}
+
+/// A check of one pod.
+struct PodCheck<'a> {
+    security: &'a PodSecurity,
+    /// Level in the pod's namespace.
+    level: PodSecurityLevel,
+    owner: &'a str,
+    findings: &'a mut Findings,
 }
 
 impl PodSecurity {
@@ -88,21 +138,129 @@ impl PodSecurity {
     }
 }
 
-/// Adds an error for each setting that makes a container privileged or equivalent.
-fn unprivileged(context: &SecurityContext, at: &Path<'_>, findings: &mut Findings) {
-    if context.privileged == Some(true) {
-        let message = "Forbidden: the Cluster object sets podSecurity.forbidPrivileged";
-        findings.add(&rules::FORBIDDEN_BY_CLUSTER, &at.field("privileged"), message);
+impl PodCheck<'_> {
+    /// Reports the value at `at`, which the field `setting` of podSecurity forbids.
+    fn forbid(&mut self, at: &Path<'_>, setting: &str) {
+        let message = format!("Forbidden: {} sets podSecurity.{setting}", self.owner);
+        self.findings.add(&rules::FORBIDDEN_BY_CLUSTER, at, message);
     }
-    let added = context.capabilities.as_ref().map_or(&[][..], |capabilities| &capabilities.add);
-    let capabilities = at.field("capabilities");
-    let list = capabilities.field("add");
-    for (index, name) in added.iter().enumerate() {
-        if PRIVILEGED_EQUIVALENTS.contains(&name.as_str()) {
-            let message = format!(
-                "Forbidden: `{name}` is equivalent to privileged, and the Cluster object sets podSecurity.forbidPrivileged"
-            );
-            findings.add(&rules::FORBIDDEN_BY_CLUSTER, &list.index(index), message);
+
+    /// Returns the setting that forbids what `baseline` forbids: `own`, a field for this alone, or the level.
+    fn baseline(&self, own: Option<&'static str>) -> Option<&'static str> {
+        own.or(match self.level {
+            PodSecurityLevel::Privileged => None,
+            PodSecurityLevel::Baseline => Some("level: baseline"),
+            PodSecurityLevel::Restricted => Some(RESTRICTED),
+        })
+    }
+
+    fn is_restricted(&self) -> bool {
+        self.level == PodSecurityLevel::Restricted
+    }
+
+    /// Reports a setting that the level `restricted` requires, with its remedy.
+    fn require(&mut self, at: &Path<'_>, help: &str) {
+        let message = format!("Forbidden: {} sets podSecurity.{RESTRICTED}", self.owner);
+        self.findings.add(&rules::FORBIDDEN_BY_CLUSTER, at, message).on_key().help(help);
+    }
+
+    fn host_network(&mut self, pod: &PodSpec, at: &Path<'_>) {
+        let setting = self.baseline(self.security.forbid_host_network.then_some("forbidHostNetwork"));
+        if let Some(setting) = setting.filter(|_| pod.host_network) {
+            self.forbid(&at.field("hostNetwork"), setting);
+        }
+    }
+
+    fn volumes(&mut self, pod: &PodSpec, at: &Path<'_>) {
+        let volumes = at.field("volumes");
+        for (index, volume) in pod.volumes.iter().enumerate() {
+            let Some(path) = volume.host_path.as_ref().map(|host_path| host_path.path.as_str()) else {
+                continue;
+            };
+            let here = volumes.index(index);
+            let here = here.field("hostPath");
+            if let Some(setting) = self.baseline(None) {
+                self.forbid(&here, setting);
+            }
+            let here = here.field("path");
+            let PodSecurity { forbid_host_paths, allow_host_paths: allowed, .. } = self.security;
+            if let Some(prefix) = forbid_host_paths.iter().find(|prefix| overlap(path, prefix)) {
+                self.forbid(&here, &format!("forbidHostPaths: {prefix}"));
+            }
+            if !allowed.is_empty() && !allowed.iter().any(|prefix| is_within(path, prefix)) {
+                self.forbid(&here, &format!("allowHostPaths: {}", allowed.join(", ")));
+            }
+        }
+    }
+
+    fn of_pod(&mut self, pod: &PodSpec, at: &Path<'_>) {
+        let Some(context) = pod.security_context.as_ref().filter(|_| self.is_restricted()) else { return };
+        if context.run_as_non_root == Some(false) {
+            self.require(&at.field("runAsNonRoot"), "set `runAsNonRoot: true`");
+        }
+        if context.run_as_user == Some(0) {
+            self.require(&at.field("runAsUser"), "set another user; 0 is root");
+        }
+    }
+
+    fn container(&mut self, pod: &PodSpec, container: &Container, at: &Path<'_>) {
+        let ports = at.field("ports");
+        for (index, port) in container.ports.iter().enumerate() {
+            // On the host's network each port is a host port.
+            let takes_one = port.host_port.is_some() && !pod.host_network;
+            if let Some(setting) = self.baseline(None).filter(|_| takes_one) {
+                self.forbid(&ports.index(index).field("hostPort"), setting);
+            }
+        }
+        let none = SecurityContext::default();
+        let context = container.security_context.as_deref().unwrap_or(&none);
+        let here = at.field("securityContext");
+        if let Some(setting) = self.baseline(self.security.forbid_privileged.then_some("forbidPrivileged")) {
+            if context.privileged == Some(true) {
+                self.forbid(&here.field("privileged"), setting);
+            }
+            self.capabilities(context, &here, setting);
+        }
+        if self.is_restricted() {
+            // At the container if it has no security context: the path must exist.
+            let here = if container.security_context.is_some() { here } else { *at };
+            self.restricted(pod, context, &here);
+        }
+    }
+
+    fn capabilities(&mut self, context: &SecurityContext, at: &Path<'_>, setting: &str) {
+        let added = context.capabilities.as_ref().map_or(&[][..], |capabilities| &capabilities.add);
+        let capabilities = at.field("capabilities");
+        let list = capabilities.field("add");
+        for (index, name) in added.iter().enumerate() {
+            if !BASELINE_CAPABILITIES.contains(&name.as_str()) {
+                self.forbid(&list.index(index), setting);
+            } else if self.is_restricted() && name != RESTRICTED_CAPABILITY {
+                self.forbid(&list.index(index), RESTRICTED);
+            }
+        }
+    }
+
+    /// Checks what `restricted` requires of a container.
+    fn restricted(&mut self, pod: &PodSpec, context: &SecurityContext, at: &Path<'_>) {
+        let of_pod = pod.security_context.as_deref();
+        if context.allow_privilege_escalation != Some(false) {
+            self.require(at, "set `securityContext.allowPrivilegeEscalation: false`");
+        }
+        let drops_all =
+            context.capabilities.as_ref().is_some_and(|set| set.drop.iter().any(|name| name == "ALL"));
+        if !drops_all {
+            self.require(at, "set `securityContext.capabilities.drop: [ALL]`");
+        }
+        let non_root = context.run_as_non_root.or(of_pod.and_then(|pod| pod.run_as_non_root));
+        if non_root != Some(true) {
+            self.require(at, "set `securityContext.runAsNonRoot: true`");
+        }
+        if context.run_as_user == Some(0) {
+            self.require(at, "set another `securityContext.runAsUser`; 0 is root");
+        }
+        if context.seccomp_profile.or(of_pod.and_then(|pod| pod.seccomp_profile)).is_none() {
+            self.require(at, "set `securityContext.seccompProfile: {type: RuntimeDefault}`");
         }
     }
 }
@@ -133,112 +291,5 @@ fn components(path: &str) -> Vec<&str> {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::kinds::pod::{Capabilities, Container, HostPathVolume, Volume};
-
-    #[test]
-    fn a_forbidden_directory_is_reached_from_below_and_from_above_but_not_from_beside() {
-        for path in ["/etc", "/etc/", "/etc/ssl", "//etc/./ssl", "/"] {
-            assert!(overlap(path, "/etc"), "{path}");
-        }
-        for path in ["/etcetera", "/srv", "/srv/etc"] {
-            assert!(!overlap(path, "/etc"), "{path}");
-        }
-        assert!(overlap("/anything", "/"));
-    }
-
-    #[test]
-    fn only_what_lies_below_an_allowed_directory_is_allowed() {
-        let reported = |path: &str, security: &PodSecurity| {
-            let host_path = Some(HostPathVolume { path: path.to_owned(), kind: None });
-            let volumes = vec![Volume { host_path, ..Volume::default() }];
-            let mut findings = Findings::default();
-            security.check(
-                &PodSpec { volumes, ..PodSpec::default() },
-                &Path::ROOT.field("spec"),
-                &mut findings,
-            );
-            findings.into_vec().into_iter().map(|finding| finding.message).collect::<Vec<_>>()
-        };
-        let list = |list: &[&str]| list.iter().map(|path| (*path).to_owned()).collect::<Vec<_>>();
-        let security = PodSecurity {
-            allow_host_paths: list(&["/srv/", "/var/lib/app"]),
-            forbid_host_paths: list(&["/srv/private"]),
-            ..PodSecurity::default()
-        };
-        for path in ["/var/lib/app", "/srv/a", "//srv/./a", "/var/lib/app/x", "/etc/../srv/a", "/srv/a/../b"]
-        {
-            assert_eq!(reported(path, &security), [""; 0], "{path}");
-        }
-        for path in ["/", "/srvx", "/var/lib", "/var/lib/apple", "/srv/../etc", "/srv/a/../../etc", "/etc"] {
-            assert!(
-                reported(path, &security).iter().any(|reported| reported.contains("allowHostPaths")),
-                "{path}"
-            );
-        }
-        let [reported] = &reported("/srv/private/key", &security)[..] else {
-            panic!("the deny list holds, too")
-        };
-        assert!(
-            reported.contains("spec.volumes[0].hostPath.path") && reported.contains("forbidHostPaths"),
-            "{reported}"
-        );
-    }
-
-    #[test]
-    fn a_path_is_opened_from_the_outermost_directory_that_allows_it() {
-        let of = |allowed: &[&str], path: &str| {
-            let allow_host_paths = allowed.iter().map(|path| (*path).to_owned()).collect();
-            let security = PodSecurity { allow_host_paths, ..PodSecurity::default() };
-            security.allowed_directory(path).map(|(directory, rest)| format!("{directory} {rest}"))
-        };
-        assert_eq!(of(&["/srv/a", "/srv/"], "//srv/./a/../b/c").as_deref(), Some("/srv/ b/c"));
-        assert_eq!(of(&["/data", "/srv/a"], "/srv/a").as_deref(), Some("/srv/a "));
-        for allowed in [&["/srv"][..], &["/"], &["/srv", "/"], &[]] {
-            assert_eq!(of(allowed, "/srvx/a"), None, "{allowed:?}");
-        }
-    }
-
-    // Seen red with an `unprivileged` that looks at no capability.
-    #[test]
-    fn each_forbidden_thing_is_reported_at_its_place() {
-        let add = ["NET_ADMIN", "SYS_PTRACE", "ALL"].map(str::to_owned).to_vec();
-        let capabilities = Some(Capabilities { add, ..Capabilities::default() });
-        let privileged =
-            SecurityContext { privileged: Some(true), capabilities, ..SecurityContext::default() };
-        let privileged = Box::new(privileged);
-        let pod = PodSpec {
-            host_network: true,
-            containers: vec![Container { security_context: Some(privileged), ..Container::default() }],
-            volumes: vec![Volume {
-                host_path: Some(HostPathVolume { path: "/etc/ssl".to_owned(), kind: None }),
-                ..Volume::default()
-            }],
-            ..PodSpec::default()
-        };
-        let reported = |security: &PodSecurity| -> Vec<String> {
-            let mut findings = Findings::default();
-            security.check(&pod, &Path::ROOT.field("spec"), &mut findings);
-            let message = |message: String| message.split(": Forbidden").next().unwrap().to_owned();
-            findings.into_vec().into_iter().map(|finding| message(finding.message)).collect()
-        };
-        assert_eq!(reported(&PodSecurity::default()), Vec::<String>::new());
-        let strict = PodSecurity {
-            forbid_privileged: true,
-            forbid_host_network: true,
-            forbid_host_paths: vec!["/etc".to_owned()],
-            allow_host_paths: Vec::new(),
-        };
-        assert_eq!(
-            reported(&strict),
-            [
-                "spec.hostNetwork",
-                "spec.volumes[0].hostPath.path",
-                "spec.containers[0].securityContext.privileged",
-                "spec.containers[0].securityContext.capabilities.add[1]",
-                "spec.containers[0].securityContext.capabilities.add[2]"
-            ]
-        );
-    }
-}
+#[path = "pod_security_tests.rs"]
+mod tests;

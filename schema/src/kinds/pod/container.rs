@@ -442,6 +442,24 @@ pub struct PodSecurityContext {
     /// Supplemental groups of the processes.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub supplemental_groups: Vec<i64>,
+    /// System calls that the containers may make.
+    pub seccomp_profile: Option<SeccompProfile>,
+}
+
+/// System calls that a container may make.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[schemars(deny_unknown_fields)]
+pub struct SeccompProfile {
+    /// Kind of profile.
+    #[serde(rename = "type")]
+    pub kind: SeccompProfileType,
+}
+
+/// Kind of a seccomp profile.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub enum SeccompProfileType {
+    /// Docker's default profile, which also applies without this field. A privileged container has none.
+    RuntimeDefault,
 }
 
 /// Settings for one container; they override those of the pod.
@@ -464,6 +482,8 @@ pub struct SecurityContext {
     pub privileged: Option<bool>,
     /// Capabilities to add and drop.
     pub capabilities: Option<Capabilities>,
+    /// System calls that the container may make.
+    pub seccomp_profile: Option<SeccompProfile>,
     /// Maximum number of processes and threads of the container; not in Kubernetes, where the node decides.
     #[schemars(range(min = 1, max = 4194304))]
     pub pids_limit: Option<u32>,

@@ -24,11 +24,13 @@ pub use container::{
     ResourceRequirements, SecretKeyRef, TcpSocketAction,
 };
 
-pub use container::{Capabilities, PodSecurityContext, SecurityContext};
+pub use container::{Capabilities, PodSecurityContext, SeccompProfile, SeccompProfileType, SecurityContext};
 pub use status::{
     ContainerState, ContainerStatus, HostPortStatus, PodPhase, PodStatus, RunningState, TerminatedState,
     UnsteadyContainer, WaitingState,
 };
+#[cfg(test)]
+pub(crate) use validate::CAPABILITIES;
 pub(crate) use validate::{check_env, check_resources};
 pub use volume::{
     EmptyDirVolume, HostPathType, HostPathVolume, KeyToPath, RepoVolume, SecretVolume, StorageMedium, Volume,

@@ -199,6 +199,8 @@ fn clusters() -> Vec<Case> {
         ("invalid-path", cluster("podSecurity: {forbidHostPaths: [§etc]}")),
         ("invalid-path", cluster("podSecurity: {forbidHostPaths: [§/a/../b]}")),
         ("invalid-path", cluster("podSecurity: {allowHostPaths: [/srv, §srv/a]}")),
+        ("invalid-name", cluster("podSecurity: {exemptNamespaces: [§Kube_Tools]}")),
+        ("unknown-value", cluster("podSecurity: {level: §Baseline}")),
         ("resources", cluster("functions: {resources: {limits: {memory: §1Mi}}}")),
         ("out-of-range", cluster("functions: {timeoutSeconds: §601}")),
         ("out-of-range", cluster("functions: {callsPerMinute: §0}")),

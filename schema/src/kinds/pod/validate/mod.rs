@@ -17,6 +17,8 @@ use crate::violation::{Findings, Path, rules};
 use shared::{container_name, exactly_one};
 
 pub(crate) use env::validate as check_env;
+#[cfg(test)]
+pub(crate) use security::CAPABILITIES;
 pub(crate) use shared::validate as check_resources;
 
 impl PodSpec {

@@ -4,7 +4,7 @@ use super::super::{Container, PodSpec, SecurityContext};
 use crate::violation::{Findings, Path, rules};
 
 /// Linux capabilities without `CAP_`, as of 6.18 (capabilities(7)); `ALL` is Docker's word for all of them.
-const CAPABILITIES: [&str; 42] = [
+pub(crate) const CAPABILITIES: [&str; 42] = [
     "ALL",
     "AUDIT_CONTROL",
     "AUDIT_READ",
