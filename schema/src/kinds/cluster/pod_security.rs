@@ -28,7 +28,7 @@ pub struct PodSecurity {
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub forbid_host_network: bool,
     /// Forbids hostPath volumes at or below these directories of the node, and at directories above, from which
-    /// they can be reached: `/` forbids every hostPath volume.
+    /// they can be reached: `/` forbids every hostPath volume. `/run` is also `/var/run`, and `/usr/lib` also `/lib`.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub forbid_host_paths: Vec<String>,
     /// Restricts hostPath volumes to these directories of the node and below, if set. Nodes follow no symbolic link
@@ -132,9 +132,9 @@ impl PodSecurity {
     /// there; the outermost of several. `None` for a path in none of them, and where one of them is `/`.
     pub fn allowed_directory(&self, path: &str) -> Option<(&str, String)> {
         let within = self.allow_host_paths.iter().filter(|directory| is_within(path, directory));
-        let outermost = within.min_by_key(|directory| components(directory).len())?;
-        let depth = components(outermost).len();
-        (depth > 0).then(|| (outermost.as_str(), components(path)[depth..].join("/")))
+        let outermost = within.min_by_key(|directory| components(directory, &ROOT_LINKS).len())?;
+        let depth = components(outermost, &ROOT_LINKS).len();
+        (depth > 0).then(|| (outermost.as_str(), components(path, &ROOT_LINKS)[depth..].join("/")))
     }
 }
 
@@ -265,19 +265,44 @@ impl PodCheck<'_> {
     }
 }
 
-/// True if one path is at, below or above the other.
+/// True if one path is at, below or above the other, as written or once the links of the root directory are followed.
 fn overlap(path: &str, forbidden: &str) -> bool {
-    is_within(path, forbidden) || is_within(forbidden, path)
+    let [path, forbidden] =
+        [path, forbidden].map(|path| [components(path, &[]), components(path, &ROOT_LINKS)]);
+    let reaches = |one: &Vec<&str>, other: &Vec<&str>| one.starts_with(other) || other.starts_with(one);
+    path.iter()
+        .any(|path| leaves_its_place(path) || forbidden.iter().any(|forbidden| reaches(path, forbidden)))
 }
 
-/// True if a path is the directory or below it, compared part by part as written. Symbolic links are not resolved:
-/// the agent mounts their target on the node, which is not known here.
+/// True if a path is the directory or below it once the links of the root directory are followed. Other symbolic links
+/// are on the node and not known here.
 fn is_within(path: &str, directory: &str) -> bool {
-    components(path).starts_with(&components(directory))
+    let [path, directory] = [path, directory].map(|path| components(path, &ROOT_LINKS));
+    path.starts_with(&directory) && (directory.is_empty() || !leaves_its_place(&path))
 }
 
-/// Splits an absolute path into parts, without empty parts and `.`, and with `..` resolved.
-fn components(path: &str) -> Vec<&str> {
+/// Links that Linux distributions have by convention: those of the merged `/usr` and of `/run`.
+const ROOT_LINKS: [(&[&str], &[&str]); 8] = [
+    (&["bin"], &["usr", "bin"]),
+    (&["sbin"], &["usr", "sbin"]),
+    (&["lib"], &["usr", "lib"]),
+    (&["lib32"], &["usr", "lib32"]),
+    (&["lib64"], &["usr", "lib64"]),
+    (&["libx32"], &["usr", "libx32"]),
+    (&["var", "run"], &["run"]),
+    (&["var", "lock"], &["run", "lock"]),
+];
+
+/// True for a path in the folder of a process, whose `root` and `cwd` lead anywhere on the node.
+fn leaves_its_place(path: &[&str]) -> bool {
+    let is_process =
+        |name: &str| name.bytes().all(|byte| byte.is_ascii_digit()) || matches!(name, "self" | "thread-self");
+    matches!(path, ["proc", process, ..] if is_process(process))
+}
+
+/// Splits an absolute path into parts, without empty parts and `.`, with `..` resolved and `links` followed in the order
+/// in which the kernel would.
+fn components<'p>(path: &'p str, links: &[(&[&'p str], &[&'p str])]) -> Vec<&'p str> {
     let mut parts = Vec::new();
     for part in path.split('/') {
         match part {
@@ -285,6 +310,9 @@ fn components(path: &str) -> Vec<&str> {
             // The parent of the root is the root.
             ".." => drop(parts.pop()),
             part => parts.push(part),
+        }
+        if let Some((_, target)) = links.iter().find(|(link, _)| *link == parts) {
+            parts = target.to_vec();
         }
     }
     parts

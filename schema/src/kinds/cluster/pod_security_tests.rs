@@ -188,6 +188,46 @@ fn a_forbidden_directory_is_reached_from_below_and_from_above_but_not_from_besid
     assert!(overlap("/anything", "/"));
 }
 
+/// Seen red with paths compared as written: `/var/run/docker.sock` passed where `/run` was forbidden.
+#[test]
+fn a_directory_is_forbidden_and_allowed_by_each_of_its_usual_names() {
+    for (forbidden, path) in [
+        ("/run", "/var/run/docker.sock"),
+        ("/run/docker.sock", "/var/run"),
+        ("/var/run", "/run/docker.sock"),
+        ("/var", "/var/run/docker.sock"),
+        ("/run", "/var/lock/x"),
+        ("/etc", "/var/run/../etc"),
+        ("/usr/bin", "/bin"),
+        ("/lib", "/usr/lib/modules"),
+        ("/lib64", "/usr"),
+        ("/sbin/init", "/usr/sbin"),
+        ("/etc", "/proc/1/root/etc"),
+        ("/etc", "/proc/self/cwd"),
+    ] {
+        assert!(overlap(path, forbidden), "{path} where {forbidden} is forbidden");
+    }
+    for (forbidden, path) in
+        [("/run", "/var/runner"), ("/bin", "/usr/binary"), ("/lib", "/var/lib"), ("/etc", "/proc/sys")]
+    {
+        assert!(!overlap(path, forbidden), "{path} where {forbidden} is forbidden");
+    }
+    for (allowed, path) in [
+        ("/run/app", "/var/run/app/x"),
+        ("/var/run/app", "/run/app"),
+        ("/usr", "/lib/x"),
+        ("/", "/proc/1/root"),
+    ] {
+        assert!(is_within(path, allowed), "{path} where {allowed} is allowed");
+    }
+    // Only by its name below `/var`.
+    for (allowed, path) in
+        [("/var", "/var/run/docker.sock"), ("/proc", "/proc/1/root"), ("/lib", "/usr/libexec")]
+    {
+        assert!(!is_within(path, allowed), "{path} where {allowed} is allowed");
+    }
+}
+
 #[test]
 fn only_what_lies_below_an_allowed_directory_is_allowed() {
     let reported = |path: &str, security: &PodSecurity| {
