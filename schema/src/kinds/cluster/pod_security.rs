@@ -24,7 +24,7 @@ pub struct PodSecurity {
     /// `SETFCAP`, `SETGID`, `SETPCAP`, `SETUID`, `SYS_CHROOT`.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub forbid_privileged: bool,
-    /// Forbids `hostNetwork: true`.
+    /// Forbids `hostNetwork: true`, and a `host` of probes and hooks: the node connects to it.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub forbid_host_network: bool,
     /// Forbids hostPath volumes at or below these directories of the node, and at directories above, from which
@@ -44,8 +44,8 @@ pub enum PodSecurityLevel {
     /// Anything.
     #[default]
     Privileged,
-    /// No known way to gain control of the node: no privileged containers, host network, host ports and hostPath
-    /// volumes, and only the capabilities of Docker's default set except `NET_RAW`.
+    /// No known way to gain control of the node: no privileged containers, host network, host ports, hosts of probes and
+    /// hostPath volumes, and only the capabilities of Docker's default set except `NET_RAW`.
     Baseline,
     /// As `baseline`; and no root, no gain of privileges, Docker's default seccomp profile, and no capability but
     /// `NET_BIND_SERVICE`.
@@ -164,10 +164,41 @@ impl PodCheck<'_> {
         self.findings.add(&rules::FORBIDDEN_BY_CLUSTER, at, message).on_key().help(help);
     }
 
+    /// Returns the setting that forbids the node's network.
+    fn no_host_network(&self) -> Option<&'static str> {
+        self.baseline(self.security.forbid_host_network.then_some("forbidHostNetwork"))
+    }
+
     fn host_network(&mut self, pod: &PodSpec, at: &Path<'_>) {
-        let setting = self.baseline(self.security.forbid_host_network.then_some("forbidHostNetwork"));
-        if let Some(setting) = setting.filter(|_| pod.host_network) {
+        if let Some(setting) = self.no_host_network().filter(|_| pod.host_network) {
             self.forbid(&at.field("hostNetwork"), setting);
+        }
+    }
+
+    /// Checks the hosts of probes and hooks: the node connects to them, from its own network.
+    fn hosts(&mut self, container: &Container, at: &Path<'_>) {
+        let Some(setting) = self.no_host_network() else { return };
+        let is_set = |host: &Option<String>| host.as_ref().is_some_and(|host| !host.is_empty());
+        let probes = [
+            ("livenessProbe", &container.liveness_probe),
+            ("readinessProbe", &container.readiness_probe),
+            ("startupProbe", &container.startup_probe),
+        ];
+        for (field, probe) in probes {
+            let Some(probe) = probe else { continue };
+            let here = at.field(field);
+            if probe.http_get.as_ref().is_some_and(|action| is_set(&action.host)) {
+                self.forbid(&here.field("httpGet").field("host"), setting);
+            }
+            if probe.tcp_socket.as_ref().is_some_and(|action| is_set(&action.host)) {
+                self.forbid(&here.field("tcpSocket").field("host"), setting);
+            }
+        }
+        let hook = container.lifecycle.as_ref().and_then(|lifecycle| lifecycle.pre_stop.as_ref());
+        if hook.and_then(|hook| hook.http_get.as_ref()).is_some_and(|action| is_set(&action.host)) {
+            let here = at.field("lifecycle");
+            let here = here.field("preStop");
+            self.forbid(&here.field("httpGet").field("host"), setting);
         }
     }
 
@@ -212,6 +243,7 @@ impl PodCheck<'_> {
                 self.forbid(&ports.index(index).field("hostPort"), setting);
             }
         }
+        self.hosts(container, at);
         let none = SecurityContext::default();
         let context = container.security_context.as_deref().unwrap_or(&none);
         let here = at.field("securityContext");

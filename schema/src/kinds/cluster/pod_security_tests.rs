@@ -45,6 +45,8 @@ type Row = (&'static str, &'static str, Json, Option<PodSecurityLevel>);
 /// Controls of the Pod Security Standards as of Kubernetes 1.34, "Baseline". Their controls of other fields
 /// (hostPID, hostIPC, procMount, sysctls, AppArmor, SELinux, Windows) are met by every pod: Minik8s has none of these.
 fn baseline_table() -> Vec<Row> {
+    let http = |host: &str| json!({"httpGet": {"port": 80, "host": host}});
+    let tcp = |host: &str| json!({"tcpSocket": {"port": 80, "host": host}});
     let port = |port: Json| json!([{"containerPort": 80, "hostPort": port}]);
     vec![
         ("Host Namespaces", "hostNetwork", json!(true), Some(Baseline)),
@@ -57,6 +59,14 @@ fn baseline_table() -> Vec<Row> {
         ("Host Ports", "containers.0.ports", port(json!(8080)), Some(Baseline)),
         ("Host Ports", "containers.0.ports", port(json!(0)), Some(Baseline)),
         ("Host Ports", "containers.0.ports", port(json!(null)), None),
+        ("Host Probes", "containers.0.livenessProbe", http("127.0.0.1"), Some(Baseline)),
+        ("Host Probes", "containers.0.readinessProbe", http("169.254.169.254"), Some(Baseline)),
+        ("Host Probes", "containers.0.startupProbe", tcp("localhost"), Some(Baseline)),
+        ("Host Probes", "initContainers.0.livenessProbe", tcp("10.0.0.1"), Some(Baseline)),
+        ("Host Probes", "containers.0.livenessProbe", http(""), None),
+        ("Host Probes", "containers.0.readinessProbe", json!({"tcpSocket": {"port": 80}}), None),
+        ("Lifecycle Hooks", "containers.0.lifecycle", json!({"preStop": http("127.0.0.1")}), Some(Baseline)),
+        ("Lifecycle Hooks", "containers.0.lifecycle", json!({"preStop": {"httpGet": {"port": 80}}}), None),
     ]
 }
 
@@ -153,6 +163,25 @@ fn no_other_seccomp_profile_can_be_written() {
         let profile = serde_json::from_value::<crate::kinds::pod::SeccompProfile>(json!({"type": kind}));
         assert!(profile.is_err(), "{kind}");
     }
+}
+
+/// Seen red without `hosts`: the node's loopback was asked though its network was forbidden.
+#[test]
+fn a_forbidden_host_network_forbids_the_hosts_of_probes_and_hooks() {
+    let action = json!({"httpGet": {"port": 2379, "host": "127.0.0.1"}});
+    let pod = json!({"containers": [
+        {"name": "c", "image": "i", "livenessProbe": action, "lifecycle": {"preStop": action}},
+    ]});
+    let pod: PodSpec = serde_json::from_value(pod).unwrap();
+    let security = PodSecurity { forbid_host_network: true, ..PodSecurity::default() };
+    let container = "spec.containers[0]";
+    assert_eq!(
+        forbidden(&security, "default", &pod),
+        [
+            format!("{container}.livenessProbe.httpGet.host"),
+            format!("{container}.lifecycle.preStop.httpGet.host")
+        ]
+    );
 }
 
 /// Seen red with an exemption from everything.
