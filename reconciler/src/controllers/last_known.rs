@@ -11,10 +11,12 @@ use std::sync::Arc;
 use jiff::{SignedDuration, Timestamp};
 use schema::codec::encode;
 use schema::keys::Key;
-use schema::kinds::{Kind, Pods};
+use schema::kinds::cluster::cluster_reference;
+use schema::kinds::{Kind, Pods, Resource};
 use schema::meta::{NamespacedName, ObjectRef};
+use schema::object::Object;
 use schema::records::{
-    AutoscalerRecord, JobOrder, PodInstance, Rollout, ScaleRecord, SourceStatus, Template, TriggerRecord,
+    AutoscalerRecord, JobOrder, PodInstance, PodSecurityRecord, Rollout, ScaleRecord, SourceStatus, Template, TriggerRecord,
     WorkflowRecord,
 };
 use schema::snapshot::{Change, Snapshot, Table, entries_by_node};
@@ -45,6 +47,8 @@ pub struct LastKnown {
     jobs: Table<(String, NamespacedName), JobOrder>,
     triggers: Table<(ObjectRef, String), TriggerRecord>,
     pods: BTreeMap<NamespacedName, LastPod>,
+    /// Restrictions on pods, which a commit that finds an empty etcd must meet.
+    pod_security: Vec<PodSecurityRecord>,
 }
 
 /// Last known place of a pod.
@@ -76,6 +80,9 @@ pub struct LastKnownFile {
     records: BTreeMap<String, Value>,
     /// Pods, by `namespace/name`.
     pods: BTreeMap<String, LastPod>,
+    /// Restrictions on pods.
+    #[serde(default)]
+    pod_security: Vec<PodSecurityRecord>,
 }
 
 impl LastKnown {
@@ -84,6 +91,7 @@ impl LastKnown {
     pub fn from_snapshot(snapshot: &Snapshot, now: Timestamp) -> Option<Self> {
         let scalers = snapshot.autoscalers.keys().map(|id| reference(Kind::HorizontalPodAutoscaler, id));
         let placed = snapshot.rollouts.keys().chain(snapshot.scales.keys()).cloned().chain(scalers);
+        let placed = placed.chain([cluster_reference()]);
         let placed = placed.filter_map(|of| {
             let provenance = &snapshot.objects.get(&of)?.value.provenance;
             let place = ManifestLocation { source: provenance.source.clone(), file: provenance.file.clone() };
@@ -97,6 +105,7 @@ impl LastKnown {
             at: now,
             places: placed.collect(),
             pods: pods.collect(),
+            pod_security: pod_security_records(&snapshot.objects, source_statuses(snapshot)),
             ..Self::tables(snapshot)
         })
     }
@@ -125,11 +134,19 @@ impl LastKnown {
             && before.jobs.ptr_eq(&now.jobs)
             && before.triggers.ptr_eq(&now.triggers)
             && before.bindings.ptr_eq(&now.bindings)
+            && Self::is_same_pod_security(before, now)
     }
 
-    /// True if nothing is known, or etcd is complete.
+    fn is_same_pod_security(before: &Snapshot, now: &Snapshot) -> bool {
+        let records = |of: &Snapshot| pod_security_records(&of.objects, source_statuses(of));
+        before.objects.ptr_eq(&now.objects) && before.sources.ptr_eq(&now.sources)
+            || records(before) == records(now)
+    }
+
+    /// True if nothing of what runs is known, or etcd is complete.
     pub fn is_empty(&self) -> bool {
-        *self == Self { at: self.at, ..Self::default() }
+        let Self { at, places, pod_security, .. } = self.clone();
+        *self == Self { at, places, pod_security, ..Self::default() }
     }
 
     /// Drops outdated entries: those of a workload of which a node runs a pod that is younger than this state and
@@ -180,6 +197,9 @@ impl LastKnown {
     fn without(&self, is_left_out: impl Fn(&ObjectRef) -> bool) -> Self {
         let mut left = self.clone();
         left.places.retain(|of, _| !is_left_out(of));
+        if is_left_out(&cluster_reference()) {
+            left.pod_security.clear();
+        }
         keep(&mut left.rollouts, |of, _| !is_left_out(of));
         keep(&mut left.templates, |(of, _), _| !is_left_out(of));
         keep(&mut left.scales, |of, _| !is_left_out(of));
@@ -229,6 +249,11 @@ impl LastKnown {
         self.pods.get(pod).filter(|pod| pod.uid == uid).map(|pod| pod.node.as_str())
     }
 
+    /// Returns the restrictions on pods.
+    pub fn pod_security(&self) -> &[PodSecurityRecord] {
+        &self.pod_security
+    }
+
     /// Returns the pods that a workload created, going by their names.
     pub fn pods_of<'a>(
         &'a self,
@@ -256,7 +281,8 @@ impl LastKnown {
         let pods = self.pods.iter().map(|(pod, last)| (pod.to_string(), last.clone()));
         let places =
             self.places.iter().map(|(of, place)| (Key::Object(of.clone()).to_string(), place.clone()));
-        LastKnownFile { at: self.at, places: places.collect(), records, pods: pods.collect() }
+        let pod_security = self.pod_security.clone();
+        LastKnownFile { at: self.at, places: places.collect(), records, pods: pods.collect(), pod_security }
     }
 
     /// Restores the state from disk, skipping what can't be read.
@@ -275,8 +301,35 @@ impl LastKnown {
             Ok(Key::Object(of)) => Some((of, place.clone())),
             _ => None,
         });
-        Self { at: disk.at, places: places.collect(), pods: pods.collect(), ..Self::tables(&snapshot) }
+        let pod_security = disk.pod_security.clone();
+        Self {
+            at: disk.at,
+            places: places.collect(),
+            pods: pods.collect(),
+            pod_security,
+            ..Self::tables(&snapshot)
+        }
     }
+}
+
+/// Returns the restrictions on pods of the Cluster object, and those that the sources' newest commits replaced.
+pub fn pod_security_records<'a>(
+    objects: &Table<ObjectRef, Object>,
+    sources: impl Iterator<Item = &'a SourceStatus>,
+) -> Vec<PodSecurityRecord> {
+    let applied = objects.get(&cluster_reference()).and_then(|live| match &live.value.resource {
+        Resource::Cluster(cluster) => Some(PodSecurityRecord {
+            policy: cluster.pod_security.clone(),
+            since: live.value.provenance.commit.clone(),
+            until: None,
+        }),
+        _ => None,
+    });
+    sources.flat_map(|source| &source.replaced_pod_security).cloned().chain(applied).collect()
+}
+
+fn source_statuses(snapshot: &Snapshot) -> impl Iterator<Item = &SourceStatus> {
+    snapshot.sources.values().map(|source| &source.value)
 }
 
 fn reference(kind: Kind, id: &NamespacedName) -> ObjectRef {

@@ -32,7 +32,7 @@ mod simulation;
 #[cfg(test)]
 pub(crate) mod testing;
 
-pub use last_known::{LastKnown, LastKnownFile};
+pub use last_known::{LastKnown, LastKnownFile, pod_security_records};
 pub use note::{Note, NoteKind};
 pub use reason::Reason;
 pub use shell::{Deps, Shell};

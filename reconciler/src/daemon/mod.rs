@@ -129,6 +129,7 @@ async fn start(config: ServeConfig) -> anyhow::Result<Runtime> {
     runtime.task("reflector", reflecting);
     let events = write_events(&mut runtime, &store);
 
+    let keep = keep::KeepLoop::open(&config.own_dir(), snapshot.clone());
     let (mut targets, mut runs) = (Vec::new(), Vec::new());
     for source in &config.sources {
         let row = source_row(source.poll, &snapshot, &fence);
@@ -136,13 +137,13 @@ async fn start(config: ServeConfig) -> anyhow::Result<Runtime> {
         let (snapshot, fence) = (snapshot.clone(), fence.clone());
         let (dir, store, events) = (config.state_dir.clone(), Arc::clone(&store), events.clone());
         let the_loop = SourceLoop::new(source.clone(), dir, store, snapshot, fence, events)
-            .with_service_cidr(config.settings.service_cidr);
+            .with_service_cidr(config.settings.service_cidr)
+            .with_last_known(keep.newest());
         runs.push(runtime.drive_as(format!("gitops/{name}"), row, the_loop));
         targets.push(SourceTarget { source: name, follows, nudge });
     }
     let wakes = targets.iter().map(|target| (target.source.clone(), target.nudge.clone())).collect();
 
-    let keep = keep::KeepLoop::open(&config.own_dir(), snapshot.clone());
     let deps = Deps {
         store: Arc::clone(&store),
         snapshot: snapshot.clone(),

@@ -117,7 +117,7 @@ pub fn inspect(paths: &[impl AsRef<Path>]) -> Result<Inspection, FolderError> {
     let live = Table::new();
     let (resolved, remarks) = with_contents("", &folder.manifests, &live);
     let documents = Documents::from_manifests("", &resolved, &live);
-    let checked = finish(&documents, fit(&documents, "", &live));
+    let checked = finish(&documents, fit(&documents, "", &live, &[]));
     let own = resolved.values().flat_map(|file| &file.violations).chain(&remarks);
     // Single files don't tell the content of other files.
     let only_files = paths.iter().all(|path| path.as_ref().is_file());

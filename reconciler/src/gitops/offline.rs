@@ -13,6 +13,7 @@ use schema::kinds::{Kind, Resource};
 use schema::manifest::Layout;
 use schema::meta::ObjectRef;
 use schema::object::{Object, short_commit};
+use schema::records::PodSecurityRecord;
 use schema::snapshot::{Table, VersionedValue};
 use schema::violation::{Severity, Violation};
 
@@ -25,6 +26,7 @@ use super::plan::{Act, PlanInput, PruneBaseline, SyncPlan, plan};
 use super::prune::Lineage;
 use super::review::effects::EffectsOf;
 use super::review::{NodeRoom, Review, ReviewContext, WorkflowTests, review};
+use crate::controllers::pod_security_records;
 use crate::git::content::{self, ContentError};
 use crate::git::{self, CommitMeta, Listing, ReadError, Relation};
 use crate::plural::plural;
@@ -73,6 +75,8 @@ pub struct LiveState {
     pub whole: Option<String>,
     /// Baseline of the prune that is still held.
     pub held: Option<PruneBaseline>,
+    /// Restrictions on pods of the Cluster object, and those that commits replaced.
+    pub pod_security: Vec<PodSecurityRecord>,
     /// Nodes that are alive.
     pub nodes: Vec<NodeRoom>,
     /// Running pods of each workload, whatever number Git asks for.
@@ -150,6 +154,10 @@ pub fn compare(request: &Request<'_>) -> Result<Review, OfflineError> {
     if let (Some(_), Some(applied)) = (&request.live, applied) {
         notes.push(format!("compared with the applied commit {}", short_commit(applied)));
     }
+    let pod_security = match &request.live {
+        Some(live) => live.pod_security.clone(),
+        None => pod_security_records(&live, std::iter::empty()),
+    };
     let homes = homes_of_absent(request.source, &after.manifests, &live);
     let lineage = lineage(&repository, request, truncated::commits(&homes), &after, base);
     let homes = truncated::with_siblings(homes, request.source, &live);
@@ -164,6 +172,7 @@ pub fn compare(request: &Request<'_>) -> Result<Review, OfflineError> {
         held: request.live.as_ref().and_then(|live| live.held),
         revision: 0,
         lost: BTreeMap::new(),
+        pod_security,
         service_cidr: None,
         incomplete: None,
     };
@@ -392,6 +401,7 @@ pub(super) fn objects_of(
         held: None,
         revision: 0,
         lost: BTreeMap::new(),
+        pod_security: Vec::new(),
         service_cidr: None,
         incomplete: None,
     };

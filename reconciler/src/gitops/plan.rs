@@ -9,11 +9,11 @@ use std::sync::Arc;
 
 use ipnet::Ipv4Net;
 use jiff::Timestamp;
-use schema::kinds::Resource;
-use schema::kinds::cluster::{PrunePolicy, cluster_reference};
+use schema::kinds::cluster::{PodSecurity, PrunePolicy, cluster_reference};
+use schema::kinds::{Kind, Resource};
 use schema::meta::ObjectRef;
 use schema::object::{Object, Provenance};
-use schema::records::{ChangeCounts, WaitingObject};
+use schema::records::{ChangeCounts, PodSecurityRecord, WaitingObject};
 use schema::snapshot::{Table, VersionedValue};
 use schema::violation::Violation;
 
@@ -46,6 +46,8 @@ pub struct PlanInput {
     pub revision: i64,
     /// Objects that the source owned in a lost etcd, and that may still run.
     pub lost: BTreeMap<ObjectRef, LostObject>,
+    /// Restrictions on pods of the Cluster object, and those that commits replaced.
+    pub pod_security: Vec<PodSecurityRecord>,
     /// Service range, if known.
     pub service_cidr: Option<Ipv4Net>,
     /// Reason why the files may be incomplete, for example a remote that can't be reached.
@@ -102,6 +104,8 @@ pub struct SyncPlan {
     pub due: Option<Timestamp>,
     /// Set if the source is strict and a file can't be applied, so nothing is.
     pub refused: bool,
+    /// Restrictions on pods that the commit replaces, and must meet until another one comes.
+    pub replaced_pod_security: Vec<PodSecurityRecord>,
 }
 
 /// A single write.
@@ -251,7 +255,8 @@ pub fn waves(steps: &[Step]) -> Vec<&[Step]> {
 pub fn plan(situation: &PlanInput) -> SyncPlan {
     let (manifests, remarks) = with_contents(&situation.source, &situation.manifests, &situation.live);
     let documents = Documents::from_manifests(&situation.source, &manifests, &situation.live);
-    let mut scene = check::fit(&documents, &situation.source, &situation.live);
+    let before = check::in_force_before(&situation.pod_security, &situation.commit.id);
+    let mut scene = check::fit(&documents, &situation.source, &situation.live, &before);
     // The decision on removals stands whatever the second check finds: that only keeps more of the live objects.
     let removals = removals(situation, &documents, &scene);
     if removals.prune.is_held() && !documents.absent.is_empty() {
@@ -264,11 +269,28 @@ pub fn plan(situation: &PlanInput) -> SyncPlan {
     plan.unchanged = steps.iter().filter(|step| step.is_none()).count() as u64;
     plan.steps = steps.into_iter().flatten().collect();
     plan_removals(situation, removals, &mut plan);
+    plan.replaced_pod_security = replaced(&situation.commit.id, &before, &plan.steps);
     plan.quarantined = checked.quarantined;
     plan.remarks = remarks;
     plan.remarks.extend(checked.remarks);
     plan.remarks.extend(warn_of_addresses(&situation.manifests, situation.service_cidr));
     plan
+}
+
+/// Returns the restrictions on pods to remember while `commit` is the newest: once its Cluster object is live, nothing
+/// else tells what was in force before.
+fn replaced(commit: &str, before: &[&PodSecurityRecord], steps: &[Step]) -> Vec<PodSecurityRecord> {
+    let changes = steps.iter().any(|step| step.object.kind == Kind::Cluster);
+    let is_replaced = |record: &&&PodSecurityRecord| {
+        record.policy != PodSecurity::default() && (changes || record.until.is_some())
+    };
+    let record = |record: &&PodSecurityRecord| PodSecurityRecord {
+        until: Some(commit.to_owned()),
+        ..(*record).clone()
+    };
+    let mut replaced: Vec<_> = before.iter().filter(is_replaced).map(record).collect();
+    replaced.dedup();
+    replaced
 }
 
 fn put(situation: &PlanInput, object: &ObjectRef, declared: &Declaration<'_>) -> Option<Step> {

@@ -17,12 +17,13 @@ use schema::control::{Loop, LoopError, Next, Observation};
 use schema::keys::Key;
 use schema::meta::ObjectRef;
 use schema::object::{Object, short_commit};
-use schema::records::{PlanRecord, Revision, SourceStatus};
+use schema::records::{PlanRecord, PodSecurityRecord, Revision, SourceStatus};
 use schema::snapshot::{Snapshot, Table, VersionedValue};
 use schema::store::SharedStore;
 use schema::store::election::{Fence, FenceReader};
 use schema::store::events::EventRecorder;
 use schema::store::reflector::SnapshotReader;
+use tokio::sync::watch;
 use tracing::Instrument as _;
 
 use super::apply::record::{
@@ -38,6 +39,7 @@ use super::plan::{self, PlanInput, PruneBaseline, SyncPlan};
 use super::prune::Lineage;
 use super::read::LoadedCommit;
 use super::status::{self, Problem, RunSummary};
+use crate::controllers::{LastKnown, pod_security_records};
 use crate::git::{GitError, SourceConfig};
 use crate::guarded_writes::caught_up;
 use crate::workflows;
@@ -66,6 +68,8 @@ pub struct SourceLoop {
     written: i64,
     /// Service range, if known.
     service_cidr: Option<Ipv4Net>,
+    /// State of etcd before it was lost, if this process keeps it.
+    last_known: Option<watch::Receiver<Arc<LastKnown>>>,
     /// Lead of a test's clock.
     #[cfg(test)]
     pub(super) ahead: jiff::SignedDuration,
@@ -144,6 +148,7 @@ impl SourceLoop {
             unkept_reported: None,
             written: 0,
             service_cidr: None,
+            last_known: None,
             #[cfg(test)]
             ahead: jiff::SignedDuration::ZERO,
         }
@@ -153,6 +158,24 @@ impl SourceLoop {
     #[must_use]
     pub fn with_service_cidr(self, service_cidr: Ipv4Net) -> Self {
         Self { service_cidr: Some(service_cidr), ..self }
+    }
+
+    /// Takes the restrictions on pods from here while etcd is lost.
+    #[must_use]
+    pub fn with_last_known(self, last_known: watch::Receiver<Arc<LastKnown>>) -> Self {
+        Self { last_known: Some(last_known), ..self }
+    }
+
+    /// Returns the restrictions on pods that are or were in force; without a Cluster object in an etcd that is not
+    /// whole, the last known ones.
+    fn pod_security(&self, snapshot: &Snapshot) -> Vec<PodSecurityRecord> {
+        let sources = snapshot.sources.values().map(|source| &source.value);
+        let mut records = pod_security_records(&snapshot.objects, sources);
+        if snapshot.settled.is_empty() && records.iter().all(|record| record.until.is_some()) {
+            let kept = self.last_known.as_ref().map(|kept| Arc::clone(&kept.borrow()));
+            records.extend(kept.iter().flat_map(|kept| kept.pod_security()).cloned());
+        }
+        records
     }
 
     fn now(&self) -> Timestamp {
@@ -218,6 +241,7 @@ impl SourceLoop {
             held: held.or(recalled),
             revision: snapshot.revision,
             lost: self.owned.lost.clone(),
+            pod_security: self.pod_security(snapshot),
             service_cidr: self.service_cidr,
             incomplete,
         }))
@@ -334,7 +358,7 @@ impl SourceLoop {
             return Outcome { plan: Some(plan), ahead: None, applied };
         }
         let previous = observed.before(&self.config.name).map(|(status, _)| status);
-        let ahead = match status::hold_ahead(&self.config, previous, &loaded.commit, &plan) {
+        let ahead = match status::ahead(&self.config, previous, &loaded.commit, &plan) {
             None => None,
             Some(status) => {
                 match self.place(observed, observed.before(&self.config.name)).write(&status, None).await {

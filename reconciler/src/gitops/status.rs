@@ -79,6 +79,7 @@ pub fn fold(run: &RunSummary<'_>) -> (SourceStatus, Option<Revision>) {
         status.waiting = plan.waiting.iter().take(SHOWN_MAX).cloned().collect();
         status.waiting_total = plan.waiting.len() as u64;
         status.quarantined = quarantined(plan, commit, run.previous);
+        status.replaced_pod_security.clone_from(&plan.replaced_pod_security);
         let held = held(plan, commit, run.previous);
         // While the remote can't be read completely, the earlier hold still applies.
         status.held_prune = match (&run.problem, status.held_prune) {
@@ -136,6 +137,7 @@ fn fresh(config: &SourceConfig) -> SourceStatus {
         waiting_total: 0,
         released_at: None,
         error: None,
+        replaced_pod_security: Vec::new(),
     }
 }
 
@@ -202,9 +204,10 @@ fn quarantined(plan: &SyncPlan, commit: &CommitMeta, previous: Option<&SourceSta
     files.collect()
 }
 
-/// Returns the status to write before a plan with held removals starts to write objects; `None` if it is written
-/// already. Later plans measure the removals against it, so it must not be lost.
-pub fn hold_ahead(
+/// Returns the status to write before a plan starts to write objects; `None` if all that matters of it is written
+/// already. Later plans measure held removals against it, and pods against replaced restrictions, so neither must be
+/// lost.
+pub fn ahead(
     config: &SourceConfig,
     previous: Option<&SourceStatus>,
     commit: &CommitMeta,
@@ -214,12 +217,16 @@ pub fn hold_ahead(
     // The baseline must outlive this run, which adds objects.
     let is_known =
         |held: &HeldPrune| PruneBaseline { owned: held.owned, since: held.since } == plan.prune_baseline;
-    if plan.steps.is_empty() || before.is_some_and(is_known) {
+    let held = held(plan, commit, previous).filter(|_| !before.is_some_and(is_known));
+    let replaced = &plan.replaced_pod_security;
+    let is_remembered =
+        replaced.is_empty() || previous.is_some_and(|status| status.replaced_pod_security == *replaced);
+    if plan.steps.is_empty() || held.is_none() && is_remembered {
         return None;
     }
-    let held = held(plan, commit, previous)?;
     let status = previous.cloned().unwrap_or_else(|| fresh(config));
-    Some(bounds::status(SourceStatus { held_prune: Some(held), ..status }))
+    let held_prune = held.or_else(|| status.held_prune.clone());
+    Some(bounds::status(SourceStatus { held_prune, replaced_pod_security: replaced.clone(), ..status }))
 }
 
 fn held(plan: &SyncPlan, commit: &CommitMeta, previous: Option<&SourceStatus>) -> Option<HeldPrune> {

@@ -42,7 +42,7 @@ pub use services::{
     RulesStatus, ServicePortRecord, ServiceRecord,
 };
 pub use sources::{
-    ChangeCounts, HeldPrune, PlanRecord, Quarantine, Revision, SourceError, SourceErrorKind, SourceState,
+    ChangeCounts, HeldPrune, PlanRecord, PodSecurityRecord, Quarantine, Revision, SourceError, SourceErrorKind, SourceState,
     SourceStatus, Verdict, WaitingObject,
 };
 pub use workflows::{TriggerRecord, TriggerStart, WorkflowRecord};

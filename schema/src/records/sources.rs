@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 use serde_with::skip_serializing_none;
 
 use crate::codec::is_default;
+use crate::kinds::cluster::PodSecurity;
 use crate::meta::ObjectRef;
 use crate::violation::Violation;
 
@@ -56,6 +57,22 @@ pub struct SourceStatus {
     pub released_at: Option<Timestamp>,
     /// Error that keeps the source from being read or applied.
     pub error: Option<SourceError>,
+    /// Restrictions on pods that the newest commit replaced. All of that commit must still meet them.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub replaced_pod_security: Vec<PodSecurityRecord>,
+}
+
+/// Restrictions on pods of a Cluster object, and the time in which they were its own.
+#[skip_serializing_none]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct PodSecurityRecord {
+    /// The restrictions.
+    pub policy: PodSecurity,
+    /// Commit with which the Cluster object was applied.
+    pub since: String,
+    /// Commit that changed or removed that object; `None` while it is applied.
+    pub until: Option<String>,
 }
 
 /// State of a source.

@@ -241,6 +241,7 @@ pub fn source_status(state: SourceState) -> SourceStatus {
         waiting: Vec::new(),
         waiting_total: 0,
         released_at: None,
+        replaced_pod_security: Vec::new(),
         error: None,
     }
 }

@@ -6,6 +6,7 @@ use std::path::Path;
 use std::process::ExitCode;
 use std::sync::Arc;
 
+use schema::records::SourceStatus;
 use schema::snapshot::VersionedValue;
 use serde::Deserialize;
 
@@ -14,6 +15,7 @@ use crate::cli::client::Client;
 use crate::cli::error::CliError;
 use crate::cli::kinds;
 use crate::cli::output::{Screen, write_out};
+use crate::controllers::pod_security_records;
 use crate::gitops::apply::record::is_whole;
 use crate::gitops::offline::{LiveState, Request, compare};
 use crate::gitops::plan::PruneBaseline;
@@ -152,6 +154,7 @@ fn account_of(text: &str) -> Result<String, CliError> {
 
 async fn load_live_state(client: &Client, source: Option<&str>) -> Result<(SourceView, LiveState), CliError> {
     let List { items: sources } = client.get::<List<SourceView>>(&["sources"], &[]).await?;
+    let replaced: Vec<SourceStatus> = sources.iter().map(|source| source.status.clone()).collect();
     let status = choose_source(sources, source)?;
     let name = status.status.name.clone();
     let List { items: objects } = client.get::<List<StoredObject>>(&["objects"], &[]).await?;
@@ -164,10 +167,12 @@ async fn load_live_state(client: &Client, source: Option<&str>) -> Result<(Sourc
         let StoredObject { object: value, create_revision, mod_revision, .. } = stored;
         (value.reference(), Arc::new(VersionedValue { value, create_revision, mod_revision }))
     });
+    let objects = stored.collect();
     let ready = nodes.into_iter().filter(|node| node.is_ready);
     let held = status.status.held_prune.as_ref();
     let live = LiveState {
-        objects: stored.collect(),
+        pod_security: pod_security_records(&objects, replaced.iter()),
+        objects,
         running,
         applied: status.status.applied_commit.clone(),
         base: history.iter().find(|r| r.revision.counts.held == 0).map(|r| r.revision.commit.clone()),

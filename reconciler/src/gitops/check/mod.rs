@@ -9,10 +9,12 @@ mod other_faults;
 use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
 
-use schema::kinds::{Kind, Resource, cluster};
+use schema::kinds::cluster::PodSecurity;
+use schema::kinds::{Kind, Resource};
 use schema::manifest::ManifestFile;
 use schema::meta::ObjectRef;
-use schema::object::Object;
+use schema::object::{Object, short_commit};
+use schema::records::PodSecurityRecord;
 use schema::snapshot::Table;
 use schema::violation::{Finding, Findings, Path, Violation};
 
@@ -95,15 +97,17 @@ impl<'a> Documents<'a> {
     }
 }
 
-/// Checks documents against each other and against the live objects.
+/// Checks documents against each other, against the live objects, and against the restrictions on pods that were in
+/// force before them.
 pub fn fit<'a>(
     documents: &'a Documents<'a>,
     source: &'a str,
     live: &'a Table<ObjectRef, Object>,
+    before: &[&PodSecurityRecord],
 ) -> Scene<'a> {
     let quarantined = documents.quarantined.clone();
     let mut scene = Scene::new(source, &documents.declarations, &documents.absent, live, quarantined);
-    check(&mut scene);
+    check(&mut scene, before);
     links::check(&mut scene);
     scene
 }
@@ -169,29 +173,60 @@ pub fn homes_of_absent(source: &str, manifests: &Manifests, live: &Table<ObjectR
 
 // Restrictions that the Cluster object puts on every pod. Pure.
 
-/// Finds pods and templates that violate the policy.
-fn check(scene: &mut Scene<'_>) {
-    let Some(policy) = policy(scene) else { return };
+/// Help for a pod that the commit's own Cluster object would allow.
+const NOT_YET: &str = "a commit that relaxes podSecurity must still meet what was in force before it; the next one may use it";
+
+/// Returns the restrictions in force before `commit`: those that it replaced, or else those of the Cluster object.
+pub(super) fn in_force_before<'a>(
+    records: &'a [PodSecurityRecord],
+    commit: &str,
+) -> Vec<&'a PodSecurityRecord> {
+    let of = |until: Option<&str>| records.iter().filter(|record| record.until.as_deref() == until).collect();
+    let replaced: Vec<_> = of(Some(commit));
+    if replaced.is_empty() { of(None) } else { replaced }
+}
+
+/// Finds pods and templates that violate the commit's own restrictions, or those in force before it. So a commit
+/// can't lift what forbids the rest of it.
+fn check(scene: &mut Scene<'_>, before: &[&PodSecurityRecord]) {
+    let own = policy(scene);
+    let before: Vec<_> = before.iter().filter(|record| record.policy != own).collect();
+    if own == PodSecurity::default() && before.is_empty() {
+        return;
+    }
     for declared in scene.declarations {
         let Some(pod) = declared.document.object.resource.pod(&declared.document.object.metadata) else {
             continue;
         };
-        let mut findings = Findings::default();
         let spec = Path::ROOT.field("spec");
         let template = spec.field("template");
         let of_template = template.field("spec");
         let at = if pod.at.len() > 1 { &of_template } else { &spec };
         let namespace = &declared.document.reference.namespace;
-        policy.check("the Cluster object", namespace, pod.spec, at, &mut findings);
-        for Finding { at, rule, message, help, .. } in findings.into_vec() {
+        let check = |policy: &PodSecurity, owner: &str| {
+            let mut findings = Findings::default();
+            policy.check(owner, namespace, pod.spec, at, &mut findings);
+            findings.into_vec()
+        };
+        let mut found = check(&own, "the Cluster object");
+        for record in &before {
+            let owner = format!("the Cluster object in force since commit {}", short_commit(&record.since));
+            let mut older = check(&record.policy, &owner);
+            older.retain(|older| !found.iter().any(|own| own.at == older.at));
+            for finding in older.iter_mut().filter(|finding| finding.help.is_empty()) {
+                finding.help(NOT_YET);
+            }
+            found.extend(older);
+        }
+        for Finding { at, rule, message, help, .. } in found {
             scene.add(declared, problem(declared, rule, declared.document.place(&at), message, help));
         }
     }
 }
 
-/// Returns the policy of the expected Cluster object; of several, which the check of clashes reports, that of the
-/// live one.
-fn policy(scene: &Scene<'_>) -> Option<cluster::PodSecurity> {
+/// Returns the restrictions of the expected Cluster object; of several, which the check of clashes reports, those of
+/// the live one.
+fn policy(scene: &Scene<'_>) -> PodSecurity {
     let of_kind = |declared: &&Declaration<'_>| declared.document.reference.kind == Kind::Cluster;
     let named = scene.declarations.iter().filter(of_kind).map(|declared| &declared.document.reference);
     let live = scene.live.keys().filter(|object| object.kind == Kind::Cluster);
@@ -201,10 +236,9 @@ fn policy(scene: &Scene<'_>) -> Option<cluster::PodSecurity> {
         ExpectedObject::Wanted(declared) => {
             (1 + u8::from(declared.live.is_none()), Some((declared.file.clone(), declared.document.line)))
         }
-    })?;
-    match first.resource() {
-        Resource::Cluster(cluster) => Some(cluster.pod_security.clone()),
-        _ => None,
+    });
+    match first.map(ExpectedObject::resource) {
+        Some(Resource::Cluster(cluster)) => cluster.pod_security.clone(),
+        _ => PodSecurity::default(),
     }
-    .filter(|policy| *policy != cluster::PodSecurity::default())
 }

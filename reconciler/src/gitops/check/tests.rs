@@ -38,7 +38,7 @@ type Row<'a> = (&'a [(&'a str, String)], &'a [(&'a str, &'a str, &'a str)], &'a 
 fn check_row((files, objects, wanted, quarantined): Row<'_>) {
     let (manifests, live) = (load(files), live(objects));
     let documents = Documents::from_manifests("main", &manifests, &live);
-    let checked = finish(&documents, fit(&documents, "main", &live));
+    let checked = finish(&documents, fit(&documents, "main", &live, &[]));
     let found: Vec<_> =
         checked.wanted.iter().map(|(o, declared)| format!("{}:{}", declared.file, o.name)).collect();
     assert_eq!(found, wanted, "{files:?}");
@@ -96,7 +96,7 @@ fn nobody_takes_an_object_from_a_file_that_cannot_be_read() {
     let broken = [("a.yaml", "kind: Pod\nspec: [".to_owned()), ("b.yaml", pod("x"))];
     let (manifests, live) = (load(&broken), live(&[("x", "main", "a.yaml")]));
     let documents = Documents::from_manifests("main", &manifests, &live);
-    let checked = finish(&documents, fit(&documents, "main", &live));
+    let checked = finish(&documents, fit(&documents, "main", &live, &[]));
     assert!(checked.wanted.is_empty());
     assert_eq!(checked.quarantined.keys().map(|file| &**file).collect::<Vec<_>>(), ["a.yaml", "b.yaml"]);
     assert_eq!(checked.quarantined["b.yaml"][0].rule, "owner-unreadable");

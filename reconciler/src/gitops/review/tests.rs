@@ -59,6 +59,7 @@ fn situation(base: &Files, head: &Files) -> PlanInput {
         held: None,
         revision: 0,
         lost: std::collections::BTreeMap::new(),
+        pod_security: Vec::new(),
         service_cidr: None,
         incomplete: None,
     }

@@ -23,8 +23,10 @@ use schema::store::reflector::{SnapshotPublisher, SnapshotReader};
 use schema::store::{Op, Store, TxnOutcome};
 use schema::testing::{binding, condition, heartbeat, instance_of, pod_ref, take_lead};
 use tempfile::TempDir;
+use tokio::sync::watch;
 
 use super::crash::CrashingStore;
+use crate::controllers::LastKnown;
 use crate::git::SourceConfig;
 use crate::gitops::SourceLoop;
 use crate::gitops::offline::Request;
@@ -227,6 +229,12 @@ impl Cluster {
     /// Restarts the process: the same store, with a loop that remembers nothing.
     pub(in crate::gitops) fn restart(&mut self) {
         self.sync = new_loop(&self.config, &self.state, &self.crashing, &self.reader, self.fence);
+    }
+
+    /// Restarts the process with the state that it kept of a lost etcd.
+    pub(in crate::gitops) fn knows(&mut self, last: LastKnown) {
+        let restarted = new_loop(&self.config, &self.state, &self.crashing, &self.reader, self.fence);
+        self.sync = restarted.with_last_known(watch::channel(Arc::new(last)).1);
     }
 
     /// Takes the lead again after another process led for a while.

@@ -9,6 +9,7 @@ mod interleavings;
 pub(super) mod kit;
 mod lost;
 mod numbers;
+mod policy;
 mod proofs;
 mod reviewed;
 mod story;

@@ -43,6 +43,7 @@ pub(super) fn situation(files: &Files, live: &Table<schema::meta::ObjectRef, Obj
         held: None,
         revision: 0,
         lost: BTreeMap::new(),
+        pod_security: Vec::new(),
         service_cidr: None,
         incomplete: None,
     }

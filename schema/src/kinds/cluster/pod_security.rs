@@ -52,6 +52,9 @@ pub enum PodSecurityLevel {
     Restricted,
 }
 
+/// Limit on the settings as JSON: the status of a source holds those that its commit replaced.
+const BYTES_MAX: usize = 8 * 1024;
+
 /// Capabilities that the level `baseline` lets containers add. Docker's default set has `NET_RAW` as well, which forges
 /// packets, and which the standard therefore leaves out.
 const BASELINE_CAPABILITIES: [&str; 13] = [
@@ -79,6 +82,11 @@ const RESTRICTED: &str = "level: restricted";
 impl PodSecurity {
     /// Checks the settings themselves.
     pub fn validate(&self, at: &Path<'_>, findings: &mut Findings) {
+        let bytes = serde_json::to_vec(self).map_or(usize::MAX, |text| text.len());
+        if bytes > BYTES_MAX {
+            let message = format!("Invalid value: takes {bytes} bytes as JSON; at most {BYTES_MAX}");
+            findings.add(&rules::OUT_OF_RANGE, at, message).on_key();
+        }
         let namespaces = at.field("exemptNamespaces");
         for (index, namespace) in self.exempt_namespaces.iter().enumerate() {
             if !is_dns_label(namespace) {

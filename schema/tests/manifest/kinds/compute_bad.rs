@@ -201,6 +201,7 @@ fn clusters() -> Vec<Case> {
         ("invalid-path", cluster("podSecurity: {allowHostPaths: [/srv, §srv/a]}")),
         ("invalid-name", cluster("podSecurity: {exemptNamespaces: [§Kube_Tools]}")),
         ("unknown-value", cluster("podSecurity: {level: §Baseline}")),
+        ("out-of-range", cluster(&format!("§podSecurity: {{allowHostPaths: [/{}]}}", "a".repeat(9000)))),
         ("resources", cluster("functions: {resources: {limits: {memory: §1Mi}}}")),
         ("out-of-range", cluster("functions: {timeoutSeconds: §601}")),
         ("out-of-range", cluster("functions: {callsPerMinute: §0}")),
