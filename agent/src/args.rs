@@ -115,6 +115,9 @@ pub struct RunArguments {
     #[arg(long, env = "MINIK8S_POD_PIDS_LIMIT", value_name = "N", default_value_t = DEFAULT_PIDS)]
     #[arg(allow_negative_numbers = true)]
     pub pod_pids_limit: i64,
+    /// YAML file with fields of the Cluster object's podSecurity; this node creates no pod that violates them
+    #[arg(long, env = "MINIK8S_POD_SECURITY", value_name = "FILE")]
+    pub pod_security: Option<PathBuf>,
     /// Size at which a container's log file is rotated
     #[arg(long, env = "MINIK8S_CONTAINER_LOG_MAX_SIZE", value_name = "QUANTITY", default_value = "10Mi")]
     pub container_log_max_size: String,

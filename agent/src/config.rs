@@ -53,6 +53,8 @@ pub struct Config {
     pub node_ip: Option<IpAddr>,
     pub vxlan: Vxlan,
     pub container_limits: ContainerLimits,
+    /// File with the node's own restrictions on pods.
+    pub pod_security: Option<PathBuf>,
     pub image_gc: Thresholds,
     /// Time to keep function images that no function needs.
     pub function_image_retention: SignedDuration,
@@ -139,6 +141,7 @@ impl RunArguments {
             node_ip: self.node_ip,
             vxlan: Vxlan { vni: self.vxlan_vni, port: self.vxlan_port },
             container_limits: self.container_limits()?,
+            pod_security: self.pod_security.clone(),
             image_gc: self.thresholds()?,
             function_image_retention: SignedDuration::from_secs(self.function_image_keep_seconds.into()),
             build_limits: self.build_limits()?,

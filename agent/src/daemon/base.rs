@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 use schema::control::{Nudge, Row};
+use schema::kinds::cluster::PodSecurity;
 use schema::records::{NodeUsage, RulesStatus, Subnet, Vtep};
 use schema::store::SharedStore;
 use schema::store::events::EventRecorder;
@@ -68,6 +69,7 @@ pub(super) struct LoopDeps<'c> {
     pub(super) images: Arc<ImageBook>,
     pub(super) pod_mtu: u32,
     pub(super) memory: NodeMemory,
+    pub(super) pod_security_floor: Arc<PodSecurity>,
     pub(super) address: NodeAddress,
     pub(super) subnet: watch::Receiver<Option<Subnet>>,
     pub(super) catalog: watch::Receiver<Arc<Catalog>>,
@@ -123,6 +125,7 @@ impl LoopDeps<'_> {
             mtu: self.pod_mtu,
             container_limits: self.config.container_limits,
             memory: self.memory,
+            pod_security_floor: Arc::clone(&self.pod_security_floor),
             dns,
             docker: Arc::clone(&self.docker),
             netlink: Arc::clone(&self.netlink) as _,

@@ -74,7 +74,7 @@ pub async fn run(config: Config) -> anyhow::Result<()> {
 /// Builds the table of loops.
 fn wire(config: &Config, ground: StartupResources) -> anyhow::Result<Runtime> {
     let StartupResources { docker, netlink, iptables, listener, store, files, subnet, pod_mtu, .. } = ground;
-    let StartupResources { node_ip, oom_score_min, .. } = ground;
+    let StartupResources { node_ip, oom_score_min, pod_security_floor, .. } = ground;
     let (node, agent_dir) = (config.node.clone(), config.machine.agent_dir());
     let mut runtime = Runtime::new();
     let token = runtime.token();
@@ -115,6 +115,7 @@ fn wire(config: &Config, ground: StartupResources) -> anyhow::Result<Runtime> {
         images: ImageBook::open(&agent_dir),
         pod_mtu,
         memory: NodeMemory { bytes: memory_bytes(), oom_score_min },
+        pod_security_floor,
         address,
         subnet,
         catalog,

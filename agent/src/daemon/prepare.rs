@@ -1,11 +1,14 @@
 //! Preconditions for starting the agent, a function each; each failure is one line.
 
 use std::net::IpAddr;
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context as _, anyhow, bail};
 use schema::control::{close_state_dir, spare_from_oom_killer};
+use schema::kinds::cluster::PodSecurity;
+use schema::manifest::load_pod_security;
 use schema::records::Subnet;
 use schema::store::etcd::LazyStore;
 use tokio::net::TcpListener;
@@ -40,10 +43,14 @@ pub(super) struct StartupResources {
     pub(super) node_ip: Option<IpAddr>,
     /// Least `oom_score_adj` that may be set on this machine.
     pub(super) oom_score_min: i64,
+    /// The node's own restrictions on pods.
+    pub(super) pod_security_floor: Arc<PodSecurity>,
 }
 
 /// Checks the preconditions, cheapest first.
 pub(super) async fn prepare(config: &Config) -> anyhow::Result<StartupResources> {
+    let pod_security_floor =
+        Arc::new(config.pod_security.as_deref().map_or_else(|| Ok(PodSecurity::default()), pod_security)?);
     let docker = connect_docker(&config.machine.docker).await?;
     let oom_score_min = spare_from_oom_killer();
     close_own_dir(config, docker.as_ref()).await?;
@@ -68,6 +75,18 @@ pub(super) async fn prepare(config: &Config) -> anyhow::Result<StartupResources>
         store,
         files: Arc::new(files),
         oom_score_min,
+        pod_security_floor,
+    })
+}
+
+/// Reads the node's own restrictions on pods. A file that can't be read in full keeps the agent from starting: without
+/// it the node would create what it forbids.
+fn pod_security(file: &Path) -> anyhow::Result<PodSecurity> {
+    let text = std::fs::read_to_string(file);
+    let text = text.with_context(|| format!("cannot read --pod-security {}", file.display()))?;
+    load_pod_security(&file.display().to_string(), &text).map_err(|errors| {
+        let errors: Vec<String> = errors.iter().map(ToString::to_string).collect();
+        anyhow!("--pod-security: {}", errors.join("; "))
     })
 }
 

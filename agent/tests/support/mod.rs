@@ -144,6 +144,7 @@ impl Node {
             mtu: 1500,
             container_limits: self.container_limits,
             memory: NodeMemory { bytes: 1 << 30, oom_score_min: 0 },
+            pod_security_floor: Default::default(),
             dns: watch::channel(Default::default()).1,
             docker: Arc::clone(&self.docker),
             netlink: self.netlink.clone(),

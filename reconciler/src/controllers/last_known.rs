@@ -16,8 +16,8 @@ use schema::kinds::{Kind, Pods, Resource};
 use schema::meta::{NamespacedName, ObjectRef};
 use schema::object::Object;
 use schema::records::{
-    AutoscalerRecord, JobOrder, PodInstance, PodSecurityRecord, Rollout, ScaleRecord, SourceStatus, Template, TriggerRecord,
-    WorkflowRecord,
+    AutoscalerRecord, JobOrder, PodInstance, PodSecurityRecord, Rollout, ScaleRecord, SourceStatus, Template,
+    TriggerRecord, WorkflowRecord,
 };
 use schema::snapshot::{Change, Snapshot, Table, entries_by_node};
 use serde::{Deserialize, Serialize};

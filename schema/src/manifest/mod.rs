@@ -19,6 +19,7 @@ use super::document;
 use super::document::node::{Mark, Node, ParsedFile, Problem, Root};
 use super::document::problems::{Faults, KEPT_MAX, Problems, violation};
 use super::document::{Format, parse};
+use super::kinds::cluster::PodSecurity;
 use super::kinds::content::Values;
 use super::kinds::{Kind, KindSpec, Resource, SpecVisitor};
 use super::meta::ObjectRef;
@@ -43,6 +44,34 @@ pub fn is_manifest_path(path: &str) -> bool {
 /// format. Never panics, whatever the bytes.
 pub fn load_file(path: &str, bytes: &[u8]) -> ManifestFile {
     or_foreign(path, bytes, load_keeping(path, bytes, None))
+}
+
+/// Lines above restrictions on pods that are read as part of a Cluster object, and the columns left of them.
+const AROUND_POD_SECURITY: (&str, usize) =
+    ("apiVersion: minik8s.io/v1\nkind: Cluster\nmetadata: {name: cluster}\nspec:\n  podSecurity:\n", 4);
+
+/// Reads a file with the fields of the Cluster object's `podSecurity`, as strictly as a manifest; or returns its
+/// errors.
+pub fn load_pod_security(file: &str, text: &str) -> Result<PodSecurity, Vec<Violation>> {
+    let (above, columns) = AROUND_POD_SECURITY;
+    let lines = text.strip_prefix("---\n").map_or_else(|| text.to_owned(), |rest| format!("\n{rest}"));
+    let left = " ".repeat(columns);
+    let lines: String = lines.lines().map(|line| format!("{left}{line}\n")).collect();
+    let loaded = load_file("cluster.yaml", format!("{above}{lines}").as_bytes());
+    let errors = loaded.violations.into_iter().filter(Violation::is_error);
+    let moved = |count: u32, by: usize| count.saturating_sub(u32::try_from(by).unwrap_or(u32::MAX));
+    let errors = errors.map(|error| Violation {
+        file: file.to_owned(),
+        line: moved(error.line, above.lines().count()),
+        column: moved(error.column, columns),
+        object: None,
+        ..error
+    });
+    let errors: Vec<Violation> = errors.collect();
+    match loaded.documents.first().map(|document| &document.object.resource) {
+        Some(Resource::Cluster(cluster)) if errors.is_empty() => Ok(cluster.pod_security.clone()),
+        _ => Err(errors),
+    }
 }
 
 /// Like [`load_file`], and keeps the place of everything in the file.

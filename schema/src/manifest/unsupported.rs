@@ -13,7 +13,8 @@ const PROBES: &str = "use exec, httpGet or tcpSocket";
 const ONE_ADDRESS: &str = "a service has one IPv4 address; remove it";
 const NO_BALANCER: &str = "use type NodePort, which answers on every node, or externalIPs";
 const METRICS: &str = "metrics are of type Resource: cpu and memory";
-const SECCOMP: &str = "containers have Docker's default profile: use RuntimeDefault, or remove seccompProfile";
+const SECCOMP: &str =
+    "containers have Docker's default profile: use RuntimeDefault, or remove seccompProfile";
 const RESOURCES: &str = "resources are cpu and memory";
 
 /// Type, unsupported fields of its Kubernetes counterpart, advice.
@@ -86,16 +87,8 @@ const FIELDS: &[(&str, &[&str], &str)] = &[
     ("Lifecycle", &["postStart", "stopSignal"], REMOVE),
     ("LifecycleHandler", &["tcpSocket"], "use exec or httpGet"),
     ("LifecycleHandler", &["sleep"], "use exec with the command `sleep`"),
-    (
-        "SecurityContext",
-        &["seLinuxOptions", "appArmorProfile", "procMount", "windowsOptions"],
-        REMOVE,
-    ),
-    (
-        "PodSecurityContext",
-        &["seLinuxOptions", "appArmorProfile", "windowsOptions"],
-        REMOVE,
-    ),
+    ("SecurityContext", &["seLinuxOptions", "appArmorProfile", "procMount", "windowsOptions"], REMOVE),
+    ("PodSecurityContext", &["seLinuxOptions", "appArmorProfile", "windowsOptions"], REMOVE),
     ("PodSecurityContext", &["sysctls", "fsGroupChangePolicy", "seLinuxChangePolicy"], REMOVE),
     ("PodSecurityContext", &["supplementalGroupsPolicy"], REMOVE),
     ("SeccompProfile", &["localhostProfile"], SECCOMP),

@@ -182,3 +182,31 @@ fn what_cannot_be_read_and_has_no_word_of_a_manifest_is_another_programs() {
     assert!(foreign(".a/a.yaml", "\0\0\0\0").0);
     assert!(foreign("config.yml", "a: [\n").0, "it may have been a manifest");
 }
+
+/// Seen red with serde alone, which ignores a field that it does not know.
+#[test]
+fn restrictions_on_pods_in_a_file_of_their_own_are_read_strictly() {
+    let text = "# of this node\nlevel: baseline\nexemptNamespaces:\n- kube-tools\n";
+    for text in
+        [text.to_owned(), format!("---\n{text}"), "{level: baseline, exemptNamespaces: [kube-tools]}".into()]
+    {
+        let policy = load_pod_security("/etc/pods.yaml", &text).unwrap();
+        assert_eq!(
+            (policy.level, policy.exempt_namespaces),
+            (PodSecurityLevel::Baseline, vec!["kube-tools".into()])
+        );
+    }
+    for (text, place, rule) in [
+        ("level: baseline\nforbidHostNetwrk: true\n", "/etc/pods.yaml:2:1: ", "unknown-field"),
+        ("---\nlevel: none\n", "/etc/pods.yaml:2:8: ", "unknown-value"),
+        ("allowHostPaths: [/srv, srv]\n", "/etc/pods.yaml:1:24: ", "invalid-path"),
+        ("podSecurity: {level: baseline}\n", "/etc/pods.yaml:1:1: ", "unknown-field"),
+        ("- level\n", "/etc/pods.yaml:1:1: ", "wrong-type"),
+        ("level: {\n", "/etc/pods.yaml:", "yaml-syntax"),
+    ] {
+        let errors = load_pod_security("/etc/pods.yaml", text).unwrap_err();
+        let first = errors[0].to_string();
+        assert!(first.starts_with(place) && errors[0].rule == rule, "{text:?}: {first}");
+    }
+    assert!(load_pod_security("/etc/pods.yaml", "").is_err(), "an empty file is a mistake");
+}

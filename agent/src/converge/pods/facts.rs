@@ -1,5 +1,6 @@
 //! Data shared by the modules of the pods loop: no decisions, no actions.
 
+use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, Ipv4Addr};
 use std::path::PathBuf;
@@ -7,10 +8,12 @@ use std::sync::Arc;
 
 use ipnet::Ipv4Net;
 use jiff::{SignedDuration, Timestamp};
+use schema::kinds::Kind;
 use schema::kinds::cluster::PodSecurity;
-use schema::kinds::pod::{HostPortStatus, PodStatus};
+use schema::kinds::pod::{HostPortStatus, PodStatus, SeccompProfile, SeccompProfileType};
 use schema::meta::NamespacedName;
-use schema::records::Binding;
+use schema::records::{Binding, PodInstance};
+use schema::violation::{Findings, Path};
 
 use super::probe::machine::{Action, ProbeHealth, ProbeKind};
 use crate::converge::shared::node_network::NodeDns;
@@ -222,7 +225,33 @@ pub struct NodeFacts {
     pub memory: NodeMemory,
     /// Policy of the Cluster object.
     pub pod_security: PodSecurity,
+    /// The node's own restrictions on the pods that it creates.
+    pub pod_security_floor: Arc<PodSecurity>,
     pub dns: NodeDns,
+}
+
+impl NodeFacts {
+    /// Returns why this node's own restrictions forbid the pod, if they do.
+    pub fn forbids(&self, pod: &PodInstance) -> Option<String> {
+        let mut spec = Cow::Borrowed(&*pod.spec);
+        if pod.owner.kind == Kind::Function {
+            // Its manifest can't name the profile that Docker gives it.
+            let profile = SeccompProfile { kind: SeccompProfileType::RuntimeDefault };
+            let context = spec.to_mut().security_context.get_or_insert_default();
+            context.seccomp_profile.get_or_insert(profile);
+        }
+        let mut findings = Findings::default();
+        let at = Path::ROOT.field("spec");
+        self.pod_security_floor.check(
+            "this node (--pod-security)",
+            &pod.namespace,
+            &spec,
+            &at,
+            &mut findings,
+        );
+        let found: Vec<String> = findings.into_vec().into_iter().map(|finding| finding.message).collect();
+        (!found.is_empty()).then(|| found.join("; "))
+    }
 }
 
 /// The machine's memory, for the precedence of containers when it is short.

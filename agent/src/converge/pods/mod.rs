@@ -96,6 +96,8 @@ pub struct PodsDeps {
     pub mtu: u32,
     pub container_limits: ContainerLimits,
     pub memory: NodeMemory,
+    /// Restrictions on the pods that this node creates.
+    pub pod_security_floor: Arc<PodSecurity>,
     pub dns: watch::Receiver<NodeDns>,
     pub docker: Arc<dyn Docker>,
     pub netlink: Arc<dyn Netlink>,
@@ -163,6 +165,7 @@ impl PodsDeps {
             container_limits: self.container_limits,
             memory: self.memory,
             pod_security: self.catalog.borrow().settings.spec.pod_security.clone(),
+            pod_security_floor: Arc::clone(&self.pod_security_floor),
             dns: self.dns.borrow().clone(),
         }
     }

@@ -310,6 +310,10 @@ fn plan_without_namespaces(look: PodInput<'_>, pool: &mut AllocationPool) -> Dec
     if needs.finished {
         return plan_finished(look);
     }
+    if let Some(why) = observed.node.forbids(pod) {
+        let decision = Decision::idle(pod.reference(), DecisionReason::Forbidden(why.clone()));
+        return all_wait(decision, binding, facts, "CreateContainerConfigError", &why);
+    }
     let mut decision = Decision::idle(
         pod.reference(),
         if facts.all().next().is_none() { DecisionReason::New } else { DecisionReason::PauseGone },

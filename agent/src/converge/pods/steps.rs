@@ -111,6 +111,8 @@ pub enum DecisionReason {
     NoSubnet,
     NoFreeAddress,
     PortTaken(PortTaken),
+    /// The node's own restrictions forbid the pod.
+    Forbidden(String),
 }
 
 impl fmt::Display for DecisionReason {
@@ -141,6 +143,7 @@ impl fmt::Display for DecisionReason {
             }
             DecisionReason::NoFreeAddress => f.write_str("all addresses of the node are in use; remove pods from it"),
             DecisionReason::PortTaken(taken) => write!(f, "{taken}"),
+            DecisionReason::Forbidden(why) => f.write_str(why),
         }
     }
 }

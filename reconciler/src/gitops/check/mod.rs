@@ -174,7 +174,8 @@ pub fn homes_of_absent(source: &str, manifests: &Manifests, live: &Table<ObjectR
 // Restrictions that the Cluster object puts on every pod. Pure.
 
 /// Help for a pod that the commit's own Cluster object would allow.
-const NOT_YET: &str = "a commit that relaxes podSecurity must still meet what was in force before it; the next one may use it";
+const NOT_YET: &str =
+    "a commit that relaxes podSecurity must still meet what was in force before it; the next one may use it";
 
 /// Returns the restrictions in force before `commit`: those that it replaced, or else those of the Cluster object.
 pub(super) fn in_force_before<'a>(

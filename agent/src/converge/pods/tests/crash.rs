@@ -173,6 +173,7 @@ impl Rig {
         let (the_loop, helpers) = PodsLoop::new(PodsDeps {
             container_limits: Default::default(),
             memory: NodeMemory { bytes: 1 << 30, oom_score_min: 0 },
+            pod_security_floor: Default::default(),
             dns: watch::channel(Default::default()).1,
             node: "n1".into(),
             address: NodeAddress::channel(Some([192, 0, 2, 1].into())).1,

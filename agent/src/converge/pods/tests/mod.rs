@@ -43,6 +43,7 @@ pub(in crate::converge::pods) fn node() -> NodeFacts {
         container_limits: crate::converge::pods::facts::ContainerLimits::default(),
         memory: NodeMemory { bytes: 1 << 30, oom_score_min: -1000 },
         pod_security: PodSecurity::default(),
+        pod_security_floor: Default::default(),
         dns: super::super::shared::node_network::NodeDns::default(),
     }
 }
