@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use anyhow::{Context as _, anyhow};
 use clap::Args;
+use schema::records::AllowedObjects;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
@@ -205,6 +206,7 @@ impl TryFrom<RepoArgs> for SourceConfig {
             poll,
             strict: args.strict.unwrap_or(false),
             signatures: SignaturePolicy::from_files(args.allowed_signers, args.gpg_keys),
+            allow: AllowedObjects::default(),
         };
         match config.check() {
             Ok(()) => Ok(config),

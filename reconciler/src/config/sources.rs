@@ -5,6 +5,8 @@ use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::{fmt, fs};
 
+use schema::names::is_dns_label;
+use schema::records::AllowedObjects;
 use serde::de::{self, Unexpected, Visitor};
 use serde::{Deserialize, Deserializer};
 
@@ -38,6 +40,15 @@ struct SourceEntry {
     ca_file: OptionalField<Text>,
     proxy: OptionalField<Text>,
     signatures: OptionalField<Signatures>,
+    allow: OptionalField<Allow>,
+}
+
+/// Objects that a source may hold.
+#[derive(Default, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields, default)]
+struct Allow {
+    kinds: OptionalField<Vec<String>>,
+    namespaces: OptionalField<Vec<String>>,
 }
 
 #[derive(Default, Deserialize)]
@@ -207,6 +218,7 @@ fn source(entry: SourceEntry, folder: &Path) -> Result<SourceConfig, String> {
         poll,
         strict: entry.strict.0.unwrap_or_default(),
         signatures: entry.signatures.0.map(|keys| signatures(keys, folder)).transpose()?,
+        allow: entry.allow.0.map_or_else(|| Ok(AllowedObjects::default()), allowed)?,
     };
     config.check().map_err(|error| format!("is invalid: {error}"))?;
     Ok(config)
@@ -226,10 +238,32 @@ fn signatures(keys: Signatures, folder: &Path) -> Result<SignaturePolicy, String
     }
 }
 
+/// Objects of `allow`, which asks for a limit: empty lists are an error, not no limit.
+fn allowed(allow: Allow) -> Result<AllowedObjects, String> {
+    let Allow { kinds: OptionalField(kinds), namespaces: OptionalField(namespaces) } = allow;
+    let is_empty = |list: &Option<Vec<String>>| list.as_ref().is_some_and(Vec::is_empty);
+    if kinds.is_none() && namespaces.is_none() || is_empty(&kinds) || is_empty(&namespaces) {
+        return Err("has an allow without kinds or namespaces; list them, or leave allow out".to_owned());
+    }
+    let kind = |name: String| {
+        name.parse()
+            .map_err(|_| format!("has an allow with `{name}`, which is not a kind; write for example Pod"))
+    };
+    let namespace = |name: String| match is_dns_label(&name) {
+        true => Ok(name),
+        false => Err(format!("has an allow with `{name}`, which is not a namespace")),
+    };
+    Ok(AllowedObjects {
+        kinds: kinds.unwrap_or_default().into_iter().map(kind).collect::<Result<_, _>>()?,
+        namespaces: namespaces.unwrap_or_default().into_iter().map(namespace).collect::<Result<_, _>>()?,
+    })
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::git::Reference;
+    use schema::kinds::Kind;
 
     fn wrong(text: &str) -> String {
         let why = parse(text, Path::new("/etc/minik8s"), Path::new("/state")).unwrap_err();
@@ -241,7 +275,7 @@ mod tests {
     fn each_entry_is_a_source_with_its_files_beside_the_list() {
         let text = "- name: apps\n  repo: https://h/a.git\n  tokenFile: apps.token\n  poll: 2s\n  strict: true\n\
                     - name: base\n  repo: git@h:b.git\n  tag: 3\n  sshKey: /k\n  knownHosts: hosts\n  \
-                    signatures: {allowedSigners: signers}\n- name: extra\n  repo: https://h/c.git\n  \
+                    signatures: {allowedSigners: signers}\n  allow: {kinds: [Pod], namespaces: [shop]}\n- name: extra\n  repo: https://h/c.git\n  \
                     credentialsFrom: base\n";
         let sources = parse(text, Path::new("/etc/minik8s"), Path::new("/state")).unwrap();
         assert_eq!(sources.len(), 3);
@@ -253,6 +287,8 @@ mod tests {
         assert!(sources[0].strict && sources[0].signatures.is_none());
         assert_eq!(sources[1].reference, Reference::Tag("3".into()));
         assert_eq!(sources[1].credentials.ssh_key.as_deref(), Some(Path::new("/k")));
+        let allow = AllowedObjects { kinds: vec![Kind::Pod], namespaces: vec!["shop".into()] };
+        assert_eq!((&sources[0].allow, &sources[1].allow), (&AllowedObjects::default(), &allow));
         let signers = sources[1].signatures.as_ref().unwrap().allowed_signers.as_deref();
         assert_eq!(signers, Some(Path::new("/etc/minik8s/signers")));
     }
@@ -288,6 +324,11 @@ mod tests {
             ("- name: a\n  repo: /x\n  poll: soon\n", "is not a time"),
             ("- name: a\n  repo: /x\n  signatures: signers\n", "[0].signatures: "),
             ("- name: a\n  repo: /x\n  signatures: {keys: f}\n", "unknown field `keys`"),
+            ("- {name: a, repo: /x, allow: {kinds: [Pod, Gizmo]}}\n", "`Gizmo`, which is not a kind"),
+            ("- {name: a, repo: /x, allow: {namespaces: [a/b]}}\n", "`a/b`, which is not a namespace"),
+            ("- {name: a, repo: /x, allow: {}}\n", "without kinds or namespaces"),
+            ("- {name: a, repo: /x, allow: {kinds: []}}\n", "without kinds or namespaces"),
+            ("- {name: a, repo: /x, allow: {kind: [Pod]}}\n", "unknown field `kind`"),
             ("- {name: a, repo: /x}\n- {name: a, repo: /y}\n", "source `a` is listed twice"),
             ("- {name: a, repo: /x}\n---\n- {name: b, repo: /y}\n", "document"),
             ("- name: a\n  repo: [\n", "line 2"),
@@ -315,6 +356,7 @@ mod tests {
             "caFile",
             "proxy",
             "signatures",
+            "allow",
         ];
         for field in fields {
             for empty in ["", " ~", " null", "\n    # allowedSigners: signers"] {

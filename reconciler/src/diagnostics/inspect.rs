@@ -10,7 +10,7 @@ use schema::violation::{Violation, rules};
 
 use super::Report;
 use super::report::CaseCounts;
-use crate::gitops::check::{Documents, finish, fit, warn_of_addresses};
+use crate::gitops::check::{CommitLimits, Documents, finish, fit, warn_of_addresses};
 use crate::gitops::load::contents::with_contents;
 use crate::gitops::load::folder::{self, Folder, FolderError};
 use crate::gitops::load::python;
@@ -117,7 +117,7 @@ pub fn inspect(paths: &[impl AsRef<Path>]) -> Result<Inspection, FolderError> {
     let live = Table::new();
     let (resolved, remarks) = with_contents("", &folder.manifests, &live);
     let documents = Documents::from_manifests("", &resolved, &live);
-    let checked = finish(&documents, fit(&documents, "", &live, &[]));
+    let checked = finish(&documents, fit(&documents, "", &live, &CommitLimits::default(), ""));
     let own = resolved.values().flat_map(|file| &file.violations).chain(&remarks);
     // Single files don't tell the content of other files.
     let only_files = paths.iter().all(|path| path.as_ref().is_file());

@@ -4,6 +4,8 @@ use std::fmt;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use schema::records::AllowedObjects;
+
 use super::{GitError, transport};
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -22,6 +24,8 @@ pub struct SourceConfig {
     pub strict: bool,
     /// Accepts only commits signed by a known key; `None` accepts any commit.
     pub signatures: Option<SignaturePolicy>,
+    /// Objects that commits may hold.
+    pub allow: AllowedObjects,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -102,6 +106,7 @@ impl SourceConfig {
             poll: Duration::from_secs(5),
             strict: false,
             signatures: None,
+            allow: AllowedObjects::default(),
         }
     }
 

@@ -13,11 +13,10 @@ use schema::kinds::{Kind, Resource};
 use schema::manifest::Layout;
 use schema::meta::ObjectRef;
 use schema::object::{Object, short_commit};
-use schema::records::PodSecurityRecord;
 use schema::snapshot::{Table, VersionedValue};
 use schema::violation::{Severity, Violation};
 
-use super::check::homes_of_absent;
+use super::check::{CommitLimits, homes_of_absent};
 use super::load::definitions::with_definitions;
 use super::load::files::{self, HashedContent, InCommit, SourceFolder};
 use super::load::spread::spread;
@@ -75,8 +74,8 @@ pub struct LiveState {
     pub whole: Option<String>,
     /// Baseline of the prune that is still held.
     pub held: Option<PruneBaseline>,
-    /// Restrictions on pods of the Cluster object, and those that commits replaced.
-    pub pod_security: Vec<PodSecurityRecord>,
+    /// Limits on commits from outside of them.
+    pub limits: CommitLimits,
     /// Nodes that are alive.
     pub nodes: Vec<NodeRoom>,
     /// Running pods of each workload, whatever number Git asks for.
@@ -154,9 +153,12 @@ pub fn compare(request: &Request<'_>) -> Result<Review, OfflineError> {
     if let (Some(_), Some(applied)) = (&request.live, applied) {
         notes.push(format!("compared with the applied commit {}", short_commit(applied)));
     }
-    let pod_security = match &request.live {
-        Some(live) => live.pod_security.clone(),
-        None => pod_security_records(&live, std::iter::empty()),
+    let limits = match &request.live {
+        Some(live) => live.limits.clone(),
+        None => CommitLimits {
+            pod_security: pod_security_records(&live, std::iter::empty()),
+            ..CommitLimits::default()
+        },
     };
     let homes = homes_of_absent(request.source, &after.manifests, &live);
     let lineage = lineage(&repository, request, truncated::commits(&homes), &after, base);
@@ -172,7 +174,7 @@ pub fn compare(request: &Request<'_>) -> Result<Review, OfflineError> {
         held: request.live.as_ref().and_then(|live| live.held),
         revision: 0,
         lost: BTreeMap::new(),
-        pod_security,
+        limits,
         service_cidr: None,
         incomplete: None,
     };
@@ -401,7 +403,7 @@ pub(super) fn objects_of(
         held: None,
         revision: 0,
         lost: BTreeMap::new(),
-        pod_security: Vec::new(),
+        limits: CommitLimits::default(),
         service_cidr: None,
         incomplete: None,
     };

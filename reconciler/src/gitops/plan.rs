@@ -17,7 +17,7 @@ use schema::records::{ChangeCounts, PodSecurityRecord, WaitingObject};
 use schema::snapshot::{Table, VersionedValue};
 use schema::violation::Violation;
 
-use super::check::{self, Declaration, Documents, Scene, removed, warn_of_addresses};
+use super::check::{self, CommitLimits, Declaration, Documents, Scene, removed, warn_of_addresses};
 use super::diff::{FieldChange, changes, file_changes};
 use super::load::Manifests;
 use super::load::contents::with_contents;
@@ -46,8 +46,8 @@ pub struct PlanInput {
     pub revision: i64,
     /// Objects that the source owned in a lost etcd, and that may still run.
     pub lost: BTreeMap<ObjectRef, LostObject>,
-    /// Restrictions on pods of the Cluster object, and those that commits replaced.
-    pub pod_security: Vec<PodSecurityRecord>,
+    /// Limits on the commit from outside of it.
+    pub limits: CommitLimits,
     /// Service range, if known.
     pub service_cidr: Option<Ipv4Net>,
     /// Reason why the files may be incomplete, for example a remote that can't be reached.
@@ -255,8 +255,8 @@ pub fn waves(steps: &[Step]) -> Vec<&[Step]> {
 pub fn plan(situation: &PlanInput) -> SyncPlan {
     let (manifests, remarks) = with_contents(&situation.source, &situation.manifests, &situation.live);
     let documents = Documents::from_manifests(&situation.source, &manifests, &situation.live);
-    let before = check::in_force_before(&situation.pod_security, &situation.commit.id);
-    let mut scene = check::fit(&documents, &situation.source, &situation.live, &before);
+    let PlanInput { source, live, limits, commit, .. } = situation;
+    let mut scene = check::fit(&documents, source, live, limits, &commit.id);
     // The decision on removals stands whatever the second check finds: that only keeps more of the live objects.
     let removals = removals(situation, &documents, &scene);
     if removals.prune.is_held() && !documents.absent.is_empty() {
@@ -269,7 +269,7 @@ pub fn plan(situation: &PlanInput) -> SyncPlan {
     plan.unchanged = steps.iter().filter(|step| step.is_none()).count() as u64;
     plan.steps = steps.into_iter().flatten().collect();
     plan_removals(situation, removals, &mut plan);
-    plan.replaced_pod_security = replaced(&situation.commit.id, &before, &plan.steps);
+    plan.replaced_pod_security = replaced(limits, &commit.id, &plan.steps);
     plan.quarantined = checked.quarantined;
     plan.remarks = remarks;
     plan.remarks.extend(checked.remarks);
@@ -279,7 +279,8 @@ pub fn plan(situation: &PlanInput) -> SyncPlan {
 
 /// Returns the restrictions on pods to remember while `commit` is the newest: once its Cluster object is live, nothing
 /// else tells what was in force before.
-fn replaced(commit: &str, before: &[&PodSecurityRecord], steps: &[Step]) -> Vec<PodSecurityRecord> {
+fn replaced(limits: &CommitLimits, commit: &str, steps: &[Step]) -> Vec<PodSecurityRecord> {
+    let before = check::in_force_before(&limits.pod_security, commit);
     let changes = steps.iter().any(|step| step.object.kind == Kind::Cluster);
     let is_replaced = |record: &&&PodSecurityRecord| {
         record.policy != PodSecurity::default() && (changes || record.until.is_some())

@@ -30,7 +30,7 @@ use super::apply::record::{
     RecordError, StatusTarget, record_missing_content, record_news, record_overdue, record_unstarted,
 };
 use super::apply::{self, ApplyResult, StopReason, record, triggered};
-use super::check::homes_of_absent;
+use super::check::{CommitLimits, homes_of_absent};
 use super::gate::gate;
 use super::head::{FirstPlan, Head};
 use super::load::truncated;
@@ -241,7 +241,10 @@ impl SourceLoop {
             held: held.or(recalled),
             revision: snapshot.revision,
             lost: self.owned.lost.clone(),
-            pod_security: self.pod_security(snapshot),
+            limits: CommitLimits {
+                pod_security: self.pod_security(snapshot),
+                allow: self.config.allow.clone(),
+            },
             service_cidr: self.service_cidr,
             incomplete,
         }))

@@ -65,6 +65,7 @@ pub fn fold(run: &RunSummary<'_>) -> (SourceStatus, Option<Revision>) {
     status.reference = config.reference.to_string();
     status.path.clone_from(&config.path);
     status.strict = config.strict;
+    status.allow.clone_from(&config.allow);
     if run.head.is_some() {
         status.observed_commit.clone_from(&run.head);
     }
@@ -138,6 +139,7 @@ fn fresh(config: &SourceConfig) -> SourceStatus {
         released_at: None,
         error: None,
         replaced_pod_security: Vec::new(),
+        allow: config.allow.clone(),
     }
 }
 

@@ -42,8 +42,8 @@ pub use services::{
     RulesStatus, ServicePortRecord, ServiceRecord,
 };
 pub use sources::{
-    ChangeCounts, HeldPrune, PlanRecord, PodSecurityRecord, Quarantine, Revision, SourceError,
-    SourceErrorKind, SourceState, SourceStatus, Verdict, WaitingObject,
+    AllowedObjects, ChangeCounts, HeldPrune, PlanRecord, PodSecurityRecord, Quarantine, Revision,
+    SourceError, SourceErrorKind, SourceState, SourceStatus, Verdict, WaitingObject,
 };
 pub use workflows::{TriggerRecord, TriggerStart, WorkflowRecord};
 

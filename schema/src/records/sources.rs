@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 use serde_with::skip_serializing_none;
 
 use crate::codec::is_default;
+use crate::kinds::Kind;
 use crate::kinds::cluster::PodSecurity;
 use crate::meta::ObjectRef;
 use crate::violation::Violation;
@@ -57,9 +58,25 @@ pub struct SourceStatus {
     pub released_at: Option<Timestamp>,
     /// Error that keeps the source from being read or applied.
     pub error: Option<SourceError>,
+    /// Objects that the source may hold, if its reconciler limits them.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub allow: AllowedObjects,
     /// Restrictions on pods that the newest commit replaced. All of that commit must still meet them.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub replaced_pod_security: Vec<PodSecurityRecord>,
+}
+
+/// Objects that a source may hold. An empty list allows all.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct AllowedObjects {
+    /// Kinds of objects.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub kinds: Vec<Kind>,
+    /// Namespaces of objects. Objects of the whole cluster are in none, so with namespaces only named kinds of them
+    /// are allowed.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub namespaces: Vec<String>,
 }
 
 /// Restrictions on pods of a Cluster object, and the time in which they were its own.

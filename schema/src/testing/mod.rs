@@ -242,6 +242,7 @@ pub fn source_status(state: SourceState) -> SourceStatus {
         waiting_total: 0,
         released_at: None,
         replaced_pod_security: Vec::new(),
+        allow: Default::default(),
         error: None,
     }
 }

@@ -129,6 +129,7 @@ rules! {
     // Across files and sources.
     DUPLICATE_OBJECT "duplicate-object" Error "Two documents define the same object."
     OWNED_BY_OTHER_SOURCE "owned-by-other-source" Error "An object belongs to another source of the cluster."
+    NOT_ALLOWED "not-allowed" Error "An object is of a kind or namespace that the reconciler does not allow to its source."
     OWNER_UNREADABLE "owner-unreadable" Error "The file that an object belongs to can't be read, so no other may take it."
     MANIFEST_VANISHED "manifest-vanished" Error "A file that held live objects is no longer a manifest."
     DANGLING_TARGET "dangling-target" Error "A field names an object, or a port of one, that does not exist."

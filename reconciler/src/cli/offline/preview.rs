@@ -17,6 +17,7 @@ use crate::cli::kinds;
 use crate::cli::output::{Screen, write_out};
 use crate::controllers::pod_security_records;
 use crate::gitops::apply::record::is_whole;
+use crate::gitops::check::CommitLimits;
 use crate::gitops::offline::{LiveState, Request, compare};
 use crate::gitops::plan::PruneBaseline;
 use crate::gitops::review::{MARKER, NodeRoom, Review, markdown, no_review, text};
@@ -171,7 +172,10 @@ async fn load_live_state(client: &Client, source: Option<&str>) -> Result<(Sourc
     let ready = nodes.into_iter().filter(|node| node.is_ready);
     let held = status.status.held_prune.as_ref();
     let live = LiveState {
-        pod_security: pod_security_records(&objects, replaced.iter()),
+        limits: CommitLimits {
+            pod_security: pod_security_records(&objects, replaced.iter()),
+            allow: status.status.allow.clone(),
+        },
         objects,
         running,
         applied: status.status.applied_commit.clone(),

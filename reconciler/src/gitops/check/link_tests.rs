@@ -36,7 +36,7 @@ fn live(source: &str, files: &[(&str, &str)]) -> Table<ObjectRef, Object> {
 fn found(files: &[(&str, &str)], live: &Table<ObjectRef, Object>) -> Vec<String> {
     let manifests = load(files);
     let documents = Documents::from_manifests("main", &manifests, live);
-    let checked = finish(&documents, fit(&documents, "main", live, &[]));
+    let checked = finish(&documents, fit(&documents, "main", live, &CommitLimits::default(), ""));
     let all = checked.quarantined.values().flatten().chain(&checked.remarks);
     let shown = |v: &Violation| format!("{}: {}: {}", v.file, v.rule, v.message);
     all.map(shown).collect()
@@ -46,7 +46,7 @@ fn order(files: &[(&str, &str)]) -> Vec<String> {
     let manifests = load(files);
     let none = Table::new();
     let documents = Documents::from_manifests("main", &manifests, &none);
-    let checked = finish(&documents, fit(&documents, "main", &none, &[]));
+    let checked = finish(&documents, fit(&documents, "main", &none, &CommitLimits::default(), ""));
     checked.wanted.iter().map(|(object, _)| object.to_string()).collect()
 }
 
@@ -320,7 +320,7 @@ fn a_selector_that_matches_nothing_is_a_warning_and_applies() {
     );
     let manifests = load(&[("s.yaml", &alone)]);
     let documents = Documents::from_manifests("main", &manifests, &none);
-    let checked = finish(&documents, fit(&documents, "main", &none, &[]));
+    let checked = finish(&documents, fit(&documents, "main", &none, &CommitLimits::default(), ""));
     assert_eq!((checked.wanted.len(), checked.quarantined.len()), (1, 0));
     let template = set("w", "web");
     assert_eq!(found(&[("s.yaml", &alone), ("w.yaml", &template)], &none), [""; 0]);
@@ -356,7 +356,7 @@ fn violations_point_at_the_field() {
     let manifests = load(&[(files[0].0, &files[0].1), (files[1].0, &files[1].1)]);
     let none = Table::new();
     let documents = Documents::from_manifests("main", &manifests, &none);
-    let checked = finish(&documents, fit(&documents, "main", &none, &[]));
+    let checked = finish(&documents, fit(&documents, "main", &none, &CommitLimits::default(), ""));
     let violation = &checked.quarantined["a.yaml"][0];
     assert_eq!((violation.line, violation.column), (5, 22));
 }

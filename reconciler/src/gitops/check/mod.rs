@@ -14,7 +14,7 @@ use schema::kinds::{Kind, Resource};
 use schema::manifest::ManifestFile;
 use schema::meta::ObjectRef;
 use schema::object::{Object, short_commit};
-use schema::records::PodSecurityRecord;
+use schema::records::{AllowedObjects, PodSecurityRecord};
 use schema::snapshot::Table;
 use schema::violation::{Finding, Findings, Path, Violation};
 
@@ -37,6 +37,15 @@ mod links;
 mod owners;
 #[cfg(test)]
 mod tests;
+
+/// Limits on a commit that do not depend on its own files.
+#[derive(Debug, Clone, Default)]
+pub struct CommitLimits {
+    /// Restrictions on pods of the Cluster object, and those that commits replaced.
+    pub pod_security: Vec<PodSecurityRecord>,
+    /// Objects that the source may hold.
+    pub allow: AllowedObjects,
+}
 
 /// Result of the checks: objects to apply and files to quarantine.
 #[derive(Debug, Default)]
@@ -97,17 +106,18 @@ impl<'a> Documents<'a> {
     }
 }
 
-/// Checks documents against each other, against the live objects, and against the restrictions on pods that were in
-/// force before them.
+/// Checks documents against each other, against the live objects, and against the limits on `commit`.
 pub fn fit<'a>(
     documents: &'a Documents<'a>,
     source: &'a str,
     live: &'a Table<ObjectRef, Object>,
-    before: &[&PodSecurityRecord],
+    limits: &CommitLimits,
+    commit: &str,
 ) -> Scene<'a> {
     let quarantined = documents.quarantined.clone();
     let mut scene = Scene::new(source, &documents.declarations, &documents.absent, live, quarantined);
-    check(&mut scene, before);
+    owners::allowed(&mut scene, &limits.allow);
+    check(&mut scene, &in_force_before(&limits.pod_security, commit));
     links::check(&mut scene);
     scene
 }

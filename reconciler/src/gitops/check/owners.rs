@@ -7,6 +7,7 @@ use schema::kinds::Resource;
 use schema::manifest::ManifestFile;
 use schema::meta::{ObjectMeta, ObjectRef, StringMap, matches_service_selector};
 use schema::object::Object;
+use schema::records::AllowedObjects;
 use schema::snapshot::Table;
 use schema::violation::{Rule, Violation, field_path, rules};
 
@@ -51,6 +52,37 @@ pub(super) fn rivals<'a>(
         rivals.sort_by_key(|rival| (rival.reference, rival.file, rival.line));
     }
     rivals
+}
+
+/// Reports the objects that the reconciler does not allow to the source.
+pub(super) fn allowed(scene: &mut Scene<'_>, allow: &AllowedObjects) {
+    if *allow == AllowedObjects::default() {
+        return;
+    }
+    for declared in scene.declarations {
+        let ObjectRef { kind, namespace, .. } = &declared.document.reference;
+        let is_kind = allow.kinds.contains(kind);
+        let is_in = allow.namespaces.is_empty() || allow.namespaces.contains(namespace);
+        let (field, message) = if !allow.kinds.is_empty() && !is_kind {
+            let kinds: Vec<String> = allow.kinds.iter().map(ToString::to_string).collect();
+            (&["kind"][..], format!("a {kind}; its `allow.kinds` are {}", kinds.join(", ")))
+        } else if kind.is_cluster_scoped() && !allow.namespaces.is_empty() && !is_kind {
+            (
+                &["kind"][..],
+                format!("a {kind}, which is in none of its `allow.namespaces`, and not in its `allow.kinds`"),
+            )
+        } else if !kind.is_cluster_scoped() && !is_in {
+            let namespaces = allow.namespaces.join(", ");
+            let field = &["metadata", "namespace"][..];
+            (field, format!("namespace `{namespace}`; its `allow.namespaces` are {namespaces}"))
+        } else {
+            continue;
+        };
+        let message = format!("Forbidden: source `{}` may not hold {message}", scene.source);
+        let help = "move the object to another source, or have the list of --sources changed";
+        let place = declared.document.place(&field_path(field));
+        scene.add(declared, problem(declared, &rules::NOT_ALLOWED, place, message, help));
+    }
 }
 
 /// Returns the losers among the rivals for one object, with the reason.

@@ -38,7 +38,7 @@ type Row<'a> = (&'a [(&'a str, String)], &'a [(&'a str, &'a str, &'a str)], &'a 
 fn check_row((files, objects, wanted, quarantined): Row<'_>) {
     let (manifests, live) = (load(files), live(objects));
     let documents = Documents::from_manifests("main", &manifests, &live);
-    let checked = finish(&documents, fit(&documents, "main", &live, &[]));
+    let checked = finish(&documents, fit(&documents, "main", &live, &CommitLimits::default(), ""));
     let found: Vec<_> =
         checked.wanted.iter().map(|(o, declared)| format!("{}:{}", declared.file, o.name)).collect();
     assert_eq!(found, wanted, "{files:?}");
@@ -96,7 +96,7 @@ fn nobody_takes_an_object_from_a_file_that_cannot_be_read() {
     let broken = [("a.yaml", "kind: Pod\nspec: [".to_owned()), ("b.yaml", pod("x"))];
     let (manifests, live) = (load(&broken), live(&[("x", "main", "a.yaml")]));
     let documents = Documents::from_manifests("main", &manifests, &live);
-    let checked = finish(&documents, fit(&documents, "main", &live, &[]));
+    let checked = finish(&documents, fit(&documents, "main", &live, &CommitLimits::default(), ""));
     assert!(checked.wanted.is_empty());
     assert_eq!(checked.quarantined.keys().map(|file| &**file).collect::<Vec<_>>(), ["a.yaml", "b.yaml"]);
     assert_eq!(checked.quarantined["b.yaml"][0].rule, "owner-unreadable");
@@ -117,4 +117,37 @@ fn a_file_that_stops_being_a_manifest_is_no_removal() {
     check_row(row);
     let of_another = [("x", "other", "a.yaml")];
     check_row((&emptied, &of_another, &["b.yaml:y"], &[]));
+}
+
+/// Seen red without `allowed`, and with objects of the whole cluster taken for those of the default namespace.
+#[test]
+fn an_object_outside_of_what_its_source_may_hold_is_refused() {
+    let of_cluster = "apiVersion: minik8s.io/v1\nkind: Cluster\nmetadata: {name: cluster}\n".to_owned();
+    let elsewhere = pod("y").replace("{name: y}", "{name: y, namespace: shop}");
+    let files = [("cluster.yaml", of_cluster), ("pod.yaml", pod("x")), ("shop.yaml", elsewhere)];
+    let (manifests, none) = (load(&files), Table::new());
+    let documents = Documents::from_manifests("main", &manifests, &none);
+    let refused = |kinds: &[Kind], namespaces: &[&str]| -> Vec<String> {
+        let namespaces = namespaces.iter().map(|name| (*name).to_owned()).collect();
+        let allow = AllowedObjects { kinds: kinds.to_vec(), namespaces };
+        let limits = CommitLimits { allow, ..CommitLimits::default() };
+        let checked = finish(&documents, fit(&documents, "main", &none, &limits, ""));
+        let violations = checked.quarantined.values().flatten();
+        violations.map(|v| format!("{}:{} {}: {}", v.file, v.line, v.rule, v.message)).collect()
+    };
+    let holds = "not-allowed: Forbidden: source `main` may not hold";
+    assert_eq!(refused(&[], &[]), [""; 0]);
+    assert_eq!(refused(&[Kind::Cluster, Kind::Pod], &["default", "shop"]), [""; 0]);
+    assert_eq!(
+        refused(&[Kind::Pod], &[]),
+        [format!("cluster.yaml:2 {holds} a Cluster; its `allow.kinds` are Pod")]
+    );
+    let outside = "a Cluster, which is in none of its `allow.namespaces`, and not in its `allow.kinds`";
+    assert_eq!(
+        refused(&[], &["default"]),
+        [
+            format!("cluster.yaml:2 {holds} {outside}"),
+            format!("shop.yaml:3 {holds} namespace `shop`; its `allow.namespaces` are default")
+        ]
+    );
 }

@@ -13,6 +13,7 @@ use schema::snapshot::Table;
 
 use super::*;
 use crate::git::{CommitMeta, Relation};
+use crate::gitops::check::CommitLimits;
 use crate::gitops::load::Manifests;
 use crate::gitops::offline::objects_of;
 use crate::gitops::plan::plan;
@@ -59,7 +60,7 @@ fn situation(base: &Files, head: &Files) -> PlanInput {
         held: None,
         revision: 0,
         lost: std::collections::BTreeMap::new(),
-        pod_security: Vec::new(),
+        limits: CommitLimits::default(),
         service_cidr: None,
         incomplete: None,
     }

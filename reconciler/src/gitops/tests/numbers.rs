@@ -5,6 +5,7 @@
 use std::time::Instant;
 
 use super::kit::{Cluster, Files, Repo, pod};
+use crate::gitops::check::CommitLimits;
 
 const FILES: usize = 10_000;
 
@@ -118,7 +119,9 @@ fn a_plan_of_ten_thousand_by_parts() {
         println!("commits in question ({in_question}): {:?}", begun.elapsed());
         let begun = Instant::now();
         let documents = Documents::from_manifests("main", &next.manifests, &next.live);
-        let wanted = finish(&documents, fit(&documents, "main", &next.live, &[])).wanted.len();
+        let wanted = finish(&documents, fit(&documents, "main", &next.live, &CommitLimits::default(), ""))
+            .wanted
+            .len();
         println!("check ({wanted}): {:?}", begun.elapsed());
         let begun = Instant::now();
         let steps = plan(&next).steps.len();

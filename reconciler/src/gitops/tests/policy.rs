@@ -8,8 +8,8 @@ use schema::records::{PodSecurityRecord, SettledRecord, SourceState};
 use schema::store::memory::MemoryStore;
 
 use super::kit::{Cluster, Files, Repo, merge_of, pod};
-use crate::controllers::LastKnown;
-use crate::gitops::check::in_force_before;
+use crate::controllers::{LastKnown, pod_security_records};
+use crate::gitops::check::{CommitLimits, in_force_before};
 use crate::gitops::offline::{LiveState, Request, compare};
 
 /// A Cluster object with these fields of podSecurity.
@@ -170,7 +170,10 @@ async fn a_plan_refuses_what_the_push_would() {
         let snapshot = cluster.reflect().await;
         let sources = snapshot.sources.values().map(|source| &source.value);
         let live = LiveState {
-            pod_security: crate::controllers::pod_security_records(&snapshot.objects, sources),
+            limits: CommitLimits {
+                pod_security: pod_security_records(&snapshot.objects, sources),
+                ..CommitLimits::default()
+            },
             objects: snapshot.objects.clone(),
             applied: Some(if is_pushed { head.clone() } else { base.clone() }),
             ..LiveState::default()

@@ -10,6 +10,7 @@ use schema::snapshot::{Table, VersionedValue};
 
 use super::kit::{Cluster, Files, Repo, many, pod};
 use crate::git::CommitMeta;
+use crate::gitops::check::CommitLimits;
 use crate::gitops::load::Manifests;
 use crate::gitops::load::truncated::is_truncated;
 use crate::gitops::plan::{Act, PlanInput, Step, plan};
@@ -43,7 +44,7 @@ pub(super) fn situation(files: &Files, live: &Table<schema::meta::ObjectRef, Obj
         held: None,
         revision: 0,
         lost: BTreeMap::new(),
-        pod_security: Vec::new(),
+        limits: CommitLimits::default(),
         service_cidr: None,
         incomplete: None,
     }
