@@ -13,7 +13,7 @@ use reconciler::diagnostics::inspect;
 use schema::violation::rules;
 
 /// Rules that no reasonably small file, or no single file, can break: rule, file of the test, its name.
-const TESTED: [(&str, &str, &str); 21] = [
+const TESTED: [(&str, &str, &str); 22] = [
     ("too-large", "schema/tests/manifest/files.rs", "every_bound_is_named"),
     (
         "more-violations",
@@ -49,6 +49,11 @@ const TESTED: [(&str, &str, &str); 21] = [
         "without_python_it_is_said_that_nothing_was_checked",
     ),
     ("owned-by-other-source", CHECK_TESTS, "an_object_of_another_source_is_refused"),
+    (
+        "reserved-address",
+        "reconciler/src/gitops/check/link_tests.rs",
+        "an_external_address_is_none_of_the_clusters_own",
+    ),
     ("not-allowed", CHECK_TESTS, "an_object_outside_of_what_its_source_may_hold_is_refused"),
     ("owner-unreadable", CHECK_TESTS, "nobody_takes_an_object_from_a_file_that_cannot_be_read"),
     ("manifest-vanished", CHECK_TESTS, "a_file_that_stops_being_a_manifest_is_no_removal"),

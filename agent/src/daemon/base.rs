@@ -105,6 +105,7 @@ impl LoopDeps<'_> {
             subnet: self.subnet.clone(),
             catalog: self.catalog.clone(),
             events: self.events.clone(),
+            forbids_external_ips: self.pod_security_floor.forbid_external_ips,
             status,
             programmed,
         })

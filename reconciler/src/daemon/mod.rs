@@ -137,7 +137,7 @@ async fn start(config: ServeConfig) -> anyhow::Result<Runtime> {
         let (snapshot, fence) = (snapshot.clone(), fence.clone());
         let (dir, store, events) = (config.state_dir.clone(), Arc::clone(&store), events.clone());
         let the_loop = SourceLoop::new(source.clone(), dir, store, snapshot, fence, events)
-            .with_service_cidr(config.settings.service_cidr)
+            .with_ranges(config.settings.cluster_cidr, config.settings.service_cidr)
             .with_last_known(keep.newest());
         runs.push(runtime.drive_as(format!("gitops/{name}"), row, the_loop));
         targets.push(SourceTarget { source: name, follows, nudge });

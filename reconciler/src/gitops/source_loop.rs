@@ -5,6 +5,7 @@
 //! state. A run without news costs one ls-remote and writes nothing.
 
 use std::collections::BTreeSet;
+use std::net::IpAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -30,7 +31,7 @@ use super::apply::record::{
     RecordError, StatusTarget, record_missing_content, record_news, record_overdue, record_unstarted,
 };
 use super::apply::{self, ApplyResult, StopReason, record, triggered};
-use super::check::{CommitLimits, homes_of_absent};
+use super::check::{CommitLimits, ReservedAddresses, homes_of_absent};
 use super::gate::gate;
 use super::head::{FirstPlan, Head};
 use super::load::truncated;
@@ -66,8 +67,8 @@ pub struct SourceLoop {
     /// Newest store revision that this loop wrote, or at which it became leader: the previous leader wrote nothing
     /// after that.
     written: i64,
-    /// Service range, if known.
-    service_cidr: Option<Ipv4Net>,
+    /// Ranges of pods and services, if known.
+    ranges: Option<(Ipv4Net, Ipv4Net)>,
     /// State of etcd before it was lost, if this process keeps it.
     last_known: Option<watch::Receiver<Arc<LastKnown>>>,
     /// Lead of a test's clock.
@@ -147,17 +148,29 @@ impl SourceLoop {
             planned: FirstPlan::default(),
             unkept_reported: None,
             written: 0,
-            service_cidr: None,
+            ranges: None,
             last_known: None,
             #[cfg(test)]
             ahead: jiff::SignedDuration::ZERO,
         }
     }
 
-    /// Adds warnings of addresses outside of this service range.
+    /// Adds checks of services' addresses against the ranges of pods and services.
     #[must_use]
-    pub fn with_service_cidr(self, service_cidr: Ipv4Net) -> Self {
-        Self { service_cidr: Some(service_cidr), ..self }
+    pub fn with_ranges(self, cluster_cidr: Ipv4Net, service_cidr: Ipv4Net) -> Self {
+        Self { ranges: Some((cluster_cidr, service_cidr)), ..self }
+    }
+
+    fn reserved_addresses(&self, snapshot: &Snapshot) -> ReservedAddresses {
+        let nodes = snapshot.nodes.iter().flat_map(|(name, node)| {
+            let addresses = node.value.addresses.iter().filter_map(|address| match address {
+                IpAddr::V4(address) => Some(*address),
+                IpAddr::V6(_) => None,
+            });
+            addresses.map(|address| (address, name.clone()))
+        });
+        let ranges = self.ranges.iter().flat_map(|(pods, services)| [(*pods, "pods"), (*services, "services")]);
+        ReservedAddresses { nodes: nodes.collect(), ranges: ranges.collect() }
     }
 
     /// Takes the restrictions on pods from here while etcd is lost.
@@ -244,8 +257,9 @@ impl SourceLoop {
             limits: CommitLimits {
                 pod_security: self.pod_security(snapshot),
                 allow: self.config.allow.clone(),
+                reserved: self.reserved_addresses(snapshot),
             },
-            service_cidr: self.service_cidr,
+            service_cidr: self.ranges.map(|(_, services)| services),
             incomplete,
         }))
     }

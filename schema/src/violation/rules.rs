@@ -86,7 +86,7 @@ rules! {
     LITERAL_SECRET "literal-secret" Error "A password or key is written in clear text."
     SLURM_OPTION "slurm-option" Error "An sbatch option can't be used as written."
     SLURM_LAYOUT "slurm-layout" Warning "Slurm will change or ignore numbers that do not fit each other."
-    FORBIDDEN_BY_CLUSTER "forbidden-by-cluster" Error "The Cluster object forbids what the pod asks for."
+    FORBIDDEN_BY_CLUSTER "forbidden-by-cluster" Error "The Cluster object forbids what the pod or service asks for."
     DNS_CONFIG "dns-config" Error "Resolver settings are malformed or too many."
     // Services and Dns.
     CLUSTER_IP "cluster-ip" Error "A service's own address is malformed or does not fit its type."
@@ -94,6 +94,7 @@ rules! {
     EXTERNAL_NAME "external-name" Error "An external name is not a DNS name, or does not fit the service's type."
     NODE_PORT "node-port" Error "A node port is out of range, taken twice, or does not fit the service's type."
     INVALID_ADDRESS "invalid-address" Error "An address is not a usable unicast address."
+    RESERVED_ADDRESS "reserved-address" Error "An external IP of a service is an address of a node, or in a range of the cluster."
     SESSION_AFFINITY "session-affinity" Error "Session affinity is out of range or not enabled."
     TRAFFIC_POLICY "traffic-policy" Error "A traffic policy does not fit how the service is reached."
     NO_ENDPOINTS "no-endpoints" Warning "A service has neither a selector nor addresses."

@@ -14,6 +14,7 @@ mod state;
 #[cfg(test)]
 mod tests;
 
+use std::net::Ipv4Addr;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -78,6 +79,7 @@ impl ServicesLoop {
     fn publish_status(&mut self, observed: &Observed, outcome: &Outcome) -> Result<Next, LoopError> {
         outcome.tolerated.iter().for_each(|error| tracing::warn!(error, "UDP connections not cleaned up"));
         outcome.refused.iter().for_each(|refusal| self.record_refusal(refusal));
+        self.record_withheld();
         let error = outcome.failed.join("; ");
         let is_done = error.is_empty() && outcome.refused.is_empty() && !outcome.is_outdated;
         // A catalog from disk has no revision to report.
@@ -99,6 +101,34 @@ impl ServicesLoop {
             true => Ok(self.rules.read_again().map_or(Next::Interval, Next::After)),
             false => Err(LoopError::message(error)),
         }
+    }
+
+    /// Records an event for each service whose external IPs are newly withheld from it.
+    fn record_withheld(&mut self) {
+        let (Some(place), Some(catalog)) = (&self.rendered.place, &self.rendered.catalog) else { return };
+        if place.withheld == self.withheld_reported {
+            return;
+        }
+        for (id, service) in &catalog.services {
+            let is_news = |address: &&Ipv4Addr| {
+                place.withheld.contains(address) && !self.withheld_reported.contains(address)
+            };
+            let addresses = service.value.external_ips.iter().filter(is_news).map(ToString::to_string);
+            let addresses: Vec<String> = addresses.collect();
+            if addresses.is_empty() {
+                continue;
+            }
+            let (node, addresses) = (&self.deps.node, addresses.join(", "));
+            tracing::warn!(object = %id.of_kind(Kind::Service), addresses, "external IPs withheld");
+            let why = match self.deps.forbids_external_ips {
+                true => "its --pod-security sets forbidExternalIPs",
+                false => "they are addresses of nodes or in the cluster's ranges",
+            };
+            let message = format!("node {node} does not lead {addresses} to it: {why}");
+            let draft = EventDraft::about(EventType::Warning, Kind::Service, id, "ExternalIPWithheld", message);
+            self.deps.events.record(draft);
+        }
+        self.withheld_reported.clone_from(&place.withheld);
     }
 
     fn record_refusal(&self, Refusal { service: id, why, is_news }: &Refusal) {

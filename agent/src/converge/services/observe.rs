@@ -9,7 +9,7 @@ use schema::records::Subnet;
 use tokio::time::Instant;
 
 use super::plan::{DesiredRules, Observed};
-use super::render::{RenderContext, service_rules};
+use super::render::{RenderContext, WithheldAddresses, service_rules};
 use super::state::{RenderCache, ServicesLoop};
 use crate::catalog::Catalog;
 use crate::desired::StateOrigin;
@@ -23,11 +23,18 @@ impl ServicesLoop {
         let random_fully = self.deps.iptables.has_random_fully().await;
         let random_fully =
             random_fully.map_err(|e| LoopError::new("cannot ask iptables for its version", e))?;
+        let withheld = WithheldAddresses {
+            all: self.deps.forbids_external_ips,
+            subnet,
+            own: self.deps.address.v4(),
+            catalog,
+        };
         let place = RenderContext {
             names: self.names.clone(),
             node: self.deps.node.clone(),
             cluster_cidr: subnet.cluster_cidr,
             random_fully,
+            withheld: withheld.named(),
         };
         let changed = self.rendered.render(place, catalog, Instant::now());
         let present = self.rules.read(changed).await;

@@ -9,10 +9,11 @@ use std::net::{Ipv4Addr, SocketAddrV4};
 use ipnet::Ipv4Net;
 use schema::kinds::pod::Protocol;
 use schema::meta::NamespacedName;
-use schema::records::{ServicePortRecord, ServiceRecord};
+use schema::records::{ServicePortRecord, ServiceRecord, Subnet};
 
 use super::names::{ChainRole, ServiceNames};
 use super::present::{Fingerprint, fingerprint};
+use crate::catalog::{Catalog, Peer};
 use crate::packet_rules::chain::{ChainRef, Table, protocol_name};
 
 /// Bit of a packet's mark that requests masquerading. It is kube-proxy's and means the same to everyone who uses
@@ -26,6 +27,35 @@ pub struct RenderContext {
     pub node: String,
     pub cluster_cidr: Ipv4Net,
     pub random_fully: bool,
+    /// External IPs that services name and that lead to none of them.
+    pub withheld: BTreeSet<Ipv4Addr>,
+}
+
+/// Addresses that no service may take as an external IP, whatever its record says.
+pub struct WithheldAddresses<'a> {
+    /// True if the node has no external IPs at all.
+    pub all: bool,
+    pub subnet: &'a Subnet,
+    pub own: Option<Ipv4Addr>,
+    pub catalog: &'a Catalog,
+}
+
+impl WithheldAddresses<'_> {
+    /// Returns the external IPs of services that are withheld from them.
+    pub fn named(&self) -> BTreeSet<Ipv4Addr> {
+        let services = self.catalog.services.values().flat_map(|service| &service.value.external_ips);
+        services.copied().filter(|address| self.all || self.is_of_cluster(*address)).collect()
+    }
+
+    /// True for an address of a node, or in the ranges of pods and services, which has name server and gateway.
+    fn is_of_cluster(&self, address: Ipv4Addr) -> bool {
+        let Catalog { peers, own_address, .. } = self.catalog;
+        let is_peers = |peer: &Peer| peer.address == Some(address) || peer.vtep.address == address;
+        self.subnet.cluster_cidr.contains(&address)
+            || self.subnet.service_cidr.contains(&address)
+            || [self.own, *own_address].contains(&Some(address))
+            || peers.values().any(is_peers)
+    }
 }
 
 /// Rules of a chain, each without `-A CHAIN`.
@@ -134,6 +164,7 @@ struct PortRenderer<'a> {
     id: &'a NamespacedName,
     record: &'a ServiceRecord,
     cluster_ip: Ipv4Addr,
+    external_ips: Vec<Ipv4Addr>,
     port: &'a ServicePortRecord,
     protocol: &'static str,
     all: BTreeSet<SocketAddrV4>,
@@ -158,7 +189,9 @@ impl<'a> PortRenderer<'a> {
         let all = record.endpoints.iter().filter_map(address).collect();
         let local = record.endpoints.iter().filter(of_node).filter_map(address).collect();
         let protocol = protocol_name(port.protocol);
-        Some(Self { place, id, record, cluster_ip, port, protocol, all, local })
+        let external_ips = record.external_ips.iter().copied();
+        let external_ips = external_ips.filter(|address| !place.withheld.contains(address)).collect();
+        Some(Self { place, id, record, cluster_ip, external_ips, port, protocol, all, local })
     }
 
     fn render(&self, rules: &mut ServiceRules) {
@@ -174,7 +207,7 @@ impl<'a> PortRenderer<'a> {
     }
 
     fn is_external(&self) -> bool {
-        self.port.node_port.is_some() || !self.record.external_ips.is_empty()
+        self.port.node_port.is_some() || !self.external_ips.is_empty()
     }
 
     /// Renders the entry for clients inside the cluster.
@@ -193,7 +226,7 @@ impl<'a> PortRenderer<'a> {
     fn external(&self, rules: &mut ServiceRules) {
         let chain = self.chain(ChainRole::External);
         let no_local = self.record.external_local && self.local.is_empty();
-        for address in &self.record.external_ips {
+        for address in &self.external_ips {
             rules.services.push(self.entry(&self.to(*address), " external IP", &chain));
             if no_local {
                 rules.refusals.push(self.refusal(&self.to(*address), "no local endpoints", "DROP"));
@@ -295,7 +328,7 @@ impl<'a> PortRenderer<'a> {
             Protocol::Tcp => "REJECT --reject-with tcp-reset",
             Protocol::Udp => "REJECT --reject-with icmp-port-unreachable",
         };
-        for address in [&self.cluster_ip].into_iter().chain(&self.record.external_ips) {
+        for address in [&self.cluster_ip].into_iter().chain(&self.external_ips) {
             rules.refusals.push(self.refusal(&self.to(*address), "no endpoints", reject));
         }
         if let Some(number) = self.port.node_port {
@@ -307,7 +340,7 @@ impl<'a> PortRenderer<'a> {
         if self.port.protocol != Protocol::Udp {
             return;
         }
-        let addresses = [&self.cluster_ip].into_iter().chain(&self.record.external_ips);
+        let addresses = [&self.cluster_ip].into_iter().chain(&self.external_ips);
         let fronts = addresses
             .map(|address| UdpFront::Address(SocketAddrV4::new(*address, self.port.port)))
             .chain(self.port.node_port.map(UdpFront::NodePort));

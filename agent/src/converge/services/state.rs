@@ -1,6 +1,7 @@
 //! Dependencies of the services loop, and its state between runs.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::Ipv4Addr;
 use std::sync::Arc;
 
 use jiff::Timestamp;
@@ -32,6 +33,8 @@ pub struct ServicesDeps {
     /// Status for other nodes; a `StatusWriter` writes it.
     pub status: watch::Sender<Option<RulesStatus>>,
     pub events: EventRecorder,
+    /// Set if the node's own restrictions forbid external IPs.
+    pub forbids_external_ips: bool,
     /// Newest revision of etcd's services that the rules reflect: drains wait for it.
     pub programmed: watch::Sender<i64>,
 }
@@ -48,6 +51,8 @@ pub struct ServicesLoop {
     /// Time at which the rules reached the reported revision.
     pub(super) programmed_at: Option<Timestamp>,
     pub(super) was_refused: bool,
+    /// Withheld external IPs that events tell of.
+    pub(super) withheld_reported: BTreeSet<Ipv4Addr>,
 }
 
 /// Cached rules of the last catalog: unchanged services are not rendered again.
@@ -75,6 +80,7 @@ impl ServicesLoop {
             udp_settled: None,
             programmed_at: None,
             was_refused: false,
+            withheld_reported: BTreeSet::new(),
         }
     }
 }

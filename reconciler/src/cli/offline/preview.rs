@@ -2,6 +2,7 @@
 //! 2 changes, 1 errors, including files of the head that can't be applied.
 
 use std::io::Read as _;
+use std::net::IpAddr;
 use std::path::Path;
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -17,7 +18,7 @@ use crate::cli::kinds;
 use crate::cli::output::{Screen, write_out};
 use crate::controllers::pod_security_records;
 use crate::gitops::apply::record::is_whole;
-use crate::gitops::check::CommitLimits;
+use crate::gitops::check::{CommitLimits, ReservedAddresses};
 use crate::gitops::offline::{LiveState, Request, compare};
 use crate::gitops::plan::PruneBaseline;
 use crate::gitops::review::{MARKER, NodeRoom, Review, markdown, no_review, text};
@@ -169,12 +170,14 @@ async fn load_live_state(client: &Client, source: Option<&str>) -> Result<(Sourc
         (value.reference(), Arc::new(VersionedValue { value, create_revision, mod_revision }))
     });
     let objects = stored.collect();
+    let reserved = reserved_addresses(&nodes);
     let ready = nodes.into_iter().filter(|node| node.is_ready);
     let held = status.status.held_prune.as_ref();
     let live = LiveState {
         limits: CommitLimits {
             pod_security: pod_security_records(&objects, replaced.iter()),
             allow: status.status.allow.clone(),
+            reserved,
         },
         objects,
         running,
@@ -193,6 +196,16 @@ async fn load_live_state(client: &Client, source: Option<&str>) -> Result<(Sourc
             .collect(),
     };
     Ok((status, live))
+}
+
+/// Returns the addresses of nodes and the ranges of their pods; a server does not report that of services.
+fn reserved_addresses(nodes: &[NodeView]) -> ReservedAddresses {
+    let addresses = nodes.iter().filter_map(|node| match node.address? {
+        IpAddr::V4(address) => Some((address, node.name.clone())),
+        IpAddr::V6(_) => None,
+    });
+    let ranges = nodes.iter().filter_map(|node| Some((node.pod_cidr.as_ref()?.parse().ok()?, "pods")));
+    ReservedAddresses { nodes: addresses.collect(), ranges: ranges.collect() }
 }
 
 /// The source of this name, or the only one.

@@ -34,9 +34,17 @@ fn live(source: &str, files: &[(&str, &str)]) -> Table<ObjectRef, Object> {
 
 /// Every finding of the cross checks, as `file: rule: message`.
 fn found(files: &[(&str, &str)], live: &Table<ObjectRef, Object>) -> Vec<String> {
+    found_within(files, live, &CommitLimits::default())
+}
+
+fn found_within(
+    files: &[(&str, &str)],
+    live: &Table<ObjectRef, Object>,
+    limits: &CommitLimits,
+) -> Vec<String> {
     let manifests = load(files);
     let documents = Documents::from_manifests("main", &manifests, live);
-    let checked = finish(&documents, fit(&documents, "main", live, &CommitLimits::default(), ""));
+    let checked = finish(&documents, fit(&documents, "main", live, limits, ""));
     let all = checked.quarantined.values().flatten().chain(&checked.remarks);
     let shown = |v: &Violation| format!("{}: {}: {}", v.file, v.rule, v.message);
     all.map(shown).collect()
@@ -561,6 +569,46 @@ fn a_port_of_a_node_has_one_owner_whatever_takes_it() {
         assert!(all.len() == 1 && all[0].starts_with("a.yaml: port-clash"), "{all:?}");
         assert_eq!(clash(&taker, &service("s", 30002), &none), [""; 0]);
     }
+}
+
+/// Seen red without `reserved`: each was programmed, so the service got the node's connections.
+#[test]
+fn an_external_address_is_none_of_the_clusters_own() {
+    let with = |address: &str| {
+        let text = format!(
+            "apiVersion: v1\nkind: Service\nmetadata: {{name: s}}\nspec:\n  externalIPs: [198.51.100.7, {address}]\n  addresses: [192.0.2.9]\n  ports: [{{port: 22}}]\n"
+        );
+        let limits = CommitLimits {
+            reserved: ReservedAddresses {
+                nodes: [([192, 0, 2, 1].into(), "n1".to_owned())].into(),
+                ranges: vec![
+                    ("10.244.0.0/16".parse().unwrap(), "pods"),
+                    ("10.96.0.0/16".parse().unwrap(), "services"),
+                ],
+            },
+            ..CommitLimits::default()
+        };
+        found_within(&[("s.yaml", &text)], &Table::new(), &limits)
+    };
+    for (address, why) in [
+        ("192.0.2.1", "is an address of node n1"),
+        ("10.244.3.2", "is in 10.244.0.0/16, the range of pods"),
+        ("10.96.0.10", "is in 10.96.0.0/16, the range of services"),
+    ] {
+        let message = format!("spec.externalIPs[1]: Forbidden: {address} {why}");
+        assert_eq!(with(address), [format!("s.yaml: reserved-address: {message}")]);
+    }
+    assert_eq!(with("192.0.2.2"), [""; 0]);
+}
+
+/// Seen red with pods alone checked.
+#[test]
+fn external_addresses_can_be_forbidden() {
+    let cluster = "apiVersion: minik8s.io/v1\nkind: Cluster\nmetadata: {name: cluster}\nspec: {podSecurity: {forbidExternalIPs: true}}\n";
+    let service = "apiVersion: v1\nkind: Service\nmetadata: {name: s}\nspec:\n  externalIPs: [198.51.100.7]\n  addresses: [192.0.2.9]\n  ports: [{port: 22}]\n";
+    let all = found(&[("c.yaml", cluster), ("s.yaml", service)], &Table::new());
+    let message = "spec.externalIPs: Forbidden: the Cluster object sets podSecurity.forbidExternalIPs";
+    assert_eq!(all, [format!("s.yaml: forbidden-by-cluster: {message}")]);
 }
 
 /// Seen red without external addresses.

@@ -27,7 +27,7 @@ pub(super) use cycles::removed;
 pub(crate) use declaration::warn as warn_of_addresses;
 
 pub use after_apply::Scene;
-pub use declaration::{Declaration, LiveObject};
+pub use declaration::{Declaration, LiveObject, ReservedAddresses};
 
 mod cycles;
 mod declaration;
@@ -45,6 +45,8 @@ pub struct CommitLimits {
     pub pod_security: Vec<PodSecurityRecord>,
     /// Objects that the source may hold.
     pub allow: AllowedObjects,
+    /// Addresses that no service may take as an external IP.
+    pub reserved: ReservedAddresses,
 }
 
 /// Result of the checks: objects to apply and files to quarantine.
@@ -117,6 +119,7 @@ pub fn fit<'a>(
     let quarantined = documents.quarantined.clone();
     let mut scene = Scene::new(source, &documents.declarations, &documents.absent, live, quarantined);
     owners::allowed(&mut scene, &limits.allow);
+    declaration::reserved(&mut scene, &limits.reserved);
     check(&mut scene, &in_force_before(&limits.pod_security, commit));
     links::check(&mut scene);
     scene
@@ -197,7 +200,7 @@ pub(super) fn in_force_before<'a>(
     if replaced.is_empty() { of(None) } else { replaced }
 }
 
-/// Finds pods and templates that violate the commit's own restrictions, or those in force before it. So a commit
+/// Finds pods, templates and services that violate the commit's own restrictions, or those in force before it. So a commit
 /// can't lift what forbids the rest of it.
 fn check(scene: &mut Scene<'_>, before: &[&PodSecurityRecord]) {
     let own = policy(scene);
@@ -206,19 +209,7 @@ fn check(scene: &mut Scene<'_>, before: &[&PodSecurityRecord]) {
         return;
     }
     for declared in scene.declarations {
-        let Some(pod) = declared.document.object.resource.pod(&declared.document.object.metadata) else {
-            continue;
-        };
-        let spec = Path::ROOT.field("spec");
-        let template = spec.field("template");
-        let of_template = template.field("spec");
-        let at = if pod.at.len() > 1 { &of_template } else { &spec };
-        let namespace = &declared.document.reference.namespace;
-        let check = |policy: &PodSecurity, owner: &str| {
-            let mut findings = Findings::default();
-            policy.check(owner, namespace, pod.spec, at, &mut findings);
-            findings.into_vec()
-        };
+        let check = |policy: &PodSecurity, owner: &str| violations(policy, owner, declared);
         let mut found = check(&own, "the Cluster object");
         for record in &before {
             let owner = format!("the Cluster object in force since commit {}", short_commit(&record.since));
@@ -233,6 +224,21 @@ fn check(scene: &mut Scene<'_>, before: &[&PodSecurityRecord]) {
             scene.add(declared, problem(declared, rule, declared.document.place(&at), message, help));
         }
     }
+}
+
+/// Finds what `policy` of `owner` forbids of an object.
+fn violations(policy: &PodSecurity, owner: &str, declared: &Declaration<'_>) -> Vec<Finding> {
+    let (object, mut findings) = (&declared.document.object, Findings::default());
+    let spec = Path::ROOT.field("spec");
+    if let Resource::Service(service) = &object.resource {
+        policy.check_service(owner, service, &spec, &mut findings);
+    } else if let Some(pod) = object.resource.pod(&object.metadata) {
+        let template = spec.field("template");
+        let of_template = template.field("spec");
+        let at = if pod.at.len() > 1 { &of_template } else { &spec };
+        policy.check(owner, &declared.document.reference.namespace, pod.spec, at, &mut findings);
+    }
+    findings.into_vec()
 }
 
 /// Returns the restrictions of the expected Cluster object; of several, which the check of clashes reports, those of

@@ -5,6 +5,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::codec::is_default;
 use crate::kinds::pod::{Container, PodSpec, SecurityContext};
+use crate::kinds::service::ServiceSpec;
 use crate::names::{DNS_LABEL, is_dns_label};
 use crate::violation::{Findings, Path, rules};
 
@@ -35,6 +36,9 @@ pub struct PodSecurity {
     /// that leads out of them.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub allow_host_paths: Vec<String>,
+    /// Forbids `externalIPs` of services.
+    #[serde(rename = "forbidExternalIPs", skip_serializing_if = "std::ops::Not::not")]
+    pub forbid_external_ips: bool,
 }
 
 /// Level of Kubernetes' Pod Security Standards.
@@ -122,6 +126,16 @@ impl PodSecurity {
             for (index, container) in containers.iter().enumerate() {
                 check.container(pod, container, &list.index(index));
             }
+        }
+    }
+}
+
+impl PodSecurity {
+    /// Adds an error if the service takes addresses that are forbidden. `owner` is as in [`Self::check`].
+    pub fn check_service(&self, owner: &str, service: &ServiceSpec, at: &Path<'_>, findings: &mut Findings) {
+        if self.forbid_external_ips && !service.external_ips.is_empty() {
+            let message = format!("Forbidden: {owner} sets podSecurity.forbidExternalIPs");
+            findings.add(&rules::FORBIDDEN_BY_CLUSTER, &at.field("externalIPs"), message).on_key();
         }
     }
 }

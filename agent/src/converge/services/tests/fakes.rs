@@ -5,7 +5,7 @@ use std::time::Duration;
 use jiff::Timestamp;
 use schema::control::{Loop as _, Next, Observation, Plan as _};
 use schema::keys::Key;
-use schema::records::{RulesStatus, Subnet};
+use schema::records::{RulesStatus, Subnet, Vtep};
 use schema::snapshot::VersionedValue;
 use schema::store::SharedStore;
 use schema::store::events::EventRecorder;
@@ -18,7 +18,7 @@ use tokio_util::sync::CancellationToken;
 use super::super::refused::{RETRY, Refusals};
 use super::super::{ServicesDeps, ServicesLoop};
 use super::*;
-use crate::catalog::Catalog;
+use crate::catalog::{Catalog, Peer};
 use crate::desired::StateOrigin;
 use crate::node_address::NodeAddress;
 use crate::packet_rules::testing::after_restore;
@@ -56,6 +56,7 @@ fn rig_on(iptables: Arc<FakeIptables>) -> Rig {
         subnet,
         catalog,
         events: EventRecorder::disabled(),
+        forbids_external_ips: false,
         status,
         programmed,
     });
@@ -125,6 +126,37 @@ async fn nothing_is_planned_before_range_and_services_are_known() {
     rig.know(StateOrigin::Disk, 0, &[("web", service(&["10.244.3.5:80"]))]);
     assert_eq!(rig.run().await, Ok(true), "what the disk knows is programmed");
     assert_eq!(*rig.status.borrow(), None, "but it has no revision to report");
+}
+
+/// Seen red without `withheld`: the service got the node's connections to its own port.
+#[tokio::test]
+async fn an_external_address_of_the_cluster_itself_is_never_programmed() {
+    let mut rig = rig();
+    let record = |addresses: &[&str]| ServiceRecord {
+        external_ips: addresses.iter().map(|address| address.parse().unwrap()).collect(),
+        ..service(&["10.244.3.5:80"])
+    };
+    let free = record(&["198.51.100.7"]);
+    let vtep = Vtep { address: [192, 0, 2, 3].into(), mac: String::new() };
+    let peer = Peer {
+        cidr: "10.244.4.0/24".parse().unwrap(),
+        vtep,
+        address: Some([192, 0, 2, 2].into()),
+        absent_since: None,
+    };
+    // Of this node, of another, of its tunnel, of pods, of DNS; and one that is free.
+    let taken = ["192.0.2.1", "192.0.2.2", "192.0.2.3", "10.244.9.9", "10.96.0.10"];
+    let all: Vec<&str> = taken.into_iter().chain(["198.51.100.7"]).collect();
+    rig.know(StateOrigin::Etcd, 1, &[("web", record(&all))]);
+    rig.catalogs.send_modify(|catalog| {
+        Arc::make_mut(catalog).peers.insert("there".to_owned(), peer);
+    });
+    assert_eq!(rig.run().await, Ok(true));
+    rig.stands(&[("web", &free)]);
+    // The node's own restrictions withhold the rest.
+    rig.services.deps.forbids_external_ips = true;
+    assert_eq!(rig.run().await, Ok(true));
+    rig.stands(&[("web", &record(&[]))]);
 }
 
 // Seen red with `Reading::is_due` always true, and with `only_we` always false.

@@ -159,6 +159,7 @@ fn services_loop(
         subnet,
         catalog,
         events: EventRecorder::disabled(),
+        forbids_external_ips: false,
         status: watch::channel(None).0,
         programmed: watch::channel(0).0,
     });

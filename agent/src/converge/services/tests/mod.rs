@@ -28,6 +28,7 @@ fn place() -> RenderContext {
         node: "here".to_owned(),
         cluster_cidr: "10.244.0.0/16".parse().unwrap(),
         random_fully: true,
+        withheld: Default::default(),
     }
 }
 
