@@ -1,4 +1,5 @@
 //! A pod that the Cluster object forbids is refused when it is pushed, and the pod's former version keeps running.
+//! A commit that lifts a rule may not use that yet, the next one may.
 //!
 //! Fails when the check of links takes no `pod_security` from the Cluster object
 //! (`reconciler/src/gitops/check/mod.rs`).
@@ -56,6 +57,25 @@ fn a_pod_that_the_cluster_forbids_is_refused_and_its_former_version_goes_on() ->
         // Once it is repaired, everything works as before.
         let mended = web("power").greeting("without power").to_string();
         cluster.push(&[Change::write("power.yaml", mended)], "Mend one")?;
-        cluster.serving("power", "without power").map(|_| ())
+        cluster.serving("power", "without power")?;
+
+        // One commit can't both lift the rules and use that.
+        let files = [
+            Change::write("cluster.yaml", RULES.replace("forbidPrivileged: true, ", "")),
+            Change::write(
+                "evil.yaml",
+                web("evil").container_fields("    securityContext: {privileged: true}\n").to_string(),
+            ),
+            Change::write("after.yaml", web("after").to_string()),
+        ];
+        cluster.push(&files, "Relax, and use it")?;
+        cluster.serving("after", "hello from after")?;
+        let source = cluster.source_where("the pod is refused", |s| {
+            s.quarantined.iter().any(|held| held.file == "evil.yaml")
+        })?;
+        let said = format!("{:?}", source.quarantined);
+        ensure!(said.contains("the Cluster object in force since commit"), "{said}");
+        cluster.push(&[Change::write("next.yaml", web("next").to_string())], "The next commit")?;
+        cluster.serving("evil", "hello from evil").map(|_| ())
     })
 }

@@ -5,6 +5,7 @@ use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::{fmt, fs};
 
+use schema::kinds::Kind;
 use schema::names::is_dns_label;
 use schema::records::AllowedObjects;
 use serde::de::{self, Unexpected, Visitor};
@@ -246,7 +247,7 @@ fn allowed(allow: Allow) -> Result<AllowedObjects, String> {
         return Err("has an allow without kinds or namespaces; list them, or leave allow out".to_owned());
     }
     let kind = |name: String| {
-        name.parse()
+        name.parse::<Kind>()
             .map_err(|_| format!("has an allow with `{name}`, which is not a kind; write for example Pod"))
     };
     let namespace = |name: String| match is_dns_label(&name) {
@@ -263,7 +264,6 @@ fn allowed(allow: Allow) -> Result<AllowedObjects, String> {
 mod tests {
     use super::*;
     use crate::git::Reference;
-    use schema::kinds::Kind;
 
     fn wrong(text: &str) -> String {
         let why = parse(text, Path::new("/etc/minik8s"), Path::new("/state")).unwrap_err();

@@ -9,12 +9,13 @@ use std::path::Path;
 use std::sync::Arc;
 
 use git2::{ErrorCode, MergeOptions, Oid, Repository};
+use schema::content_refs::{IDENTITY_RECIPIENT_FILE, SECRETS_FOLDER};
 use schema::kinds::{Kind, Resource};
 use schema::manifest::Layout;
 use schema::meta::ObjectRef;
 use schema::object::{Object, short_commit};
 use schema::snapshot::{Table, VersionedValue};
-use schema::violation::{Severity, Violation};
+use schema::violation::{Severity, Violation, shortened};
 
 use super::check::{CommitLimits, homes_of_absent};
 use super::load::definitions::with_definitions;
@@ -37,6 +38,8 @@ const LOCATE_BYTES_MAX: usize = 16 * 1024 * 1024;
 const FILES_NAMED_MAX: usize = 5;
 /// Limit on the named files of a conflict.
 const CONFLICTS_SHOWN_MAX: usize = 10;
+/// Limit on the characters shown of a recipient; those of age have 62.
+const RECIPIENT_CHARS_MAX: usize = 80;
 
 /// Inputs of a comparison.
 #[derive(Debug)]
@@ -153,13 +156,7 @@ pub fn compare(request: &Request<'_>) -> Result<Review, OfflineError> {
     if let (Some(_), Some(applied)) = (&request.live, applied) {
         notes.push(format!("compared with the applied commit {}", short_commit(applied)));
     }
-    let limits = match &request.live {
-        Some(live) => live.limits.clone(),
-        None => CommitLimits {
-            pod_security: pod_security_records(&live, std::iter::empty()),
-            ..CommitLimits::default()
-        },
-    };
+    let limits = limits(request, &live);
     let homes = homes_of_absent(request.source, &after.manifests, &live);
     let lineage = lineage(&repository, request, truncated::commits(&homes), &after, base);
     let homes = truncated::with_siblings(homes, request.source, &live);
@@ -191,9 +188,51 @@ pub fn compare(request: &Request<'_>) -> Result<Review, OfflineError> {
     review.violations.dedup();
     if let Some(base) = base {
         review.name_files(|folder| changed_files(&repository, (base, effective), folder));
+        review.warnings = changed_recipients(&repository, (base, effective), request.folder);
     }
     locate(&repository, after, &mut review);
     Ok(review)
+}
+
+/// Returns the limits on the head: those that the server reports, or the restrictions on pods of the base.
+fn limits(request: &Request<'_>, live: &Table<ObjectRef, Object>) -> CommitLimits {
+    let of_base = || CommitLimits {
+        pod_security: pod_security_records(live, std::iter::empty()),
+        ..CommitLimits::default()
+    };
+    request.live.as_ref().map_or_else(of_base, |live| live.limits.clone())
+}
+
+/// Warns of a changed recipient of secrets: the next `seal` encrypts to it, whoever wrote it.
+fn changed_recipients(repository: &Repository, (before, after): (Oid, Oid), folder: &str) -> Vec<String> {
+    let places: BTreeSet<String> = [folder, ""].into_iter().map(recipient_file).collect();
+    let blob = |commit: Oid, place: &str| git::blob_at(repository, &commit.to_string(), place);
+    // The first identity of a repository replaces nothing.
+    if places.iter().all(|place| blob(before, place).is_none()) {
+        return Vec::new();
+    }
+    let shown = |blob: Option<Oid>| {
+        let Some(blob) = blob else { return "nothing".to_owned() };
+        let text = git::blob(repository, blob).ok().flatten().unwrap_or_default();
+        shortened(String::from_utf8_lossy(&text).trim().to_owned(), RECIPIENT_CHARS_MAX)
+    };
+    let changed = places.iter().filter_map(|place| {
+        let (before, after) = (blob(before, place), blob(after, place));
+        (before != after).then(|| {
+            format!(
+                "{place} changes from {} to {}: secrets are encrypted to it from now on; make sure that its author \
+                 ran 'minik8s secrets rotate'",
+                shown(before),
+                shown(after)
+            )
+        })
+    });
+    changed.collect()
+}
+
+/// Returns the file of the cluster's recipient below a folder.
+fn recipient_file(folder: &str) -> String {
+    format!("{folder}/{SECRETS_FOLDER}/{IDENTITY_RECIPIENT_FILE}").trim_start_matches('/').to_owned()
 }
 
 /// Returns the errors that keep the Python code of functions from being parsed.

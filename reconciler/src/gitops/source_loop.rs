@@ -169,7 +169,8 @@ impl SourceLoop {
             });
             addresses.map(|address| (address, name.clone()))
         });
-        let ranges = self.ranges.iter().flat_map(|(pods, services)| [(*pods, "pods"), (*services, "services")]);
+        let ranges =
+            self.ranges.iter().flat_map(|(pods, services)| [(*pods, "pods"), (*services, "services")]);
         ReservedAddresses { nodes: nodes.collect(), ranges: ranges.collect() }
     }
 

@@ -1,6 +1,7 @@
 //! Files that are not manifests or can't be parsed: their classification, and every limit.
 
-use schema::manifest::{is_manifest_path, limits, load_file};
+use schema::kinds::cluster::PodSecurityLevel;
+use schema::manifest::{is_manifest_path, limits, load_file, load_pod_security};
 
 use super::{container, load, rules};
 

@@ -125,7 +125,8 @@ impl ServicesLoop {
                 false => "they are addresses of nodes or in the cluster's ranges",
             };
             let message = format!("node {node} does not lead {addresses} to it: {why}");
-            let draft = EventDraft::about(EventType::Warning, Kind::Service, id, "ExternalIPWithheld", message);
+            let draft =
+                EventDraft::about(EventType::Warning, Kind::Service, id, "ExternalIPWithheld", message);
             self.deps.events.record(draft);
         }
         self.withheld_reported.clone_from(&place.withheld);

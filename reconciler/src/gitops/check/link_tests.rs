@@ -596,7 +596,8 @@ fn an_external_address_is_none_of_the_clusters_own() {
         ("10.96.0.10", "is in 10.96.0.0/16, the range of services"),
     ] {
         let message = format!("spec.externalIPs[1]: Forbidden: {address} {why}");
-        assert_eq!(with(address), [format!("s.yaml: reserved-address: {message}")]);
+        let rule = "reserved-address";
+        assert_eq!(with(address), [format!("s.yaml: {rule}: {message}")]);
     }
     assert_eq!(with("192.0.2.2"), [""; 0]);
 }

@@ -12,7 +12,7 @@ use std::sync::Arc;
 use schema::kinds::cluster::PodSecurity;
 use schema::kinds::{Kind, Resource};
 use schema::manifest::ManifestFile;
-use schema::meta::ObjectRef;
+use schema::meta::{ObjectMeta, ObjectRef};
 use schema::object::{Object, short_commit};
 use schema::records::{AllowedObjects, PodSecurityRecord};
 use schema::snapshot::Table;
@@ -200,8 +200,8 @@ pub(super) fn in_force_before<'a>(
     if replaced.is_empty() { of(None) } else { replaced }
 }
 
-/// Finds pods, templates and services that violate the commit's own restrictions, or those in force before it. So a commit
-/// can't lift what forbids the rest of it.
+/// Finds pods, templates and services that violate the commit's own restrictions, or those in force before it: a
+/// commit can't lift what forbids the rest of it.
 fn check(scene: &mut Scene<'_>, before: &[&PodSecurityRecord]) {
     let own = policy(scene);
     let before: Vec<_> = before.iter().filter(|record| record.policy != own).collect();
@@ -209,7 +209,9 @@ fn check(scene: &mut Scene<'_>, before: &[&PodSecurityRecord]) {
         return;
     }
     for declared in scene.declarations {
-        let check = |policy: &PodSecurity, owner: &str| violations(policy, owner, declared);
+        let object = &declared.document.object;
+        let check =
+            |policy: &PodSecurity, owner: &str| forbidden(policy, owner, &object.metadata, &object.resource);
         let mut found = check(&own, "the Cluster object");
         for record in &before {
             let owner = format!("the Cluster object in force since commit {}", short_commit(&record.since));
@@ -227,16 +229,21 @@ fn check(scene: &mut Scene<'_>, before: &[&PodSecurityRecord]) {
 }
 
 /// Finds what `policy` of `owner` forbids of an object.
-fn violations(policy: &PodSecurity, owner: &str, declared: &Declaration<'_>) -> Vec<Finding> {
-    let (object, mut findings) = (&declared.document.object, Findings::default());
+pub(in crate::gitops) fn forbidden(
+    policy: &PodSecurity,
+    owner: &str,
+    metadata: &ObjectMeta,
+    resource: &Resource,
+) -> Vec<Finding> {
+    let mut findings = Findings::default();
     let spec = Path::ROOT.field("spec");
-    if let Resource::Service(service) = &object.resource {
+    if let Resource::Service(service) = resource {
         policy.check_service(owner, service, &spec, &mut findings);
-    } else if let Some(pod) = object.resource.pod(&object.metadata) {
+    } else if let Some(pod) = resource.pod(metadata) {
         let template = spec.field("template");
         let of_template = template.field("spec");
         let at = if pod.at.len() > 1 { &of_template } else { &spec };
-        policy.check(owner, &declared.document.reference.namespace, pod.spec, at, &mut findings);
+        policy.check(owner, &metadata.namespace, pod.spec, at, &mut findings);
     }
     findings.into_vec()
 }

@@ -122,7 +122,8 @@ fn a_file_that_stops_being_a_manifest_is_no_removal() {
 /// Seen red without `allowed`, and with objects of the whole cluster taken for those of the default namespace.
 #[test]
 fn an_object_outside_of_what_its_source_may_hold_is_refused() {
-    let of_cluster = "apiVersion: minik8s.io/v1\nkind: Cluster\nmetadata: {name: cluster}\n".to_owned();
+    let of_cluster =
+        "apiVersion: minik8s.io/v1\nkind: Cluster\nmetadata: {name: cluster}\nspec: {}\n".to_owned();
     let elsewhere = pod("y").replace("{name: y}", "{name: y, namespace: shop}");
     let files = [("cluster.yaml", of_cluster), ("pod.yaml", pod("x")), ("shop.yaml", elsewhere)];
     let (manifests, none) = (load(&files), Table::new());
@@ -135,7 +136,8 @@ fn an_object_outside_of_what_its_source_may_hold_is_refused() {
         let violations = checked.quarantined.values().flatten();
         violations.map(|v| format!("{}:{} {}: {}", v.file, v.line, v.rule, v.message)).collect()
     };
-    let holds = "not-allowed: Forbidden: source `main` may not hold";
+    let rule = "not-allowed";
+    let holds = format!("{rule}: Forbidden: source `main` may not hold");
     assert_eq!(refused(&[], &[]), [""; 0]);
     assert_eq!(refused(&[Kind::Cluster, Kind::Pod], &["default", "shop"]), [""; 0]);
     assert_eq!(

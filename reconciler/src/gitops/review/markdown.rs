@@ -80,7 +80,11 @@ pub fn markdown(review: &Review) -> String {
 
 /// Formats the essentials, which come first.
 fn head(review: &Review) -> String {
-    let mut out = format!("{MARKER}\n### Minik8s plan: {}\n\n", review.headline());
+    let mut out = format!("{MARKER}\n");
+    for warning in &review.warnings {
+        let _ = writeln!(out, "**⚠ {}**\n", code(warning, TEXT_CHARS_MAX));
+    }
+    let _ = writeln!(out, "### Minik8s plan: {}\n", review.headline());
     if review.prune.held {
         let _ = writeln!(
             out,

@@ -42,6 +42,9 @@ const HELD_SHOWN_MAX: usize = 100;
 /// A plan in readable form.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Review {
+    /// Warnings that a reader must not miss.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub warnings: Vec<String>,
     /// Commit to change from, or the name of its revision.
     pub base: String,
     /// Commit to change to.
@@ -149,6 +152,7 @@ pub fn review(situation: &PlanInput, plan: &SyncPlan, frame: &ReviewContext<'_>)
         quarantined: counts.quarantined,
     };
     Review {
+        warnings: Vec::new(),
         base: frame.base.to_owned(),
         head: situation.commit.id.clone(),
         hash: plan_hash(plan, &situation.live),

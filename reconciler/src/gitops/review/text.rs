@@ -19,6 +19,9 @@ pub fn text(review: &Review, colour: bool) -> String {
     };
     let mut out = String::new();
     // Writing to a string can't fail.
+    for warning in &review.warnings {
+        let _ = writeln!(out, "{}", paint("31", &plain(&format!("warning: {warning}"))));
+    }
     let _ = writeln!(
         out,
         "plan {} -> {}: {}",

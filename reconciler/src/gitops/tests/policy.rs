@@ -1,7 +1,5 @@
 //! A commit can't lift the restrictions on pods that forbid the rest of it.
 
-use std::path::Path;
-
 use jiff::Timestamp;
 use schema::kinds::cluster::{CLUSTER_NAME, PodSecurity};
 use schema::records::{PodSecurityRecord, SettledRecord, SourceState};
@@ -11,6 +9,7 @@ use super::kit::{Cluster, Files, Repo, merge_of, pod};
 use crate::controllers::{LastKnown, pod_security_records};
 use crate::gitops::check::{CommitLimits, in_force_before};
 use crate::gitops::offline::{LiveState, Request, compare};
+use crate::gitops::review::{markdown, text};
 
 /// A Cluster object with these fields of podSecurity.
 fn cluster(fields: &str) -> String {
@@ -161,7 +160,7 @@ async fn a_plan_refuses_what_the_push_would() {
     cluster.settle().await;
     let head = attack(&mut repo, false);
     let path = repo.path();
-    let between = refused(&merge_of(Path::new(&path), &base, &head));
+    let between = refused(&merge_of(&path, &base, &head));
     assert!(between.len() == 1 && between[0].contains("in force since commit"), "{between:?}");
     for is_pushed in [false, true] {
         if is_pushed {
@@ -178,7 +177,58 @@ async fn a_plan_refuses_what_the_push_would() {
             applied: Some(if is_pushed { head.clone() } else { base.clone() }),
             ..LiveState::default()
         };
-        let request = Request { base: None, live: Some(live), ..merge_of(Path::new(&path), &base, &head) };
+        let request = Request { base: None, live: Some(live), ..merge_of(&path, &base, &head) };
         assert_eq!(refused(&request), between, "is pushed: {is_pushed}");
     }
+}
+
+/// Seen red without `refused` of the effects, and with the objects that the former settings forbade, too.
+#[test]
+fn tighter_restrictions_name_what_runs_and_would_be_refused() {
+    let with =
+        |name: &str, fields: &str| pod(name, "one").replace("spec:\n", &format!("spec:\n  {fields}\n"));
+    let mut repo = Repo::new(Files::from(
+        [
+            ("cluster.yaml", cluster("forbidHostPaths: [/etc]")),
+            ("path.yaml", with("path", "volumes: [{name: v, hostPath: {path: /srv}}]")),
+            ("net.yaml", with("net", "hostNetwork: true")),
+            ("web.yaml", pod("web", "one")),
+        ]
+        .map(|(path, text)| (path.to_owned(), text)),
+    ));
+    let base = head(&repo);
+    let tight = repo.set("cluster.yaml", cluster("level: baseline")).commit("Tighter");
+    let tighter =
+        repo.set("cluster.yaml", cluster("level: baseline, forbidHostNetwork: true")).commit("Both");
+    let path = repo.path();
+    let effects = |base: &str, head: &str| -> Vec<String> {
+        let review = compare(&merge_of(&path, base, head)).unwrap();
+        let of_cluster = review.changes.iter().find(|change| change.name == CLUSTER_NAME).unwrap();
+        of_cluster.effects.iter().skip(1).map(ToString::to_string).collect()
+    };
+    let later = "runs on until it is replaced, and is refused then";
+    let sets = "Forbidden: the Cluster object sets podSecurity.level: baseline";
+    assert_eq!(
+        effects(&base, &tight),
+        [
+            format!("Pod/default/net {later}: spec.hostNetwork: {sets}"),
+            format!("Pod/default/path {later}: spec.volumes[0].hostPath: {sets}"),
+        ]
+    );
+    assert_eq!(effects(&tight, &tighter), [""; 0], "both were refused before");
+}
+
+/// Seen red with the warning among the notes.
+#[test]
+fn warnings_head_each_form_of_a_plan() {
+    let repo = strict();
+    let (path, base) = (repo.path(), head(&repo));
+    let mut review = compare(&merge_of(&path, &base, &base)).unwrap();
+    review.warnings.push("the recipient changes \u{1b}[2J".to_owned());
+    let shown = text(&review, false);
+    assert!(shown.starts_with("warning: the recipient changes ") && !shown.contains('\u{1b}'), "{shown:?}");
+    let shown = markdown(&review);
+    let second = shown.lines().nth(1).unwrap();
+    assert!(second.contains('⚠') && second.contains("the recipient changes"), "{shown}");
+    assert!(review.json().unwrap().starts_with("{\n  \"warnings\": ["));
 }

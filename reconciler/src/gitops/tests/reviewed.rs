@@ -261,3 +261,26 @@ fn all_lines_of_changed_fields_are_found() {
     let field = &review.changes[0].fields[0];
     assert_eq!((field.path.as_str(), field.line), ("spec.containers[0].image", Some(9)));
 }
+
+/// Seen red with the first characters of the files compared.
+#[tokio::test]
+async fn a_changed_recipient_of_secrets_heads_the_plan() {
+    let file = "secrets/.identity/cluster.pub";
+    let mut repo = Repo::new(pods(["a"]));
+    let tip = |repo: &Repo| repo.git().refname_to_id("refs/heads/main").unwrap().to_string();
+    let warned = |repo: &Repo, base: &str, head: &str| reviewed(repo, base, head).unwrap().warnings;
+    let mut commits = vec![tip(&repo)];
+    let padded = format!("age1x{}", " ".repeat(100));
+    for text in ["age1x\n", "age1mallory\n", &padded, &format!("{padded}\nage1mallory\n")] {
+        repo.set(file, text);
+        commits.push(repo.commit("A recipient"));
+    }
+    assert_eq!(warned(&repo, &commits[0], &commits[1]), [""; 0], "the first replaces nothing");
+    let [warning] = &warned(&repo, &commits[1], &commits[2])[..] else { panic!("one warning") };
+    assert!(warning.starts_with(&format!("{file} changes from age1x to age1mallory: ")), "{warning}");
+    assert_eq!(warned(&repo, &commits[3], &commits[4]).len(), 1);
+    repo.remove(file);
+    let gone = repo.commit("Gone");
+    assert!(warned(&repo, &commits[4], &gone)[0].contains("to nothing"));
+    assert_eq!(warned(&repo, &commits[4], &commits[4]), [""; 0]);
+}

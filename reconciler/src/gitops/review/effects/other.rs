@@ -2,17 +2,23 @@
 
 use schema::content_refs::normalize_path;
 use schema::kinds::Resource;
+use schema::kinds::cluster::PodSecurity;
 use schema::kinds::function::FunctionSpec;
 use schema::kinds::job::{Submission, script};
 use schema::kinds::node::NodeSpec;
 use schema::kinds::pod::TaintEffect;
+use schema::meta::ObjectRef;
+use schema::object::Object;
 
 use super::case::EffectCase;
 use super::effect::Effect;
+use crate::gitops::check::forbidden;
 use crate::gitops::review::change::Action;
 
 /// Limit on the lines of a script in a review.
 const SCRIPT_LINES_MAX: usize = 60;
+/// Limit on named objects that new restrictions on pods would refuse.
+const REFUSED_MAX: usize = 20;
 
 fn says<const N: usize>(lines: [&str; N]) -> Vec<Effect> {
     lines.into_iter().map(|line| Effect::Sentence(line.to_owned())).collect()
@@ -135,10 +141,32 @@ pub(crate) fn node(case: &EffectCase<'_>) -> Vec<Effect> {
     effects
 }
 
+/// Besides, names the live objects that new restrictions on pods would refuse.
 pub(crate) fn cluster(case: &EffectCase<'_>) -> Vec<Effect> {
-    match case.action {
+    let mut effects = match case.action {
         Action::Create => says(["these settings apply to the whole cluster"]),
         Action::Delete => says(["the whole cluster goes back to default settings"]),
         Action::Update | Action::Replace => says(["settings of the whole cluster change"]),
-    }
+    };
+    let (before, after) = case.specs(|resource| match resource {
+        Resource::Cluster(spec) => Some(&spec.pod_security),
+        _ => None,
+    });
+    let Some(after) = after.filter(|after| Some(*after) != before) else { return effects };
+    let refusal = |policy: &PodSecurity, Object { metadata, resource, .. }: &Object| {
+        let found = forbidden(policy, "the Cluster object", metadata, resource);
+        found.into_iter().next().map(|finding| finding.message)
+    };
+    let refused = |(id, object): (&ObjectRef, &Object)| {
+        // A new object was checked against the new settings.
+        case.planned.before(id)?;
+        let why = refusal(after, object)?;
+        let is_news = before.is_none_or(|before| refusal(before, object).is_none());
+        is_news.then(|| format!("{id} runs on until it is replaced, and is refused then: {why}"))
+    };
+    let refused: Vec<String> = case.planned.after().filter_map(refused).collect();
+    let more = refused.len().saturating_sub(REFUSED_MAX);
+    effects.extend(refused.into_iter().take(REFUSED_MAX).map(Effect::Sentence));
+    effects.extend((more > 0).then(|| Effect::Sentence(format!("{more} more objects are refused then"))));
+    effects
 }
