@@ -83,6 +83,7 @@ spec:
 
 /// Capabilities as bit numbers.
 const CHOWN: u64 = 1;
+const NET_RAW: u64 = 1 << 13;
 const NET_ADMIN: u64 = 1 << 12;
 const SYS_TIME: u64 = 1 << 25;
 const MKNOD: u64 = 1 << 27;
@@ -158,7 +159,7 @@ fn capabilities(cluster: &Cluster, pod: &PodView) -> Result<()> {
         Ok(u64::from_str_radix(line.trim(), 16)?)
     };
     let default = effective("default")?;
-    ensure!(default & MKNOD != 0 && default & SYS_TIME == 0, "{default:x}");
+    ensure!(default & MKNOD != 0 && default & (SYS_TIME | NET_RAW) == 0, "{default:x}");
     ensure!(effective("closed")? == 0 && effective("plain")? == 0);
     ensure!(effective("picked")? == NET_ADMIN | CHOWN, "{:x}", effective("picked")?);
     ensure!(effective("added")? == (default | SYS_TIME) & !MKNOD, "{:x}", effective("added")?);

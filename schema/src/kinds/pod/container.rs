@@ -496,7 +496,7 @@ pub struct SecurityContext {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[schemars(deny_unknown_fields)]
 pub struct Capabilities {
-    /// Capabilities to add to the default set.
+    /// Capabilities to add to the default set: that of Docker without `NET_RAW`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub add: Vec<String>,
     /// Capabilities to remove from the default set.

@@ -175,9 +175,22 @@ pub(crate) fn is_no_root(image: &str, user: &str) -> Result<(), String> {
     }
 }
 
+/// Capability to send frames and packets of any form. The engine gives it to every container by default; here only a
+/// container that asks for it has it.
+const NET_RAW: &str = "NET_RAW";
+
 fn secure(new: &mut NewContainer, pod: &PodSpec, own: Option<&SecurityContext>) {
     if let Some(all) = &pod.security_context {
         new.groups = all.supplemental_groups.iter().chain(&all.fs_group).map(i64::to_string).collect();
+    }
+    let capabilities = own.and_then(|own| own.capabilities.as_ref());
+    if let Some(capabilities) = capabilities {
+        new.capabilities_add.clone_from(&capabilities.add);
+        new.capabilities_drop.clone_from(&capabilities.drop);
+    }
+    let names_raw = |list: &[String]| list.iter().any(|name| ["ALL", NET_RAW].contains(&name.as_str()));
+    if !names_raw(&new.capabilities_add) && !names_raw(&new.capabilities_drop) {
+        new.capabilities_drop.push(NET_RAW.to_owned());
     }
     let Some(own) = own else { return };
     new.read_only_root = own.read_only_root_filesystem.unwrap_or(false);
@@ -187,8 +200,4 @@ fn secure(new: &mut NewContainer, pod: &PodSpec, own: Option<&SecurityContext>) 
     }
     new.limits.open_files = own.open_files_limit.unwrap_or_default().into();
     new.no_new_privileges = own.allow_privilege_escalation == Some(false);
-    if let Some(capabilities) = &own.capabilities {
-        new.capabilities_add.clone_from(&capabilities.add);
-        new.capabilities_drop.clone_from(&capabilities.drop);
-    }
 }

@@ -84,6 +84,32 @@ fn what_requests_little_is_killed_first_when_memory_is_short() {
     assert_eq!(container(at, &binding.pod.spec.containers[0], 0, 0).unwrap().new.oom_score_adj, 999);
 }
 
+// Seen red without the capability in `capabilities_drop`.
+#[test]
+fn only_a_container_that_asks_for_it_sends_raw_packets() {
+    let (node, ports) = (node(), Vec::<HostPortStatus>::new());
+    for (context, add, drop) in [
+        (None, "", "NET_RAW"),
+        (Some("{}"), "", "NET_RAW"),
+        (Some(r#"{"capabilities": {"add": ["SYS_TIME"], "drop": ["MKNOD"]}}"#), "SYS_TIME", "MKNOD NET_RAW"),
+        (Some(r#"{"capabilities": {"add": ["NET_RAW"]}}"#), "NET_RAW", ""),
+        (Some(r#"{"capabilities": {"add": ["NET_RAW"], "drop": ["ALL"]}}"#), "NET_RAW", "ALL"),
+        (Some(r#"{"capabilities": {"add": ["ALL"]}}"#), "ALL", ""),
+        (Some(r#"{"capabilities": {"drop": ["ALL"]}}"#), "", "ALL"),
+        (Some(r#"{"capabilities": {"drop": ["NET_RAW"]}}"#), "", "NET_RAW"),
+    ] {
+        let mut pod = pod_spec(&["a"]);
+        pod.containers[0].security_context = context.map(|text| serde_json::from_str(text).unwrap());
+        let binding = binding("web", pod);
+        let at = Placement { node: &node, binding: &binding, address: None, ports: &ports };
+        let new = container(at, &binding.pod.spec.containers[0], 0, 0).unwrap().new;
+        assert_eq!(
+            (new.capabilities_add.join(" "), new.capabilities_drop.join(" ")),
+            (add.into(), drop.into())
+        );
+    }
+}
+
 // Seen red with the texts `0` and `root` alone.
 #[test]
 fn an_image_whose_user_is_root_by_any_spelling_does_not_run_as_non_root() {
