@@ -148,3 +148,26 @@ pub(crate) fn inside<T: Send>(
 ) -> std::io::Result<T> {
     crate::worlds::netlink::in_namespace_of(pid, work)
 }
+
+/// Sends a router advertisement (RFC 4861) from the `eth0` of a pod, whose namespace has IPv6: who accepts it takes
+/// `fe80::bad` for its default router.
+pub(crate) fn advertise_router(pid: i32) {
+    let router = ["-6", "addr", "add", "fe80::bad/64", "dev", "eth0", "nodad"];
+    let (done, text) = in_pod(pid, "ip", &router);
+    assert!(done, "{text}");
+    let (_, text) = in_pod(pid, "ip", &["-o", "link", "show", "eth0"]);
+    let index: u32 = text.split(':').next().unwrap().parse().unwrap();
+    let address = |text: &str| std::net::SocketAddrV6::new(text.parse().unwrap(), 0, 0, index);
+    let send = || {
+        let kind = (socket2::Type::RAW, Some(socket2::Protocol::ICMPV6));
+        let socket = socket2::Socket::new(socket2::Domain::IPV6, kind.0, kind.1)?;
+        socket.bind(&address("fe80::bad").into())?;
+        // Others are ignored: they may come from beyond a router.
+        socket.set_multicast_hops_v6(255)?;
+        // Type 134, hop limit 64, a router for 1,800 s; the kernel adds the checksum.
+        let lifetime = 1_800_u16.to_be_bytes();
+        let message = [134, 0, 0, 0, 64, 0, lifetime[0], lifetime[1], 0, 0, 0, 0, 0, 0, 0, 0];
+        socket.send_to(&message, &address("ff02::1").into())
+    };
+    inside(pid, send).unwrap();
+}

@@ -53,6 +53,7 @@ want_build_and_node() {
 	if ! pkg-config --exists openssl 2>/dev/null; then WANTED_PACKAGES+=(libssl-dev); fi
 	want_for dockerd docker.io
 	want_for iptables iptables
+	want_for nft nftables
 	want_for ip iproute2
 	want_for conntrack conntrack
 	want_for etcd etcd-server

@@ -27,6 +27,8 @@ impl Listing {
         }
         lines.extend(node.net.links()?.into_iter().map(|link| format!("link {link}")));
         lines.extend(rules_without_addresses(&node.net.rules()?));
+        let tables = node.net.run("nft", &["list", "tables", "bridge"])?;
+        lines.extend(tables.lines().filter(|table| table.contains(&slot.instance())).map(str::to_owned));
         let below = slot.dir().display().to_string();
         // The machine's own mounts are visible in the node, too, and those of other tests come and go.
         let mounts = node.mounts()?;

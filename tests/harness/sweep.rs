@@ -173,6 +173,8 @@ fn remove_rules(slot: &Slot) -> Result<()> {
             run("iptables", &["-w", "-t", table, act, chain])?;
         }
     }
+    // An error if it is not there.
+    let _ = run("nft", &["delete", "table", "bridge", &format!("{link}-senders")]);
     Ok(())
 }
 

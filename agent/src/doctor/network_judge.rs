@@ -5,7 +5,7 @@ use schema::kinds::pod::Protocol;
 use schema::kinds::service::NODE_PORTS;
 
 use super::check::{Check, Ranges};
-use super::network_probe::{Links, MANGLE, NetworkFacts, RECENT};
+use super::network_probe::{FRAMES, Links, MANGLE, NetworkFacts, RECENT};
 use crate::config::Config;
 use crate::converge::network::tunnel::{DEFAULT_MTU, MTU_MIN, VXLAN_OVERHEAD, pod_mtu};
 use crate::packet_rules::chain::Names;
@@ -51,6 +51,11 @@ fn rules(seen: &NetworkFacts) -> Vec<Check> {
             MANGLE => {
                 Check::warn(name, why, "builds that need the network need it: load the module iptable_mangle")
             }
+            FRAMES => Check::warn(
+                name,
+                why,
+                "without them pods can send under the addresses of others: install the package nftables",
+            ),
             _ => Check::fail(name, why, "load its module: modprobe xt_NAME, ipt_NAME or nft_compat"),
         })
     };

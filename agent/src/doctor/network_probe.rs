@@ -4,12 +4,15 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::Ipv4Addr;
 use std::{fs, io};
 
+use ipnet::Ipv4Net;
 use schema::kinds::pod::Protocol;
 use schema::records::{dns_address, gateway_address};
 
 use super::check::Ranges;
 use crate::config::Config;
+use crate::converge::network::render::frame_rules;
 use crate::converge::{dns, gateway};
+use crate::packet_rules::chain::Names;
 use crate::standby;
 use crate::worlds::iptables::{Iptables as _, RealIptables};
 use crate::worlds::netlink::{
@@ -167,6 +170,8 @@ const RULES: [(&str, &str, &str); 14] = [
 pub(super) const RECENT: &str = "match recent";
 /// Needed only for builds that need the network.
 pub(super) const MANGLE: &str = "table mangle";
+/// Without it pods run all the same.
+pub(super) const FRAMES: &str = "rules for frames";
 /// `--random-fully` is used if iptables supports it.
 const MASQUERADE: &str = "target MASQUERADE";
 const REJECT: &str = "REJECT by reset";
@@ -182,6 +187,9 @@ pub(super) async fn try_all() -> Result<Vec<RuleTrial>, String> {
         let input = format!("*{table}\n:MK8S-PROBE - [0:0]\n-A MK8S-PROBE {rule}\nCOMMIT\n");
         tried.push((name, iptables.restore(&input).await.map_err(|error| error.to_string())));
     }
+    let range = Ipv4Net::new_assert(Ipv4Addr::new(192, 0, 2, 0), 24);
+    let input = frame_rules(&Names::for_instance("probe"), range);
+    tried.push((FRAMES, iptables.change_frame_tables(&input).await.map_err(|error| error.to_string())));
     Ok(tried)
 }
 

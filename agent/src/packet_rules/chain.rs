@@ -84,6 +84,8 @@ pub struct Names {
     /// `mk8s-builds`, Docker's network for builds, and its bridge `mk8s-b0`.
     pub build_network: String,
     pub build_bridge: String,
+    /// `mk8s-senders`, the table of rules for the frames of pods.
+    pub senders: String,
     /// `MK8S-FORWARD`.
     pub forward: ChainRef,
     /// `MK8S-INPUT`.
@@ -107,6 +109,7 @@ impl Names {
             tunnel: format!("{instance}.1"),
             build_network: format!("{instance}-builds"),
             build_bridge: format!("{instance}-b0"),
+            senders: format!("{instance}-senders"),
             forward: ChainRef::new(Table::Filter, format!("{prefix}-FORWARD")),
             input: ChainRef::new(Table::Filter, format!("{prefix}-INPUT")),
             sandbox: ChainRef::new(Table::Filter, format!("{prefix}-SANDBOX")),

@@ -24,7 +24,7 @@ use crate::packet_rules::restore::{RuleChange, restore_input};
 use crate::packet_rules::saved::saved_rules;
 use crate::standby;
 use crate::worlds::docker::{Docker, DockerError, EngineState, ListedContainer, RealDocker};
-use crate::worlds::iptables::{Iptables, RealIptables};
+use crate::worlds::iptables::{Iptables, IptablesError, RealIptables};
 use crate::worlds::netlink::{Netlink, RealNetlink, Tunnels};
 use crate::worlds::ssh;
 
@@ -208,9 +208,22 @@ pub(crate) async fn remove_network(
     removed.note(format!("tunnel {}", names.tunnel), result);
     let result = netlink.remove_bridge(&names.bridge).await;
     removed.note(format!("bridge {}", names.bridge), result);
+    removed.note(format!("table {}", names.senders), remove_frames(&names, iptables).await);
     match remove_rules(&names, &ServiceNames::for_instance(&machine.instance), iptables).await {
         Ok(chains) => chains.iter().for_each(|chain| removed.done(format!("chain {chain}"))),
         Err(error) => removed.failures.push(format!("rules: {error}")),
+    }
+}
+
+/// Removes the table for frames; true if it existed. Without `nft` there is none.
+async fn remove_frames(names: &Names, iptables: &RealIptables) -> Result<bool, IptablesError> {
+    match iptables.frame_table(&names.senders).await {
+        Ok(None) | Err(IptablesError::NotInstalled { .. }) => Ok(false),
+        Ok(Some(_)) => {
+            let input = format!("delete table bridge {}", names.senders);
+            iptables.change_frame_tables(&input).await.map(|()| true)
+        }
+        Err(error) => Err(error),
     }
 }
 

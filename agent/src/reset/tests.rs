@@ -16,6 +16,10 @@ fn machine(state_dir: &Path) -> MachineConfig {
     MachineConfig { state_dir: state_dir.to_owned(), instance: "mk8s".into(), docker }
 }
 
+fn tables(node: &TestNamespace) -> String {
+    node.run("nft", &["list", "tables", "bridge"])
+}
+
 #[tokio::test]
 async fn links_bridge_and_rules_are_as_before_and_a_second_reset_finds_nothing() {
     let mut node = TestNamespace::new();
@@ -25,7 +29,7 @@ async fn links_bridge_and_rules_are_as_before_and_a_second_reset_finds_nothing()
     node.run("iptables", &["-A", "FORWARD", "-s", "198.51.100.1/32", "-j", "DROP"]);
     node.run("iptables", &["-t", "nat", "-N", "THEIRS"]);
     node.run("iptables", &["-t", "nat", "-A", "POSTROUTING", "-j", "THEIRS"]);
-    let before = (node.run("ip", &["link"]), rules(&node));
+    let before = (node.run("ip", &["link"]), rules(&node), tables(&node));
 
     let bridge = Bridge {
         name: "mk8s0".into(),
@@ -49,12 +53,13 @@ async fn links_bridge_and_rules_are_as_before_and_a_second_reset_finds_nothing()
                  -I FORWARD 1 -j MK8S-FORWARD\n-I INPUT 1 -j MK8S-INPUT\nCOMMIT\n\
                  *nat\n:MK8S-HOSTPORT - [0:0]\n-A THEIRS -m addrtype --dst-type LOCAL -j MK8S-HOSTPORT\nCOMMIT\n";
     iptables.restore(input).await.unwrap();
+    iptables.change_frame_tables("table bridge mk8s-senders {}").await.unwrap();
 
     let machine = machine(Path::new("/nonexistent"));
     let mut removed = ResetOutcome::default();
     remove_network(&machine, &netlink, &iptables, &mut removed).await;
     assert!(removed.failures.is_empty(), "{removed:?}");
-    assert_eq!((node.run("ip", &["link"]), rules(&node)), before);
+    assert_eq!((node.run("ip", &["link"]), rules(&node), tables(&node)), before);
     let mut again = ResetOutcome::default();
     remove_network(&machine, &netlink, &iptables, &mut again).await;
     assert!(again.lines.is_empty() && again.failures.is_empty(), "{again:?}");

@@ -8,12 +8,13 @@ use std::sync::Arc;
 use tokio::time::Instant;
 
 use super::plan::{NetworkPlan, Observed};
-use super::state::{NetworkLoop, TRIALS_MAX, TrialResult, try_checksums};
+use super::render::Model;
+use super::state::{NetworkLoop, TRIALS_MAX, TrialResult, WrittenFrames, try_checksums};
 use super::tunnel::TunnelStep;
 use crate::packet_rules::restore::{RuleChange, restore_input};
 use crate::packet_rules::saved::{Doubts, only_we_wrote, words};
 use crate::publish::publish;
-use crate::worlds::iptables::loud_steps;
+use crate::worlds::iptables::{IptablesError, loud_steps};
 
 /// Result of carrying out a plan.
 #[derive(Debug, Default)]
@@ -26,6 +27,9 @@ pub struct Outcome {
 impl NetworkLoop {
     pub(super) async fn carry_out(&mut self, observed: &Observed, plan: &NetworkPlan) -> Outcome {
         let mut outcome = Outcome::default();
+        if let Some(frames) = &plan.frames {
+            self.write_frames(observed, frames, &mut outcome).await;
+        }
         if let Some(bridge) = &plan.bridge {
             let (name, address) = (&bridge.name, bridge.address);
             match self.deps.netlink.ensure_bridge(bridge).await {
@@ -37,6 +41,33 @@ impl NetworkLoop {
         self.carry_out_tunnel(plan, &mut outcome).await;
         self.carry_out_rules(observed, plan, &mut outcome).await;
         outcome
+    }
+
+    /// Writes the table for frames. A node that cannot, for lack of `nft`, runs pods all the same; the failure is
+    /// logged once.
+    async fn write_frames(&mut self, observed: &Observed, input: &str, outcome: &mut Outcome) {
+        let Model { names, node_cidr, .. } = &observed.model;
+        let iptables = &self.deps.iptables;
+        let write = async {
+            let before = iptables.generation().await;
+            iptables.change_frame_tables(input).await?;
+            let printed = iptables.frame_table(&names.senders).await?;
+            let generation = iptables.generation().await;
+            // If somebody else wrote too, what was printed may be theirs.
+            let only_we_wrote = before.map(|count| count.wrapping_add(1)) == generation;
+            let printed = printed.filter(|_| only_we_wrote);
+            Ok(printed.map(|printed| WrittenFrames { node_cidr: *node_cidr, printed, generation }))
+        };
+        let written: Result<_, IptablesError> = write.await;
+        let failure = written.as_ref().err().map(ToString::to_string);
+        if let Some(failure) = failure.as_ref().filter(|_| failure != self.frames_failure) {
+            outcome.tolerated.push(format!("pods can send under the addresses of others: {failure}"));
+        }
+        if failure.is_none() {
+            tracing::info!(table = names.senders, range = %node_cidr, "rules for the frames of pods programmed");
+        }
+        self.frames = written.ok().flatten();
+        self.frames_failure = failure;
     }
 
     /// Carries out the tunnel's steps. A failure leaves the pods of this node as they are, and is logged once.

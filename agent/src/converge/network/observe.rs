@@ -35,11 +35,39 @@ impl NetworkLoop {
         };
         let bridge_is_whole = self.deps.netlink.bridge_is_whole(&bridge).await;
         let bridge_is_whole = bridge_is_whole.map_err(|e| LoopError::new("cannot inspect the bridge", e))?;
+        let frames_are_right = self.frames_are_right(&model).await;
         // Our rules are among those of all services, which are expensive to read.
         let saved = self.rules.read(false).await;
         let saved = saved.map_err(|e| LoopError::new("cannot read the packet rules", e))?;
         let spellings = self.spellings.known();
-        Ok(Observed { model, bridge, bridge_is_whole, tunnel, tunnel_failure, saved, spellings })
+        Ok(Observed {
+            model,
+            bridge,
+            bridge_is_whole,
+            frames_are_right,
+            tunnel,
+            tunnel_failure,
+            saved,
+            spellings,
+        })
+    }
+
+    /// True if the table for frames is still the one that this agent wrote. Listed only when the kernel's count says
+    /// that others have changed rules.
+    async fn frames_are_right(&mut self, model: &Model) -> bool {
+        let generation = self.deps.iptables.generation().await;
+        let Some(written) = &mut self.frames else { return false };
+        if written.node_cidr != model.node_cidr {
+            return false;
+        }
+        if generation.is_none() || written.generation != generation {
+            let there = self.deps.iptables.frame_table(&model.names.senders).await;
+            if there.ok().flatten().as_ref() != Some(&written.printed) {
+                return false;
+            }
+            written.generation = generation;
+        }
+        true
     }
 
     /// Inspects the tunnel; `None` if the node has no address to send from.

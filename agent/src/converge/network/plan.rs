@@ -8,7 +8,7 @@ use std::sync::Arc;
 use schema::kinds::pod::Protocol;
 use schema::records::Vtep;
 
-use super::render::{HostPort, HostPortTarget, Model, rules};
+use super::render::{HostPort, HostPortTarget, Model, frame_rules, rules};
 use super::tunnel::{self, TunnelState, TunnelStep};
 use crate::packet_rules::jumps::{RuleReason, jump_changes};
 use crate::packet_rules::restore::RuleChange;
@@ -22,6 +22,8 @@ pub struct Observed {
     pub model: Model,
     pub bridge: Bridge,
     pub bridge_is_whole: bool,
+    /// True if the table for frames is as this agent wrote it for this range.
+    pub frames_are_right: bool,
     /// Tunnel to the other nodes; `None` while the node has no address.
     pub tunnel: Option<TunnelState>,
     pub tunnel_failure: Option<String>,
@@ -34,6 +36,8 @@ pub struct Observed {
 /// Changes to make, in this order.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct NetworkPlan {
+    /// Input of `nft`: before the bridge, without which no pod sends.
+    pub frames: Option<String>,
     pub bridge: Option<Bridge>,
     pub tunnel: Vec<TunnelStep>,
     /// Reason why the tunnel could not be inspected: logged once, and no step is taken.
@@ -46,13 +50,19 @@ pub struct NetworkPlan {
 
 impl schema::control::Plan for NetworkPlan {
     fn is_empty(&self) -> bool {
-        self.bridge.is_none() && self.tunnel.is_empty() && self.rules.is_empty() && self.stale_udp.is_empty()
+        self.frames.is_none()
+            && self.bridge.is_none()
+            && self.tunnel.is_empty()
+            && self.rules.is_empty()
+            && self.stale_udp.is_empty()
     }
 }
 
 /// Plans from the observed state.
 pub fn plan(observed: &Observed) -> NetworkPlan {
+    let Model { names, node_cidr, .. } = &observed.model;
     let mut plan = NetworkPlan {
+        frames: (!observed.frames_are_right).then(|| frame_rules(names, *node_cidr)),
         bridge: (!observed.bridge_is_whole).then(|| observed.bridge.clone()),
         tunnel: observed.tunnel.as_ref().map(tunnel::plan).unwrap_or_default(),
         tunnel_failure: observed.tunnel_failure.clone(),

@@ -1,5 +1,6 @@
 //! Renders the model of the node's network as packet rules. Names only chains of this instance, and the jumps to
-//! them. Rules are spelled as `iptables-save` prints them, so that existing ones can be compared.
+//! them, and its table for frames. Rules are spelled as `iptables-save` prints them, so that existing ones can be
+//! compared.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{Ipv4Addr, SocketAddrV4};
@@ -9,6 +10,7 @@ use schema::kinds::function::PORT;
 use schema::kinds::pod::Protocol;
 
 use crate::packet_rules::chain::{ChainRef, Names, protocol_name};
+use crate::worlds::netlink::{hardware_address, link_group};
 
 /// Target of a port of the node.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -194,6 +196,50 @@ fn postrouting_rules(model: &Model) -> Vec<String> {
         rules.push(format!("-s {node} {led}"));
     }
     rules
+}
+
+/// Renders the input of `nft` that replaces the table for frames. A pod sends only from its own hardware address and
+/// IPv4 address, in ARP too, and nothing but these two protocols. The group of a link names its pod (see
+/// [`link_group`]), so the table follows from the node's range alone and is in place before any pod.
+///
+/// The kernel hands frames to the link-local groups of switches to the link itself, past `prerouting` and past every
+/// packet rule for the bridge.
+pub fn frame_rules(names: &Names, node_cidr: Ipv4Net) -> String {
+    let (table, gateway) = (&names.senders, gateway_of(node_cidr).addr());
+    let pods: Vec<String> = node_cidr
+        .hosts()
+        .filter(|pod| *pod != gateway)
+        .map(|pod| {
+            let hardware = hardware_address(pod).map(|byte| format!("{byte:02x}")).join(":");
+            format!("{} . {hardware} . {pod}", link_group(pod))
+        })
+        .collect();
+    let links = format!("{}-{}", link_group(node_cidr.network()), link_group(node_cidr.broadcast()));
+    let (pods, groups) = (pods.join(",\n"), "ether daddr & ff:ff:ff:ff:ff:f0 == 01:80:c2:00:00:00");
+    format!(
+        "\
+add table bridge {table}
+delete table bridge {table}
+table bridge {table} {{
+	set pods {{
+		type devgroup . ether_addr . ipv4_addr
+		elements = {{ {pods} }}
+	}}
+	chain prerouting {{
+		type filter hook prerouting priority -300; policy accept;
+		iifgroup != {links} accept
+		{groups} drop
+		iifgroup . ether saddr . ip saddr @pods accept
+		iifgroup . ether saddr . arp saddr ip @pods iifgroup . arp saddr ether . arp saddr ip @pods accept
+		drop
+	}}
+	chain input {{
+		type filter hook input priority -300; policy accept;
+		iifgroup {links} {groups} drop
+	}}
+}}
+"
+    )
 }
 
 /// Returns the bridge's address: the first of the node's range, with the range's prefix length.

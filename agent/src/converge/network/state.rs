@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use futures::StreamExt as _;
 use futures::stream::FuturesUnordered;
+use ipnet::Ipv4Net;
 use schema::control::Nudge;
 use schema::records::{Subnet, Vtep};
 use tokio::sync::watch;
@@ -75,6 +76,16 @@ pub struct NetworkDeps {
     pub rules_changed: Nudge,
 }
 
+/// Table for frames as this agent wrote it.
+pub(super) struct WrittenFrames {
+    /// Range from which the table follows.
+    pub(super) node_cidr: Ipv4Net,
+    /// Text that `nft` printed afterwards; each version spells rules in its own way.
+    pub(super) printed: String,
+    /// Kernel's count for that text.
+    pub(super) generation: Option<u32>,
+}
+
 /// Loop that manages the node's network.
 pub struct NetworkLoop {
     pub(super) settings: NetworkSettings,
@@ -84,6 +95,10 @@ pub struct NetworkLoop {
     /// Last logged reason why the tunnel is not as desired.
     pub(super) tunnel_failure: Option<String>,
     pub(super) checksum_trials: u8,
+    /// Table for frames that this agent wrote; `None` after a failure.
+    pub(super) frames: Option<WrittenFrames>,
+    /// Last logged reason why the frames of pods are not checked.
+    pub(super) frames_failure: Option<String>,
     pub(super) spellings: Spellings<Vec<Words>>,
 }
 
@@ -102,6 +117,8 @@ impl NetworkLoop {
             deps,
             tunnel_failure: None,
             checksum_trials: TRIALS_MAX,
+            frames: None,
+            frames_failure: None,
             spellings: Spellings::default(),
         }
     }

@@ -24,7 +24,7 @@ use super::steps::{
 use super::{probe, sandbox, volume};
 use crate::desired::StateOrigin;
 use crate::names;
-use crate::worlds::netlink::host_link_name;
+use crate::worlds::netlink::{HostEnd, host_link_name};
 
 /// Minimum life of a pause container: one that lived shorter is recreated only this long after its start.
 const PAUSE_LIFE_MIN: SignedDuration = SignedDuration::from_secs(5);
@@ -272,7 +272,7 @@ fn plan_with_namespaces(look: PodInput<'_>, pause: &Container) -> Decision {
         _ => PauseStep::Start(pause.id.clone()),
     };
     let fresh = matches!(pause_step, PauseStep::Start(_)) || !needs.ever_started;
-    let link = (link_needs_repair(observed, &pod.uid) || (fresh && !steps.is_empty()))
+    let link = (link_needs_repair(observed, &pod.uid, pause.address) || (fresh && !steps.is_empty()))
         .then(|| link_step(observed, binding, pause.address))
         .flatten();
     let starts_pause = matches!(pause_step, PauseStep::Start(_));
@@ -454,11 +454,13 @@ fn link_step(observed: &Observed, binding: &Binding, address: Option<Ipv4Net>) -
 
 /// True if the link of a running pod is missing, its host end is not as it should be, or this agent has not checked
 /// its inner end yet.
-fn link_needs_repair(observed: &Observed, uid: &str) -> bool {
+fn link_needs_repair(observed: &Observed, uid: &str, address: Option<Ipv4Net>) -> bool {
     let Some(links) = &observed.links else { return false };
     let bridge = names::bridge_name(&observed.node.instance);
     let end = links.get(&host_link_name(&observed.node.instance, uid));
-    !observed.work.linked.contains(uid) || !end.is_some_and(|end| end.is_whole(&bridge, observed.node.mtu))
+    let address = address.map(|address| address.addr());
+    let is_whole = |end: &HostEnd| end.is_whole(&bridge, observed.node.mtu, address);
+    !observed.work.linked.contains(uid) || !end.is_some_and(is_whole)
 }
 
 /// Lets all containers wait except those that ended for good. The reason is the last failure, even while it is

@@ -22,6 +22,10 @@ pub struct FakeRules {
     pub bridged_frames: bool,
     pub flows: BTreeSet<UdpFlow>,
     pub forgotten_flows: Vec<UdpFlow>,
+    /// The one table for frames, as written.
+    pub frames: Option<String>,
+    /// Set if `nft` is not installed.
+    pub has_no_nft: bool,
     /// Texts of bad lines: an input that contains one is refused, for all such lines.
     pub refuse_lines: Vec<String>,
     /// Computes the text of [`Iptables::save`] after a restore from the text before and the input; without it the
@@ -39,6 +43,14 @@ impl FakeIptables {
     /// The state, to inspect and change.
     pub fn rules(&self) -> MutexGuard<'_, FakeRules> {
         lock(&self.0)
+    }
+
+    fn frames(&self) -> Result<MutexGuard<'_, FakeRules>, IptablesError> {
+        let rules = self.allowed("nft")?;
+        match rules.has_no_nft {
+            true => Err(IptablesError::NotInstalled { program: "nft".to_owned(), package: "nftables" }),
+            false => Ok(rules),
+        }
     }
 
     fn allowed(&self, program: &str) -> Result<MutexGuard<'_, FakeRules>, IptablesError> {
@@ -122,6 +134,17 @@ impl Iptables for FakeIptables {
         let mut rules = self.allowed("conntrack")?;
         rules.flows.remove(flow);
         rules.forgotten_flows.push(*flow);
+        Ok(())
+    }
+
+    async fn frame_table(&self, _name: &str) -> Result<Option<String>, IptablesError> {
+        Ok(self.frames()?.frames.clone())
+    }
+
+    async fn change_frame_tables(&self, input: &str) -> Result<(), IptablesError> {
+        let mut rules = self.frames()?;
+        rules.frames = Some(input.to_owned());
+        rules.generation = rules.generation.map(|count| count + 1);
         Ok(())
     }
 }

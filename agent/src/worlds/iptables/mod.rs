@@ -1,7 +1,7 @@
 //! The kernel's packet rules, through the programs that everyone else on the node uses, too.
 //!
-//! [`RealIptables`] runs `iptables-save`, `iptables-restore` and `conntrack`; `FakeIptables` keeps text in memory.
-//! Nothing here knows the meaning of the rules.
+//! [`RealIptables`] runs `iptables-save`, `iptables-restore`, `conntrack` and `nft`; `FakeIptables` keeps text in
+//! memory. Nothing here knows the meaning of the rules.
 
 use std::collections::BTreeSet;
 use std::net::{Ipv4Addr, SocketAddrV4};
@@ -76,4 +76,9 @@ pub trait Iptables: Send + Sync + 'static {
     async fn udp_flows(&self) -> Result<BTreeSet<UdpFlow>, IptablesError>;
     /// Like [`Iptables::forget_udp`], for this service and this endpoint.
     async fn forget_flow(&self, flow: &UdpFlow) -> Result<(), IptablesError>;
+    /// Returns a table of rules for the frames that bridges pass, as printed by `nft`; `None` if it does not exist.
+    /// iptables has no such rules.
+    async fn frame_table(&self, name: &str) -> Result<Option<String>, IptablesError>;
+    /// Applies `input` as `nft -f` does: as a whole or not at all.
+    async fn change_frame_tables(&self, input: &str) -> Result<(), IptablesError>;
 }

@@ -1,4 +1,4 @@
-//! The programs `iptables-save`, `iptables-restore` and `conntrack`, each with a deadline.
+//! The programs `iptables-save`, `iptables-restore`, `conntrack` and `nft`, each with a deadline.
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;
@@ -195,6 +195,17 @@ impl Iptables for RealIptables {
         let arguments = ["-D", "-p", "udp", "--orig-dst", &words[0], "--orig-port-dst", &words[1]];
         let arguments = [&arguments[..], &["--reply-src", &back[0], "--reply-port-src", &back[1]]].concat();
         self.forget(&arguments).await
+    }
+
+    async fn frame_table(&self, name: &str) -> Result<Option<String>, IptablesError> {
+        match self.run("nft", "nftables", &["list", "table", "bridge", name], "").await {
+            Err(IptablesError::Refused { message, .. }) if message.contains("No such file") => Ok(None),
+            other => other.map(Some),
+        }
+    }
+
+    async fn change_frame_tables(&self, input: &str) -> Result<(), IptablesError> {
+        self.run("nft", "nftables", &["-f", "-"], input).await.map(drop)
     }
 }
 

@@ -1,14 +1,19 @@
 //! The bridge: link, address, kernel settings.
 
 use std::collections::BTreeSet;
-use std::fs;
+use std::{fs, io};
 
 use ipnet::Ipv4Net;
-use rtnetlink::{LinkBridge, LinkUnspec};
+use rtnetlink::LinkBridge;
+use rtnetlink::packet_route::link::{InfoBridge, InfoData};
 
 use super::namespace::NetworkNamespace;
 use super::socket::{Link, Socket};
 use super::{Bridge, NetlinkError, hardware_address};
+
+/// LLDP's group, 01:80:c2:00:00:0e, as a bit of the bridge's setting. The rules for frames drop what a pod sends to it.
+/// Without the setting the kernel would hand such a frame to the link that it came by, past all rules.
+const FORWARDED_GROUPS: u16 = 1 << 0x0e;
 
 /// True if the bridge is exactly as [`ensure`] makes it.
 pub(super) async fn is_whole(
@@ -22,6 +27,7 @@ pub(super) async fn is_whole(
     let addresses = socket.addresses(Some(link.index)).await?;
     let there: BTreeSet<Ipv4Net> = addresses.into_iter().map(|(_, address)| address).collect();
     Ok(link_is_right(&link, bridge)
+        && !link.has_ipv6
         && there == wanted_addresses(bridge).into_iter().collect()
         && settings_to_change(home, bridge)?.is_empty()
         // `ensure` reports a range that belongs to another.
@@ -44,9 +50,15 @@ pub(super) async fn ensure(
             create(socket, bridge).await?
         }
     };
+    // Before it is up: an advertisement that a pod sends would become a route of the node.
+    if link.has_ipv6 {
+        did = true;
+        turn_off_ipv6(home, name)?;
+    }
     if !link_is_right(&link, bridge) {
         did = true;
-        let message = LinkUnspec::new_with_index(link.index)
+        let message = LinkBridge::new(name)
+            .set_info_data(InfoData::Bridge(vec![InfoBridge::GroupFwdMask(FORWARDED_GROUPS)]))
             .address(hardware_address(bridge.address.addr()).to_vec())
             .mtu(bridge.mtu)
             .up()
@@ -95,7 +107,10 @@ async fn services_are_routed(socket: &Socket, link: &Link, bridge: &Bridge) -> R
 }
 
 fn link_is_right(link: &Link, bridge: &Bridge) -> bool {
-    link.up && link.mtu == bridge.mtu && link.hardware_address == hardware_address(bridge.address.addr())
+    link.up
+        && link.mtu == bridge.mtu
+        && link.forwarded_groups == FORWARDED_GROUPS
+        && link.hardware_address == hardware_address(bridge.address.addr())
 }
 
 async fn create(socket: &Socket, bridge: &Bridge) -> Result<Link, NetlinkError> {
@@ -104,7 +119,6 @@ async fn create(socket: &Socket, bridge: &Bridge) -> Result<Link, NetlinkError> 
     let message = LinkBridge::new(&bridge.name)
         .address(hardware_address(bridge.address.addr()).to_vec())
         .mtu(bridge.mtu)
-        .up()
         .build();
     socket.add_link(&bridge.name, message).await?;
     let made = socket.link(&bridge.name).await?;
@@ -137,4 +151,17 @@ fn settings_to_change(
         }
     }
     Ok(to_change)
+}
+
+/// Turns IPv6 off on a link of the node, and router advertisements with it: pods have IPv4 only, and no packet rule
+/// covers IPv6. A link without IPv6, as with an MTU below 1,280, has none of these settings.
+pub(super) fn turn_off_ipv6(home: &NetworkNamespace, link: &str) -> Result<(), NetlinkError> {
+    for (setting, value) in [("accept_ra", "0"), ("disable_ipv6", "1")] {
+        let path = format!("/proc/sys/net/ipv6/conf/{link}/{setting}");
+        match home.run(|| fs::write(&path, value)) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+            written => written.map_err(|source| NetlinkError::Sysctl { path, source })?,
+        }
+    }
+    Ok(())
 }

@@ -112,7 +112,9 @@ impl Netlink for FakeNetlink {
             kernel.strays.iter().map(|name| (name.clone(), HostEnd::default())).collect();
         for (name, link) in &kernel.links {
             let bridge = Some(link.bridge.clone()).filter(|bridge| kernel.bridges.contains_key(bridge));
-            ends.insert(name.clone(), HostEnd { bridge, up: true, hairpin: true, mtu: link.mtu });
+            let (mtu, sender) = (link.mtu, Some(link.address.addr()));
+            let end = HostEnd { bridge, up: true, hairpin: true, mtu, sender, has_ipv6: false };
+            ends.insert(name.clone(), end);
         }
         Ok(ends)
     }

@@ -74,12 +74,21 @@ pub struct HostEnd {
     /// True if frames may leave through the port they came in by.
     pub hairpin: bool,
     pub mtu: u32,
+    /// Address that all frames from the link must carry as their source, kept as the link's [`link_group`].
+    pub sender: Option<Ipv4Addr>,
+    /// True if the node speaks IPv6 on the link or would learn routes there.
+    pub has_ipv6: bool,
 }
 
 impl HostEnd {
-    /// True if the link is exactly as [`Netlink::ensure_pod_link`] makes it.
-    pub fn is_whole(&self, bridge: &str, mtu: u32) -> bool {
-        self.up && self.hairpin && self.mtu == mtu && self.bridge.as_deref() == Some(bridge)
+    /// True if the link of the pod with this address is exactly as [`Netlink::ensure_pod_link`] makes it.
+    pub fn is_whole(&self, bridge: &str, mtu: u32, address: Option<Ipv4Addr>) -> bool {
+        self.up
+            && self.hairpin
+            && !self.has_ipv6
+            && self.mtu == mtu
+            && self.sender == address
+            && self.bridge.as_deref() == Some(bridge)
     }
 }
 
@@ -122,6 +131,12 @@ pub(crate) fn in_namespace<T: Send>(
 pub fn hardware_address(address: Ipv4Addr) -> [u8; 6] {
     let ([a, b, c, d], [first, second]) = (address.octets(), HARDWARE_PREFIX);
     [first, second, a, b, c, d]
+}
+
+/// Group of the host's end of a pod's link: the pod's address as a number. The node's rules for frames match on it, so
+/// that they hold for a link from the moment it exists, and need no change when a pod comes or goes.
+pub fn link_group(address: Ipv4Addr) -> u32 {
+    address.into()
 }
 
 /// First bytes of every hardware address that the agent assigns.

@@ -8,9 +8,10 @@ use std::os::fd::AsRawFd;
 use rtnetlink::packet_route::link::{InfoData, InfoVeth};
 use rtnetlink::{LinkMessageBuilder, LinkUnspec, LinkVeth};
 
+use super::bridge::turn_off_ipv6;
 use super::namespace::{NetworkNamespace, PinnedProcess};
 use super::socket::{Link, Socket};
-use super::{NetlinkError, POD_INTERFACE, PodLink, hardware_address};
+use super::{NetlinkError, POD_INTERFACE, PodLink, hardware_address, link_group};
 
 /// Makes the link as wanted; true if anything changed.
 pub(super) async fn ensure(
@@ -36,10 +37,14 @@ pub(super) async fn ensure(
             (outer, inner, true)
         }
     };
+    // Before the inner end is up: until then no frame arrives.
+    if outer.has_ipv6 {
+        turn_off_ipv6(home, &wanted.host_name)?;
+    }
     // The outer end last: it alone tells whether the link is whole.
     let completed_inner = complete_inner(&pod.socket, wanted, &inner, made).await?;
     let completed_outer = complete_outer((host, alias), wanted, &outer, &bridge).await?;
-    Ok(made | completed_outer | completed_inner)
+    Ok(made | outer.has_ipv6 | completed_outer | completed_inner)
 }
 
 struct Pod {
@@ -86,6 +91,7 @@ async fn create(
         .set_info_data(InfoData::Veth(InfoVeth::Peer(inner)))
         .mtu(wanted.mtu)
         .controller(bridge.index)
+        .link_group(link_group(wanted.address.addr()))
         .up()
         .build();
     host.add_link(&wanted.host_name, outer).await?;
@@ -107,11 +113,16 @@ async fn complete_outer(
 ) -> Result<bool, NetlinkError> {
     let is_port = outer.master == Some(bridge.index);
     let marked = outer.alias.as_deref() == Some(alias);
-    if is_port && outer.up && outer.hairpin && outer.mtu == wanted.mtu && marked {
+    let group = link_group(wanted.address.addr());
+    if is_port && outer.up && outer.hairpin && outer.mtu == wanted.mtu && outer.group == group && marked {
         return Ok(false);
     }
-    let message =
-        LinkUnspec::new_with_index(outer.index).mtu(wanted.mtu).controller(bridge.index).up().build();
+    let message = LinkUnspec::new_with_index(outer.index)
+        .mtu(wanted.mtu)
+        .controller(bridge.index)
+        .link_group(group)
+        .up()
+        .build();
     host.change_link("set up", &wanted.host_name, message).await?;
     // With bridge-nf-call-iptables a pod that reaches itself through a node port is sent back within the bridge,
     // through the port it came from.
@@ -129,9 +140,11 @@ async fn complete_inner(
     fresh: bool,
 ) -> Result<bool, NetlinkError> {
     let mut did = false;
-    if !inner.up || inner.mtu != wanted.mtu {
+    let hardware = hardware_address(wanted.address.addr());
+    if !inner.up || inner.mtu != wanted.mtu || inner.hardware_address != hardware {
         did = true;
-        let message = LinkUnspec::new_with_index(inner.index).mtu(wanted.mtu).up().build();
+        let message =
+            LinkUnspec::new_with_index(inner.index).mtu(wanted.mtu).address(hardware.to_vec()).up().build();
         pod.change_link("set up", POD_INTERFACE, message).await?;
     }
     let (addresses, routes) =
@@ -148,6 +161,12 @@ async fn complete_inner(
     if did || !has_route(Some(wanted.gateway)) {
         did = true;
         pod.add_default_route(inner, wanted.gateway).await?;
+    }
+    // Permanent, so that no answer of a neighbour can take the gateway's place.
+    let hardware = hardware_address(wanted.gateway);
+    if fresh || !pod.has_neighbour(inner.index, wanted.gateway, hardware).await? {
+        did = true;
+        pod.set_neighbour(POD_INTERFACE, inner.index, wanted.gateway, hardware).await?;
     }
     if !pod.link("lo").await?.is_some_and(|lo| lo.up) {
         did = true;

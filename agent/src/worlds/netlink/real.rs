@@ -84,7 +84,9 @@ impl Netlink for RealNetlink {
         let end = |link: &Link| {
             let bridge = links.iter().find(|other| link.master == Some(other.index));
             let bridge = bridge.map(|bridge| bridge.name.clone());
-            HostEnd { bridge, up: link.up, hairpin: link.hairpin, mtu: link.mtu }
+            let Link { up, hairpin, mtu, has_ipv6, .. } = *link;
+            let sender = (link.group != 0).then(|| link.group.into());
+            HostEnd { bridge, up, hairpin, mtu, sender, has_ipv6 }
         };
         Ok(links.iter().filter(ours).map(|link| (link.name.clone(), end(link))).collect())
     }

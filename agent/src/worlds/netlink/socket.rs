@@ -11,8 +11,11 @@ use nix::errno::Errno;
 use rtnetlink::packet_route::AddressFamily;
 use rtnetlink::packet_route::address::{AddressAttribute, AddressMessage};
 use rtnetlink::packet_route::link::{
-    InfoBridgePort, InfoData, InfoKind, InfoPortData, InfoVxlan, LinkAttribute, LinkFlags, LinkInfo,
-    LinkMessage,
+    AfSpecInet6, AfSpecUnspec, InfoBridge, InfoBridgePort, InfoData, InfoKind, InfoPortData, InfoVxlan,
+    LinkAttribute, LinkFlags, LinkInfo, LinkMessage,
+};
+use rtnetlink::packet_route::neighbour::{
+    NeighbourAddress, NeighbourAttribute, NeighbourMessage, NeighbourState,
 };
 use rtnetlink::packet_route::route::{
     RouteAddress, RouteAttribute, RouteHeader, RouteMessage, RouteScope, RouteType,
@@ -44,8 +47,13 @@ pub(super) struct Link {
     pub(super) alias: Option<String>,
     pub(super) hardware_address: Vec<u8>,
     pub(super) is_bridge: bool,
+    /// Link-local groups that a bridge forwards like any other address, one bit each (`group_fwd_mask`).
+    pub(super) forwarded_groups: u16,
     /// True for a bridge port whose frames may leave through the port they came in by.
     pub(super) hairpin: bool,
+    pub(super) group: u32,
+    /// True if IPv6 or the acceptance of router advertisements is on.
+    pub(super) has_ipv6: bool,
     pub(super) vxlan: Option<Vxlan>,
 }
 
@@ -183,6 +191,39 @@ impl Socket {
         Ok(messages.iter().filter_map(route_of).collect())
     }
 
+    /// True if this is a permanent neighbour of the link.
+    pub(super) async fn has_neighbour(
+        &self,
+        index: u32,
+        address: Ipv4Addr,
+        hardware: [u8; 6],
+    ) -> Result<bool, NetlinkError> {
+        let request =
+            || self.handle.neighbours().get().set_address_family(AddressFamily::Inet).execute().try_collect();
+        let there: Vec<NeighbourMessage> = self.list("neighbours", request).await?;
+        let wanted = [
+            NeighbourAttribute::Destination(NeighbourAddress::Inet(address)),
+            NeighbourAttribute::LinkLayerAddress(hardware.to_vec()),
+        ];
+        Ok(there.iter().filter(|message| message.header.ifindex == index).any(|message| {
+            message.header.state == NeighbourState::Permanent
+                && wanted.iter().all(|attribute| message.attributes.contains(attribute))
+        }))
+    }
+
+    /// Sets a permanent neighbour of a link, replacing another of the same address.
+    pub(super) async fn set_neighbour(
+        &self,
+        name: &str,
+        index: u32,
+        address: Ipv4Addr,
+        hardware: [u8; 6],
+    ) -> Result<(), NetlinkError> {
+        let request = self.handle.neighbours().add(index, address.into());
+        let request = request.link_layer_address(&hardware).replace();
+        send_request("set a neighbour of", name, request.execute()).await
+    }
+
     /// Adds a default route through `gateway`; no error if it exists.
     pub(super) async fn add_default_route(&self, link: &Link, gateway: Ipv4Addr) -> Result<(), NetlinkError> {
         let message =
@@ -273,11 +314,14 @@ fn parse_link(message: &LinkMessage) -> Link {
             LinkAttribute::Mtu(mtu) => link.mtu = *mtu,
             LinkAttribute::IfAlias(alias) => link.alias = Some(alias.clone()),
             LinkAttribute::Address(address) => link.hardware_address.clone_from(address),
+            LinkAttribute::Group(group) => link.group = *group,
+            LinkAttribute::AfSpecUnspec(families) => link.has_ipv6 = families.iter().any(has_ipv6),
             LinkAttribute::LinkInfo(infos) => {
                 link.vxlan = infos.iter().find_map(|info| match info {
                     LinkInfo::Data(InfoData::Vxlan(data)) => Some(vxlan_of(data)),
                     _ => None,
                 });
+                link.forwarded_groups = infos.iter().find_map(forwarded_groups).unwrap_or_default();
                 link.is_bridge = infos.iter().any(|i| matches!(i, LinkInfo::Kind(InfoKind::Bridge)));
                 link.hairpin = infos.iter().any(|info| match info {
                     LinkInfo::PortData(InfoPortData::BridgePort(port)) => {
@@ -290,6 +334,20 @@ fn parse_link(message: &LinkMessage) -> Link {
         }
     }
     link
+}
+
+fn forwarded_groups(info: &LinkInfo) -> Option<u16> {
+    let LinkInfo::Data(InfoData::Bridge(settings)) = info else { return None };
+    settings.iter().find_map(|setting| match setting {
+        InfoBridge::GroupFwdMask(mask) => Some(*mask),
+        _ => None,
+    })
+}
+
+fn has_ipv6(family: &AfSpecUnspec) -> bool {
+    let AfSpecUnspec::Inet6(attributes) = family else { return false };
+    let is_on = |attribute: &AfSpecInet6| matches!(attribute, AfSpecInet6::DevConf(conf) if conf.disable_ipv6 == 0 || conf.accept_ra != 0);
+    attributes.iter().any(is_on)
 }
 
 fn vxlan_of(data: &[InfoVxlan]) -> Vxlan {

@@ -6,7 +6,7 @@ use schema::kinds::pod::Protocol;
 
 use super::namespace::NetworkNamespace;
 use super::*;
-use crate::testing::{TestNamespace, in_pod, inside};
+use crate::testing::{TestNamespace, advertise_router, in_pod, inside};
 
 fn bridge() -> Bridge {
     Bridge {
@@ -53,6 +53,28 @@ async fn two_pods_reach_the_gateway_and_each_other() {
     assert!(text.contains("10.244.0.2/24") && text.contains("mtu 1450"), "{text}");
     let (_, text) = in_pod(a, "ip", &["route"]);
     assert!(text.contains("default via 10.244.0.1 dev eth0"), "{text}");
+    let (_, text) = in_pod(a, "ip", &["neigh"]);
+    assert!(text.contains("10.244.0.1 dev eth0 lladdr 0a:58:0a:f4:00:01 PERMANENT"), "{text}");
+}
+
+// Seen red without `turn_off_ipv6` in `bridge::ensure`. The rules for frames, which drop IPv6 too, are not there.
+#[tokio::test]
+async fn no_router_advertisement_of_a_pod_becomes_a_route_of_the_node() {
+    let mut node = TestNamespace::new();
+    let netlink = RealNetlink::open_at("mk8s", &node.path()).unwrap();
+    netlink.ensure_bridge(&bridge()).await.unwrap();
+    let (pod, other) = (node.pod(), node.pod());
+    netlink.ensure_pod_link(&link(pod, 2)).await.unwrap();
+    netlink.ensure_pod_link(&link(other, 3)).await.unwrap();
+    advertise_router(pod);
+    // Later than the advertisement on the same way.
+    assert!(reaches(pod, "10.244.0.1") && reaches(pod, "10.244.0.3"));
+    let (_, learned) = in_pod(other, "ip", &["-6", "route", "show", "default"]);
+    assert!(learned.contains("via fe80::bad"), "the advertisement is a good one: {learned}");
+    let routes = node.run("ip", &["-6", "route", "show", "default"]);
+    assert_eq!(routes, "", "the node goes by the pod's word");
+    let addresses = node.run("ip", &["-6", "addr", "show", "scope", "link"]);
+    assert_eq!(addresses, "", "the node has no IPv6 address on the bridge or on a pod's link");
 }
 
 #[tokio::test]
@@ -94,8 +116,10 @@ async fn a_half_made_link_is_completed_or_replaced() {
     node.run("ip", &["link", "add", &link.host_name, "type", "veth", "peer", "name", "lost"]);
     assert!(netlink.ensure_pod_link(&link).await.unwrap());
     assert!(reaches(pod, "10.244.0.1"));
-    let spoil: [&[&str]; 5] = [
+    let spoil: [&[&str]; 7] = [
         &["addr", "flush", "dev", "eth0"],
+        &["neigh", "del", "10.244.0.1", "dev", "eth0"],
+        &["link", "set", "eth0", "address", "02:00:00:00:00:01"],
         &["link", "set", "eth0", "down"],
         &["route", "del", "default"],
         &["link", "set", "lo", "down"],
@@ -109,19 +133,24 @@ async fn a_half_made_link_is_completed_or_replaced() {
     }
     let whole = async || {
         let ends = netlink.list_pod_links().await.unwrap();
-        ends.get(&link.host_name).map(|end| end.is_whole("mk8s0", 1450))
+        ends.get(&link.host_name).map(|end| end.is_whole("mk8s0", 1450, Some([10, 244, 0, 2].into())))
     };
     let name = link.host_name.as_str();
-    let spoil: [&[&str]; 5] = [
-        &["link", "set", name, "down"],
-        &["link", "set", name, "nomaster"],
-        &["link", "set", name, "mtu", "1400"],
-        &["link", "set", name, "type", "bridge_slave", "hairpin", "off"],
-        &["link", "set", name, "alias", "another"],
+    let ipv6 = |setting: &str| format!("net.ipv6.conf.{name}.{setting}");
+    let (ipv6_on, listens) = (ipv6("disable_ipv6=0"), ipv6("accept_ra=1"));
+    let spoil: [(&str, &[&str]); 8] = [
+        ("ip", &["link", "set", name, "down"]),
+        ("ip", &["link", "set", name, "nomaster"]),
+        ("ip", &["link", "set", name, "mtu", "1400"]),
+        ("ip", &["link", "set", name, "type", "bridge_slave", "hairpin", "off"]),
+        ("ip", &["link", "set", name, "alias", "another"]),
+        ("ip", &["link", "set", name, "group", "7"]),
+        ("sysctl", &["-w", &ipv6_on]),
+        ("sysctl", &["-w", &listens]),
     ];
-    for arguments in spoil {
+    for (program, arguments) in spoil {
         assert_eq!(whole().await, Some(true));
-        node.run("ip", arguments);
+        node.run(program, arguments);
         assert_ne!(whole().await, Some(true), "{arguments:?} is not seen from the outside");
         assert!(netlink.ensure_pod_link(&link).await.unwrap(), "{arguments:?} went unseen");
     }
@@ -176,6 +205,8 @@ async fn the_bridge_keeps_its_hardware_address_and_its_one_address() {
         ("net.ipv4.conf.mk8s0.route_localnet", "1", "0"),
         ("net.ipv4.conf.mk8s0.send_redirects", "0", "1"),
         ("net.ipv4.conf.all.send_redirects", "0", "1"),
+        ("net.ipv6.conf.mk8s0.disable_ipv6", "1", "0"),
+        ("net.ipv6.conf.mk8s0.accept_ra", "0", "1"),
     ];
     for (setting, wanted, spoilt) in settings {
         let value = || node.run("sysctl", &["-n", setting]).trim().to_owned();

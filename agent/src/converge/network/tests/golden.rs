@@ -3,7 +3,7 @@
 use Protocol::{Tcp, Udp};
 
 use super::super::plan::plan;
-use super::super::render::{BuildRules, rules};
+use super::super::render::{BuildRules, frame_rules, rules};
 use super::*;
 use crate::packet_rules::jumps::removal;
 use crate::packet_rules::restore::restore_input;
@@ -242,4 +242,36 @@ COMMIT
     let ours = observed.model.names.chains().into_iter().cloned().collect();
     assert_eq!(restore_input(&removal(&ours, &observed.saved)), golden);
     assert_eq!(restore_input(&removal(&ours, &BTreeMap::new())), "");
+}
+
+#[test]
+fn each_address_of_the_range_is_bound_to_its_link_and_its_hardware_address() {
+    let golden = "\
+add table bridge mk8s-senders
+delete table bridge mk8s-senders
+table bridge mk8s-senders {
+	set pods {
+		type devgroup . ether_addr . ipv4_addr
+		elements = { 183763714 . 0a:58:0a:f4:03:02 . 10.244.3.2,
+183763715 . 0a:58:0a:f4:03:03 . 10.244.3.3,
+183763716 . 0a:58:0a:f4:03:04 . 10.244.3.4,
+183763717 . 0a:58:0a:f4:03:05 . 10.244.3.5,
+183763718 . 0a:58:0a:f4:03:06 . 10.244.3.6 }
+	}
+	chain prerouting {
+		type filter hook prerouting priority -300; policy accept;
+		iifgroup != 183763712-183763719 accept
+		ether daddr & ff:ff:ff:ff:ff:f0 == 01:80:c2:00:00:00 drop
+		iifgroup . ether saddr . ip saddr @pods accept
+		iifgroup . ether saddr . arp saddr ip @pods iifgroup . arp saddr ether . arp saddr ip @pods accept
+		drop
+	}
+	chain input {
+		type filter hook input priority -300; policy accept;
+		iifgroup 183763712-183763719 ether daddr & ff:ff:ff:ff:ff:f0 == 01:80:c2:00:00:00 drop
+	}
+}
+";
+    let range = "10.244.3.0/29".parse().unwrap();
+    assert_eq!(frame_rules(&Names::for_instance("mk8s"), range), golden);
 }

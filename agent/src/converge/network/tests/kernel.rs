@@ -17,7 +17,7 @@ use tokio::sync::watch;
 use super::super::{NetworkLoop, NetworkSettings, Vxlan};
 use super::network_loop;
 use crate::converge::shared::node_network::{PodNet, PodTable};
-use crate::testing::{TestNamespace, inside};
+use crate::testing::{TestNamespace, advertise_router, in_pod, inside};
 use crate::worlds::iptables::{Iptables as _, RealIptables};
 use crate::worlds::netlink::{Netlink as _, PodLink, RealNetlink, host_link_name};
 
@@ -48,7 +48,7 @@ impl Node {
         for arguments in
             [["addr", "add", "192.0.2.2/24", "dev", "eth0"].as_slice(), &["link", "set", "eth0", "up"]]
         {
-            crate::testing::in_pod(outside, "ip", arguments);
+            in_pod(outside, "ip", arguments);
         }
         namespace.run("iptables", &["-P", "FORWARD", "DROP"]);
         let netlink = Arc::new(RealNetlink::open_at("mk8s", &namespace.path()).unwrap());
@@ -203,14 +203,14 @@ async fn no_pod_reaches_the_nodes_loopback() {
     secret.set_read_timeout(Some(Duration::from_millis(300))).unwrap();
     // The pod sends to 127.0.0.1 through the bridge.
     for (name, value) in [("conf.all.route_localnet", "1"), ("conf.eth0.route_localnet", "1")] {
-        assert!(crate::testing::in_pod(pod, "sysctl", &["-w", &format!("net.ipv4.{name}={value}")]).0);
+        assert!(in_pod(pod, "sysctl", &["-w", &format!("net.ipv4.{name}={value}")]).0);
     }
     for arguments in [
         ["route", "del", "local", "127.0.0.0/8", "table", "local"].as_slice(),
         &["route", "del", "local", "127.0.0.1", "table", "local"],
         &["route", "add", "127.0.0.1", "via", "10.244.3.1", "src", "10.244.3.2"],
     ] {
-        crate::testing::in_pod(pod, "ip", arguments);
+        in_pod(pod, "ip", arguments);
     }
     let send = || {
         let socket = UdpSocket::bind("10.244.3.2:0")?;
@@ -245,7 +245,7 @@ async fn who_routes_to_the_pods_from_outside_does_not_reach_a_function_past_the_
             }
         });
     }
-    crate::testing::in_pod(node.outside, "ip", &["route", "add", "10.244.3.0/24", "via", "192.0.2.1"]);
+    in_pod(node.outside, "ip", &["route", "add", "10.244.3.0/24", "via", "192.0.2.1"]);
     let own = own(&mut node);
     for (from, to, reached) in [
         (node.outside, "10.244.3.2:8080", false),
@@ -285,7 +285,7 @@ async fn who_is_no_pod_is_refused_by_dns_at_once() {
     serve_dns(own);
     // Another network of the machine, such as Docker's bridge.
     let route = ["route", "add", "10.96.0.0/16", "via", "192.0.2.1"];
-    assert!(crate::testing::in_pod(node.outside, "ip", &route).0);
+    assert!(in_pod(node.outside, "ip", &route).0);
     let udp = |pid| {
         inside(pid, || {
             let socket = UdpSocket::bind("0.0.0.0:0")?;
@@ -390,4 +390,106 @@ async fn two_instances_on_one_node_leave_each_other_alone() {
     assert!(!node.converge().await);
     std::mem::swap(&mut node.network, &mut other);
     assert!(!node.converge().await, "the first finds all as it was");
+}
+
+/// Socket of the node for [`sends`].
+fn gateway_socket(node: &mut Node) -> UdpSocket {
+    let own = own(node);
+    let socket = inside(own, || UdpSocket::bind("0.0.0.0:7777")).unwrap();
+    socket.set_read_timeout(Some(WAIT)).unwrap();
+    socket
+}
+
+/// Sends a datagram from this address of a pod to the gateway.
+fn sends(pid: i32, from: &str, text: &str) {
+    inside(pid, || UdpSocket::bind((from, 0))?.send_to(text.as_bytes(), "10.244.3.1:7777")).unwrap();
+}
+
+fn received(socket: &UdpSocket) -> String {
+    let mut buffer = [0; 64];
+    let length = socket.recv(&mut buffer).unwrap();
+    String::from_utf8_lossy(&buffer[..length]).into_owned()
+}
+
+/// Runs `ip` in a pod.
+fn ip(pid: i32, arguments: &str) {
+    let (done, text) = in_pod(pid, "ip", &arguments.split(' ').collect::<Vec<_>>());
+    assert!(done, "{arguments}: {text}");
+}
+
+// Seen red without the table (each forged datagram arrives), and for the last groups without the chain `input` and
+// without `FORWARDED_GROUPS`.
+#[tokio::test]
+async fn a_pod_sends_under_no_address_but_its_own() {
+    let mut node = Node::new().await;
+    node.converge().await;
+    let (_victim, pod) = (node.pod(2).await, node.pod(3).await);
+    let socket = gateway_socket(&mut node);
+    // What arrives first tells: all datagrams of a pod go the same way.
+    let refused = |forged: &str, to_forge: &[&str], from: &str, to_restore: &[&str]| {
+        to_forge.iter().for_each(|arguments| ip(pod, arguments));
+        sends(pod, from, forged);
+        to_restore.iter().for_each(|arguments| ip(pod, arguments));
+        sends(pod, "10.244.3.3", "own");
+        assert_eq!(received(&socket), "own");
+    };
+    let gateway = "neigh replace 10.244.3.1 lladdr 0a:58:0a:f4:03:01 dev eth0 nud permanent";
+    refused("its address", &["addr add 10.244.3.2/32 dev eth0"], "10.244.3.2", &[]);
+    refused("an address beyond", &["addr add 192.0.2.2/32 dev eth0"], "192.0.2.2", &[]);
+    for hardware in ["0a:58:0a:f4:03:02", "0a:58:0a:f4:03:01", "02:00:00:00:00:01"] {
+        let set = |hardware: &str| format!("link set eth0 address {hardware}");
+        let (forge, restore) = (set(hardware), set("0a:58:0a:f4:03:03"));
+        refused("its hardware address", &[&forge, gateway], "10.244.3.3", &[&restore, gateway]);
+    }
+    // Such frames reach the link, not the bridge.
+    for group in ["00", "03", "0e"] {
+        let past = format!("neigh replace 10.244.3.1 lladdr 01:80:c2:00:00:{group} dev eth0 nud permanent");
+        refused("past the bridge", &[&past], "10.244.3.3", &[gateway]);
+    }
+}
+
+// Seen red without the table: the stranger answers both.
+#[tokio::test]
+async fn a_pod_that_answers_for_the_address_of_another_is_not_heard() {
+    let mut node = Node::new().await;
+    node.converge().await;
+    let (pod, stranger) = (node.pod(2).await, node.pod(3).await);
+    serve_tcp(stranger);
+    ip(stranger, "addr add 10.244.3.9/32 dev eth0");
+    let own = own(&mut node);
+    for (who, pid) in [("a pod", pod), ("the node", own)] {
+        assert_eq!(ask_tcp(pid, "10.244.3.3:80").map(drop), Ok(()), "{who}");
+        assert!(ask_tcp(pid, "10.244.3.9:80").is_err(), "{who} believes the stranger");
+    }
+}
+
+// Seen red without the table.
+#[tokio::test]
+async fn a_router_advertisement_of_a_pod_reaches_no_other_pod() {
+    let mut node = Node::new().await;
+    node.converge().await;
+    let (pod, other) = (node.pod(2).await, node.pod(3).await);
+    serve_tcp(other);
+    advertise_router(pod);
+    // Later than the advertisement on the same way.
+    assert_eq!(ask_tcp(pod, "10.244.3.3:80"), Ok("10.244.3.2".into()));
+    assert_eq!(in_pod(other, "ip", &["-6", "route", "show", "default"]), (true, String::new()));
+}
+
+// Seen red without the comparison in `frames_are_right`.
+#[tokio::test]
+async fn the_table_for_frames_is_healed() {
+    let mut node = Node::new().await;
+    node.converge().await;
+    let list = ["list", "table", "bridge", "mk8s-senders"];
+    let whole = node.namespace.run("nft", &list);
+    assert!(!node.converge().await);
+    for spoil in
+        ["flush ruleset", "delete table bridge mk8s-senders", "flush chain bridge mk8s-senders input"]
+    {
+        node.namespace.run("nft", &spoil.split(' ').collect::<Vec<_>>());
+        assert!(node.heals().await, "{spoil} went unseen");
+        assert_eq!(node.namespace.run("nft", &list), whole, "{spoil}");
+        while node.converge().await {}
+    }
 }

@@ -96,6 +96,7 @@ fn observed(model: Model, saved: &str) -> Observed {
         tunnel: None,
         tunnel_failure: None,
         bridge_is_whole: true,
+        frames_are_right: true,
         saved: saved_rules(saved, |chain| bases.contains(chain) || ours.contains(chain)).into(),
         spellings: Arc::default(),
         model,

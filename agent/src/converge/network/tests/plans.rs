@@ -298,6 +298,33 @@ async fn a_tunnel_that_cannot_be_looked_at_is_reported_once_and_hinders_no_rule(
     assert_eq!(rig.netlink.kernel().acts[1..], ["ensure_tunnel mk8s.1"]);
 }
 
+// Seen red with the failure of nft among `failed`, and without `frames_failure`.
+#[tokio::test]
+async fn without_nft_all_else_is_set_up_and_the_lack_is_reported_once() {
+    let mut rig = rig();
+    rig.subnets.send_replace(subnet());
+    rig.tables.send_replace(Some(Arc::new(BTreeMap::new())));
+    rig.iptables.rules().has_no_nft = true;
+    let mut reported = Vec::new();
+    for _ in 0..2 {
+        let Observation::Ready(observed) = rig.network.observe().await.unwrap() else { panic!("ready") };
+        let plan = NetworkLoop::plan(&observed, Timestamp::now());
+        let outcome = rig.network.act(&observed, plan).await;
+        assert!(outcome.failed.is_empty(), "{outcome:?}");
+        reported.push(outcome.tolerated);
+    }
+    let why =
+        "pods can send under the addresses of others: nft is not installed; install the package `nftables`";
+    assert_eq!(reported, [vec![why.to_owned()], vec![]]);
+    assert_eq!(rig.netlink.kernel().acts, ["ensure_bridge mk8s0", "ensure_tunnel mk8s.1"]);
+    rig.iptables.rules().has_no_nft = false;
+    assert_eq!(run(&mut rig).await, Ok(true));
+    assert!(rig.iptables.rules().frames.is_some());
+    rig.subnets.send_replace(Some(Subnet { cidr: "10.244.4.0/24".parse().unwrap(), ..subnet().unwrap() }));
+    assert_eq!(run(&mut rig).await, Ok(true));
+    assert!(rig.iptables.rules().frames.as_ref().unwrap().contains("10.244.4.2"), "the range of today");
+}
+
 // Seen red with `is_due` always true.
 #[tokio::test(start_paused = true)]
 async fn all_rules_are_read_again_only_when_somebody_changed_some_or_after_a_while() {

@@ -606,7 +606,9 @@ fn a_link_that_is_not_whole_or_was_not_looked_at_yet_is_ensured() {
         facts(&web, vec![pause(running(), "10.244.3.7")], vec![container("a", 0, running())]),
     );
     let name = host_link_name("mk8s", &web.pod.uid);
-    let whole = HostEnd { bridge: Some("mk8s0".into()), up: true, hairpin: true, mtu: 1500 };
+    let sender = Some([10, 244, 3, 7].into());
+    let whole =
+        HostEnd { bridge: Some("mk8s0".into()), up: true, hairpin: true, mtu: 1500, sender, has_ipv6: false };
     observed.work.linked.insert(web.pod.uid.clone());
     observed.links = Some([(name.clone(), whole.clone())].into());
     assert!(decide(&observed, &web, 0).task.is_none());
@@ -616,6 +618,9 @@ fn a_link_that_is_not_whole_or_was_not_looked_at_yet_is_ensured() {
         HostEnd { up: false, ..whole.clone() },
         HostEnd { hairpin: false, ..whole.clone() },
         HostEnd { mtu: 1450, ..whole.clone() },
+        HostEnd { sender: None, ..whole.clone() },
+        HostEnd { sender: Some([10, 244, 3, 8].into()), ..whole.clone() },
+        HostEnd { has_ipv6: true, ..whole.clone() },
     ] {
         observed.links = Some([(name.clone(), off.clone())].into());
         let decision = decide(&observed, &web, 0);

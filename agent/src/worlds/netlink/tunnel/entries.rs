@@ -40,9 +40,7 @@ impl Socket {
     ) -> Result<(), NetlinkError> {
         match entry {
             TunnelEntry::Neighbour(address, hardware) => {
-                let request = self.handle.neighbours().add(index, address.into());
-                let request = request.link_layer_address(&hardware).replace();
-                send_request("set a neighbour of", name, request.execute()).await
+                self.set_neighbour(name, index, address, hardware).await
             }
             TunnelEntry::Forwarding(hardware, node) => {
                 let request = self.handle.neighbours().add_bridge(index, &hardware);
