@@ -1,6 +1,6 @@
 //! A single call: obtains a replica, sends the request, validates the answer.
 
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
@@ -52,6 +52,8 @@ pub(super) struct Call<'c> {
     /// Memory reservation of the body, until the replica has it.
     pub(super) room: Room,
     pub(super) budget: &'c Budget,
+    /// Client whose share of the budget the answer uses; `None` for the node itself.
+    pub(super) payer: Option<IpAddr>,
 }
 
 /// Response of a replica.
@@ -230,11 +232,9 @@ impl Call<'_> {
         if length.is_some_and(|length| length > most) {
             return Err(too_large());
         }
-        // The body is not sent again. A call that waits for room must hold none.
+        // The body is not sent again.
         (self.body, self.room) = Default::default();
-        let bytes = length.unwrap_or(most);
-        let no_room = || AttemptError::Refused(CallError::gateway_full(StatusCode::BAD_GATEWAY, bytes));
-        let room = self.budget.room(bytes).await.ok_or_else(no_room)?;
+        let mut room = Room::default();
         let mut pieces = response.bytes_stream();
         let mut body =
             BytesMut::with_capacity(usize::try_from(length.unwrap_or_default()).unwrap_or_default());
@@ -244,8 +244,13 @@ impl Call<'_> {
                 Ok(None) => break,
                 Ok(Some(Err(error))) => return Err(crashed(error_chain(&error))),
                 Ok(Some(Ok(piece))) => {
-                    if (body.len() + piece.len()) as u64 > most {
+                    let bytes = (body.len() + piece.len()) as u64;
+                    if bytes > most {
                         return Err(too_large());
+                    }
+                    if !self.budget.extend(&mut room, self.payer, bytes).await {
+                        let full = CallError::gateway_full(StatusCode::BAD_GATEWAY, bytes);
+                        return Err(AttemptError::Refused(full));
                     }
                     body.extend_from_slice(&piece);
                 }

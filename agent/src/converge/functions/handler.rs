@@ -34,8 +34,10 @@ use crate::http::outgoing::{self, LazyClient};
 use crate::http::plain::StartedRequest;
 use crate::http::server::{Caller, Handler};
 
-/// Longest time for a whole body: it reserves room from its first byte on, so a slow trickle is given up too.
+/// Longest time for a whole body, besides waits for room: a slow trickle holds the room of its bytes.
 const BODY_MAX: Duration = Duration::from_secs(60);
+/// Longest wait for the next byte of a body: as long as a head may take.
+const NEXT_BYTE_MAX: Duration = Duration::from_secs(10);
 /// Idle time after which a connection to a replica is closed: less than the 3 s for which the Python shim answers
 /// after SIGTERM, and than the 5 s after which common servers close an idle one.
 const KEPT_MAX: Duration = Duration::from_secs(2);
@@ -289,13 +291,14 @@ impl Functions {
         }
         let key = request.headers().get(IDEMPOTENCY_KEY).cloned();
         let token = beats::token(request.headers()).map(str::to_owned);
-        let (body, room) = read(request, record.calls.request_body_bytes, &self.budget).await?;
+        let payer = (!caller.is_node).then(|| address_of(caller));
+        let (body, room) = read(request, payer, record.calls.request_body_bytes, &self.budget).await?;
         // Only now: a caller that sends its body slowly must not take the place of others' heartbeats.
         let beats = token.map(|token| self.register_heartbeats(&token, caller, catalog)).transpose()?;
         let heartbeat = beats.as_ref().map(|expected| expected.url.clone());
         let (calls, client, budget) = (&self.calls, &self.client, &self.budget);
-        let call =
-            Call { calls, client, id, limits: &record.calls, activation, key, heartbeat, body, room, budget };
+        let limits = &record.calls;
+        let call = Call { calls, client, id, limits, activation, key, heartbeat, body, room, budget, payer };
         let entered = Timestamp::now();
         let answered = call.run().await?;
         let start = self.catalog.borrow().functions.get(id).and_then(|found| {
@@ -366,8 +369,14 @@ fn parse_path(path: &str) -> Option<NamespacedName> {
     (is_name(namespace) && is_name(name)).then(|| NamespacedName::new(namespace, name))
 }
 
-/// Reads the body, which must be a JSON object, and reserves its room; an empty body counts as `{}`.
-async fn read(request: Request<Incoming>, most: u64, budget: &Budget) -> Result<(Bytes, Room), CallError> {
+/// Reads the body, which must be a JSON object, and takes room for its bytes as they arrive; an empty body counts as
+/// `{}`.
+async fn read(
+    request: Request<Incoming>,
+    payer: Option<IpAddr>,
+    most: u64,
+    budget: &Budget,
+) -> Result<(Bytes, Room), CallError> {
     let too_large = || {
         let message = format!("the body has more than {most} bytes");
         CallError::new(StatusCode::PAYLOAD_TOO_LARGE, "BodyTooLarge", message)
@@ -377,26 +386,33 @@ async fn read(request: Request<Incoming>, most: u64, budget: &Budget) -> Result<
     if length.is_some_and(|length| length > most) {
         return Err(too_large());
     }
-    let bytes = length.unwrap_or(most);
-    let no_room = || CallError::gateway_full(StatusCode::SERVICE_UNAVAILABLE, bytes);
-    let room = budget.room(bytes).await.ok_or_else(no_room)?;
     let mut body = pin!(request.into_body());
-    let mut read = BytesMut::new();
-    let until = Instant::now() + BODY_MAX;
+    let (mut read, mut room) = (BytesMut::new(), Room::default());
+    let mut until = Instant::now() + BODY_MAX;
     loop {
-        let frame = timeout_at(until, std::future::poll_fn(|cx| body.as_mut().poll_frame(cx))).await;
+        let next_until = until.min(Instant::now() + NEXT_BYTE_MAX);
+        let frame = timeout_at(next_until, std::future::poll_fn(|cx| body.as_mut().poll_frame(cx))).await;
         let late = |_| {
-            let message = format!("the body did not arrive within {} s", BODY_MAX.as_secs());
+            let message = match next_until < until {
+                true => format!("no byte of the body arrived for {} s", NEXT_BYTE_MAX.as_secs()),
+                false => format!("the body did not arrive within {} s", BODY_MAX.as_secs()),
+            };
             CallError::new(StatusCode::REQUEST_TIMEOUT, "BodyLate", message)
         };
         let Some(frame) = frame.map_err(late)? else { break };
         let broken = |_| CallError::new(StatusCode::BAD_REQUEST, "BodyBroken", "the body ended early");
-        if let Ok(data) = frame.map_err(broken)?.into_data() {
-            if (read.len() + data.len()) as u64 > most {
-                return Err(too_large());
-            }
-            read.extend_from_slice(&data);
+        let Ok(data) = frame.map_err(broken)?.into_data() else { continue };
+        let bytes = (read.len() + data.len()) as u64;
+        if bytes > most {
+            return Err(too_large());
         }
+        let asked = Instant::now();
+        if !budget.extend(&mut room, payer, bytes).await {
+            return Err(CallError::gateway_full(StatusCode::SERVICE_UNAVAILABLE, bytes));
+        }
+        // Waiting for others is not the client's time.
+        until += asked.elapsed();
+        read.extend_from_slice(&data);
     }
     if read.is_empty() {
         return Ok((Bytes::from_static(b"{}"), room));

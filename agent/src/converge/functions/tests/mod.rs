@@ -451,7 +451,7 @@ async fn a_body_that_comes_byte_by_byte_is_given_up() {
     client.write_all(head.as_bytes()).await.unwrap();
     let mut said = [0; 12];
     for _ in 0..10 {
-        let answered = tokio::time::timeout(Duration::from_secs(20), client.read_exact(&mut said)).await;
+        let answered = tokio::time::timeout(Duration::from_secs(8), client.read_exact(&mut said)).await;
         if answered.is_ok() {
             break;
         }
@@ -461,9 +461,8 @@ async fn a_body_that_comes_byte_by_byte_is_given_up() {
     serving.abort();
 }
 
-// Seen red with the body's room held until the answer has passed: ten calls hold everything, and each waits.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn bodies_and_answers_of_many_calls_pass_through_the_room_of_a_few() {
+/// Starts a gateway with room for so many KiB of bodies, to one replica that answers with the body; returns its address.
+async fn with_room(kib: u64) -> (SocketAddr, JoinHandle<()>) {
     let replica = echoes().await;
     let SocketAddr::V4(address) = replica else { panic!("{replica}") };
     let limits = CallLimits {
@@ -477,12 +476,56 @@ async fn bodies_and_answers_of_many_calls_pass_through_the_room_of_a_few() {
     let (pod, node) = ("hello-0".to_owned(), "n1".to_owned());
     let replicas = vec![Replica { pod, node, address, start: None }];
     let (functions, _) = functions(FunctionRecord { replicas, calls: limits, ..record(0) });
-    let functions = functions.with_budget(Budget::new(100 * 1024));
+    let functions = functions.with_budget(Budget::new(kib * 1024));
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-    let url = format!("http://{}/default/hello", listener.local_addr().unwrap());
+    let at = listener.local_addr().unwrap();
     let (listeners, opened) = mpsc::channel(1);
     listeners.send(listener).await.unwrap();
-    let serving = tokio::spawn(super::serve(functions, opened, CancellationToken::new()));
+    (at, tokio::spawn(super::serve(functions, opened, CancellationToken::new())))
+}
+
+// Seen red with room for the whole Content-Length at once: the last call waits 10 s, and is refused.
+#[tokio::test]
+async fn calls_that_announce_bodies_and_send_none_take_no_room() {
+    let (at, serving) = with_room(400).await;
+    let mut silent = Vec::new();
+    for _ in 0..50 {
+        let mut client = TcpStream::connect(at).await.unwrap();
+        let head = "POST /default/hello HTTP/1.1\r\nHost: n1\r\nContent-Length: 1000000\r\n\r\n{";
+        client.write_all(head.as_bytes()).await.unwrap();
+        silent.push(client);
+    }
+    let body = format!("{{\"text\": \"{}\"}}", "x".repeat(150 * 1024));
+    let url = format!("http://{at}/default/hello");
+    let answer = reqwest::Client::new().post(url).body(body.clone()).send().await.unwrap();
+    assert_eq!(answer.status(), 200);
+    assert!(answer.text().await.unwrap() == body);
+    serving.abort();
+}
+
+// Seen red with the limit for the whole body alone: 60 s.
+#[tokio::test(start_paused = true)]
+async fn a_body_of_which_nothing_more_comes_is_given_up_after_10_s() {
+    let (at, serving) = with_room(400).await;
+    let mut client = TcpStream::connect(at).await.unwrap();
+    let began = Instant::now();
+    let head = "POST /default/hello HTTP/1.1\r\nHost: n1\r\nContent-Length: 100\r\n\r\n{";
+    client.write_all(head.as_bytes()).await.unwrap();
+    let mut said = String::new();
+    tokio::time::timeout(Duration::from_secs(300), client.read_to_string(&mut said)).await.unwrap().unwrap();
+    assert!(
+        said.starts_with("HTTP/1.1 408 ") && said.contains("no byte of the body arrived for 10 s"),
+        "{said}"
+    );
+    assert_eq!(began.elapsed().as_secs(), 10);
+    serving.abort();
+}
+
+// Seen red with the body's room held until the answer has passed: ten calls hold everything, and each waits.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn bodies_and_answers_of_many_calls_pass_through_the_room_of_a_few() {
+    let (at, serving) = with_room(100).await;
+    let url = format!("http://{at}/default/hello");
     let client = reqwest::Client::new();
     let body = format!("{{\"text\": \"{}\"}}", "x".repeat(40 * 1024));
     let asked = (0..10).map(|_| {
