@@ -19,12 +19,11 @@ use hyper::{Request, Response};
 use hyper_util::rt::TokioIo;
 use schema::control::lock;
 use socket2::{SockRef, TcpKeepalive};
-use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 use tokio::task::coop::unconstrained;
 use tokio::time::{Instant, timeout};
 
-use super::replayed::ReplayStream;
 use super::upload::Upload;
 
 /// Reason why there is no response.
@@ -383,5 +382,82 @@ impl<L> fmt::Debug for Spares<L> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let counts = self.links.iter().map(|(to, links)| (to, links.len()));
         f.debug_map().entries(counts).finish()
+    }
+}
+
+// A connection to an endpoint that is handed from one client to another while it waits for the response.
+
+/// A connection on which a request was already sent, wrapped for an HTTP client that will send it again: that copy
+/// is discarded, and the response received so far is replayed.
+#[derive(Debug)]
+pub(crate) struct ReplayStream {
+    link: TcpStream,
+    /// Bytes received.
+    received: Vec<u8>,
+    /// Number of bytes replayed.
+    read: usize,
+    sent: SendProgress,
+}
+
+/// Progress of the repeated request.
+#[derive(Debug, PartialEq, Eq)]
+enum SendProgress {
+    Nothing,
+    /// At least part of it.
+    Some,
+    /// The whole request: a client flushes after sending.
+    All,
+}
+
+impl ReplayStream {
+    /// Wraps `link`, on which `received` is the response so far.
+    pub(super) fn new(link: TcpStream, received: Vec<u8>) -> Self {
+        Self { link, received, read: 0, sent: SendProgress::Nothing }
+    }
+}
+
+impl AsyncRead for ReplayStream {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buf: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        if self.sent != SendProgress::All {
+            // A response before its request would be an error. The task is woken once the request is sent.
+            return Poll::Pending;
+        }
+        if self.read < self.received.len() {
+            let end = self.received.len().min(self.read + buf.remaining());
+            buf.put_slice(&self.received[self.read..end]);
+            self.read = end;
+            if end == self.received.len() {
+                // The connection may be kept for long.
+                (self.received, self.read) = (Vec::new(), 0);
+            }
+            return Poll::Ready(Ok(()));
+        }
+        Pin::new(&mut self.link).poll_read(cx, buf)
+    }
+}
+
+impl AsyncWrite for ReplayStream {
+    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
+        if self.sent == SendProgress::All {
+            return Pin::new(&mut self.link).poll_write(cx, buf);
+        }
+        self.sent = SendProgress::Some;
+        Poll::Ready(Ok(buf.len()))
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        if self.sent == SendProgress::Some {
+            self.sent = SendProgress::All;
+            cx.waker().wake_by_ref();
+        }
+        Pin::new(&mut self.link).poll_flush(cx)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.link).poll_shutdown(cx)
     }
 }

@@ -31,6 +31,7 @@ use crate::desired::StateOrigin;
 use crate::files::PodFiles;
 use crate::http::body::{Answer, Budget, Room};
 use crate::http::outgoing::{self, LazyClient};
+use crate::http::path::normalized;
 use crate::http::plain::StartedRequest;
 use crate::http::server::{Caller, Handler};
 
@@ -156,11 +157,13 @@ impl Functions {
         caller: &Caller,
         activation: &str,
     ) -> Result<CallResponse, CallError> {
-        if let Some(answer) = self.calls.beats.answer(request.method(), request.uri().path(), activation) {
+        let path = normalized(request.uri().path())
+            .map_err(|why| CallError::new(StatusCode::BAD_REQUEST, "BadPath", why.to_string()))?;
+        if let Some(answer) = self.calls.beats.answer(request.method(), &path, activation) {
             return Ok(answer);
         }
         let catalog = Arc::clone(&self.catalog.borrow());
-        let Some(id) = parse_path(request.uri().path()) else {
+        let Some(id) = parse_path(&path) else {
             let message = "the path is not /<namespace>/<function>";
             return Err(CallError::new(StatusCode::NOT_FOUND, "NotFound", message));
         };

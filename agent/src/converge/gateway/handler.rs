@@ -14,6 +14,7 @@ use super::route::{NotFound, Route, Table};
 use super::shares::{Destination, Turns};
 use crate::converge::shared::FunctionCalls;
 use crate::http::body::GuardedBody;
+use crate::http::path::normalized;
 use crate::http::plain::{PlainTarget, StartedRequest};
 use crate::http::server::{Caller, Handler};
 
@@ -33,8 +34,10 @@ impl Handler for Router {
     type ResponseGuard = InFlight;
 
     fn plain_target(&self, host: &str, path: &str, caller: &Caller) -> Option<PlainTarget<InFlight>> {
+        // A path that is refused takes the long way, which answers it.
+        let path = normalized(path).ok()?;
         let table = self.table.borrow();
-        let (endpoints, rewritten) = sole_endpoints(&table, host, path)?;
+        let (endpoints, rewritten) = sole_endpoints(&table, host, &path)?;
         self.proxy.plain_target(endpoints, rewritten, caller)
     }
 
@@ -68,7 +71,9 @@ impl Router {
         }
         let host = host(&request)?;
         let named = host.to_str().map_err(|_| bad_request("the host is not text"))?;
-        let path = request.uri().path();
+        let uri = request.uri().clone();
+        let path = normalized(uri.path()).map_err(|why| bad_request(&why.to_string()))?;
+        let path = &*path;
         if begun.is_some() {
             // The first try is under way, whatever a newer table contains; that table decides where a retry may go.
             let (endpoints, rewritten) = sole_endpoints(table, named, path).unwrap_or_default();
@@ -93,7 +98,7 @@ impl Router {
     }
 }
 
-/// Returns the endpoints for all requests to this host and path, and the rewritten path if it differs.
+/// Returns the endpoints for all requests to this host and normalized path, and the rewritten path if it differs.
 fn sole_endpoints<'t>(
     table: &'t Table,
     host: &str,

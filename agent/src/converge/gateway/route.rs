@@ -14,6 +14,7 @@ use schema::records::{BackendRecord, BackendTarget, Endpoint, PathRecord, Servic
 use super::shares::{Backend, Destination, Shares};
 use crate::catalog::Catalog;
 use crate::desired::StateOrigin;
+use crate::http::path::{normalized, rest_behind};
 
 /// Routing table of hosts and paths.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -26,7 +27,7 @@ pub struct Table {
 /// A path of a host.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Route {
-    /// Path without a trailing slash, so that `/` is empty.
+    /// Normalized path without a trailing slash, so that `/` is empty.
     prefix: String,
     rewrite: Option<String>,
     pub shares: Shares,
@@ -61,13 +62,13 @@ impl Table {
         Self { known: catalog.known_from != StateOrigin::Unknown, hosts }
     }
 
-    /// Finds the longest path of `host` that is equal to `path` or a parent of it.
+    /// Finds the longest path of `host` that is equal to `path`, which is normalized, or a parent of it.
     pub fn find(&self, host: &str, path: &str) -> Result<&Route, NotFound> {
         if !self.known {
             return Err(NotFound::Unknown);
         }
         let routes = self.hosts.get(&*name(host)).ok_or(NotFound::Host)?;
-        routes.iter().find(|route| route.rest_of(path).is_some()).ok_or(NotFound::Path)
+        routes.iter().find(|route| rest_behind(&route.prefix, path).is_some()).ok_or(NotFound::Path)
     }
 
     /// Returns the endpoints of all paths.
@@ -92,16 +93,9 @@ impl Table {
 }
 
 impl Route {
-    /// Returns the rest of `path` after the prefix, which must end at a segment boundary: `/shop` matches
-    /// `/shop/x`, not `/shopping`.
-    fn rest_of<'a>(&self, path: &'a str) -> Option<&'a str> {
-        let rest = path.strip_prefix(&self.prefix)?;
-        (rest.is_empty() || rest.starts_with('/')).then_some(rest)
-    }
-
-    /// Returns the rewritten path if it differs. `path` is without the query.
+    /// Returns the rewritten path if it differs. `path` is normalized and without the query.
     pub fn rewritten(&self, path: &str) -> Option<String> {
-        let (rewrite, rest) = (self.rewrite.as_ref()?, self.rest_of(path)?);
+        let (rewrite, rest) = (self.rewrite.as_ref()?, rest_behind(&self.prefix, path)?);
         let both = format!("{}{rest}", rewrite.trim_end_matches('/'));
         Some(if both.is_empty() { "/".to_owned() } else { both })
     }
@@ -128,7 +122,9 @@ fn route(catalog: &Catalog, node: &str, id: &NamespacedName, path: &PathRecord) 
     });
     let key = format!("{id} {}", path.path);
     let shares = Shares::new(&key, backends.collect(), path.sticky().cloned());
-    let prefix = path.path.trim_end_matches('/').to_owned();
+    // A path that is not valid stays as it is, and no request has it.
+    let normal = normalized(&path.path).unwrap_or(Cow::Borrowed(&path.path));
+    let prefix = normal.trim_end_matches('/').to_owned();
     Route { prefix, rewrite: path.rewrite.clone(), shares }
 }
 

@@ -20,8 +20,8 @@ use tokio_util::io::poll_read_buf;
 
 use self::answer::PassResult;
 use self::request::PlainRequest;
+use super::client::ReplayStream;
 use super::patience::{Deadline, Phase, TimedStream};
-use super::replayed::ReplayStream;
 use request::{Head, NO_HEADERS};
 
 mod answer;

@@ -29,7 +29,8 @@ pub struct DnsSpec {
 #[serde(rename_all = "camelCase")]
 #[schemars(deny_unknown_fields)]
 pub struct DnsPath {
-    /// Path that begins with `/`; matches itself and everything below it.
+    /// Path that begins with `/`; matches itself and everything below it, by segments. Requests are compared decoded;
+    /// several slashes count as one, and dot segments are refused.
     pub path: String,
     /// Service that receives the requests. Either this or `backends`.
     pub service: Option<ServiceReference>,

@@ -521,6 +521,30 @@ async fn a_body_of_which_nothing_more_comes_is_given_up_after_10_s() {
     serving.abort();
 }
 
+// Seen red with paths compared as they are sent.
+#[tokio::test]
+async fn a_functions_path_is_compared_normalized_and_has_no_dot_segments() {
+    let (at, serving) = with_room(400).await;
+    let status = async |path: &str| {
+        let mut client = TcpStream::connect(at).await.unwrap();
+        client.write_all(format!("GET {path} HTTP/1.1\r\nHost: n1\r\n\r\n").as_bytes()).await.unwrap();
+        let mut said = [0; 12];
+        client.read_exact(&mut said).await.unwrap();
+        String::from_utf8_lossy(&said[9..]).into_owned()
+    };
+    for (path, wanted) in [
+        ("/default/hello", "200"),
+        ("/default/%68ell%6F", "200"),
+        ("/other/../default/hello", "400"),
+        ("/default/%2e%2e/default/hello", "400"),
+        ("/default%2fhello", "404"),
+        ("//default/hello", "404"),
+    ] {
+        assert_eq!(status(path).await, wanted, "{path}");
+    }
+    serving.abort();
+}
+
 // Seen red with the body's room held until the answer has passed: ten calls hold everything, and each waits.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn bodies_and_answers_of_many_calls_pass_through_the_room_of_a_few() {

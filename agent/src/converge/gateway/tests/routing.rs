@@ -5,8 +5,10 @@ use serde_json::{Value, json};
 
 use super::super::route::{NotFound, Table};
 use super::super::shares::{Destination, Turns};
-use super::{add_route, add_service, known};
+use super::{Bed, add_route, add_service, first_line, known, named};
 use crate::catalog::Catalog;
+use crate::http::path::normalized;
+use crate::http::server::Limits;
 
 fn service(endpoints: &Value) -> Value {
     json!({
@@ -37,6 +39,7 @@ fn catalog() -> Catalog {
 
 /// Formats the endpoint and path.
 fn found(table: &Table, host: &str, path: &str) -> String {
+    let path = &*normalized(path).unwrap();
     match table.find(host, path) {
         Err(what) => format!("{what:?}"),
         Ok(route) => {
@@ -50,7 +53,7 @@ fn found(table: &Table, host: &str, path: &str) -> String {
     }
 }
 
-// Seen red without the check for a slash in `rest_of`, and with `host` instead of `name(host)`.
+// Seen red without the check for a separator in `rest_behind`, and with `host` instead of `name(host)`.
 #[test]
 fn the_longest_path_that_ends_where_a_segment_ends_wins() {
     let table = Table::from_catalog(&catalog(), "n1");
@@ -66,6 +69,9 @@ fn the_longest_path_that_ends_where_a_segment_ends_wins() {
         ("shop.example", "/shop/cart/", to(3, "/")),
         ("shop.example", "/shop/cart/1", to(3, "/1")),
         ("shop.example", "/shop/carts", to(2, "/v2/carts")),
+        ("shop.example", "/%73hop/%63art/%31%2f2", to(3, "/1%2F2")),
+        ("shop.example", "//shop//cart//1", to(3, "//1")),
+        ("shop.example", "/shop%2Fcart%2F1", to(3, "%2F1")),
         ("SHOP.Example.:8080", "/shop", to(2, "/v2")),
         ("shop.example.", "/shop", to(2, "/v2")),
         ("only.example", "/api/x", to(1, "/api/x unchanged")),
@@ -136,4 +142,47 @@ fn two_objects_may_share_a_host_and_the_first_by_name_has_a_path_of_both() {
 fn before_anything_is_known_no_host_is_called_unknown() {
     assert_eq!(Table::default().find("shop.example", "/"), Err(NotFound::Unknown));
     assert_eq!(Table::from_catalog(&known(), "n1").find("shop.example", "/"), Err(NotFound::Host));
+}
+
+/// A host that shows one path only, and one whose path `/admin` leads elsewhere.
+async fn shown_and_hidden() -> Bed {
+    let mut catalog = known();
+    for name in ["web", "guard"] {
+        let at = named(name).await;
+        let endpoints = json!([{"address": at.ip(), "ports": [at.port()]}]);
+        let ports = json!([{"protocol": "TCP", "port": 80}]);
+        add_service(&mut catalog, name, json!({"ports": ports, "endpoints": endpoints}));
+    }
+    let public = json!([{"path": "/public", "service": "web", "port": 80}]);
+    add_route(&mut catalog, "public", "pub.example", &public);
+    let both = json!([
+        {"path": "/", "service": "web", "port": 80},
+        {"path": "/admin", "service": "guard", "port": 80},
+    ]);
+    add_route(&mut catalog, "both", "adm.example", &both);
+    Bed::start(Limits::default(), Table::from_catalog(&catalog, "n1")).await
+}
+
+// Seen red with paths compared as they are sent: all lead to `web`.
+#[tokio::test]
+async fn no_way_to_write_a_path_leads_past_the_paths_of_a_host() {
+    let bed = shown_and_hidden().await;
+    // A GET is plain, a POST goes through hyper.
+    for (method, end) in [("GET", ""), ("POST", "Content-Length: 0\r\n")] {
+        let ask = async |host: &str, path: &str| {
+            bed.ask(&format!("{method} {path} HTTP/1.1\r\nHost: {host}\r\n{end}\r\n")).await
+        };
+        for path in ["/public/../admin/secret", "/public/%2e%2E/admin", "/public/.%2e", "/public/x%2f..%2fy"]
+        {
+            let answer = ask("pub.example", path).await;
+            assert_eq!(first_line(&answer), "http/1.1 400 bad request", "{method} {path}");
+            assert!(answer.contains("the path has a segment `.` or `..`"), "{answer}");
+        }
+        assert_eq!(first_line(&ask("pub.example", "/public/%").await), "http/1.1 400 bad request");
+        assert!(ask("pub.example", "/public/..a/b.").await.ends_with("web"));
+        for path in ["/%61dmin/secret", "//admin/secret", "/admin%2fsecret", "/%2Fadmin", "/admin//x"] {
+            assert!(ask("adm.example", path).await.ends_with("guard"), "{method} {path}");
+        }
+        assert!(ask("adm.example", "/administrator").await.ends_with("web"));
+    }
 }
