@@ -7,6 +7,8 @@ use hyper::header::{
     PROXY_AUTHORIZATION, TE, TRANSFER_ENCODING, UPGRADE,
 };
 
+use crate::http::plain::is_about_clients;
+
 const FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
 const FORWARDED_PROTO: HeaderName = HeaderName::from_static("x-forwarded-proto");
 const FORWARDED_HOST: HeaderName = HeaderName::from_static("x-forwarded-host");
@@ -41,7 +43,7 @@ pub(super) fn to_endpoint(headers: &HeaderMap, host: &HeaderValue, client: &Clie
     let named = named_by_connection(headers);
     let is_ours = |name: &HeaderName| {
         // Only a client on the node is trusted about its clients.
-        (!client.is_node && [FORWARDED_FOR, FORWARDED_PROTO, FORWARDED_HOST].contains(name))
+        (!client.is_node && is_about_clients(name.as_str()))
             // hyper asked the client to continue before the endpoint reads this.
             || [HOST, EXPECT, FORWARDED_FOR, REAL_IP].contains(name)
             || (chunked && name == CONTENT_LENGTH)
@@ -210,15 +212,23 @@ mod tests {
         assert_eq!(sent(&lines), wanted);
     }
 
-    // Seen red without the test for `is_node`.
+    // Seen red without the test for `is_node`, with three names instead of `is_about_clients`, and without its `_`.
     #[test]
     fn what_a_pod_says_of_its_own_clients_is_not_believed() {
         let lines = [
             ("x-forwarded-for", "198.51.100.1"),
             ("x-forwarded-proto", "https"),
             ("x-forwarded-host", "evil.example"),
+            ("x-forwarded-port", "443"),
+            ("x-forwarded-prefix", "/admin"),
+            ("forwarded", "for=198.51.100.1;proto=https;host=evil.example"),
+            ("x_forwarded_for", "198.51.100.1"),
+            ("x-real_ip", "198.51.100.1"),
         ];
         assert_eq!(sent_by(false, &lines), OURS);
+        let kept = sent(&[("forwarded", "for=198.51.100.1"), ("x-forwarded-port", "443")]);
+        assert!(kept.iter().any(|line| line == "forwarded: for=198.51.100.1"), "{kept:?}");
+        assert!(kept.iter().any(|line| line == "x-forwarded-port: 443"), "{kept:?}");
     }
 
     // Seen red without the test for h2c.

@@ -30,6 +30,7 @@ mod request;
 
 pub(crate) use pool::PlainPool;
 pub(super) use request::Client;
+pub(crate) use request::is_about_clients;
 
 /// Maximum size of a plain request's head in bytes. Larger ones are rare.
 const REQUEST_MAX: usize = 8 * 1024;

@@ -86,11 +86,25 @@ fn fate(header: &Header<'_>, client: Client<'_>) -> HeaderAction {
         6 if is("expect") => HeaderAction::Unusual,
         9 if is("x-real-ip") => HeaderAction::Drop,
         14 if is("content-length") => HeaderAction::Unusual,
-        15..=17 if is("x-forwarded-for") || is("x-forwarded-host") || is("x-forwarded-proto") => {
+        9 | 12.. if is_about_clients(header.name) => {
             // hyper's code path appends the client's address to the trusted ones.
             if client.is_node { HeaderAction::Unusual } else { HeaderAction::Drop }
         }
         _ => hop_by_hop(header),
+    }
+}
+
+/// True for a header in which a proxy describes its client: `Forwarded`, `X-Real-IP` and `X-Forwarded-*`. Servers in
+/// the manner of CGI read `_` as `-`, so it counts as one.
+pub(crate) fn is_about_clients(name: &str) -> bool {
+    let begins_with = |wanted: &str| {
+        let dashed = |byte: u8| if byte == b'_' { b'-' } else { byte.to_ascii_lowercase() };
+        name.bytes().map(dashed).take(wanted.len()).eq(wanted.bytes())
+    };
+    match name.len() {
+        9 => begins_with("forwarded") || begins_with("x-real-ip"),
+        12.. => begins_with("x-forwarded-"),
+        _ => false,
     }
 }
 
@@ -195,7 +209,8 @@ mod tests {
             format!("GET /a?b=c HTTP/1.1\r\nhost: shop.example\r\nAccept: */*\r\nCookie: a=b\r\n{ADDED}\r\n");
         assert_eq!(sent(&with(lines), true).as_ref(), Ok(&wanted));
         let claims = format!(
-            "{lines}X-Forwarded-For: 1.2.3.4\r\nx-forwarded-proto: https\r\nX-Forwarded-Host: evil\r\n"
+            "{lines}X-Forwarded-For: 1.2.3.4\r\nx-forwarded-proto: https\r\nX-Forwarded-Host: evil\r\n\
+             Forwarded: for=1.2.3.4\r\nX-Forwarded-Port: 443\r\nX_Forwarded_For: 1.2.3.4\r\nX_REAL_IP: 1.2.3.4\r\n"
         );
         assert_eq!(sent(&with(&claims), false).as_ref(), Ok(&wanted), "a pod is not believed");
         assert_eq!(sent(&with(&claims), true), Err("unusual"), "a proxy on the node is");
