@@ -64,7 +64,8 @@ pub fn router(api: Api) -> Router {
 const BOUNDS: Bounds = Bounds {
     connections: 1024,
     head_bytes: 64 * 1024,
-    head_wait: Duration::from_secs(120),
+    head: Duration::from_secs(10),
+    idle: Duration::from_secs(120),
     drain: Duration::from_secs(1),
 };
 

@@ -1,15 +1,21 @@
 //! Serves an axum router, for the agent's own API.
 //!
-//! The gateways' server (`server.rs`) shares the acceptor, but not the rest: its connections stay on one core, can
-//! bypass hyper, and end when a client stalls. The API has few requests, some as long as a followed log, and its
-//! handlers read files, which must not delay the gateways' cores.
+//! The gateways' server (`server.rs`) shares the acceptor and the clock, but not the rest: its connections stay on
+//! one core, can bypass hyper, and end when a client stalls in a response. The API has few requests, some as long as
+//! a followed log, and its handlers read files, which must not delay the gateways' cores.
 
+use std::convert::Infallible;
+use std::future::poll_fn;
 use std::pin::pin;
+use std::task::Poll;
 use std::time::Duration;
 
 use axum::Router;
+use hyper::Request;
+use hyper::body::Incoming;
 use hyper::server::conn::http1;
-use hyper_util::rt::{TokioIo, TokioTimer};
+use hyper::service::{Service as _, service_fn};
+use hyper_util::rt::TokioIo;
 use hyper_util::service::TowerToHyperService;
 use socket2::{SockRef, TcpKeepalive};
 use tokio::net::{TcpListener, TcpStream};
@@ -18,6 +24,8 @@ use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 
 use super::acceptor::Acceptor;
+use super::body::GuardedBody;
+use super::patience::{Clock, TimedStream};
 
 /// Limits on the connections of a router.
 #[derive(Debug, Clone, Copy)]
@@ -26,8 +34,10 @@ pub(crate) struct Bounds {
     pub(crate) connections: usize,
     /// Maximum size of a request's head in bytes.
     pub(crate) head_bytes: usize,
-    /// Longest wait for the head of a request, including that for a further one: an idle connection is closed then.
-    pub(crate) head_wait: Duration,
+    /// Time for the head of a request once its first byte has arrived, and for the first head of a connection.
+    pub(crate) head: Duration,
+    /// Longest wait for a further request: an idle connection is closed then.
+    pub(crate) idle: Duration,
     /// Time for requests in progress at shutdown; then their connections are cut.
     pub(crate) drain: Duration,
 }
@@ -64,21 +74,32 @@ pub(crate) async fn serve(
 async fn connection(stream: TcpStream, router: Router, bounds: Bounds, shutdown: &CancellationToken) {
     // Best effort: small responses are sent without delay, and a followed log ends with its client's machine.
     let _ = stream.set_nodelay(true);
-    let _ = SockRef::from(&stream).set_tcp_keepalive(&TcpKeepalive::new().with_time(bounds.head_wait));
+    let _ = SockRef::from(&stream).set_tcp_keepalive(&TcpKeepalive::new().with_time(bounds.idle));
+    let stream = TimedStream::new(stream, bounds.idle);
+    let phase = stream.phase();
+    let mut clock = Clock::new(phase.clone(), bounds.head, bounds.idle);
+    let router = TowerToHyperService::new(router);
+    let service = service_fn(move |request: Request<Incoming>| {
+        let (turn, response) = (phase.begin(), router.call(request));
+        async move { Ok::<_, Infallible>(response.await?.map(|body| GuardedBody::new(body, Some(turn)))) }
+    });
     let served = http1::Builder::new()
-        .timer(TokioTimer::new())
-        .header_read_timeout(bounds.head_wait)
+        // The clock enforces the timeouts.
+        .header_read_timeout(None)
         .max_header_size(bounds.head_bytes)
-        .serve_connection(TokioIo::new(stream), TowerToHyperService::new(router));
-    let mut served = pin!(served);
-    let ended = tokio::select! {
-        // Neither branch drops the connection before its end.
-        ended = served.as_mut() => ended,
-        () = shutdown.cancelled() => {
+        .serve_connection(TokioIo::new(stream), service);
+    let (mut served, mut cancelled, mut is_closing) = (pin!(served), pin!(shutdown.cancelled()), false);
+    let ended = poll_fn(|cx| {
+        if !is_closing && cancelled.as_mut().poll(cx).is_ready() {
+            is_closing = true;
             served.as_mut().graceful_shutdown();
-            served.await
         }
-    };
+        match served.as_mut().poll(cx) {
+            Poll::Pending => clock.poll_timeout(cx).map(Ok),
+            ended => ended,
+        }
+    })
+    .await;
     if let Err(error) = ended {
         tracing::debug!(%error, "a connection broke");
     }
@@ -99,7 +120,8 @@ mod tests {
     const BOUNDS: Bounds = Bounds {
         connections: 4,
         head_bytes: 8 * 1024,
-        head_wait: Duration::from_secs(60),
+        head: Duration::from_secs(60),
+        idle: Duration::from_secs(60),
         drain: Duration::from_millis(200),
     };
 
@@ -132,8 +154,8 @@ mod tests {
 
     #[tokio::test]
     async fn a_connection_without_a_request_ends_and_a_followed_log_does_not() {
-        let (address, _shutdown, _ended) =
-            serving(Bounds { head_wait: Duration::from_millis(200), ..BOUNDS }).await;
+        let soon = Duration::from_millis(200);
+        let (address, _shutdown, _ended) = serving(Bounds { head: soon, idle: soon, ..BOUNDS }).await;
         let mut log = ask(address, "/log", "first").await;
         let mut idle = ask(address, "/", "well").await;
         let mut silent = TcpStream::connect(address).await.unwrap();
@@ -141,6 +163,25 @@ mod tests {
         assert_eq!(silent.read(&mut [0; 64]).await.unwrap(), 0);
         let more = timeout(Duration::from_millis(300), log.read(&mut [0; 64])).await;
         assert!(more.is_err(), "the log ended: {more:?}");
+    }
+
+    // Seen red with one time for heads and for the pause between requests.
+    #[tokio::test]
+    async fn half_a_head_ends_its_connection_though_an_idle_one_may_rest() {
+        let (address, _shutdown, _ended) =
+            serving(Bounds { head: Duration::from_millis(200), idle: Duration::from_secs(3600), ..BOUNDS })
+                .await;
+        let mut half = TcpStream::connect(address).await.unwrap();
+        half.write_all(b"GET / HTTP/1.1\r\nho").await.unwrap();
+        let ends = async |client: &mut TcpStream| {
+            timeout(Duration::from_secs(10), client.read(&mut [0; 64])).await.expect("in time").unwrap()
+        };
+        assert_eq!(ends(&mut half).await, 0, "a first head");
+        let mut idle = ask(address, "/", "well").await;
+        let early = timeout(Duration::from_millis(500), idle.read(&mut [0; 64])).await;
+        assert!(early.is_err(), "an idle connection ended: {early:?}");
+        idle.write_all(b"GET / HT").await.unwrap();
+        assert_eq!(ends(&mut idle).await, 0, "a later head");
     }
 
     #[tokio::test]

@@ -391,6 +391,10 @@ pub struct Limits {
     /// or until it reads on in a response held in memory (which is then cut). A response streamed from an endpoint
     /// has no limit once started: a stream may pause as long as both ends want.
     pub answer: Duration,
+    /// Time without a byte in either direction after which a tunnel (an upgraded connection) ends: the default of
+    /// Envoy's TCP proxy, and what HAProxy and nginx-ingress advise for WebSockets. Clients that rest longer send
+    /// pings.
+    pub tunnel_idle: Duration,
     /// Maximum number of idle connections kept for each endpoint, shared out among the cores, and as many again for
     /// plain requests. Of more concurrent requests than this some open a connection each and close it: with 16
     /// kept, 32 concurrent requests got three to seven times less throughput.
@@ -412,6 +416,7 @@ impl Default for Limits {
             connect: Duration::from_secs(2),
             gone: Duration::from_secs(5),
             answer: Duration::from_secs(60),
+            tunnel_idle: Duration::from_secs(60 * 60),
             spare: 64,
             spare_for: Duration::from_secs(30),
             drain: Duration::from_secs(5),

@@ -4,9 +4,12 @@
 //! can't execute it twice. `TCP_USER_TIMEOUT` and keepalive detect that a machine is gone.
 
 use std::collections::BTreeSet;
+use std::future::poll_fn;
+use std::io;
 use std::net::SocketAddr;
 use std::pin::{Pin, pin};
 use std::sync::Arc;
+use std::task::Poll;
 use std::time::Duration;
 
 use hyper::body::{Body as _, Incoming};
@@ -16,12 +19,16 @@ use hyper::upgrade::OnUpgrade;
 use hyper::{HeaderMap, Method, Request, Response, StatusCode, Uri, Version};
 use hyper_util::rt::TokioIo;
 use schema::control::{causes, error_chain};
-use tokio::time::timeout_at;
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::sync::Semaphore;
+use tokio::time::{Instant, sleep, timeout_at};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use super::balance::{Balancer, InFlight};
 use super::headers;
+use crate::clients::Clients;
+use crate::http::acceptor::ConnectionPlace;
 use crate::http::body::{Answer, GuardedBody};
 use crate::http::client::{DrivenBody, Options, Pool, SendError};
 use crate::http::plain::{PlainPool, PlainTarget, StartedRequest};
@@ -97,7 +104,7 @@ fn is_gone(error: &hyper::Error) -> bool {
         if error.downcast_ref().is_some_and(hyper::Error::is_user) {
             return false;
         }
-        if let Some(error) = error.downcast_ref::<std::io::Error>() {
+        if let Some(error) = error.downcast_ref::<io::Error>() {
             return matches!(error.kind(), TimedOut | HostUnreachable | NetworkUnreachable);
         }
     }
@@ -126,6 +133,44 @@ impl Pools {
     }
 }
 
+/// Places of tunnels: half of those of connections, as tunnels last, and other clients need a place only for a while.
+#[derive(Debug, Clone)]
+struct TunnelPlaces {
+    free: Arc<Semaphore>,
+    clients: Clients,
+}
+
+impl TunnelPlaces {
+    fn new(limits: &Limits) -> Self {
+        let places = (server::affordable(limits.connections) / 2).max(1);
+        Self { free: Arc::new(Semaphore::new(places)), clients: Clients::sharing(places) }
+    }
+
+    /// Takes a place among all tunnels, and among those of the client unless that is the node itself.
+    fn take(&self, caller: &Caller) -> Result<ConnectionPlace, Refusal> {
+        let full = |why: String| Refusal::new(StatusCode::SERVICE_UNAVAILABLE, why);
+        let of_client = match caller.is_node {
+            true => None,
+            false => Some(self.clients.admit(caller.address).ok_or_else(|| {
+                let (client, most) = (caller.address, self.clients.limit());
+                full(format!(
+                    "tunnel limit reached: {client} already has {most} tunnels through this gateway"
+                ))
+            })?),
+        };
+        let among_all = Arc::clone(&self.free).try_acquire_owned();
+        let among_all = among_all
+            .map_err(|_| full("tunnel limit reached: this gateway has no place for another".into()))?;
+        Ok(ConnectionPlace::new(among_all, of_client))
+    }
+}
+
+/// A switch of protocols that a client asked for, with the place of the tunnel.
+struct Upgrade {
+    client: OnUpgrade,
+    place: ConnectionPlace,
+}
+
 /// Forwards requests to endpoints.
 #[derive(Debug, Clone)]
 pub struct Proxy {
@@ -133,14 +178,15 @@ pub struct Proxy {
     pools: Arc<[Pools]>,
     balancer: Balancer,
     limits: Limits,
+    tunnel_places: TunnelPlaces,
     tunnels: TaskTracker,
     shutdown: CancellationToken,
     cut: CancellationToken,
 }
 
 impl Proxy {
-    /// Creates a proxy whose tunnels are tracked in `tunnels` and end at `shutdown`, as none ends by itself. The
-    /// rest of a request that was answered early is tracked there too, and ends at `cut`.
+    /// Creates a proxy whose tunnels are tracked in `tunnels` and end at `shutdown`, as they may last. The rest of a
+    /// request that was answered early is tracked there too, and ends at `cut`.
     pub fn new(
         limits: Limits,
         tunnels: TaskTracker,
@@ -148,7 +194,8 @@ impl Proxy {
         cut: CancellationToken,
     ) -> Self {
         let pools = (0..server::count()).map(|_| Pools::new(&limits)).collect();
-        Self { pools, balancer: Balancer::default(), limits, tunnels, shutdown, cut }
+        let tunnel_places = TunnelPlaces::new(&limits);
+        Self { pools, balancer: Balancer::default(), limits, tunnel_places, tunnels, shutdown, cut }
     }
 
     /// Closes connections to endpoints that have been idle for too long.
@@ -186,8 +233,8 @@ impl Proxy {
     /// the request was already sent to that endpoint.
     ///
     /// # Errors
-    /// 502 without a connection or a response, 503 without endpoints, 504 or 408 when the endpoint or the client
-    /// takes too long.
+    /// 502 without a connection or a response, 503 without endpoints or a place for a tunnel, 504 or 408 when the
+    /// endpoint or the client takes too long.
     pub async fn forward(
         &self,
         mut request: Request<Incoming>,
@@ -195,7 +242,11 @@ impl Proxy {
         target: Target<'_>,
         mut begun: Option<StartedRequest<InFlight>>,
     ) -> Result<ProxyResponse, Refusal> {
-        let upgrade = headers::upgrade(request.headers()).map(|_| hyper::upgrade::on(&mut request));
+        let mut upgrade = None;
+        if headers::upgrade(request.headers()).is_some() {
+            let place = self.tunnel_places.take(caller)?;
+            upgrade = Some(Upgrade { client: hyper::upgrade::on(&mut request), place });
+        }
         let (head, body) = request.into_parts();
         let who = headers::Client { address: &caller.address_header, is_node: caller.is_node };
         let path = match (target.path, head.uri.path_and_query()) {
@@ -268,7 +319,7 @@ impl Proxy {
         &self,
         mut response: Response<DrivenBody>,
         is_sending: bool,
-        (upgrade, place): (Option<OnUpgrade>, InFlight),
+        (upgrade, place): (Option<Upgrade>, InFlight),
         caller: &Caller,
     ) -> Result<ProxyResponse, Refusal> {
         let switches = response.status() == StatusCode::SWITCHING_PROTOCOLS;
@@ -283,18 +334,19 @@ impl Proxy {
             }
             return Ok(response.map(|body| GuardedBody::new(Answer::Endpoint(body), Some(place))));
         }
-        let Some(client) = upgrade else {
+        let Some(Upgrade { client, place: of_tunnel }) = upgrade else {
             let why = format!("{} switches protocols without being asked", place.address());
             return Err(Refusal::new(StatusCode::BAD_GATEWAY, why));
         };
         let (endpoint, driver) = (hyper::upgrade::on(&mut response), response.body_mut().take_driver());
-        let (shutdown, held) = (self.shutdown.clone(), (place, Arc::clone(&caller.place)));
+        let (shutdown, held) = (self.shutdown.clone(), (place, of_tunnel, Arc::clone(&caller.place)));
+        let idle = self.limits.tunnel_idle;
         self.tunnels.spawn(async move {
             let tunnel = async {
                 if let Some(driver) = driver {
                     driver.await?;
                 }
-                tunnel(client, endpoint).await
+                tunnel(client, endpoint, idle).await
             };
             // Cancel-safe: a tunnel that is cut is closed on both sides.
             if let Some(Err(error)) = shutdown.run_until_cancelled(tunnel).await {
@@ -332,14 +384,38 @@ fn options(limits: &Limits, gone: Option<Duration>) -> Options {
     }
 }
 
-/// Copies bytes both ways until both sides have ended.
+/// Copies bytes both ways until both sides have ended, or nothing has moved for `idle`.
 async fn tunnel(
     client: OnUpgrade,
     endpoint: OnUpgrade,
+    idle: Duration,
 ) -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
     let (client, endpoint) = tokio::try_join!(client, endpoint)?;
-    tokio::io::copy_bidirectional(&mut TokioIo::new(client), &mut TokioIo::new(endpoint)).await?;
+    copy_until_idle(TokioIo::new(client), TokioIo::new(endpoint), idle).await?;
     Ok(())
+}
+
+async fn copy_until_idle(
+    mut client: impl AsyncRead + AsyncWrite + Unpin,
+    mut endpoint: impl AsyncRead + AsyncWrite + Unpin,
+    idle: Duration,
+) -> io::Result<()> {
+    let mut copied = pin!(tokio::io::copy_bidirectional(&mut client, &mut endpoint));
+    let mut rest = pin!(sleep(idle));
+    poll_fn(|cx| {
+        if rest.as_mut().poll(cx).is_ready() {
+            let why = format!("nothing moved through it for {idle:?}");
+            return Poll::Ready(Err(io::Error::new(io::ErrorKind::TimedOut, why)));
+        }
+        let polled = copied.as_mut().poll(cx).map_ok(drop);
+        if polled.is_pending() {
+            // Apart from `rest`, only one of the sides wakes this task.
+            rest.as_mut().reset(Instant::now() + idle);
+            let _ = rest.as_mut().poll(cx);
+        }
+        polled
+    })
+    .await
 }
 
 /// Returns the path to request, with the query if there is one.
@@ -378,5 +454,56 @@ fn refusal(failed: &AttemptError, address: SocketAddr) -> Refusal {
         AttemptError::Stalled(WaitsFor::Client) => {
             Refusal::new(StatusCode::REQUEST_TIMEOUT, "the rest of the body did not arrive in time")
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _, duplex};
+
+    use super::*;
+
+    // Seen red without the reset, and without the look at `rest`: the last read waits for ever.
+    #[tokio::test(start_paused = true)]
+    async fn a_tunnel_lasts_while_one_side_sends_and_ends_an_hour_after_the_last_byte() {
+        let (idle, (mut client, ours), (theirs, mut endpoint)) =
+            (Limits::default().tunnel_idle, duplex(64), duplex(64));
+        let tunnel = tokio::spawn(copy_until_idle(ours, theirs, idle));
+        let mut read = [0; 4];
+        for _ in 0..3 {
+            sleep(idle * 3 / 4).await;
+            client.write_all(b"ping").await.unwrap();
+            endpoint.read_exact(&mut read).await.unwrap();
+        }
+        sleep(idle * 3 / 4).await;
+        endpoint.write_all(b"pong").await.unwrap();
+        client.read_exact(&mut read).await.unwrap();
+        assert_eq!(&read, b"pong");
+        let last = Instant::now();
+        let ended = tokio::time::timeout(idle * 3, client.read(&mut read)).await;
+        assert_eq!(ended.expect("it ends by itself").unwrap(), 0);
+        assert_eq!(last.elapsed().as_secs(), idle.as_secs());
+        assert_eq!(tunnel.await.unwrap().unwrap_err().kind(), io::ErrorKind::TimedOut);
+    }
+
+    // Seen red without `admit`, and with one semaphore for connections and tunnels.
+    #[test]
+    fn tunnels_have_half_of_all_places_and_one_client_an_eighth() {
+        let places = TunnelPlaces::new(&Limits { connections: 32, ..Limits::default() });
+        let all = Arc::new(Semaphore::new(1));
+        let connection = Arc::new(ConnectionPlace::new(all.try_acquire_owned().unwrap(), None));
+        let caller =
+            |number, is_node| Caller::new([10, 244, 0, number].into(), is_node, Arc::clone(&connection), 0);
+        let why = |refused: Result<ConnectionPlace, Refusal>| refused.unwrap_err().to_string();
+        let mut held: Vec<_> = (0..4).map(|_| places.take(&caller(1, false)).unwrap()).collect();
+        assert_eq!(
+            why(places.take(&caller(1, false))),
+            "tunnel limit reached: 10.244.0.1 already has 4 tunnels through this gateway"
+        );
+        held.extend((0..12).map(|_| places.take(&caller(2, true)).unwrap()));
+        let full = "tunnel limit reached: this gateway has no place for another";
+        assert_eq!(why(places.take(&caller(3, false))), full);
+        held.pop();
+        places.take(&caller(3, false)).unwrap();
     }
 }
