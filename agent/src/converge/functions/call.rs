@@ -173,15 +173,15 @@ impl Call<'_> {
     }
 
     fn request(&self, address: SocketAddr) -> reqwest::RequestBuilder {
-        let deadline =
-            jiff::Timestamp::now().as_millisecond() + i64::from(self.limits.timeout_seconds) * 1000;
+        // A duration, as the clocks of two nodes may differ.
+        let timeout_ms = u64::from(self.limits.timeout_seconds) * 1000;
         let request = self
             .client
             .post(outgoing::url(address, "/"))
             .header("content-type", "application/json")
             .header("x-activation-id", self.activation)
             .header("x-function", self.id.to_string())
-            .header("x-deadline", deadline.to_string())
+            .header("x-timeout-ms", timeout_ms.to_string())
             .body(self.body.clone());
         let request = match &self.key {
             Some(key) => request.header(IDEMPOTENCY_KEY, key),

@@ -45,7 +45,8 @@ const KEPT_MAX: Duration = Duration::from_secs(2);
 /// Request header that asks for the durations of the phases.
 const WANTS_TIMINGS: &str = "x-timings";
 
-/// Memory for bodies and answers of all calls: several of the largest that a function may allow.
+/// Memory for bodies and answers of all calls: a quarter, the share of a client, holds the largest body that a
+/// function may allow.
 const BUDGET_BYTES: u64 = 256 << 20;
 
 /// Request handler for callers of functions.

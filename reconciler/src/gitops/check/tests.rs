@@ -142,13 +142,13 @@ fn an_object_outside_of_what_its_source_may_hold_is_refused() {
     assert_eq!(refused(&[Kind::Cluster, Kind::Pod], &["default", "shop"]), [""; 0]);
     assert_eq!(
         refused(&[Kind::Pod], &[]),
-        [format!("cluster.yaml:2 {holds} a Cluster; its `allow.kinds` are Pod")]
+        [format!("cluster.yaml:1 {holds} a Cluster; its `allow.kinds` are Pod")]
     );
     let outside = "a Cluster, which is in none of its `allow.namespaces`, and not in its `allow.kinds`";
     assert_eq!(
         refused(&[], &["default"]),
         [
-            format!("cluster.yaml:2 {holds} {outside}"),
+            format!("cluster.yaml:1 {holds} {outside}"),
             format!("shop.yaml:3 {holds} namespace `shop`; its `allow.namespaces` are default")
         ]
     );

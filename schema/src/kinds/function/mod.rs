@@ -244,7 +244,7 @@ pub const IMAGE_PREFIX: &str = "minik8s.local/function:";
 
 /// Version of the content that is added to each image besides the source: a new number rebuilds every image. A test
 /// of the agent enforces the change.
-pub const RUNTIME_VERSION: u32 = 4;
+pub const RUNTIME_VERSION: u32 = 5;
 
 /// Prefix of the names of all images that nodes build.
 const LOCAL_PREFIX: &str = "minik8s.local/";

@@ -559,7 +559,9 @@ class Request:
         self.function = value_of(b"\r\nx-function:")
         self.key = value_of(b"\r\nidempotency-key:")
         self.heartbeat = value_of(b"\r\nx-heartbeat-url:")
-        self.deadline_ms = value_of(b"\r\nx-deadline:")
+        self.timeout_ms = value_of(b"\r\nx-timeout-ms:")
+        # From a gateway of an older version, by its own clock.
+        self.deadline_ms = b"" if self.timeout_ms else value_of(b"\r\nx-deadline:")
         if not self.activation.replace(b"-", b"").isalnum() or len(self.activation) > 128:
             raise Refused(400, "BadRequest", "X-Activation-Id is not of letters, digits and dashes")
         if not (b"x" + self.function).translate(None, b"-._/").isalnum():
@@ -567,8 +569,9 @@ class Request:
         for name, value in (("Idempotency-Key", self.key), ("X-Heartbeat-Url", self.heartbeat)):
             if not value.isascii() or b"\0" in value or len(value) > 512:
                 raise Refused(400, "BadRequest", f"{name} has more than 512 characters, or some that are not ASCII")
-        if self.deadline_ms and not is_number(self.deadline_ms):
-            raise Refused(400, "BadRequest", "X-Deadline is not a number of milliseconds")
+        for name, value in (("X-Timeout-Ms", self.timeout_ms), ("X-Deadline", self.deadline_ms)):
+            if value and not is_number(value):
+                raise Refused(400, "BadRequest", f"{name} is not a number of milliseconds")
 
     @staticmethod
     def check_line(words):
@@ -840,6 +843,8 @@ class Replica:
             return self.refuse(connection, "draining" if self.is_draining else "busy")
         now_ms = int(time.time() * 1000)
         deadline_ms = now_ms + int(self.settings.timeout_seconds * 1000)
+        if request.timeout_ms:
+            deadline_ms = min(deadline_ms, now_ms + int(request.timeout_ms))
         if request.deadline_ms:
             deadline_ms = min(deadline_ms, int(request.deadline_ms))
         if deadline_ms <= now_ms:
