@@ -256,5 +256,11 @@ fn observed(snapshot: Snapshot) -> Observed {
         first_source: "main".to_owned(),
     };
     let last_known = Arc::default();
-    Observed { snapshot: Arc::new(snapshot), last_known, term_began: Timestamp::UNIX_EPOCH, settings }
+    Observed {
+        snapshot: Arc::new(snapshot),
+        last_known,
+        term_began: Timestamp::UNIX_EPOCH,
+        outdated_usage: Default::default(),
+        settings,
+    }
 }

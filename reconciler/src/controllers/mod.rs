@@ -58,6 +58,8 @@ pub struct Observed {
     /// Time at which this reconciler began to lead. A new term begins after an outage of etcd that outlasted the
     /// lease.
     pub term_began: Timestamp,
+    /// Nodes whose record of usage has not changed for so long that it says nothing of the present.
+    pub outdated_usage: BTreeSet<String>,
     /// The arguments of `minik8s serve`.
     pub settings: Settings,
 }

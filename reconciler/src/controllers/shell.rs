@@ -24,7 +24,7 @@ use schema::store::{SharedStore, newest_revision};
 use tokio::sync::watch;
 use tokio::time::Instant;
 
-use super::autoscaler::Autoscaler;
+use super::autoscaler::{Autoscaler, SampleAges};
 use super::functions::Functions;
 use super::last_known::LastKnown;
 use super::nodes::Nodes;
@@ -64,6 +64,7 @@ pub struct Shell<C> {
     unsure: bool,
     /// Notes of the previous run, to report each only once.
     held: NoteHistory,
+    sample_ages: SampleAges,
     controller: PhantomData<fn() -> C>,
 }
 
@@ -84,6 +85,7 @@ impl<C: Controller> Shell<C> {
             floor: 0,
             unsure: false,
             held: NoteHistory::default(),
+            sample_ages: SampleAges::default(),
             controller: PhantomData,
         }
     }
@@ -201,6 +203,7 @@ impl<C: Controller> Loop for Shell<C> {
             Ok(snapshot) => snapshot,
             Err(why) => return Ok(Observation::NotReady(why)),
         };
+        let outdated_usage = self.sample_ages.observe(&snapshot, Instant::now());
         let is_whole = !snapshot.settled.is_empty();
         let last_known = if is_whole { Arc::default() } else { Arc::clone(&self.deps.last_known.borrow()) };
         let last_known = last_known.without_outdated(&snapshot);
@@ -208,6 +211,7 @@ impl<C: Controller> Loop for Shell<C> {
             snapshot,
             last_known,
             term_began: self.term_began,
+            outdated_usage,
             settings: self.deps.settings.clone(),
         }))
     }
@@ -308,6 +312,7 @@ mod tests {
             snapshot: Arc::new(snapshot),
             last_known: Arc::default(),
             term_began: Timestamp::UNIX_EPOCH,
+            outdated_usage: Default::default(),
             settings: crate::controllers::testing::settings(),
         };
         let notes = crate::controllers::scheduler::Scheduler::plan(&seen, Timestamp::UNIX_EPOCH).notes;

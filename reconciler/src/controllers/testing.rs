@@ -25,6 +25,7 @@ pub(crate) fn seen(snapshot: &Snapshot) -> Observed {
         snapshot: Arc::new(snapshot.clone()),
         last_known: Arc::default(),
         term_began: Timestamp::UNIX_EPOCH,
+        outdated_usage: Default::default(),
         settings: settings(),
     }
 }

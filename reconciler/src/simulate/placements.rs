@@ -1,6 +1,8 @@
 //! Predicts the nodes of new pods if a change of objects were applied now: runs the controllers' own plans on a
 //! copy of the snapshot in which every pod that has a node becomes ready. Pure.
 
+use std::collections::BTreeSet;
+
 use jiff::Timestamp;
 use schema::codec::encode;
 use schema::condition::{Condition, ConditionStatus};
@@ -72,7 +74,7 @@ pub fn placements(
         rehearsal.put(Key::Object(object.reference()), object);
     }
     let nothing = LastKnown::default();
-    rehearsal.carry_out(&autoscaler::plan(&rehearsal.0, &nothing, now).writes);
+    rehearsal.carry_out(&autoscaler::plan(&rehearsal.0, &nothing, &BTreeSet::new(), now).writes);
     let mut complete = false;
     while !complete && goes_on() && rehearsal.0.pods.len() <= PODS_MAX {
         let pods = workloads::plan(&rehearsal.0, &nothing, None, now);

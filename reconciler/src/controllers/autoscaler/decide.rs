@@ -152,7 +152,7 @@ impl<'a> Evaluation<'a> {
 
     /// Returns the largest number that a metric asks for, and a name for that metric.
     fn recommended(&mut self) -> Result<(u32, String), String> {
-        let Input { spec, current, basis, now, tuning, .. } = *self.input;
+        let Input { spec, current, basis, tuning, .. } = *self.input;
         let pods = match basis {
             Basis::Fixed(recommendation) => {
                 self.set(SCALING_ACTIVE, true, "ValidMetricFound", "the recommendation is given");
@@ -162,7 +162,7 @@ impl<'a> Evaluation<'a> {
         };
         let resources = spec.metrics.iter().filter_map(|metric| metric.resource.as_ref());
         let results = resources.map(|metric| {
-            let outcome = proposal(metric, pods, current, now, tuning);
+            let outcome = proposal(metric, pods, current, tuning);
             MetricResult { name: metric.name, outcome }
         });
         self.metrics = results.collect();

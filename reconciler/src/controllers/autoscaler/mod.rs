@@ -22,6 +22,7 @@ pub use model::{
 };
 pub use plan::{EVALUATION_SECONDS, plan};
 pub use replicas::resource_name;
+pub(super) use target::SampleAges;
 
 pub struct Autoscaler;
 
@@ -29,6 +30,6 @@ impl Controller for Autoscaler {
     const NAME: &'static str = "autoscaler";
 
     fn plan(seen: &Observed, now: Timestamp) -> Writes {
-        plan(&seen.snapshot, &seen.last_known, now)
+        plan(&seen.snapshot, &seen.last_known, &seen.outdated_usage, now)
     }
 }

@@ -28,8 +28,13 @@ use crate::controllers::writes::{Precondition, Writes};
 /// Seconds between two evaluations of a target, as in Kubernetes.
 pub const EVALUATION_SECONDS: i64 = 15;
 
-/// Returns the writes below `scale/` and `autoscalers/`.
-pub fn plan(snapshot: &Snapshot, last_known: &LastKnown, now: Timestamp) -> Writes {
+/// Returns the writes below `scale/` and `autoscalers/`. Samples of `outdated` nodes do not count.
+pub fn plan(
+    snapshot: &Snapshot,
+    last_known: &LastKnown,
+    outdated: &BTreeSet<String>,
+    now: Timestamp,
+) -> Writes {
     let autoscalers: Vec<Scaler<'_>> =
         snapshot.objects.values().filter_map(|o| Scaler::of(&o.value)).collect();
     let mut of_target: BTreeMap<&ObjectRef, Vec<&str>> = BTreeMap::new();
@@ -39,7 +44,7 @@ pub fn plan(snapshot: &Snapshot, last_known: &LastKnown, now: Timestamp) -> Writ
     let wanted: BTreeSet<&ObjectRef> = of_target.keys().copied().collect();
     let mut out = Writes::default();
     remove(snapshot, &wanted, &mut out);
-    let targets = Targets::new(snapshot, last_known, &wanted);
+    let targets = Targets::new(snapshot, last_known, outdated, &wanted);
     for scaler in &autoscalers {
         let others = of_target[&scaler.target].iter().filter(|name| **name != scaler.object.metadata.name);
         let others: Vec<&str> = others.copied().collect();
@@ -197,7 +202,7 @@ impl ScalerEvaluation<'_> {
             return (self.undecided_record(&memory, before, UndecidedReason::AmbiguousSelector, &why), None);
         }
         let current = self.targets.current(&self.scaler.target, seed, same_target);
-        let pods = self.targets.pods(&self.scaler.target, self.now);
+        let pods = self.targets.pods(&self.scaler.target);
         let decision = decide(&Input {
             spec: self.scaler.spec,
             current,

@@ -1,7 +1,6 @@
 //! Number of pods that one metric asks for. The arithmetic and its number types are those of Kubernetes'
 //! `replica_calculator.go`, so that both round alike.
 
-use jiff::Timestamp;
 use schema::kinds::autoscaler::{MetricTarget, ResourceMetric, ResourceName};
 use schema::kinds::pod::PodPhase;
 
@@ -18,12 +17,11 @@ pub(super) fn proposal(
     metric: &ResourceMetric,
     pods: &[Pod],
     current: u32,
-    now: Timestamp,
     tuning: &Tuning,
 ) -> Result<Proposal, String> {
     let resource = metric.name;
     let target = Target::of(&metric.target, resource)?;
-    let groups = Groups::of(pods, resource, now, tuning);
+    let groups = Groups::of(pods, resource, tuning);
     let request = |pod: &Pod| match (target, pod.requests.get(resource)) {
         // Amounts per pod need no requests.
         (Target::AverageValue(_), _) => Ok(0),
@@ -173,7 +171,7 @@ struct Groups<'a> {
 }
 
 impl<'a> Groups<'a> {
-    fn of(pods: &'a [Pod], resource: ResourceName, now: Timestamp, tuning: &Tuning) -> Self {
+    fn of(pods: &'a [Pod], resource: ResourceName, tuning: &Tuning) -> Self {
         let mut groups = Self::default();
         for pod in pods {
             let sample = pod.usage.filter(|usage| usage.used.get(resource).is_some());
@@ -183,9 +181,7 @@ impl<'a> Groups<'a> {
                 (PodPhase::Pending, _) => groups.unready.push(pod),
                 (_, None) => groups.missing.push(pod),
                 // CPU used at startup says nothing about the load; memory counts from the start.
-                (_, Some(sample))
-                    if resource == ResourceName::Cpu && is_unready(pod, sample, now, tuning) =>
-                {
+                (_, Some(sample)) if resource == ResourceName::Cpu && is_unready(pod, sample, tuning) => {
                     groups.unready.push(pod);
                 }
                 (_, Some(_)) => groups.counted.push(pod),
@@ -203,11 +199,12 @@ impl<'a> Groups<'a> {
     }
 }
 
-fn is_unready(pod: &Pod, sample: Sample, now: Timestamp, tuning: &Tuning) -> bool {
+fn is_unready(pod: &Pod, sample: Sample, tuning: &Tuning) -> bool {
     let (Some(ready), Some(started), Some(since)) = (pod.ready, pod.started, pod.ready_since) else {
         return true;
     };
-    if now.duration_since(started) < tuning.cpu_initialization_period {
+    // All of these are times of the pod's node, whose clock may differ from ours.
+    if sample.at.duration_since(started) < tuning.cpu_initialization_period {
         return !ready || sample.at.duration_since(since) < sample.window;
     }
     !ready && since.duration_since(started) < tuning.initial_readiness_delay

@@ -1,8 +1,9 @@
 //! Targets of autoscalers in the snapshot: the number in Git, the present number, and the pods.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::time::Duration;
 
-use jiff::{SignedDuration, Timestamp};
+use jiff::SignedDuration;
 use schema::condition::ConditionStatus;
 use schema::keys::Key;
 use schema::kinds::pod::{PodPhase, PodSpec, RestartPolicy};
@@ -10,17 +11,42 @@ use schema::kinds::{Kind, Resource};
 use schema::meta::{NamespacedName, ObjectRef};
 use schema::records::{AutoscalerRecord, PodInstance};
 use schema::snapshot::{BoundPod, Snapshot};
+use tokio::time::Instant;
 
 use super::model::{PerResource, Pod, Sample};
 use crate::controllers::last_known::LastKnown;
 
 /// Age from which a sample is ignored: nodes measure every 15 s.
-const SAMPLE_AGE_MAX: SignedDuration = SignedDuration::from_secs(60);
+const SAMPLE_AGE_MAX: Duration = Duration::from_secs(60);
+
+/// Ages of the nodes' samples since this reconciler first read them: a node's clock may differ from its own.
+#[derive(Debug, Clone, Default)]
+pub(in crate::controllers) struct SampleAges(BTreeMap<String, (i64, Instant)>);
+
+impl SampleAges {
+    /// Notes new samples, and returns the nodes without a current one.
+    pub(in crate::controllers) fn observe(&mut self, snapshot: &Snapshot, now: Instant) -> BTreeSet<String> {
+        self.0.retain(|node, _| snapshot.usage.contains_key(node));
+        let mut outdated = BTreeSet::new();
+        for (node, usage) in &snapshot.usage {
+            let (revision, since) = self.0.entry(node.clone()).or_insert((usage.mod_revision, now));
+            if *revision != usage.mod_revision {
+                (*revision, *since) = (usage.mod_revision, now);
+            }
+            if now.duration_since(*since) >= SAMPLE_AGE_MAX {
+                outdated.insert(node.clone());
+            }
+        }
+        outdated
+    }
+}
 
 /// Data that all targets are read from, looked up once.
 pub(super) struct Targets<'a> {
     snapshot: &'a Snapshot,
     last_known: &'a LastKnown,
+    /// Nodes without a current sample.
+    outdated: &'a BTreeSet<String>,
     bound: HashMap<&'a NamespacedName, BoundPod<'a>>,
     pods: BTreeMap<ObjectRef, Vec<&'a PodInstance>>,
     survivors: BTreeMap<NamespacedName, BTreeSet<&'a str>>,
@@ -30,6 +56,7 @@ impl<'a> Targets<'a> {
     pub(super) fn new(
         snapshot: &'a Snapshot,
         last_known: &'a LastKnown,
+        outdated: &'a BTreeSet<String>,
         wanted: &BTreeSet<&ObjectRef>,
     ) -> Self {
         let mut pods: BTreeMap<ObjectRef, Vec<&PodInstance>> = BTreeMap::new();
@@ -44,7 +71,7 @@ impl<'a> Targets<'a> {
             }
         }
         let bound = if pods.is_empty() { HashMap::new() } else { snapshot.bound_by_pod() };
-        Self { snapshot, last_known, bound, pods, survivors: survivors(snapshot) }
+        Self { snapshot, last_known, outdated, bound, pods, survivors: survivors(snapshot) }
     }
 
     /// Returns the number of pods in Git.
@@ -93,33 +120,29 @@ impl<'a> Targets<'a> {
         decided.unwrap_or(seed).max(u32::try_from(survivors).unwrap_or(u32::MAX))
     }
 
-    pub(super) fn pods(&self, target: &ObjectRef, now: Timestamp) -> Vec<Pod> {
+    pub(super) fn pods(&self, target: &ObjectRef) -> Vec<Pod> {
         let pods = self.pods.get(target).into_iter().flatten();
-        pods.map(|instance| self.pod(instance, now)).collect()
+        pods.map(|instance| self.pod(instance)).collect()
     }
 
     /// Builds a pod from its node's reports.
-    fn pod(&self, instance: &PodInstance, now: Timestamp) -> Pod {
+    fn pod(&self, instance: &PodInstance) -> Pod {
         let id = instance.reference();
         let bound = self.bound.get(&id);
         let status = bound.and_then(|bound| bound.status_of(&instance.uid));
         let node = bound.map(BoundPod::node);
         let ready =
             status.and_then(|status| status.conditions.iter().find(|condition| condition.kind == "Ready"));
-        let measured = node.and_then(|node| self.snapshot.usage.get(node)).map(|usage| &usage.value);
-        let usage = measured.filter(|measured| now.duration_since(measured.at) < SAMPLE_AGE_MAX).and_then(
-            |measured| {
-                let used =
-                    measured.pod(&id, &instance.uid).filter(|used| !used.containers.is_empty())?.total();
-                Some(Sample {
-                    used: PerResource { cpu: Some(used.cpu), memory: Some(used.memory) },
-                    at: measured.at,
-                    window: SignedDuration::from_secs(
-                        i64::try_from(measured.window_seconds).unwrap_or(i64::MAX),
-                    ),
-                })
-            },
-        );
+        let current = node.filter(|node| !self.outdated.contains(*node));
+        let measured = current.and_then(|node| self.snapshot.usage.get(node)).map(|usage| &usage.value);
+        let usage = measured.and_then(|measured| {
+            let used = measured.pod(&id, &instance.uid).filter(|used| !used.containers.is_empty())?.total();
+            Some(Sample {
+                used: PerResource { cpu: Some(used.cpu), memory: Some(used.memory) },
+                at: measured.at,
+                window: SignedDuration::from_secs(i64::try_from(measured.window_seconds).unwrap_or(i64::MAX)),
+            })
+        });
         Pod {
             name: instance.name.clone(),
             phase: status.map_or(PodPhase::Pending, |status| status.phase),

@@ -6,7 +6,7 @@ use crate::controllers::autoscaler::replicas::proposal;
 /// Number of replicas for a CPU target of `percent`.
 fn asks(percent: u32, current: u32, pods: &[Pod]) -> u32 {
     let metric = utilization(ResourceName::Cpu, percent);
-    proposal(&metric, pods, current, at(0), &Tuning::default()).unwrap().desired
+    proposal(&metric, pods, current, &Tuning::default()).unwrap().desired
 }
 
 /// Seen red with `<` in place of `<=` in `is_within`, and without rounding down to whole percent.
@@ -20,7 +20,7 @@ fn the_edges_of_the_tolerance_are_inside() {
     let wide = Tuning { tolerance: 0.3, ..Tuning::default() };
     let metric = utilization(ResourceName::Cpu, 50);
     for (used, wanted) in [(650, 10), (660, 14), (350, 10), (340, 7)] {
-        let found = proposal(&metric, &pods(&[used; 10]), 10, at(0), &wide).unwrap();
+        let found = proposal(&metric, &pods(&[used; 10]), 10, &wide).unwrap();
         assert_eq!(found.desired, wanted, "{used}");
     }
 }
@@ -83,7 +83,7 @@ fn pods_that_end_or_have_ended_are_left_out() {
 #[test]
 fn a_young_pod_counts_once_its_sample_is_of_a_time_in_which_it_was_ready() {
     let tuning = Tuning::default();
-    let counts = |pod: Pod| proposal(&utilization(ResourceName::Cpu, 50), &[pod], 1, at(0), &tuning).is_ok();
+    let counts = |pod: Pod| proposal(&utilization(ResourceName::Cpu, 50), &[pod], 1, &tuning).is_ok();
     let young = |ready: bool, since: i64, window: i64| {
         let mut young =
             Pod { started: Some(at(-120)), ready: Some(ready), ready_since: Some(at(since)), ..pod(1000) };
@@ -116,7 +116,7 @@ fn a_young_pod_counts_once_its_sample_is_of_a_time_in_which_it_was_ready() {
 #[test]
 fn memory_counts_pods_that_are_not_ready_in_full() {
     let metric = utilization(ResourceName::Memory, 50);
-    let found = proposal(&metric, &[unready(1000), pod(1000)], 2, at(0), &Tuning::default()).unwrap();
+    let found = proposal(&metric, &[unready(1000), pod(1000)], 2, &Tuning::default()).unwrap();
     assert_eq!((found.desired, found.utilization, found.average), (4, Some(100), 1_000_000_000));
 }
 
@@ -125,7 +125,7 @@ fn an_amount_per_pod_needs_no_requests() {
     let bare = |used: u64| Pod { requests: PerResource::default(), ..pod(used) };
     let asks = |value: &str, pods: &[Pod]| {
         let metric = average(ResourceName::Cpu, value);
-        proposal(&metric, pods, 3, at(0), &Tuning::default()).map(|found| (found.desired, found.average))
+        proposal(&metric, pods, 3, &Tuning::default()).map(|found| (found.desired, found.average))
     };
     assert_eq!(asks("500m", &[bare(1000), bare(1000), bare(1000)]), Ok((6, 1000)));
     assert_eq!(asks("500m", &[bare(550), bare(550)]), Ok((3, 550)), "within the tolerance it stays as it is");
@@ -134,15 +134,14 @@ fn an_amount_per_pod_needs_no_requests() {
     assert_eq!(asks("1", &[bare(100), bare(100), missing.clone()]), Ok((2, 100)));
     // More pods than the workload should have: their low usage must not raise the number.
     let metric = average(ResourceName::Cpu, "1");
-    let found = proposal(&metric, &[bare(500), missing.clone(), missing], 1, at(0), &Tuning::default());
+    let found = proposal(&metric, &[bare(500), missing.clone(), missing], 1, &Tuning::default());
     assert_eq!(found.unwrap().desired, 1);
 }
 
 #[test]
 fn what_cannot_be_known_says_why() {
-    let why = |metric: &ResourceMetric, pods: &[Pod]| {
-        proposal(metric, pods, 1, at(0), &Tuning::default()).unwrap_err()
-    };
+    let why =
+        |metric: &ResourceMetric, pods: &[Pod]| proposal(metric, pods, 1, &Tuning::default()).unwrap_err();
     let cpu = utilization(ResourceName::Cpu, 50);
     assert_eq!(why(&cpu, &[]), "the target has no pods yet");
     let nothing = "no usable cpu sample of a pod yet: 1 not ready, 1 without a sample";

@@ -1,5 +1,8 @@
 //! The autoscaler controller on snapshots: inputs, writes, and objects that it leaves alone.
 
+use std::collections::BTreeSet;
+use std::time::Duration;
+
 use schema::codec::decode;
 use schema::condition::ConditionStatus;
 use schema::keys::Key;
@@ -16,8 +19,10 @@ use schema::testing::{
     SnapshotBuilder, at, binding, condition, instance, node_record, object, object_of, pod_ref,
     spec as pod_spec,
 };
+use tokio::time::Instant;
 
 use super::*;
+use crate::controllers::autoscaler::SampleAges;
 use crate::controllers::autoscaler::plan::plan;
 use crate::controllers::{Change, LastKnown, Precondition, Writes};
 
@@ -26,6 +31,10 @@ use crate::controllers::{Change, LastKnown, Precondition, Writes};
 struct Fixture {
     snapshot: Snapshot,
     seconds: i64,
+    /// Seconds by which the node's clock is ahead.
+    ahead: i64,
+    began: Instant,
+    ages: SampleAges,
 }
 
 fn reference(kind: Kind, name: &str) -> ObjectRef {
@@ -50,9 +59,13 @@ fn autoscaler(name: &str, kind: Kind, behavior: Option<Behavior>) -> Object {
 }
 
 impl Fixture {
+    fn on(snapshot: Snapshot) -> Self {
+        Self { snapshot, seconds: 0, ahead: 0, began: Instant::now(), ages: SampleAges::default() }
+    }
+
     /// A replica set of two, its autoscaler, and a settled node.
     fn new(behavior: Option<Behavior>) -> Self {
-        let mut fixture = Self { snapshot: SnapshotBuilder::new().nodes(1).snapshot, seconds: 0 };
+        let mut fixture = Self::on(SnapshotBuilder::new().nodes(1).snapshot);
         fixture.put(&Key::Settled("n1".into()), &SettledRecord::default());
         fixture.object(&replica_set(2));
         fixture.object(&autoscaler("web", Kind::ReplicaSet, behavior));
@@ -87,7 +100,7 @@ impl Fixture {
             }
         }
         let mut usage = NodeUsage {
-            at: at(self.seconds),
+            at: at(self.seconds + self.ahead),
             window_seconds: 15,
             cpu: 0,
             memory: 0,
@@ -115,8 +128,8 @@ impl Fixture {
         let status = PodStatus {
             uid: pod.uid.clone(),
             phase: PodPhase::Running,
-            start_time: Some(at(-3600)),
-            conditions: vec![condition("Ready", true, at(-3600))],
+            start_time: Some(at(self.ahead - 3600)),
+            conditions: vec![condition("Ready", true, at(self.ahead - 3600))],
             ..PodStatus::default()
         };
         self.put(&Key::PodStatus("n1".into(), pod.reference()), &status);
@@ -132,7 +145,9 @@ impl Fixture {
 
     /// Plans and applies the writes, each under its guard.
     fn look(&mut self) -> Writes {
-        let plan = plan(&self.snapshot, &LastKnown::default(), at(self.seconds));
+        let now = self.began + Duration::from_secs(self.seconds.unsigned_abs());
+        let outdated = self.ages.observe(&self.snapshot, now);
+        let plan = plan(&self.snapshot, &LastKnown::default(), &outdated, at(self.seconds));
         for write in &plan.writes {
             let key = write.key.to_string();
             let revision = self.snapshot.revision + 1;
@@ -333,7 +348,7 @@ fn a_target_that_is_not_there_is_said_and_waited_for() {
 
 #[test]
 fn an_autoscaler_of_a_pod_counts_the_pod_itself() {
-    let mut fixture = Fixture { snapshot: SnapshotBuilder::new().nodes(1).snapshot, seconds: 0 };
+    let mut fixture = Fixture::on(SnapshotBuilder::new().nodes(1).snapshot);
     fixture.put(&Key::Settled("n1".into()), &SettledRecord::default());
     fixture.object(&object("web", pod_spec(1000, 100)));
     fixture.object(&autoscaler("web", Kind::Pod, None));
@@ -348,7 +363,7 @@ fn an_autoscaler_of_a_pod_counts_the_pod_itself() {
 /// Seen red without `survivors`, without `found_more`, and with the decided number in place of the greater one.
 #[test]
 fn after_etcd_was_lost_a_workload_keeps_the_pods_that_run() {
-    let mut fixture = Fixture { snapshot: SnapshotBuilder::new().snapshot, seconds: 0 };
+    let mut fixture = Fixture::on(SnapshotBuilder::new().snapshot);
     fixture.object(&replica_set(2));
     fixture.object(&autoscaler("web", Kind::ReplicaSet, None));
     let set = reference(Kind::ReplicaSet, "web");
@@ -384,13 +399,13 @@ fn after_etcd_was_lost_an_old_file_counts_no_pod_less_than_what_runs() {
     let few = old.scale(&set).unwrap().replicas;
     let file = LastKnown::from_snapshot(&old.snapshot, at(0)).unwrap();
     assert!(few < 5 && file.replicas(&set) == Some(few));
-    let mut fixture = Fixture { snapshot: SnapshotBuilder::new().nodes(1).snapshot, seconds: 0 };
+    let mut fixture = Fixture::on(SnapshotBuilder::new().nodes(1).snapshot);
     fixture.object(&replica_set(2));
     fixture.object(&autoscaler("web", Kind::ReplicaSet, None));
     for number in 0..5 {
         fixture.report(&copy(&set, &format!("web-0a1b2c3d-{number}")));
     }
-    let written = plan(&fixture.snapshot, &file, at(3600));
+    let written = plan(&fixture.snapshot, &file, &BTreeSet::new(), at(3600));
     written.writes.iter().for_each(|write| write.apply_to(&mut fixture.snapshot));
     assert_eq!(fixture.scale(&set).unwrap().replicas, 5);
 }
@@ -405,6 +420,15 @@ fn an_old_sample_is_none() {
     let active =
         fixture.record("web").status.conditions.into_iter().find(|c| c.kind == "ScalingActive").unwrap();
     assert_eq!(active.reason, "FailedGetResourceMetric");
+}
+
+/// Seen red with an age from the clocks of node and reconciler, and with the pods' age from both.
+#[test]
+fn a_node_whose_clock_is_wrong_has_its_samples_counted() {
+    for ahead in [-7200, -3600, 3600, 7200] {
+        let mut fixture = Fixture { ahead, ..Fixture::new(None) };
+        assert_eq!([fixture.after(0, 1000), fixture.after(15, 1000)], [Some(4), Some(8)], "{ahead}");
+    }
 }
 
 /// 1,000 oscillations with commits in between: Git never resets the number, and the record stays small.
@@ -430,7 +454,7 @@ fn a_thousand_oscillations_with_commits_in_between() {
             "{record:?}"
         );
     }
-    let writes = plan(&fixture.snapshot, &LastKnown::default(), at(fixture.seconds));
+    let writes = plan(&fixture.snapshot, &LastKnown::default(), &BTreeSet::new(), at(fixture.seconds));
     assert!(writes.writes.is_empty(), "{writes}");
     let value: Vec<u8> = schema::codec::encode(&fixture.record("web")).unwrap();
     assert_eq!(decode::<AutoscalerRecord>(&value).unwrap(), fixture.record("web"));
