@@ -13,7 +13,7 @@ use reconciler::diagnostics::inspect;
 use schema::violation::rules;
 
 /// Rules that no reasonably small file, or no single file, can break: rule, file of the test, its name.
-const TESTED: [(&str, &str, &str); 22] = [
+const TESTED: [(&str, &str, &str); 23] = [
     ("too-large", "schema/tests/manifest/files.rs", "every_bound_is_named"),
     (
         "more-violations",
@@ -42,6 +42,11 @@ const TESTED: [(&str, &str, &str); 22] = [
         "python-syntax",
         "reconciler/src/gitops/load/python.rs",
         "code_that_cannot_be_parsed_is_said_with_its_line_and_nothing_of_it_runs",
+    ),
+    (
+        "dockerfile",
+        "reconciler/src/gitops/tests/contents/files.rs",
+        "a_dockerfile_that_no_node_would_build_is_refused_with_its_line",
     ),
     (
         "python-unchecked",

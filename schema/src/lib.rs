@@ -12,6 +12,7 @@ pub mod condition;
 pub mod content_refs;
 #[cfg(feature = "control")]
 pub mod control;
+pub mod dockerfile;
 pub(crate) mod document;
 pub mod errors;
 pub mod explain;

@@ -5,7 +5,6 @@
 //! nothing leaves the catalog for being absent, and a node missing from a complete etcd stays for a grace period:
 //! its agent may be about to register again.
 
-mod rows;
 #[cfg(test)]
 mod tests;
 
@@ -288,5 +287,29 @@ impl CatalogDisk {
     /// Replaces the content of the file.
     pub fn store(&self, catalog: &Catalog) -> io::Result<()> {
         self.0.write(catalog)
+    }
+}
+
+/// Serialized form of a table: pairs of name and value, without revisions.
+mod rows {
+    use std::sync::Arc;
+
+    use schema::meta::NamespacedName;
+    use schema::snapshot::{Table, VersionedValue};
+    use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+    pub(super) fn serialize<V: Serialize, S: Serializer>(
+        table: &Table<NamespacedName, V>,
+        to: S,
+    ) -> Result<S::Ok, S::Error> {
+        to.collect_seq(table.iter().map(|(id, found)| (id, &found.value)))
+    }
+
+    pub(super) fn deserialize<'de, V: Deserialize<'de>, D: Deserializer<'de>>(
+        from: D,
+    ) -> Result<Table<NamespacedName, V>, D::Error> {
+        let rows: Vec<(NamespacedName, V)> = Vec::deserialize(from)?;
+        let versioned = |value| Arc::new(VersionedValue { value, create_revision: 0, mod_revision: 0 });
+        Ok(rows.into_iter().map(|(id, value)| (id, versioned(value))).collect())
     }
 }

@@ -119,6 +119,7 @@ rules! {
     WORKFLOW_TEST "workflow-test" Error "A test case of a workflow, in `<workflow>.tests.yaml` next to it, fails."
     WORKFLOW_TEST_UNUSED "workflow-test-unused" Warning "Test cases that are not run, because no workflow next to their file has its name; or a mock that no Task uses."
     PYTHON_SYNTAX "python-syntax" Error "Code of a Python function that Python can't parse."
+    DOCKERFILE "dockerfile" Error "A function's Dockerfile has something that builds refuse, such as `ADD` of a URL."
     PYTHON_UNCHECKED "python-unchecked" Note "Code of Python functions that was not checked, because this machine has no Python."
     // The disk.
     UNREADABLE "unreadable" Error "A file or folder can't be read."

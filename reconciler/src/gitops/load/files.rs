@@ -12,8 +12,11 @@ use std::sync::Arc;
 use git2::{ObjectType, Oid, Repository};
 use schema::content_refs::{
     BlobKind, BlobRef, ContentRef, ContentUse, Files, KEYS_ENDING, KeyUse, LIMITS, SECRET_ENDING,
-    identity_paths, is_lfs_pointer, is_sops, secret_paths,
+    identity_paths, is_lfs_pointer, is_sops, normalize_path, secret_paths,
 };
+use schema::dockerfile::{self, Fault};
+use schema::kinds::Resource;
+use schema::kinds::function::Runtime;
 use schema::object::Object;
 use schema::secrets::format::sops::SopsFile;
 use schema::violation::{Violation, rules};
@@ -268,6 +271,9 @@ pub(in crate::gitops) fn resolve(
                 }
                 known.insert(key, granted);
             }
+            if reported.is_empty() {
+                file.violations.extend(dockerfile_faults(draft, lookup));
+            }
             if !files.is_empty() {
                 draft.hash = Object::hash_of(&draft.object.resource, &files);
                 draft.files = files;
@@ -277,6 +283,23 @@ pub(in crate::gitops) fn resolve(
         resolved.insert(Arc::clone(name), Arc::new(file));
     }
     Ok(resolved)
+}
+
+/// Reports what a build of the function's Dockerfile would refuse.
+fn dockerfile_faults(draft: &Document, lookup: &impl ContentSource) -> Vec<Violation> {
+    let Resource::Function(spec) = &draft.object.resource else { return Vec::new() };
+    let Some(source) = spec.source.as_deref().filter(|_| spec.runtime != Some(Runtime::Python)) else {
+        return Vec::new();
+    };
+    let path = normalize_path(&format!("{source}/Dockerfile"));
+    let Some(Err(faults)) = lookup.text(&path).map(|text| dockerfile::parse(&text)) else {
+        return Vec::new();
+    };
+    let violation = |Fault { line, message, help }: Fault| {
+        let found = Violation::new(&rules::DOCKERFILE, path.as_str(), (line, 1), message);
+        found.with_help(help).about(&draft.reference)
+    };
+    faults.into_iter().map(violation).collect()
 }
 
 /// Adds a file. A file used both as a secret and as a plain file is a secret: its content is the same.

@@ -92,6 +92,9 @@ pub(super) fn validate(cluster: &ClusterSpec, at: &Path<'_>, findings: &mut Find
     let functions = at.field("functions");
     pod::check_resources(&cluster.functions.resources, &functions.field("resources"), findings);
     package_index(&cluster.functions, &functions, findings);
+    for (index, address) in cluster.functions.registries.iter().enumerate() {
+        registry_address(address, &functions.field("registries").index(index), findings);
+    }
     cluster.pod_security.validate(&at.field("podSecurity"), findings);
     let slurm = at.field("slurm");
     cluster.slurm.login.validate(&slurm.field("login"), findings);
@@ -120,15 +123,19 @@ fn package_index(functions: &FunctionDefaults, at: &Path<'_>, findings: &mut Fin
     }
 }
 
-fn validate_registry(registry: &Registry, at: &Path<'_>, findings: &mut Findings) {
-    // An address is valid if it can precede an image name.
-    let image = format!("{}/image", registry.address);
+/// Checks the address of a registry: it is valid if it can precede an image name.
+fn registry_address(address: &str, at: &Path<'_>, findings: &mut Findings) {
+    let image = format!("{address}/image");
     if ImageReference::split(&image).registry.is_none() || image::check(&image).is_err() {
-        let message = format!("Invalid value: `{}`: not a valid registry address", registry.address);
+        let message = format!("Invalid value: `{address}`: not a valid registry address");
         findings
-            .add(&rules::INVALID_IMAGE, &at.field("address"), message)
+            .add(&rules::INVALID_IMAGE, at, message)
             .help("write `host:port`, for example `registry.lan:5000`, without `https://`");
     }
+}
+
+fn validate_registry(registry: &Registry, at: &Path<'_>, findings: &mut Findings) {
+    registry_address(&registry.address, &at.field("address"), findings);
     if let Some(secret) = registry.login_secret.as_ref().filter(|secret| !is_name(&secret.name)) {
         let here = at.field("loginSecret");
         let message = format!("Invalid value: `{}`: not a valid secret name", secret.name);

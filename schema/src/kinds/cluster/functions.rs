@@ -31,6 +31,11 @@ pub struct FunctionDefaults {
     /// Base image of Python functions, with `python3`, and `pip` for functions with packages. By default nodes
     /// build one from packages of their Debian or Ubuntu.
     pub python_base: Option<String>,
+    /// Registries, as `host`, `host:port` or either with a path, from which builds may pull the images that a
+    /// `Dockerfile` names, in addition to the cluster's own. If empty, those whose names resolve to public addresses
+    /// only. Images that are on the node already are always allowed.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub registries: Vec<String>,
     /// URL of the index that `pip` installs packages from if a function has no `wheels` folder; defaults to pip's
     /// own. Without user and password, which belong in `packageIndexLogin`.
     pub package_index: Option<String>,
@@ -53,6 +58,7 @@ impl Default for FunctionDefaults {
             scale_to_zero_after_seconds: 30,
             calls_per_minute: None,
             python_base: None,
+            registries: Vec::new(),
             package_index: None,
             package_index_login: None,
         }

@@ -127,7 +127,7 @@ dns: {zone: mini.lan, upstreams: [1.1.1.1, '2606:4700::1111']}
 defaults: {resources: {limits: {memory: 1Gi}}, progressDeadlineSeconds: 60}
 podSecurity: {forbidPrivileged: true, forbidHostNetwork: true, forbidHostPaths: [/, /var/run/docker.sock], allowHostPaths: [/srv]}
 registry: {address: 'registry.lan:5000/minik8s', insecure: true, loginSecret: {name: registry}}
-functions: {timeoutSeconds: 5, maxScale: 3, scaleToZeroAfterSeconds: 600, callsPerMinute: 120, packageIndex: 'https://index.lan/simple', packageIndexLogin: {name: index}}
+functions: {timeoutSeconds: 5, maxScale: 3, scaleToZeroAfterSeconds: 600, callsPerMinute: 120, registries: ['registry.lan:5000'], packageIndex: 'https://index.lan/simple', packageIndexLogin: {name: index}}
 slurm: {login: {host: login.example.edu, username: alice, password: {name: hpc, key: password}}}
 ";
 

@@ -188,6 +188,7 @@ fn clusters() -> Vec<Case> {
         ("invalid-image", cluster("registry: {address: §registry}")),
         ("invalid-image", cluster("registry: {address: §\"\"}")),
         ("invalid-name", cluster("registry: {address: \"r:5000\", loginSecret: {name: §a/b}}")),
+        ("invalid-image", cluster("functions: {registries: [\"r.lan:5000/team\", §\"https://r.lan\"]}")),
         ("literal-secret", cluster("functions: {packageIndex: §'http://kim:s3cret@i.lan/simple'}")),
         ("exclusive", cluster("functions: {§packageIndexLogin: {name: index}}")),
         ("dns-config", cluster("dns: {zone: §Cluster.Local}")),

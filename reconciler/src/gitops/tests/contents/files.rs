@@ -11,7 +11,7 @@ use schema::object::Object;
 use schema::records::SourceState;
 use schema::snapshot::{Snapshot, VersionedValue};
 use schema::testing::instance_of;
-use schema::violation::Severity;
+use schema::violation::{Severity, Violation};
 
 use crate::blobs::{BlobStore, Blobs, BlobsError};
 use crate::gitops::load::files::{ContentSource as _, HashedContent, InCommit};
@@ -346,4 +346,40 @@ fn a_function_whose_folder_is_missing_is_refused() {
     fs::create_dir_all(dir.path().join("functions/hello")).unwrap();
     fs::write(dir.path().join("functions/hello/main.py"), "def main(params):\n    return {}\n").unwrap();
     assert_eq!(reported(), []);
+}
+
+// Seen red without `dockerfile_faults`.
+#[tokio::test]
+async fn a_dockerfile_that_no_node_would_build_is_refused_with_its_line() {
+    let function = "apiVersion: minik8s.io/v1\nkind: Function\nmetadata: {name: f}\n\
+                    spec: {source: ./functions/hello/}\n";
+    let good = "FROM busybox\nCOPY x /x\n";
+    let mut repo = repo(&[("f.yaml", function), ("functions/hello/Dockerfile", good)]);
+    let base = repo.git().refname_to_id("refs/heads/main").unwrap().to_string();
+    let mut cluster = Cluster::new(&repo).await;
+    cluster.settle().await;
+    let built = cluster.objects().await["f"].clone();
+    let bad = format!("# a note\n{good}ADD http://127.0.0.1/ \\\n  /x\n");
+    repo.set("functions/hello/Dockerfile", bad.as_str());
+    let head = repo.commit("ADD");
+    let place = "functions/hello/Dockerfile:4:1: error[dockerfile]: ADD would fetch http://127.0.0.1/";
+    let named = |found: &[Violation]| found.iter().any(|one| one.to_string().starts_with(place));
+    let review = compare(&merge_of(&repo.path(), &base, &head)).unwrap();
+    assert!(named(&review.violations), "{:?}", review.violations);
+    cluster.settle().await;
+    assert_eq!(cluster.objects().await["f"], built, "it stays as it was");
+    let status = cluster.status().await;
+    assert!(status.state == SourceState::Degraded && format!("{status:?}").contains("ADD would fetch"));
+
+    let folder = tempfile::tempdir().unwrap();
+    Repository::init(folder.path()).unwrap();
+    fs::create_dir_all(folder.path().join("functions/hello")).unwrap();
+    fs::write(folder.path().join("functions/hello/Dockerfile"), &bad).unwrap();
+    let validate = |function: &str| {
+        fs::write(folder.path().join("f.yaml"), function).unwrap();
+        crate::diagnostics::inspect(&[folder.path()]).unwrap().report.violations
+    };
+    assert!(named(&validate(function)));
+    let python = function.replace("hello/}", "hello/, runtime: python}");
+    assert_eq!(validate(&python), [], "it is not built from the Dockerfile");
 }
