@@ -52,7 +52,7 @@ async fn only_an_unused_image_that_we_pulled_goes() {
     let state = tempfile::tempdir().unwrap();
     let book = ImageBook::open(state.path());
     for ours in [&unused, &used, &wanted] {
-        book.note_pulled(ours.id(), ours.0.clone()).await;
+        book.note_pulled(ours.id(), ours.0.clone(), None).await;
     }
     book.set_wanted(Some(BTreeSet::from([wanted.0.clone()])));
     // A container that was never started still uses its image, no matter who created it.

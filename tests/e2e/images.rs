@@ -142,7 +142,15 @@ fn a_registry_that_asks_for_a_login_is_reported_with_what_to_do() -> Result<()> 
         cluster.push(&[secret("s3cret")?], "The right one")?;
         cluster.running("app", &["web"])?;
         ensure!(version(cluster, "app")? == "closed");
-        Ok(())
+        // The image is on the node now, for those who have the login.
+        let other = web("other").image(&closed.image("app:1"));
+        cluster.push(&[Change::write("other.yaml", other.to_string())], "Another pod without the login")?;
+        eventually("it may not use what another pod's login pulled", secs(30), || {
+            let (reason, message) = waits(cluster, "other")?;
+            ensure!(message.contains("wants a login"), "{reason}: {message}");
+            Ok(())
+        })?;
+        restarted_as(cluster, "app", "closed")
     })
 }
 

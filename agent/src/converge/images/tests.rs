@@ -20,7 +20,7 @@ fn image(id: &str, tag: &str, size_bytes: u64) -> StoredImage {
 }
 
 fn pulled(reference: &str, minutes: i64) -> PulledImage {
-    PulledImage { references: BTreeSet::from([reference.to_owned()]), last_used: at(minutes) }
+    PulledImage { references: BTreeSet::from([reference.to_owned()]), last_used: at(minutes), logins: None }
 }
 
 /// A disk of 1,000 bytes, 900 of them in use; images a, b and c are ours and unused since minutes 1, 2 and 3,
@@ -157,7 +157,7 @@ async fn the_loop_removes_what_it_pulled_and_remembers_that() {
     let docker = Arc::new(FakeDocker::with_images(&["theirs:1"]));
     let ours = ImageFacts { id: "sha256:ours:1".into(), size_bytes: 500, ..ImageFacts::default() };
     docker.engine().images.insert("ours:1".into(), ours);
-    book.note_pulled("sha256:ours:1".into(), "ours:1".into()).await;
+    book.note_pulled("sha256:ours:1".into(), "ours:1".into(), None).await;
     book.set_wanted(Some(BTreeSet::new()));
     let disk = Arc::new(FakeDisk::default());
     disk.set(DiskUsage { used_bytes: 900, free_bytes: 100 });

@@ -7,10 +7,10 @@ use schema::records::{EventType, PodInstance};
 use tokio::time::{Instant, MissedTickBehavior, interval_at};
 
 use super::facts::ContainerKey;
-use super::pulls::{PULLS, PullHandle, PullSummary};
 use super::steps::Pull;
 use super::supervisor::{Retry, TaskReport};
 use super::worker::{PodId, Worker};
+use crate::converge::shared::pulls::{PULLS, PullHandle, PullSummary};
 use crate::worlds::docker::DockerError;
 
 /// Interval at which a waiting container's message shows the progress of its image.
@@ -19,12 +19,39 @@ const SHOWN_EVERY: Duration = Duration::from_secs(5);
 /// Number of progress messages per event: one event per 15 s.
 const EVENT_EVERY: u32 = 3;
 
+/// Access of a pod to an image.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum ImageAccess {
+    /// The image is on the node, and the pod may use it.
+    Granted,
+    /// The image came by a login that the pod does not have.
+    NeedsLogin,
+    /// The image is not on the node, or Docker does not answer.
+    Unknown,
+}
+
 impl Worker {
+    /// Returns a pod's access to an image as it is on the node.
+    pub(crate) async fn image_access(&self, pod: &PodInstance, image: &str) -> ImageAccess {
+        let Ok(Some(facts)) = self.docker.image(image).await else { return ImageAccess::Unknown };
+        let book = self.pulls.book();
+        if book.may_use(image, &facts.id, &[]) {
+            return ImageAccess::Granted;
+        }
+        let logins = self.credentials.logins(pod, image).await.unwrap_or_default();
+        match book.may_use(image, &facts.id, &logins) {
+            true => ImageAccess::Granted,
+            false => ImageAccess::NeedsLogin,
+        }
+    }
+
     /// Pulls an image for a container; reports the outcome for the next plan.
     pub async fn pull(&self, id: &PodId, pod: &PodInstance, pull: &Pull) {
         let (slot, image): (ContainerKey, _) = (id.slot(&pull.container), pull.image.as_str());
         // Another container's pull may have fetched it since this one found it missing.
-        if pull.policy == PullPolicy::IfNotPresent && matches!(self.docker.image(image).await, Ok(Some(_))) {
+        if pull.policy == PullPolicy::IfNotPresent
+            && self.image_access(pod, image).await == ImageAccess::Granted
+        {
             let message = format!("Container image {image:?} already present on machine");
             self.record_event(id, EventType::Normal, "Pulled", message);
             self.reporter.send(TaskReport::Pulled(slot, pull.attempt));
@@ -55,7 +82,7 @@ impl Worker {
                 self.reporter.send(TaskReport::Pulled(slot, pull.attempt));
             }
             Err(error) => {
-                let here = matches!(self.docker.image(image).await, Ok(Some(_)));
+                let here = self.image_access(pod, image).await == ImageAccess::Granted;
                 let reason = match error {
                     DockerError::InvalidImageName { .. } => "InvalidImageName",
                     _ => "ErrImagePull",

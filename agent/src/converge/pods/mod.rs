@@ -4,7 +4,6 @@
 //! so that a slow pull or stop holds up no other pod; writes `status/<node>/pods/…`.
 
 pub mod fetch;
-pub mod pulls;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -27,6 +26,7 @@ use tokio_util::sync::{CancellationToken, DropGuard};
 
 use super::shared::image_store::ImageBook;
 use super::shared::node_network::{NodeDns, PodNet, PodTable, SandboxedPods};
+use super::shared::pulls::Pulls;
 use crate::catalog::Catalog;
 use crate::desired::{DesiredState, DesiredStore, DiskError, ETCD_GRACE, StateOrigin};
 use crate::files::PodFiles;
@@ -70,7 +70,6 @@ use self::supervisor::Supervisor;
 use self::worker::Worker;
 use probe::health_store::HealthBook;
 use probe::machine::Targets;
-use pulls::Pulls;
 use sandbox::drain::DrainBook;
 use status::statuses::FinishedBook;
 

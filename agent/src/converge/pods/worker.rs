@@ -16,12 +16,12 @@ use tokio::time::timeout;
 
 use super::facts::{ContainerKey, NodeFacts, Uid};
 use super::probe::perform::ActionRunner;
-use super::pulls::Pulls;
 use super::steps::{BringUp, LinkStep, PauseStep, TakeDown, Target};
 use super::supervisor::{Reporter, Retry, TaskReport, WorkGuard};
 use super::volume::folders;
 use super::volume::spec::VolumeError;
 use crate::converge::shared::node_network::SandboxedPods;
+use crate::converge::shared::pulls::Pulls;
 use crate::files::PodFiles;
 use crate::files::registry_logins::Credentials;
 use crate::names;

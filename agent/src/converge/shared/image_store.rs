@@ -1,6 +1,7 @@
-//! Images that Minik8s itself pulled, with the time each was last found in use: kept on disk, because Docker knows
-//! neither. Other images are never removed. A pull is recorded before it begins, so that the image counts as ours
-//! even if the agent ends before the answer.
+//! Images that Minik8s itself pulled, with the time each was last found in use and the logins that they came by: kept
+//! on disk, because Docker knows none of it. Other images are never removed, and are open to all pods. A pull is
+//! recorded before it begins, so that the image counts as ours even if the agent ends before the answer; until its
+//! login is known, nobody may use it.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -8,9 +9,13 @@ use std::sync::{Arc, Mutex, MutexGuard};
 
 use jiff::{SignedDuration, Timestamp};
 use schema::control::{DiskRecord, lock};
+use schema::image::ImageName;
 use serde::{Deserialize, Serialize};
 
-/// Maximum number of images remembered; beyond it, the longest unused are forgotten, and so stay on the node.
+use crate::worlds::docker::RegistryLogin;
+
+/// Maximum number of images remembered; beyond it, the longest unused are forgotten, and so stay on the node. Images
+/// that need a login are remembered while they are on the node.
 const IMAGES_MAX: usize = 1_000;
 /// Minimum difference from the use on disk for a write: the time only orders images.
 const WRITTEN_EVERY: SignedDuration = SignedDuration::from_mins(10);
@@ -21,6 +26,9 @@ pub struct PulledImage {
     pub references: BTreeSet<String>,
     /// Time when it was last found in use, or pulled.
     pub last_used: Timestamp,
+    /// Fingerprints of the logins that pulled it; `None` if it needs none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub logins: Option<BTreeSet<String>>,
 }
 
 /// Images by content id.
@@ -106,7 +114,8 @@ impl ImageBook {
             return;
         }
         for (id, reference) in brought {
-            self.note_pulled(id.clone(), reference.clone()).await;
+            // Whether it needs a login shows the next pull.
+            self.note_pulled(id.clone(), reference.clone(), Some(BTreeSet::new())).await;
         }
         {
             let state = &mut *self.lock();
@@ -126,19 +135,57 @@ impl ImageBook {
         }
     }
 
-    /// Records a pulled image that was not on the node before.
-    pub async fn note_pulled(self: &Arc<Self>, id: String, reference: String) {
+    /// Records a pulled image that was not on the node before, or that is known already. `logins`: fingerprints of
+    /// those that pulled it, `None` if it came without one.
+    pub async fn note_pulled(
+        self: &Arc<Self>,
+        id: String,
+        reference: String,
+        logins: Option<BTreeSet<String>>,
+    ) {
         {
             let mut state = self.lock();
             let now = Timestamp::now();
-            let image = state
-                .images
-                .entry(id)
-                .or_insert_with(|| PulledImage { references: BTreeSet::new(), last_used: now });
+            let image = state.images.entry(id).or_insert_with(|| PulledImage {
+                references: BTreeSet::new(),
+                last_used: now,
+                logins: logins.clone(),
+            });
             image.last_used = now;
             image.references.insert(reference);
+            image.logins = image.logins.take().zip(logins).map(|(mut all, new)| {
+                all.extend(new);
+                all
+            });
         }
         self.save().await;
+    }
+
+    /// True if the image is recorded.
+    pub fn knows(&self, id: &str) -> bool {
+        self.lock().images.contains_key(id)
+    }
+
+    /// True if some image on the node may need a login; otherwise [`ImageBook::may_use`] is true for all.
+    pub fn guards_any(&self) -> bool {
+        let state = self.lock();
+        !state.begun.is_empty() || state.images.values().any(|image| image.logins.is_some())
+    }
+
+    /// True if whoever has these logins may use the image with this id, found on the node under `reference`: an image
+    /// that a login pulled is for those who have the same login.
+    pub fn may_use(&self, reference: &str, id: &str, logins: &[RegistryLogin]) -> bool {
+        let state = self.lock();
+        match state.images.get(id) {
+            Some(PulledImage { logins: Some(by), .. }) => {
+                logins.iter().any(|login| by.contains(&login.fingerprint()))
+            }
+            Some(PulledImage { logins: None, .. }) => true,
+            None => {
+                let name = ImageName::parse(reference);
+                !state.begun.iter().any(|(of, there)| ImageName::parse(of) == name && !there.contains(id))
+            }
+        }
     }
 
     /// Records images found in use now, and forgets those that are gone from the node.
@@ -165,7 +212,8 @@ impl ImageBook {
         let images = {
             let mut state = self.lock();
             while state.images.len() > IMAGES_MAX {
-                let oldest = state.images.iter().min_by_key(|(_, image)| image.last_used);
+                let open = state.images.iter().filter(|(_, image)| image.logins.is_none());
+                let oldest = open.min_by_key(|(_, image)| image.last_used);
                 let Some(oldest) = oldest.map(|(id, _)| id.clone()) else { break };
                 state.images.remove(&oldest);
             }
@@ -190,6 +238,7 @@ fn worth_writing(now: &PulledImages, written: &PulledImages) -> bool {
         || now.iter().any(|(id, image)| {
             written.get(id).is_none_or(|there| {
                 there.references != image.references
+                    || there.logins != image.logins
                     || image.last_used.duration_since(there.last_used) >= WRITTEN_EVERY
             })
         })
@@ -235,9 +284,9 @@ mod tests {
     async fn the_book_survives_a_restart_and_garbage_is_an_empty_one() {
         let dir = tempfile::tempdir().unwrap();
         let book = ImageBook::open(dir.path());
-        book.note_pulled("sha256:1".into(), "app:1".into()).await;
-        book.note_pulled("sha256:1".into(), "app:2".into()).await;
-        book.note_pulled("sha256:2".into(), "app:3".into()).await;
+        book.note_pulled("sha256:1".into(), "app:1".into(), None).await;
+        book.note_pulled("sha256:1".into(), "app:2".into(), None).await;
+        book.note_pulled("sha256:2".into(), "app:3".into(), None).await;
         book.note_usage(&BTreeSet::new(), &BTreeSet::from(["sha256:2".into()]), Timestamp::now()).await;
         let again = ImageBook::open(dir.path()).images();
         assert_eq!(again.keys().collect::<Vec<_>>(), ["sha256:1"]);
@@ -254,7 +303,7 @@ mod tests {
             let mut state = book.lock();
             for n in 0..=IMAGES_MAX {
                 let last_used = Timestamp::from_second(i64::try_from(n).unwrap()).unwrap();
-                let image = PulledImage { references: BTreeSet::new(), last_used };
+                let image = PulledImage { references: BTreeSet::new(), last_used, logins: None };
                 state.images.insert(format!("sha256:{n}"), image);
             }
         }
@@ -262,5 +311,56 @@ mod tests {
         let images = book.images();
         assert_eq!(images.len(), IMAGES_MAX);
         assert!(!images.contains_key("sha256:0"));
+    }
+
+    // Seen red without the comparison of fingerprints, and with `logins` left out of `worth_writing`.
+    #[tokio::test]
+    async fn an_image_that_came_by_a_login_is_for_those_who_have_it_also_after_a_restart() {
+        let dir = tempfile::tempdir().unwrap();
+        let login = |password: &str| RegistryLogin {
+            server: "h".into(),
+            username: "kim".into(),
+            password: password.into(),
+            ..RegistryLogin::default()
+        };
+        let (kim, other) = ([login("one")], [login("two")]);
+        let by = |login: &RegistryLogin| Some(BTreeSet::from([login.fingerprint()]));
+        let book = ImageBook::open(dir.path());
+        assert!(!book.guards_any() && book.may_use("h/app:1", "sha256:loaded", &[]), "nobody pulled it");
+        book.note_pulled("sha256:1".into(), "h/app:1".into(), by(&kim[0])).await;
+        for book in [&book, &ImageBook::open(dir.path())] {
+            assert!(book.guards_any() && book.may_use("h/app:1", "sha256:1", &kim));
+            for wrong in [&other[..], &[]] {
+                assert!(
+                    !book.may_use("h/app:1", "sha256:1", wrong) && !book.may_use("x:1", "sha256:1", wrong)
+                );
+            }
+        }
+        book.note_pulled("sha256:1".into(), "h/app:1".into(), by(&other[0])).await;
+        let again = ImageBook::open(dir.path());
+        assert!(again.may_use("h/app:1", "sha256:1", &kim) && again.may_use("h/app:1", "sha256:1", &other));
+        again.note_pulled("sha256:1".into(), "h/app:1".into(), None).await;
+        assert!(
+            ImageBook::open(dir.path()).may_use("h/app:1", "sha256:1", &[]),
+            "the registry gives it to all"
+        );
+    }
+
+    // Seen red without the check of pulls that have begun, and with images of interrupted pulls open to all.
+    #[tokio::test]
+    async fn nobody_uses_what_a_pull_brings_before_its_login_is_recorded() {
+        let dir = tempfile::tempdir().unwrap();
+        let book = ImageBook::open(dir.path());
+        let pull = book.begin_pull("h/app:1", ["sha256:old".to_owned()].into()).await;
+        assert!(book.guards_any() && !book.may_use("h/app:1", "sha256:new", &[]));
+        assert!(book.may_use("h/app:1", "sha256:old", &[]) && book.may_use("h/other:1", "sha256:new", &[]));
+        drop(pull);
+        let again = ImageBook::open(dir.path());
+        assert!(!again.may_use("h/app:1", "sha256:new", &[]));
+        let cut_off = again.interrupted_pulls();
+        again.resolve_interrupted(&[("sha256:new".to_owned(), "h/app:1".to_owned())], &cut_off).await;
+        assert!(!again.may_use("h/app:1", "sha256:new", &[]));
+        again.note_pulled("sha256:new".into(), "h/app:1".into(), None).await;
+        assert!(again.may_use("h/app:1", "sha256:new", &[]) && !again.guards_any());
     }
 }

@@ -3,6 +3,7 @@
 pub mod control_plane;
 pub mod image_store;
 pub mod node_network;
+pub mod pulls;
 
 use std::fmt::Debug;
 

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::fmt;
 
+use schema::codec::content_hash;
 use schema::image::{ImageName, ImageReference};
 
 /// An image on the node.
@@ -15,6 +16,9 @@ pub struct ImageFacts {
     pub repo_digests: Vec<String>,
     /// Bytes on disk, including layers shared with other images.
     pub size_bytes: u64,
+    pub labels: BTreeMap<String, String>,
+    /// True if builds on the image run its `ONBUILD` instructions.
+    pub has_triggers: bool,
 }
 
 /// A row of the list of images.
@@ -39,6 +43,13 @@ pub struct RegistryLogin {
     pub password: String,
     /// Identity token in place of user and password; empty if there is none.
     pub identity_token: String,
+}
+
+impl RegistryLogin {
+    /// Returns a hash that equal logins share.
+    pub fn fingerprint(&self) -> String {
+        content_hash(&(&self.server, &self.username, &self.password, &self.identity_token))
+    }
 }
 
 impl fmt::Debug for RegistryLogin {

@@ -143,12 +143,17 @@ impl Docker for RealDocker {
         let asked =
             if reference.starts_with("sha256:") { reference.to_owned() } else { pull_reference(reference) };
         match within("to inspect an image", READ, self.client.inspect_image(&asked)).await {
-            Ok(image) => Ok(Some(ImageFacts {
-                id: image.id.unwrap_or_default(),
-                user: image.config.and_then(|c| c.user).unwrap_or_default(),
-                repo_digests: image.repo_digests.unwrap_or_default(),
-                size_bytes: bytes(image.size),
-            })),
+            Ok(image) => {
+                let config = image.config.unwrap_or_default();
+                Ok(Some(ImageFacts {
+                    id: image.id.unwrap_or_default(),
+                    user: config.user.unwrap_or_default(),
+                    repo_digests: image.repo_digests.unwrap_or_default(),
+                    size_bytes: bytes(image.size),
+                    labels: config.labels.unwrap_or_default().into_iter().collect(),
+                    has_triggers: config.on_build.is_some_and(|triggers| !triggers.is_empty()),
+                }))
+            }
             Err(DockerError::Refused { status: 404, .. }) => Ok(None),
             Err(other) => Err(other),
         }

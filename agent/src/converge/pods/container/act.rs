@@ -12,6 +12,7 @@ use super::env::{INPUTS_MAX, too_long};
 use super::render;
 use super::rendered::{HIDDEN_MESSAGE, KeyedValue, RenderedContainer, redact_secrets, secrets_of};
 use crate::converge::pods::facts::ExitStatus;
+use crate::converge::pods::fetch::ImageAccess;
 use crate::converge::pods::probe::machine::Action;
 use crate::converge::pods::steps::{BringUp, ContainerAct, ContainerStep, Kill, Target};
 use crate::converge::pods::supervisor::{Retry, TaskReport, WorkGuard};
@@ -78,6 +79,14 @@ impl Worker {
         }
         if let Err(why) = self.image_user(rendered, &mut new).await {
             self.report_container_failure(id, &step.container, "CreateContainerConfigError", &why);
+            return None;
+        }
+        // The usual case, no image that needs a login, costs nothing. A pull for this very start has shown the login.
+        if !step.image_pulled
+            && self.pulls.book().guards_any()
+            && self.image_access(pod, &new.image).await == ImageAccess::NeedsLogin
+        {
+            self.report_guarded_image(id, step, &new.image, rendered);
             return None;
         }
         match self.create_or_adopt(&new).await {
@@ -181,6 +190,24 @@ impl Worker {
             new.user = Some(format!("{}:{group}", if user.is_empty() { "0" } else { user }));
         }
         Ok(())
+    }
+
+    /// Reports an image that another pod's login pulled: this pod pulls it with its own logins.
+    fn report_guarded_image(
+        &self,
+        id: &PodId,
+        step: &ContainerStep,
+        image: &str,
+        rendered: &RenderedContainer,
+    ) {
+        if rendered.never_pull {
+            let why = format!(
+                "image {image} came by a login that this pod does not have, and imagePullPolicy is Never; name the secret with the login in imagePullSecrets"
+            );
+            self.report_container_failure(id, &step.container, "ErrImageNeverPull", &why);
+            return;
+        }
+        self.reporter.send(TaskReport::Missing(id.slot(&step.container), step.attempt));
     }
 
     pub(crate) fn report_missing_image(

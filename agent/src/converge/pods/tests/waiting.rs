@@ -10,6 +10,7 @@ use super::crowd::until_status;
 use super::{at, binding, container, exited, facts, pause, running, wants};
 use crate::converge::pods::facts::{ContainerKey, Observed, RecentFailure, RunningTask, Work};
 use crate::converge::pods::plan::plan;
+use crate::converge::shared::image_store::ImageBook;
 use crate::names;
 
 fn trouble(reason: &str) -> RecentFailure {
@@ -155,4 +156,33 @@ async fn a_pod_whose_name_files_cannot_be_written_says_so_and_runs_once_they_can
     assert!(rig.docker.running().is_empty(), "nothing is made of it");
     std::fs::remove_file(&in_the_way).unwrap();
     rig.agent_until("it runs", Rig::complete).await;
+}
+
+// Seen red without the check in `create`, and with the pull left out for an image that is on the node.
+#[tokio::test(start_paused = true)]
+async fn an_image_that_another_pods_login_pulled_is_not_used() {
+    let mut rig = Rig::new();
+    let book = ImageBook::open(&rig.state_dir().join("agent"));
+    let by = Some(["another".to_owned()].into());
+    book.note_pulled("sha256:app:1".to_owned(), "app:1".to_owned(), by).await;
+    let web = binding("web", spec(&["a"]));
+    let mut spec = spec(&["a"]);
+    spec.containers[0].image_pull_policy = Some(PullPolicy::Never);
+    let never = binding("never", spec);
+    rig.want_pod(web.clone(), true);
+    rig.want_pod(never.clone(), true);
+    let waits = |status: &PodStatus, reasons: &[&str]| {
+        let state = status.container_statuses.first().map(|container| &container.state);
+        matches!(state, Some(ContainerState::Waiting(waiting)) if reasons.contains(&&*waiting.reason))
+    };
+    let pulls = ["ErrImagePull", "ImagePullBackOff"];
+    until_status(&rig, &web, "it is pulled", |status| waits(status, &pulls)).await;
+    let refused =
+        until_status(&rig, &never, "it says so", |status| waits(status, &["ErrImageNeverPull"])).await;
+    assert!(format!("{refused:?}").contains("came by a login that this pod does not have"), "{refused:?}");
+    let made = rig.docker.running();
+    assert!(made.keys().all(|name| name.contains(&format!("_{}_", names::PAUSE))), "{made:?}");
+    // The registry gives it to everyone now.
+    rig.docker.engine().registry.insert("app:1".to_owned());
+    rig.agent_until("both run", Rig::complete).await;
 }

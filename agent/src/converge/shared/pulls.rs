@@ -91,26 +91,28 @@ impl Pulls {
         let begun = self.book.begin_pull(&image, before.clone()).await;
         let done = self.fetch_now(&image, &logins, shown).await;
         // An image that existed before is someone else's, even if the registry has the same one.
-        if let Ok(facts) = &done
+        if let Ok((facts, login)) = &done
             && !facts.id.is_empty()
-            && !before.contains(&facts.id)
+            && (!before.contains(&facts.id) || self.book.knows(&facts.id))
         {
-            self.book.note_pulled(facts.id.clone(), image).await;
+            let logins = login.as_ref().map(|login| BTreeSet::from([login.fingerprint()]));
+            self.book.note_pulled(facts.id.clone(), image, logins).await;
         }
         begun.end().await;
-        Ok(PullSummary { took: began.elapsed(), size_bytes: done?.size_bytes })
+        Ok(PullSummary { took: began.elapsed(), size_bytes: done?.0.size_bytes })
     }
 
+    /// Brings the image; returns it with the login that it came by.
     async fn fetch_now(
         &self,
         image: &str,
         logins: &[RegistryLogin],
         shown: watch::Sender<Option<String>>,
-    ) -> Result<ImageFacts, DockerError> {
+    ) -> Result<(ImageFacts, Option<RegistryLogin>), DockerError> {
         if image_hash(image).is_some() {
             shown.send_replace(Some("coming from the cluster's registry or another node".to_owned()));
             self.peers.fetch_image(image).await?;
-            return Ok(self.docker.image(image).await?.unwrap_or_default());
+            return Ok((self.docker.image(image).await?.unwrap_or_default(), None));
         }
         let (progress, mut news) = watch::channel(PullProgress::default());
         shown.send_replace(Some(PullProgress::default().to_string()));
@@ -122,31 +124,35 @@ impl Pulls {
             std::future::pending::<()>().await;
         };
         // Cancel-safe: both end together.
-        tokio::select! {
+        let login = tokio::select! {
             done = pulling => done?,
-            () = showing => {}
-        }
-        Ok(self.docker.image(image).await?.unwrap_or_default())
+            () = showing => None,
+        };
+        Ok((self.docker.image(image).await?.unwrap_or_default(), login))
     }
 
-    /// Tries each login in turn until one is not rejected.
+    /// Tries each login in turn until one is not rejected, and returns it.
     async fn try_logins(
         &self,
         image: &str,
         logins: &[RegistryLogin],
         progress: &watch::Sender<PullProgress>,
-    ) -> Result<(), DockerError> {
+    ) -> Result<Option<RegistryLogin>, DockerError> {
         let mut refused = None;
         for login in logins {
             match self.docker.pull(image, Some(login), progress).await {
                 Err(error @ DockerError::LoginRefused { .. }) => refused = Some(error),
-                other => return other,
+                other => return other.map(|()| Some(login.clone())),
             }
         }
         match refused {
             Some(error) => Err(error),
-            None => self.docker.pull(image, None, progress).await,
+            None => self.docker.pull(image, None, progress).await.map(|()| None),
         }
+    }
+
+    pub(crate) fn book(&self) -> &ImageBook {
+        &self.book
     }
 }
 
