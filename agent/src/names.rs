@@ -125,6 +125,11 @@ pub fn bridge_name(instance: &str) -> String {
     format!("{instance}0")
 }
 
+/// Name of the cgroup that bounds the builds of an instance. A hyphen would be a level of systemd's slices.
+pub fn build_cgroup(instance: &str) -> String {
+    format!("{}_builds", instance.replace('-', "_"))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

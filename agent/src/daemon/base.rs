@@ -29,6 +29,7 @@ use crate::converge::shared::image_store::ImageBook;
 use crate::converge::shared::node_network::{
     BuildConfinement, BuildRequests, NodeDns, PodTable, SandboxedPods,
 };
+use crate::converge::shared::pulls::Pulls;
 use crate::converge::slurm::{SlurmDeps, SlurmLoop};
 use crate::converge::usage::{UsageDeps, UsageLoop};
 use crate::desired::DiskError;
@@ -141,19 +142,23 @@ impl LoopDeps<'_> {
             nudge,
             pod_table,
             credentials: Arc::clone(&self.files) as _,
-            peers: Arc::new(Peers::new(
-                self.node_name(),
-                Arc::clone(&self.docker),
-                self.snapshot.clone(),
-                self.catalog.clone(),
-                self.registry(),
-            )),
+            peers: self.peers(),
             images: Arc::clone(&self.images),
             files: Arc::clone(&self.files),
             catalog: self.catalog.clone(),
             programmed,
             sandboxed,
         })
+    }
+
+    fn peers(&self) -> Arc<Peers> {
+        Arc::new(Peers::new(
+            self.node_name(),
+            Arc::clone(&self.docker),
+            self.snapshot.clone(),
+            self.catalog.clone(),
+            self.registry(),
+        ))
     }
 
     pub(super) fn usage(&self, records: watch::Sender<Option<NodeUsage>>) -> UsageLoop {
@@ -168,6 +173,7 @@ impl LoopDeps<'_> {
 
     pub(super) fn builds(
         &self,
+        nudge: Nudge,
         network: BuildRequests,
         reports: watch::Sender<Option<ImageReports>>,
     ) -> BuildsLoop {
@@ -182,6 +188,8 @@ impl LoopDeps<'_> {
             docker: Arc::clone(&self.docker),
             disk: Arc::new(RealDisk),
             registry: self.registry(),
+            pulls: Pulls::new(Arc::clone(&self.docker), Arc::clone(&self.images), self.peers()),
+            nudge,
             files: Arc::clone(&self.files),
             snapshot: self.snapshot.clone(),
             catalog: self.catalog.clone(),

@@ -92,7 +92,8 @@ pub(super) fn wire_images(runtime: &mut Runtime, base: &LoopDeps<'_>, network: B
     runtime.task("image statuses", writer.run(built, runtime.token()));
     let is_work = |before: &Snapshot, now: &Snapshot| !before.builds.ptr_eq(&now.builds);
     let row = every(BUILDS_INTERVAL).wake_if(base.snapshot.clone(), Duration::ZERO, is_work);
-    runtime.drive(row, base.builds(network, reports));
+    let builds = base.builds(row.nudge(), network, reports);
+    runtime.drive(row, builds);
 }
 
 /// Wires the Slurm loop and its job reports; returns access to the files of jobs.

@@ -23,7 +23,9 @@ use crate::packet_rules::jumps::removal;
 use crate::packet_rules::restore::{RuleChange, restore_input};
 use crate::packet_rules::saved::saved_rules;
 use crate::standby;
-use crate::worlds::docker::{Docker, DockerError, EngineState, ListedContainer, RealDocker};
+use crate::worlds::docker::{
+    Docker, DockerError, EngineState, ListedContainer, RealDocker, remove_build_cgroup,
+};
 use crate::worlds::iptables::{Iptables, IptablesError, RealIptables};
 use crate::worlds::netlink::{Netlink, RealNetlink, Tunnels};
 use crate::worlds::ssh;
@@ -70,6 +72,10 @@ pub async fn run(machine: &MachineConfig, leaving: Option<&LeavingNode>) -> anyh
             let network = Names::for_instance(&machine.instance).build_network;
             let result = docker.remove_network(&network).await;
             removed.note(format!("network {network}"), result);
+            let cgroup = names::build_cgroup(&machine.instance);
+            if remove_build_cgroup(&cgroup) {
+                removed.done(format!("cgroup {cgroup}"));
+            }
         }
         // Remove the rest all the same: a machine without Docker must be cleanable.
         Err(error) => removed.failures.push(format!("containers: {error}")),

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use reqwest::{Certificate, StatusCode};
 use schema::control::error_chain;
+use schema::image::ImageReference;
 use schema::kinds::cluster::{Registry, cluster_reference};
 use tokio::sync::watch;
 use tokio::time::timeout;
@@ -68,6 +69,22 @@ impl ClusterRegistry {
             let rest = repository.strip_prefix(registry.address.trim_end_matches('/'));
             rest.is_some_and(|rest| rest.starts_with('/'))
         })
+    }
+
+    /// True if the image is in the cluster's registry.
+    pub fn holds(&self, image: &str) -> bool {
+        self.with(ImageReference::split(image).name).is_some()
+    }
+
+    /// Returns the logins for an image: those of the cluster's registry, if the image is in it.
+    ///
+    /// # Errors
+    /// A sentence with what to do.
+    pub async fn logins(&self, image: &str) -> Result<Vec<RegistryLogin>, String> {
+        match self.with(ImageReference::split(image).name) {
+            Some(registry) => Ok(self.login(&registry, image).await?.into_iter().collect()),
+            None => Ok(Vec::new()),
+        }
     }
 
     async fn login(&self, registry: &Registry, image: &str) -> Result<Option<RegistryLogin>, String> {

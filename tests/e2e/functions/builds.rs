@@ -76,21 +76,38 @@ fn a_build_reaches_the_world_and_neither_the_cluster_nor_its_node() -> Result<()
             })?;
         }
         let metadata = at("169.254.169.254", 80)?;
+        let cgroup = format!("{}_builds", cluster.slot().instance().replace('-', "_"));
         let tries = tries(&[&guarded[..], &[metadata, world]].concat());
         let steps = format!(
-            "{tries}\nRUN cat /sys/fs/cgroup/cpu/cpu.cfs_quota_us /sys/fs/cgroup/cpu.max 2>&1 || true"
+            "{tries}\nRUN cat /proc/self/cgroup; cat /sys/fs/cgroup/cpu/cpu.cfs_quota_us /sys/fs/cgroup/cpu.max 2>&1 || true"
         );
-        cluster.push(&with_steps("curious", &steps), "A curious build")?;
+        // Docker itself would fetch the base.
+        let listener = TcpListener::bind((cluster.slot().underlay(1), 0))?;
+        listener.set_nonblocking(true)?;
+        let based = format!("FROM {}/base:1\n", listener.local_addr()?);
+        let based = [manifest("based", ""), code("based", "Dockerfile", &based)];
+        cluster.push(&[with_steps("curious", &steps), based].concat(), "Curious builds")?;
+        eventually("the base is refused", secs(60), || {
+            let described = cluster.cli(&["describe", "function/based"])?.ok()?;
+            ensure!(described.contains("which is no public address"), "{described}");
+            Ok(())
+        })?;
+        ensure!(listener.accept().is_err(), "Docker asked for the base");
         eventually("it is built", secs(120), || {
             let log = log_of_build(cluster, "curious")?;
             ensure!(log.contains(&format!("reached {} {}\n", world.ip(), world.port())), "{log}");
             ensure!(log.contains("100000"), "a core at most: {log}");
+            ensure!(log.contains(&format!("/{cgroup}/")), "a cgroup with a bound of processes: {log}");
             for target in guarded.iter().chain([&metadata]) {
                 ensure!(log.contains(&format!("kept from {} {}\n", target.ip(), target.port())), "{log}");
             }
             Ok(())
         })?;
-        its_network_goes_with_the_node(cluster)
+        let bound = std::fs::read_to_string(format!("/sys/fs/cgroup/pids/{cgroup}/pids.max"))?;
+        ensure!(bound.trim() == "4096", "{bound}");
+        its_network_goes_with_the_node(cluster)?;
+        ensure!(!std::path::Path::new("/sys/fs/cgroup/pids").join(&cgroup).exists(), "{cgroup} is left");
+        Ok(())
     })
 }
 

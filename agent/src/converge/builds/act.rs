@@ -1,11 +1,12 @@
 //! Builds and pushes images, removes unneeded ones, and reports the outcome.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::fs;
 use std::io::Write as _;
 use std::net::{SocketAddr, SocketAddrV4};
-use std::sync::Mutex;
+use std::path::Path;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
+use std::{fs, io};
 
 use jiff::Timestamp;
 use reqwest::Url;
@@ -19,9 +20,10 @@ use schema::store::events::EventDraft;
 use tokio::net::lookup_host;
 use tokio::time::{sleep, timeout};
 
-use super::plan::{BuildsPlan, Failure, Observed, RUNTIME_FILES, Removal, runtime};
+use super::plan::{BuildsPlan, Observed, RUNTIME_FILES, Removal, runtime};
 use super::python::{ContextPart, bases, tar};
-use super::{BuildsLoop, log_dir, python};
+use super::{BuildOutcome, BuildsDeps, BuildsLoop, failed_again, log_dir, log_path, pin, python};
+use crate::names;
 use crate::packet_rules::chain::Names;
 use crate::worlds::docker::{BuildSecret, Docker, EngineNetwork, ImageBuild, StoredImage};
 use crate::worlds::host::{Disk, DiskUsage};
@@ -65,6 +67,17 @@ impl BuildLog {
     }
 }
 
+/// Returns the Dockerfile of a folder, which a link may not take from elsewhere on the node.
+fn dockerfile_text(folder: &Path) -> Result<String, String> {
+    let failed = |error: io::Error| format!("cannot read the Dockerfile: {error}");
+    let root = folder.canonicalize().map_err(failed)?;
+    let path = folder.join("Dockerfile").canonicalize().map_err(failed)?;
+    if !path.starts_with(root) {
+        return Err("the Dockerfile is a link that leads out of the folder; put the file there".to_owned());
+    }
+    fs::read_to_string(path).map_err(failed)
+}
+
 /// Removes the colors that Docker's builder adds to the standard error of a step.
 fn without_colors(said: &str) -> String {
     let mut parts = said.split("\u{1b}[");
@@ -74,12 +87,6 @@ fn without_colors(said: &str) -> String {
         plain.push_str(&part[end..]);
     }
     plain
-}
-
-/// Counts one more failure of a push or a removal.
-fn failed_again(before: Option<&Failure>, why: String) -> Failure {
-    let attempts = before.map_or(0, |failed| failed.attempts) + 1;
-    Failure { why, at: Timestamp::now(), attempts, package_index: None }
 }
 
 impl BuildsLoop {
@@ -94,9 +101,9 @@ impl BuildsLoop {
                 tracing::debug!(image, %error, "function image not tagged");
             }
         }
-        let mut is_again = plan.build.is_some() || plan.push.is_some();
-        if let Some((hash, order)) = plan.build {
-            self.build(&hash, &order).await;
+        let mut is_again = plan.push.is_some();
+        for (hash, order) in plan.build {
+            self.begin_build(hash, order);
         }
         if let Some((hash, reference, target)) = plan.push {
             self.push(hash, &reference, &target).await;
@@ -132,7 +139,7 @@ impl BuildsLoop {
                     let message = format!(
                         "image {repository}@{digest}, which no function needs, stays in the registry: {why}; delete it there"
                     );
-                    self.record_node_event("ImageStaysInRegistry", message);
+                    self.deps.record_node_event("ImageStaysInRegistry", message);
                 }
             }
         }
@@ -156,23 +163,26 @@ impl BuildsLoop {
             }
             Err(why) => {
                 tracing::warn!(image = target, error = why, "function image not pushed; it is tried again");
-                self.record_node_event("PushFailed", why.clone());
+                self.deps.record_node_event("PushFailed", why.clone());
                 let failure = failed_again(self.push_failed.get(&hash), why);
                 self.push_failed.insert(hash, failure);
             }
         }
     }
+}
 
-    async fn build(&mut self, hash: &str, order: &BuildOrder) {
-        let path = self.log_path(hash);
+impl BuildsDeps {
+    /// Builds an image, with a log on the disk.
+    pub(super) async fn build(&self, hash: &str, order: &BuildOrder) -> BuildOutcome {
+        let path = log_path(&self.state_dir, hash);
         let _ = path.parent().map(fs::create_dir_all);
         let log = Mutex::new(BuildLog { file: fs::File::create(&path).ok(), text: String::new() });
         let said = |text: &str| lock(&log).add(text);
         let began = std::time::Instant::now();
-        let limits = self.deps.limits;
+        let limits = self.limits;
         let building = timeout(limits.time, self.build_now(order, &said));
-        let mut snapshot = self.deps.snapshot.clone();
-        let key = (self.deps.node.clone(), hash.to_owned());
+        let mut snapshot = self.snapshot.clone();
+        let key = (self.node.clone(), hash.to_owned());
         let taken_back = async {
             // No function needs it any longer.
             while snapshot.current().builds.contains_key(&key) {
@@ -182,26 +192,23 @@ impl BuildsLoop {
         // Cancel-safe: a build that is no longer wanted, or fills the disk, ends at the engine, too.
         let done = tokio::select! {
             done = building => done.unwrap_or_else(|_| Err(format!("the build took longer than {:?}", limits.time))),
-            why = wait_until_full(self.deps.docker.as_ref(), self.deps.disk.as_ref(), limits.disk_bytes) => Err(why),
-            () = taken_back => return,
+            why = wait_until_full(self.docker.as_ref(), self.disk.as_ref(), limits.disk_bytes) => Err(why),
+            () = taken_back => return BuildOutcome::Withdrawn,
         };
         let object = order.function.of_kind(Kind::Function);
         match done {
             Ok(()) => {
-                self.failed.remove(hash);
                 tracing::info!(%object, image = order.reference, took = ?began.elapsed(), "function image built");
                 let message = format!("image {} was built in {:.1?}", order.reference, began.elapsed());
                 self.record_event(order, EventType::Normal, "Built", message);
+                BuildOutcome::Built
             }
             Err(why) => {
                 lock(&log).add(&format!("{why}\n"));
                 let why = lock(&log).end();
                 tracing::warn!(%object, took = ?began.elapsed(), error = why, "function image not built");
-                let attempts = self.failed.get(hash).map_or(0, |failed| failed.attempts) + 1;
                 self.record_event(order, EventType::Warning, "BuildFailed", why.clone());
-                let package_index = order.package_index.clone();
-                let failure = Failure { why, at: Timestamp::now(), attempts, package_index };
-                self.failed.insert(hash.to_owned(), failure);
+                BuildOutcome::Failed { why, package_index: order.package_index.clone() }
             }
         }
     }
@@ -211,18 +218,24 @@ impl BuildsLoop {
         order: &BuildOrder,
         log: &(dyn for<'t> Fn(&'t str) + Send + Sync),
     ) -> Result<(), String> {
-        self.deps.files.ensure(&order.path, &order.source).await.map_err(|error| error.to_string())?;
-        let folder = self.deps.files.folder(&order.source);
+        self.files.ensure(&order.path, &order.source).await.map_err(|error| error.to_string())?;
+        let folder = self.files.folder(&order.source);
         let mut secret = None;
         let files: Vec<&str> = RUNTIME_FILES.into_iter().filter(|name| folder.join(name).is_file()).collect();
         let (parts, needs_network) = match runtime(order, &files)? {
-            Runtime::Dockerfile => (vec![ContextPart::Folder { path: "", folder }], true),
+            Runtime::Dockerfile => {
+                let pinned = self.pinned(&pin::parse(&dockerfile_text(&folder)?)?, None, log).await?;
+                let dockerfile = ContextPart::Text { path: "Dockerfile", text: pinned };
+                // The later one of two files takes the other's place.
+                (vec![ContextPart::Folder { path: "", folder }, dockerfile], true)
+            }
             Runtime::Python => {
-                let scratch = self.deps.state_dir.join("agent");
-                let bases = bases(self.deps.docker.as_ref(), order.base.as_deref(), &scratch, log).await?;
+                let scratch = self.state_dir.join("agent");
+                let bases = bases(self.docker.as_ref(), order.base.as_deref(), &scratch, log).await?;
                 secret = self.index_login(order).await?;
                 let (dockerfile, network) = python::dockerfile(&bases, order, &folder, secret.is_some());
-                (python::content(&dockerfile, &folder), network)
+                let pinned = self.pinned(&pin::parse(&dockerfile)?, order.base.as_deref(), log).await?;
+                (python::content(&pinned, &folder), network)
             }
         };
         let context =
@@ -232,23 +245,26 @@ impl BuildsLoop {
             true => Some(self.confined_network(order.package_index.as_deref()).await?),
             false => None,
         };
+        // The index stays reachable until the end.
+        let (network, _index) = network.unzip();
         let hash = image_hash(&order.reference).unwrap_or_default().to_owned();
         let build = ImageBuild {
             reference: order.reference.clone(),
             context: context.into(),
             dockerfile: "Dockerfile".to_owned(),
             network,
-            memory_bytes: i32::try_from(self.deps.limits.memory_bytes).unwrap_or(i32::MAX),
+            memory_bytes: i32::try_from(self.limits.memory_bytes).unwrap_or(i32::MAX),
             cpu_quota_us: CPU_QUOTA_US,
+            cgroup: Some(names::build_cgroup(&self.instance)),
             labels: [("minik8s.io/function-image".to_owned(), hash)].into(),
             secret,
         };
-        let error = match self.deps.docker.build(build, log).await {
+        let error = match self.docker.build(build, log).await {
             Ok(()) => return Ok(()),
             Err(error) => error.to_string(),
         };
         let help = if error.ends_with(KILLED) {
-            let mib = self.deps.limits.memory_bytes >> 20;
+            let mib = self.limits.memory_bytes >> 20;
             format!("; it was killed: a build may use {mib} MiB of memory (--build-memory of the agent)")
         } else if needs_network && error.contains(PIP_STEP) {
             let index = match &order.package_index {
@@ -265,14 +281,14 @@ impl BuildsLoop {
 
     /// Returns pip's login for the index, as a line of a netrc file.
     async fn index_login(&self, order: &BuildOrder) -> Result<Option<BuildSecret>, String> {
-        let settings = self.deps.catalog.borrow().settings.clone();
+        let settings = self.catalog.borrow().settings.clone();
         let (Some(index), Some(secret)) =
             (&order.package_index, &settings.spec.functions.package_index_login)
         else {
             return Ok(None);
         };
         let namespace = cluster_reference().namespace;
-        let values = self.deps.files.secret_values(&settings.logins, &namespace, &secret.name).await;
+        let values = self.files.secret_values(&settings.logins, &namespace, &secret.name).await;
         let values = values.map_err(|error| error.to_string())?;
         let value = |key: &str| {
             let named = || format!("key {key} of secret {}, for the package index,", secret.name);
@@ -291,12 +307,12 @@ impl BuildsLoop {
     }
 
     fn record_node_event(&self, reason: &str, message: String) {
-        let node = NamespacedName::new("", &self.deps.node);
-        self.deps.events.record(EventDraft::about(EventType::Warning, Kind::Node, &node, reason, message));
+        let node = NamespacedName::new("", &self.node);
+        self.events.record(EventDraft::about(EventType::Warning, Kind::Node, &node, reason, message));
     }
 
     fn record_event(&self, order: &BuildOrder, kind: EventType, reason: &str, message: String) {
-        self.deps.events.record(EventDraft::about(kind, Kind::Function, &order.function, reason, message));
+        self.events.record(EventDraft::about(kind, Kind::Function, &order.function, reason, message));
     }
 }
 
@@ -340,23 +356,26 @@ fn problem(before: DiskUsage, now: DiskUsage, growth_max: u64) -> Option<String>
 // Network of builds: a Docker bridge for this instance alone, which builds get only once the rules are in place
 // that keep them from the cluster and this node.
 
-/// Maximum time to resolve the index's addresses.
-const RESOLVE_MAX: Duration = Duration::from_secs(5);
+/// Maximum time to resolve the addresses of the index, or of a registry.
+pub(super) const RESOLVE_MAX: Duration = Duration::from_secs(5);
 
-impl BuildsLoop {
-    /// Returns the network's name, once its rules are in place.
-    pub(super) async fn confined_network(&self, index: Option<&str>) -> Result<String, String> {
+impl BuildsDeps {
+    /// Returns the network's name, once its rules are in place, and the index that they let through while it lives.
+    pub(super) async fn confined_network(
+        &self,
+        index: Option<&str>,
+    ) -> Result<(String, Arc<BTreeSet<SocketAddrV4>>), String> {
         let index = addresses(index).await?;
-        self.deps.network.until_confined(index).await?;
-        let names = Names::for_instance(&self.deps.instance);
+        let index = self.network.until_confined(index).await?;
+        let names = Names::for_instance(&self.instance);
         let network = EngineNetwork {
             name: names.build_network,
             bridge: names.build_bridge,
-            mtu: self.deps.mtu,
-            instance: self.deps.instance.clone(),
+            mtu: self.mtu,
+            instance: self.instance.clone(),
         };
-        self.deps.docker.ensure_network(&network).await.map_err(|error| error.to_string())?;
-        Ok(network.name)
+        self.docker.ensure_network(&network).await.map_err(|error| error.to_string())?;
+        Ok((network.name, index))
     }
 }
 

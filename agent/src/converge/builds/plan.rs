@@ -13,6 +13,8 @@ use crate::worlds::docker::StoredImage;
 /// Delay before a failed build, push or removal is retried: first, and maximum.
 const RETRY: (SignedDuration, SignedDuration) =
     (SignedDuration::from_secs(10), SignedDuration::from_secs(300));
+/// Maximum number of concurrent builds, so that a slow one holds up no other.
+const BUILDS_MAX: usize = 2;
 /// Prefix of an additional name by which an instance claims an image: several instances on one machine share images.
 const CLAIM_PREFIX: &str = "minik8s.local/instance-";
 
@@ -49,6 +51,8 @@ pub struct Observed {
     pub retention: SignedDuration,
     /// Builds ordered from this node, by hash.
     pub orders: BTreeMap<String, BuildOrder>,
+    /// Hashes of the builds in progress.
+    pub running: BTreeSet<String>,
     /// Existing images of functions, by hash.
     pub images: BTreeMap<String, StoredImage>,
     /// Existing base images of Python functions, of this version and of others, by name.
@@ -82,7 +86,8 @@ pub struct Removal {
 /// Plan of the builds loop.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct BuildsPlan {
-    pub build: Option<(String, BuildOrder)>,
+    /// Builds to begin, by hash.
+    pub build: Vec<(String, BuildOrder)>,
     /// Hash of an image, its name, and its name in the registry.
     pub push: Option<(String, String, String)>,
     /// Names of images, and the claims to add to them.
@@ -100,7 +105,7 @@ pub struct BuildsPlan {
 impl schema::control::Plan for BuildsPlan {
     fn is_empty(&self) -> bool {
         let removes = !(self.remove.is_empty() && self.remove_logs.is_empty());
-        self.build.is_none() && self.push.is_none() && self.claim.is_empty() && !removes
+        self.build.is_empty() && self.push.is_none() && self.claim.is_empty() && !removes
     }
 
     fn replan_at(&self) -> Option<Timestamp> {
@@ -165,8 +170,9 @@ pub(super) fn plan(observed: &Observed, now: Timestamp) -> BuildsPlan {
         };
         let reference = order.reference.clone();
         plan.reported.insert(hash.clone(), Arc::new(NodeImage { reference, state, registry: None }));
-        if retry_at.is_none() && plan.build.is_none() {
-            plan.build = Some((hash.clone(), order.clone()));
+        let runs = observed.running.contains(hash);
+        if retry_at.is_none() && !runs && observed.running.len() + plan.build.len() < BUILDS_MAX {
+            plan.build.push((hash.clone(), order.clone()));
         }
     }
     let Some(needed) = &observed.needed else { return plan };
@@ -185,8 +191,9 @@ pub(super) fn plan(observed: &Observed, now: Timestamp) -> BuildsPlan {
         let Some(removal) = removal(hash, image, &own) else { continue };
         plan.remove_in_time(observed, removal, now);
     }
-    if plan.build.is_some() || plan.push.is_some() {
-        // These take minutes, and an unneeded image may be needed by then: removals are planned afterwards.
+    if !plan.build.is_empty() || !observed.running.is_empty() || plan.push.is_some() {
+        // These take minutes, and an unneeded image may be needed by then, or be what a build continues from: removals
+        // are planned afterwards.
         plan.remove.clear();
         plan.remove_logs.clear();
     }

@@ -9,6 +9,7 @@ use schema::codec::hex;
 use schema::records::BuildOrder;
 use sha2::{Digest as _, Sha256};
 use tokio::process::Command;
+use tokio::sync::Mutex;
 use tokio::time::timeout;
 
 use crate::worlds::docker::{Docker, ImageBuild, SECRET_VARIABLE};
@@ -136,6 +137,9 @@ pub(super) fn content(dockerfile: &str, folder: &Path) -> Vec<ContextPart> {
 /// Maximum time to fetch and unpack packages.
 const MAKE_MAX: Duration = Duration::from_secs(900);
 
+/// Held while the images are made.
+static MAKING: Mutex<()> = Mutex::const_new(());
+
 /// Interpreter of the script that makes the root file systems.
 const SHELL: &str = "sh";
 /// Settings of Python in a replica.
@@ -166,6 +170,8 @@ pub async fn bases(
         return Ok(BaseImages { runtime: named.to_owned(), packages: named.to_owned() });
     }
     let own = own_bases();
+    // One of two builds makes them.
+    let _alone = MAKING.lock().await;
     let mut is_here = true;
     for image in [&own.runtime, &own.packages] {
         is_here &= docker.image(image).await.map_err(|error| error.to_string())?.is_some();

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
-use std::io::Write as _;
+use std::io::{Read as _, Write as _};
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,6 +12,8 @@ use jiff::{SignedDuration, Timestamp};
 use schema::archive::Archive;
 use schema::codec::hex;
 use schema::content_refs::{BlobKind, BlobRef};
+use schema::control::Nudge;
+use schema::kinds::cluster::FunctionDefaults;
 use schema::kinds::function::RUNTIME_VERSION;
 use schema::meta::NamespacedName;
 use schema::records::{BuildOrder, NodeImageState, RegistryCopy};
@@ -22,14 +24,18 @@ use schema::testing::versioned;
 use sha2::{Digest as _, Sha256};
 use tokio::sync::watch;
 
+use super::super::shared::image_store::ImageBook;
 use super::super::shared::node_network;
+use super::super::shared::pulls::Pulls;
 use super::plan::{BuildsPlan, Failure, Observed, Removal, plan, select_base_images, select_function_images};
 use super::python::{BASE_SCRIPT, BaseImages, SHIM, dockerfile, netrc_word, own_bases};
 use super::{BuildLimits, BuildsDeps, BuildsLoop};
+use crate::catalog::Catalog;
 use crate::files::{Keys, PodFiles};
 use crate::worlds::blobs::BlobSource;
-use crate::worlds::docker::{DockerError, FakeDocker, Fault, StoredImage};
+use crate::worlds::docker::{DockerError, FakeDocker, Fault, ImageFacts, StoredImage};
 use crate::worlds::host::{DiskUsage, FakeDisk};
+use crate::worlds::peers::NoPeers;
 use crate::worlds::registry::ClusterRegistry;
 
 const HASH: &str = "0123456789abcdef0123456789abcdef";
@@ -72,12 +78,12 @@ fn ordered() -> Observed {
 #[test]
 fn what_is_ordered_is_built_and_what_is_here_is_reported() {
     let plan_of = |observed: &Observed| plan(observed, at(0));
-    assert_eq!(plan_of(&ordered()).build.map(|(hash, _)| hash).as_deref(), Some(HASH));
+    assert_eq!(plan_of(&ordered()).build, [(HASH.to_owned(), order())]);
     assert_eq!(plan_of(&ordered()).reported[HASH].state, NodeImageState::Building);
     let other = StoredImage { tags: vec!["busybox:1".to_owned()], ..stored() };
     let built = Observed { images: select_function_images(vec![stored(), other]), ..ordered() };
     let plan = plan_of(&built);
-    assert!(plan.build.is_none() && plan.reported.len() == 1, "{plan:?}");
+    assert!(plan.build.is_empty() && plan.reported.len() == 1, "{plan:?}");
     let state = NodeImageState::Ready { id: "sha256:1".to_owned(), size: 7 };
     assert_eq!(plan.reported[HASH].state, state);
 }
@@ -95,13 +101,13 @@ fn a_build_that_failed_is_tried_again_later_and_later() {
     };
     for (attempts, wait) in [(1, 10), (2, 20), (3, 40), (6, 300), (60, 300)] {
         let early = plan(&failed(attempts), at(wait - 1));
-        assert!(early.build.is_none() && early.again_at == Some(at(wait)), "{attempts}: {early:?}");
+        assert!(early.build.is_empty() && early.again_at == Some(at(wait)), "{attempts}: {early:?}");
         assert!(matches!(early.reported[HASH].state, NodeImageState::Failed { .. }));
-        assert!(plan(&failed(attempts), at(wait)).build.is_some(), "{attempts}");
+        assert!(!plan(&failed(attempts), at(wait)).build.is_empty(), "{attempts}");
     }
     let mut mended = failed(60);
     mended.orders.get_mut(HASH).unwrap().package_index = Some("http://192.0.2.1/simple".to_owned());
-    assert!(plan(&mended, at(1)).build.is_some(), "the cluster names another index since then");
+    assert!(!plan(&mended, at(1)).build.is_empty(), "the cluster names another index since then");
 }
 
 // Seen red without `needed` and without the wait.
@@ -140,10 +146,29 @@ fn nothing_is_removed_beside_a_build() {
     };
     let due = |observed: &Observed| {
         let plan = plan(observed, at(0));
-        (plan.build.is_some(), plan.remove.len(), plan.remove_logs.len())
+        (!plan.build.is_empty(), plan.remove.len(), plan.remove_logs.len())
     };
     assert_eq!(due(&with(BTreeMap::new())), (false, 1, 1));
     assert_eq!(due(&with(ordered().orders)), (true, 0, 0), "it takes minutes");
+    let running = Observed { running: [HASH.to_owned()].into(), ..with(ordered().orders) };
+    assert_eq!(due(&running), (false, 0, 0), "it continues from what others left");
+}
+
+// Seen red with one build at a time, and with `running` not counted.
+#[test]
+fn two_images_are_built_at_once() {
+    let hashes: Vec<String> = ["a", "b", "c"].map(|digit| digit.repeat(32)).to_vec();
+    let orders: BTreeMap<_, _> = hashes.iter().map(|hash| (hash.clone(), order())).collect();
+    let begins = |running: &[usize]| {
+        let running = running.iter().map(|at| hashes[*at].clone()).collect();
+        let plan = plan(&Observed { orders: orders.clone(), running, ..Observed::default() }, at(0));
+        assert_eq!(plan.reported.len(), 3);
+        plan.build.into_iter().map(|(hash, _)| hash).collect::<Vec<_>>()
+    };
+    assert_eq!(begins(&[]), hashes[..2]);
+    assert_eq!(begins(&[0]), hashes[1..2]);
+    assert_eq!(begins(&[0, 1]), [""; 0]);
+    assert_eq!(begins(&[1]), hashes[..1]);
 }
 
 const TARGET: &str = "r.lan:5000/team/function:0123456789abcdef0123456789abcdef";
@@ -310,25 +335,46 @@ impl BlobSource for Gives {
     }
 }
 
-/// Builds `order` from a folder with packages, in a cluster without a package index. Returns the reason of a failure.
-async fn build(docker: &Arc<FakeDocker>, order: BuildOrder) -> Option<String> {
+/// Files of a folder with Python code and packages.
+const PACKAGED: [(&str, &str); 2] =
+    [("main.py", "def main(params): return {}\n"), ("requirements.txt", "six\n")];
+
+/// A loop with nothing to do, in a cluster with these settings, whose agent fetches this folder, and the folder's
+/// reference.
+struct Rig {
+    builds: BuildsLoop,
+    source: BlobRef,
+    book: Arc<ImageBook>,
+    _state: tempfile::TempDir,
+}
+
+fn rig(
+    docker: &Arc<FakeDocker>,
+    folder: &[(&str, &str)],
+    functions: FunctionDefaults,
+    orders: &[&str],
+) -> Rig {
     let state = tempfile::tempdir().unwrap();
     let mut archive = Archive::new(Vec::new());
-    for (path, text) in [("main.py", "def main(params): return {}\n"), ("requirements.txt", "six\n")] {
+    for (path, text) in folder {
         archive.file(path, false, text.len() as u64, text.as_bytes()).unwrap();
     }
     let made = archive.finish().unwrap();
-    let source = BlobRef { digest: made.digest, size: made.size, ..order.source };
-    let order = BuildOrder { source, ..order };
+    let source = BlobRef { digest: made.digest, size: made.size, ..order().source };
     let keys = Keys::open_or_without(&state.path().join("age.txt"));
     let files = Arc::new(PodFiles::new(state.path(), Arc::new(Gives(made.writer)), keys));
     let mut snapshot = Snapshot { synced: true, ..Snapshot::default() };
-    snapshot.builds.insert(("n1".to_owned(), HASH.to_owned()), versioned(order.clone()));
-    let catalog = watch::channel(Arc::default()).1;
+    for hash in orders {
+        snapshot.builds.insert(("n1".to_owned(), (*hash).to_owned()), versioned(order()));
+    }
+    let mut catalog = Catalog::default();
+    catalog.settings.spec.functions = functions;
+    let catalog = watch::channel(Arc::new(catalog)).1;
     let (network, confinement) = node_network::channel();
     confinement.in_place.send_replace(Some(Arc::default()));
     let disk = FakeDisk::default();
     disk.set(DiskUsage { used_bytes: 0, free_bytes: 1 << 40 });
+    let book = ImageBook::open(state.path());
     let deps = BuildsDeps {
         node: "n1".to_owned(),
         state_dir: state.path().to_owned(),
@@ -340,15 +386,137 @@ async fn build(docker: &Arc<FakeDocker>, order: BuildOrder) -> Option<String> {
         docker: docker.clone(),
         disk: Arc::new(disk),
         registry: Arc::new(ClusterRegistry::new(docker.clone(), Arc::clone(&files), catalog.clone())),
+        pulls: Pulls::new(docker.clone(), Arc::clone(&book), Arc::new(NoPeers)),
+        nudge: Nudge::default(),
         files,
         snapshot: SnapshotReader::fixed(snapshot),
         catalog,
         events: EventRecorder::disabled(),
     };
-    let mut builds = BuildsLoop::new(deps, watch::channel(None).0);
-    let plan = BuildsPlan { build: Some((HASH.to_owned(), order)), ..BuildsPlan::default() };
-    builds.carry_out(&ordered(), plan).await;
-    builds.failed.get(HASH).map(|failure| failure.why.clone())
+    Rig { builds: BuildsLoop::new(deps, watch::channel(None).0), source, book, _state: state }
+}
+
+/// Builds `order` in this loop. Returns the reason of a failure.
+async fn build_in(rig: &mut Rig, order: BuildOrder) -> Option<String> {
+    let order = BuildOrder { source: rig.source.clone(), ..order };
+    let plan = BuildsPlan { build: vec![(HASH.to_owned(), order)], ..BuildsPlan::default() };
+    rig.builds.carry_out(&ordered(), plan).await;
+    while rig.builds.tasks.join_next().await.is_some() {}
+    rig.builds.note_finished();
+    assert!(rig.builds.building.is_empty());
+    rig.builds.failed.get(HASH).map(|failure| failure.why.clone())
+}
+
+/// Builds `order` from a folder with packages, in a cluster without a package index.
+async fn build(docker: &Arc<FakeDocker>, order: BuildOrder) -> Option<String> {
+    build_in(&mut rig(docker, &PACKAGED, FunctionDefaults::default(), &[HASH]), order).await
+}
+
+/// Builds from a folder with this Dockerfile.
+async fn dock(docker: &Arc<FakeDocker>, text: &str, registries: &[&str]) -> Option<String> {
+    let registries = registries.iter().map(|one| (*one).to_owned()).collect();
+    let functions = FunctionDefaults { registries, ..FunctionDefaults::default() };
+    build_in(&mut rig(docker, &[("Dockerfile", text)], functions, &[HASH]), order()).await
+}
+
+/// Returns the last Dockerfile that the engine got.
+fn last_dockerfile(docker: &FakeDocker) -> String {
+    let context = docker.engine().builds.last().expect("a build").context.clone();
+    let mut found = String::new();
+    for entry in tar::Archive::new(&*context).entries().unwrap() {
+        let mut entry = entry.unwrap();
+        if entry.path().unwrap().as_os_str() == "Dockerfile" {
+            found.clear();
+            entry.read_to_string(&mut found).unwrap();
+        }
+    }
+    found
+}
+
+// Seen red with the folder's own Dockerfile in the context.
+#[tokio::test]
+async fn the_builder_gets_the_ids_of_images_that_were_checked() {
+    let docker = Arc::new(FakeDocker::with_images(&["here:1"]));
+    let labels = [("minik8s.io/uid".to_owned(), "1".to_owned())].into();
+    let labelled = ImageFacts { id: "sha256:labelled".to_owned(), labels, ..ImageFacts::default() };
+    docker.engine().images.insert("labelled:1".to_owned(), labelled);
+    docker.engine().registry.insert("r.lan/team/app:1".to_owned());
+    let text = "FROM here:1 AS a\nFROM labelled:1\nCOPY --from=r.lan/team/app:1 /x /x\n";
+    assert_eq!(dock(&docker, text, &["r.lan/team"]).await, None);
+    let empty = crate::names::LABELS.map(|label| format!("{label}=\"\"")).join(" ");
+    assert_eq!(
+        last_dockerfile(&docker),
+        format!(
+            "FROM sha256:here:1 AS a\nFROM sha256:labelled\nLABEL {empty}\nCOPY --from=sha256:r.lan/team/app:1 /x /x\n"
+        )
+    );
+    let build = docker.engine().builds[0].clone();
+    assert_eq!(build.cgroup.as_deref(), Some("mk8s_builds"));
+    assert_eq!(docker.engine().pulls_begun, [("r.lan/team/app:1".to_owned(), None)]);
+}
+
+// Seen red without the check of the registry, of its addresses, of triggers, and with faults not asked for.
+#[tokio::test]
+async fn what_a_dockerfile_may_not_reach_is_named_and_nothing_is_fetched() {
+    let docker = Arc::new(FakeDocker::default());
+    let triggers = ImageFacts { has_triggers: true, ..ImageFacts::default() };
+    docker.engine().images.insert("triggers:1".to_owned(), triggers);
+    docker.engine().registry.extend(["127.0.0.1:5000/a", "quay.io/a"].map(str::to_owned));
+    for (text, registries, says) in [
+        (
+            "FROM 127.0.0.1:5000/a\n",
+            &[][..],
+            "127.0.0.1, which is no public address; list it in functions.registries",
+        ),
+        ("FROM scratch\nCOPY --from=localhost:5000/a /x /x\n", &[], "which is no public address"),
+        ("FROM quay.io/a\n", &["r.lan"], "builds may pull from r.lan (functions.registries"),
+        ("FROM triggers:1\n", &[], "has ONBUILD instructions"),
+        ("FROM scratch\nADD http://127.0.0.1/ /x\n", &[], "Dockerfile:2: ADD would fetch http://127.0.0.1/"),
+    ] {
+        let why = dock(&docker, text, registries).await.expect(text);
+        assert!(why.contains(says), "{text}: {why}");
+    }
+    assert!(docker.engine().builds.is_empty() && docker.engine().pulls_begun.is_empty());
+    assert_eq!(dock(&docker, "FROM 127.0.0.1:5000/a\n", &["127.0.0.1:5000"]).await, None);
+}
+
+// Seen red with `may_use` not asked: the build succeeds.
+#[tokio::test]
+async fn a_build_uses_no_image_that_a_pods_login_pulled() {
+    let docker = Arc::new(FakeDocker::with_images(&["r.lan/private:1", "r.lan/open:1"]));
+    docker.engine().registry.extend(["r.lan/private:1", "r.lan/open:1"].map(str::to_owned));
+    docker.engine().logins.insert("r.lan/private:1".to_owned(), "kim".to_owned());
+    let functions = FunctionDefaults { registries: vec!["r.lan".to_owned()], ..FunctionDefaults::default() };
+    let of = |image: &str| [("Dockerfile", format!("FROM {image}\n"))];
+    for (image, is_private) in [("r.lan/private:1", true), ("r.lan/open:1", false)] {
+        let [(name, text)] = of(image);
+        let mut rig = rig(&docker, &[(name, &text)], functions.clone(), &[HASH]);
+        let by = Some(["another".to_owned()].into());
+        rig.book.note_pulled(format!("sha256:{image}"), image.to_owned(), by).await;
+        let why = build_in(&mut rig, order()).await;
+        let says = "builds have no login but that of the cluster's registry";
+        assert_eq!(why.as_ref().is_some_and(|why| why.contains(says)), is_private, "{image}: {why:?}");
+    }
+}
+
+// Seen red with builds awaited in `carry_out`: the second one never begins.
+#[tokio::test]
+async fn a_build_whose_base_is_slow_holds_up_no_other() {
+    let docker = Arc::new(FakeDocker::with_images(&["here:1"]));
+    docker.engine().registry.insert("slow:1".to_owned());
+    docker.engine().hold_pulls = true;
+    let slow = "b".repeat(32);
+    let mut rig = rig(&docker, &PACKAGED, FunctionDefaults::default(), &[HASH, &slow]);
+    let on = |base: &str| BuildOrder { base: Some(base.to_owned()), source: rig.source.clone(), ..order() };
+    let plan = BuildsPlan {
+        build: vec![(slow.clone(), on("slow:1")), (HASH.to_owned(), on("here:1"))],
+        ..BuildsPlan::default()
+    };
+    rig.builds.carry_out(&ordered(), plan).await;
+    rig.builds.tasks.join_next().await.unwrap().unwrap();
+    rig.builds.note_finished();
+    assert_eq!(docker.engine().builds.len(), 1);
+    assert!(rig.builds.failed.is_empty() && rig.builds.building.iter().eq([&slow]));
 }
 
 // Seen red with the node's own base for every build.
@@ -357,14 +525,16 @@ async fn what_is_built_on_is_the_base_that_the_cluster_names_or_else_the_nodes_o
     let BaseImages { runtime, packages } = own_bases();
     for (base, wanted) in [(Some("base:1"), ["base:1", "base:1"]), (None, [&*packages, &*runtime])] {
         let docker = Arc::new(FakeDocker::with_images(&[&runtime, &packages]));
+        // The Cluster object names it, so it may come from anywhere.
+        docker.engine().registry.insert("base:1".to_owned());
         let order = BuildOrder { base: base.map(str::to_owned), ..order() };
         assert_eq!(build(&docker, order).await, None);
         let engine = docker.engine();
         let context = String::from_utf8_lossy(&engine.builds[0].context);
         let bases: Vec<&str> =
             context.lines().filter_map(|line| line.split_once("FROM ")).map(|it| it.1).collect();
-        let first = format!("{} AS packages", wanted[0]);
-        assert_eq!(bases[..2], [first.as_str(), wanted[1]]);
+        let (first, second) = (format!("sha256:{} AS packages", wanted[0]), format!("sha256:{}", wanted[1]));
+        assert_eq!(bases[..2], [first, second]);
     }
 }
 
@@ -372,7 +542,7 @@ async fn what_is_built_on_is_the_base_that_the_cluster_names_or_else_the_nodes_o
 #[tokio::test]
 async fn where_pip_finds_no_packages_the_failure_says_where_to_name_an_index() {
     let why = async |command: &str| {
-        let docker = Arc::new(FakeDocker::default());
+        let docker = Arc::new(FakeDocker::with_images(&["base:1"]));
         let message = format!("The command '{command}' returned a non-zero code: 1");
         let error = DockerError::Refused { act: "to build an image", status: 0, message };
         // The first call creates the network.

@@ -3,9 +3,10 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, Ipv4Addr, SocketAddrV4};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, Weak};
 use std::time::Duration;
 
+use schema::control::lock;
 use schema::kinds::pod::HostPortStatus;
 use schema::meta::NamespacedName;
 use tokio::sync::watch;
@@ -107,19 +108,34 @@ pub struct BuildConfinement {
 pub struct BuildRequests {
     pub wanted: watch::Sender<ReachableIndex>,
     pub in_place: watch::Receiver<ReachableIndex>,
+    /// Indexes of the builds in progress.
+    needed: Mutex<Vec<Weak<BTreeSet<SocketAddrV4>>>>,
 }
 
 impl BuildRequests {
-    /// Requests the rules for builds that reach `index`, and waits for them.
+    /// Requests the rules for builds that reach `index`, and waits for them. Other builds leave the index reachable
+    /// while the returned value lives.
     ///
     /// # Errors
     /// The rules were not written in time: no build may begin.
-    pub async fn until_confined(&self, index: BTreeSet<SocketAddrV4>) -> Result<(), String> {
+    pub async fn until_confined(
+        &self,
+        index: BTreeSet<SocketAddrV4>,
+    ) -> Result<Arc<BTreeSet<SocketAddrV4>>, String> {
         let index = Arc::new(index);
         let mut stands = self.in_place.clone();
-        publish(&self.wanted, Some(Arc::clone(&index)));
-        match timeout(RULES_MAX, stands.wait_for(|stands| stands.as_ref() == Some(&index))).await {
-            Ok(Ok(_)) => Ok(()),
+        {
+            let mut needed = lock(&self.needed);
+            needed.push(Arc::downgrade(&index));
+            needed.retain(|index| index.strong_count() > 0);
+            let all = needed.iter().filter_map(Weak::upgrade);
+            let all = all.flat_map(|index| index.iter().copied().collect::<Vec<_>>()).collect();
+            publish(&self.wanted, Some(Arc::new(all)));
+        }
+        let has_all =
+            |stands: &ReachableIndex| stands.as_ref().is_some_and(|stands| stands.is_superset(&index));
+        match timeout(RULES_MAX, stands.wait_for(has_all)).await {
+            Ok(Ok(_)) => Ok(Arc::clone(&index)),
             Ok(Err(_)) => Err("the agent is stopping".to_owned()),
             Err(_) => Err(format!(
                 "the rules that keep builds from the cluster were not written within {RULES_MAX:?}; the agent's log \
@@ -133,7 +149,8 @@ impl BuildRequests {
 pub fn channel() -> (BuildRequests, BuildConfinement) {
     let (wants, wanted) = watch::channel(None);
     let (stands, stand) = watch::channel(None);
-    (BuildRequests { wanted: wants, in_place: stand }, BuildConfinement { wanted, in_place: stands })
+    let needed = Mutex::default();
+    (BuildRequests { wanted: wants, in_place: stand, needed }, BuildConfinement { wanted, in_place: stands })
 }
 
 #[cfg(test)]
@@ -151,6 +168,14 @@ mod tests {
         confinement.in_place.send_replace(Some(Arc::new(index(2))));
         assert!(requests.until_confined(index(1)).await.is_err(), "the rules of another index");
         confinement.in_place.send_replace(Some(Arc::new(index(1))));
-        assert_eq!(requests.until_confined(index(1)).await, Ok(()));
+        let first = requests.until_confined(index(1)).await.unwrap();
+        // Seen red with the second build's index alone.
+        let both = Arc::new(index(1).union(&index(2)).copied().collect::<BTreeSet<_>>());
+        confinement.in_place.send_replace(Some(Arc::clone(&both)));
+        let second = requests.until_confined(index(2)).await.unwrap();
+        assert_eq!(*confinement.wanted.borrow(), Some(both), "the first build still runs");
+        drop((first, second));
+        requests.until_confined(index(2)).await.unwrap();
+        assert_eq!(*confinement.wanted.borrow(), Some(Arc::new(index(2))));
     }
 }

@@ -1,17 +1,21 @@
 //! Image builds by the engine, and images as streams between nodes.
 
 use std::collections::HashMap;
-use std::fmt;
+use std::path::{Path, PathBuf};
+use std::process::Stdio;
 use std::sync::mpsc;
 use std::time::Duration;
+use std::{fmt, fs, io};
 
-use bollard::models::BuildInfo;
+use bollard::models::{BuildInfo, SystemInfoCgroupDriverEnum, SystemInfoCgroupVersionEnum};
 use bollard::query_parameters::{BuildImageOptions, ImportImageOptions};
 use bytes::Bytes;
 use futures::stream::{BoxStream, StreamExt as _};
+use tokio::process::Command;
 use tokio::time::timeout;
 
 use super::DockerError;
+use super::error::{READ, within};
 
 /// Stream of the bytes of an image archive.
 pub type ImageStream = BoxStream<'static, Result<Bytes, String>>;
@@ -36,6 +40,8 @@ pub struct ImageBuild {
     pub memory_bytes: i32,
     /// Microseconds of CPU per 100 ms for a step.
     pub cpu_quota_us: i32,
+    /// Name of the cgroup that bounds the processes of the steps; unbounded without it.
+    pub cgroup: Option<String>,
     pub labels: HashMap<String, String>,
     /// Secret in the environment of the steps; kept out of layers, history and log.
     pub secret: Option<BuildSecret>,
@@ -61,6 +67,10 @@ pub(super) async fn build(
     build: ImageBuild,
     log: &(dyn Fn(&str) + Send + Sync),
 ) -> Result<(), DockerError> {
+    let client = match &build.cgroup {
+        Some(name) => in_cgroup(client, bounded_cgroup(client, name).await?),
+        None => client.clone(),
+    };
     let options = BuildImageOptions {
         dockerfile: build.dockerfile,
         t: Some(build.reference),
@@ -77,6 +87,82 @@ pub(super) async fn build(
     };
     let steps = client.build_image(options, None, Some(bollard::body_full(build.context)));
     follow("to build an image", steps.boxed(), log).await
+}
+
+// Bounds the processes of builds. The engine's API for builds has no limit for them, and RLIMIT_NPROC does not count
+// root's, so the steps get a parent cgroup with one: a folder with the driver cgroupfs, a slice with systemd.
+
+/// Maximum number of processes and threads of all builds of an instance together.
+pub const PROCESSES_MAX: u32 = 4096;
+
+const CGROUPS: &str = "/sys/fs/cgroup";
+const UNITS: &str = "/run/systemd/system";
+const BOUND: &str = "to bound the processes of builds";
+
+/// Returns a client whose builds run below this cgroup; the client library knows no such option.
+fn in_cgroup(client: &bollard::Docker, parent: String) -> bollard::Docker {
+    client.clone().with_request_modifier(move |mut request| {
+        let uri = format!("{}&cgroupparent={parent}", request.uri());
+        // The name of an instance holds no letter that a URI lacks.
+        *request.uri_mut() = uri.parse().expect("a URI with one more parameter is a URI");
+        request
+    })
+}
+
+/// Creates the cgroup unless it is there, and returns its name for the engine's driver.
+async fn bounded_cgroup(client: &bollard::Docker, name: &str) -> Result<String, DockerError> {
+    let info = within(BOUND, READ, client.info()).await?;
+    let made = match (info.cgroup_driver, info.cgroup_version) {
+        (Some(SystemInfoCgroupDriverEnum::SYSTEMD), _) => make_slice(name).await,
+        (_, Some(SystemInfoCgroupVersionEnum::_2)) => make_folder(Path::new(CGROUPS), name, true),
+        _ => make_folder(&Path::new(CGROUPS).join("pids"), name, false),
+    };
+    made.map_err(|message| DockerError::Refused { act: BOUND, status: 0, message })
+}
+
+fn make_folder(root: &Path, name: &str, is_v2: bool) -> Result<String, String> {
+    let folder = root.join(name);
+    let failed = |path: PathBuf| move |error: io::Error| format!("cannot write {}: {error}", path.display());
+    if is_v2 {
+        let control = root.join("cgroup.subtree_control");
+        fs::write(&control, "+pids").map_err(failed(control))?;
+    }
+    fs::create_dir_all(&folder).map_err(failed(folder.clone()))?;
+    let most = folder.join("pids.max");
+    fs::write(&most, PROCESSES_MAX.to_string()).map_err(failed(most))?;
+    Ok(format!("/{name}"))
+}
+
+async fn make_slice(name: &str) -> Result<String, String> {
+    let slice = format!("{name}.slice");
+    let unit = Path::new(UNITS).join(&slice);
+    let text = format!("[Unit]\nDescription=Builds of Minik8s\n[Slice]\nTasksMax={PROCESSES_MAX}\n");
+    if fs::read_to_string(&unit).ok().as_deref() != Some(&text) {
+        let failed = |error: io::Error| format!("cannot write {}: {error}", unit.display());
+        fs::create_dir_all(UNITS).and_then(|()| fs::write(&unit, &text)).map_err(failed)?;
+        systemctl(&["daemon-reload"]).await?;
+    }
+    systemctl(&["start", &slice]).await?;
+    Ok(slice)
+}
+
+async fn systemctl(words: &[&str]) -> Result<(), String> {
+    let mut command = Command::new("systemctl");
+    command.args(words).stdin(Stdio::null()).kill_on_drop(true);
+    let ran = timeout(READ, command.output()).await.map_err(|_| "systemctl does not answer".to_owned())?;
+    let output = ran.map_err(|error| format!("cannot run systemctl: {error}"))?;
+    let said = String::from_utf8_lossy(&output.stderr).trim().to_owned();
+    if output.status.success() { Ok(()) } else { Err(format!("systemctl {}: {said}", words.join(" "))) }
+}
+
+/// Removes the cgroup of builds from every hierarchy; true if there was one. One that a build uses stays.
+pub fn remove_build_cgroup(name: &str) -> bool {
+    let hierarchies = fs::read_dir(CGROUPS).into_iter().flatten().flatten().map(|entry| entry.path());
+    let mut folders: Vec<PathBuf> = hierarchies.map(|hierarchy| hierarchy.join(name)).collect();
+    folders.push(Path::new(CGROUPS).join(name));
+    let removed = folders.iter().filter(|folder| fs::remove_dir(folder).is_ok()).count();
+    // systemd ends an empty slice by itself.
+    fs::remove_file(Path::new(UNITS).join(format!("{name}.slice"))).is_ok() || removed > 0
 }
 
 /// Forwards the output of a build or load until its end.

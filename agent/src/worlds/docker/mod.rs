@@ -23,7 +23,7 @@ mod raw_log;
 mod real;
 mod spec;
 
-pub use build::{BuildSecret, ImageBuild, ImageStream, SECRET_VARIABLE};
+pub use build::{BuildSecret, ImageBuild, ImageStream, PROCESSES_MAX, SECRET_VARIABLE, remove_build_cgroup};
 pub use error::DockerError;
 #[cfg(any(test, feature = "fakes"))]
 pub use fake::{Call, Exit, FakeDocker, FakeExec, Fault};
