@@ -9,8 +9,9 @@ use std::time::Duration;
 
 use axum::Router;
 use axum::body::Body;
-use axum::extract::{Path, Query, State};
+use axum::extract::{Path, Query, Request, State};
 use axum::http::{StatusCode, header};
+use axum::middleware::{Next, from_fn_with_state};
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 use bytes::Bytes;
@@ -20,6 +21,7 @@ use jiff::Timestamp;
 use schema::control::LoopRuns;
 use schema::kinds::function::{IMAGE_PREFIX, image_hash};
 use schema::meta::NamespacedName;
+use schema::names::HostNames;
 use schema::since::Since;
 use serde::Deserialize;
 use serde_json::json;
@@ -41,12 +43,15 @@ pub struct Api {
     pub state_dir: PathBuf,
     pub loops: LoopRuns,
     pub jobs: JobFiles,
+    /// Names by which the API may be addressed.
+    pub hosts: HostNames,
 }
 
 /// Routes: `GET /v1/healthz`, `GET /v1/loops`, `GET /v1/images/<hash>`, `GET /v1/builds/<hash>/log`, `GET
 /// /v1/jobs/<ns>/<name>/output?stderr=&from=`, `GET /v1/jobs/<ns>/<name>/results/<digest>` and `GET
 /// /v1/logs/<ns>/<pod>/<container>?follow=&tail=&previous=&since=&timestamps=`.
 pub fn router(api: Api) -> Router {
+    let hosts = Arc::new(api.hosts.clone());
     Router::new()
         .route("/v1/healthz", get(healthz))
         .route("/v1/loops", get(loops))
@@ -55,7 +60,19 @@ pub fn router(api: Api) -> Router {
         .route("/v1/jobs/{namespace}/{name}/output", get(job_output))
         .route("/v1/jobs/{namespace}/{name}/results/{digest}", get(job_result))
         .route("/v1/logs/{namespace}/{pod}/{container}", get(logs))
+        .layer(from_fn_with_state(hosts, refuse_foreign))
         .with_state(api)
+}
+
+/// Refuses requests that a browser may have sent for somebody else's page. Nothing here takes a POST.
+async fn refuse_foreign(State(names): State<Arc<HostNames>>, request: Request, next: Next) -> Response {
+    match names.check(&routes::origin_of(request.headers(), request.uri())) {
+        Ok(()) => next.run(request).await,
+        Err(foreign) => {
+            let status = StatusCode::from_u16(foreign.status()).unwrap_or(StatusCode::FORBIDDEN);
+            Refusal(status, foreign.to_string(), foreign.help("minik8s-agent run")).into_response()
+        }
+    }
 }
 
 /// Limits of the API's connections. One client may hold 256, as many as a reconciler follows logs. An idle connection
@@ -330,6 +347,28 @@ mod tests {
             state_dir: PathBuf::new(),
             loops: LoopRuns::default(),
             jobs: JobFiles::none(),
+            hosts: HostNames::new(["node1.lan".to_owned()]),
+        }
+    }
+
+    // Seen red without `refuse_foreign` in the router.
+    #[tokio::test]
+    async fn a_page_under_a_foreign_name_reads_nothing() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let url = format!("http://{}/v1/logs/default/front/web", listener.local_addr().unwrap());
+        tokio::spawn(serve(listener, api().await, CancellationToken::new()));
+        let client = reqwest::Client::new();
+        for (host, origin, status) in [
+            ("127.0.0.1:7071", None, 200),
+            ("node1.lan:7071", None, 200),
+            ("evil.example:7071", None, 421),
+            ("127.0.0.1:7071", Some("http://evil.example"), 403),
+        ] {
+            let mut request = client.get(&url).header(header::HOST, host);
+            if let Some(origin) = origin {
+                request = request.header(header::ORIGIN, origin);
+            }
+            assert_eq!(request.send().await.unwrap().status(), status, "{host} {origin:?}");
         }
     }
 

@@ -97,7 +97,10 @@ pub struct RunArguments {
     /// Address of the agent's read-only API
     #[arg(long, env = "MINIK8S_AGENT_LISTEN", value_name = "ADDR:PORT", default_value = DEFAULT_LISTEN)]
     pub listen: SocketAddr,
-    /// Address at which functions are called
+    /// Name by which that API may be addressed, besides IP addresses and localhost; may be repeated
+    #[arg(long, env = "MINIK8S_ALLOW_HOST", value_name = "NAME", value_delimiter = ',')]
+    pub allow_host: Vec<String>,
+    /// Address at which functions are called; a loopback address adds that of the pods' bridge
     #[arg(long, env = "MINIK8S_FUNCTIONS_LISTEN", value_name = "ADDR:PORT", default_value = DEFAULT_FUNCTIONS_LISTEN)]
     pub functions_listen: SocketAddr,
     /// Address at which other nodes reach this one; by default that of the default route

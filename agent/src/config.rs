@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use hickory_proto::rr::Name;
 use jiff::SignedDuration;
+use schema::names::{HostNames, is_host_name};
 use schema::quantity::Memory;
 use schema::store::etcd::Access;
 
@@ -49,6 +50,8 @@ pub struct Config {
     pub etcd: Access,
     pub node: String,
     pub listen: SocketAddr,
+    /// Names by which the API may be addressed.
+    pub hosts: HostNames,
     pub functions_listen: SocketAddr,
     pub node_ip: Option<IpAddr>,
     pub vxlan: Vxlan,
@@ -137,6 +140,7 @@ impl RunArguments {
             etcd: self.etcd_login.access(etcd),
             node: node_name(self.node.as_deref())?,
             listen: self.listen,
+            hosts: self.hosts()?,
             functions_listen: self.functions_listen,
             node_ip: self.node_ip,
             vxlan: Vxlan { vni: self.vxlan_vni, port: self.vxlan_port },
@@ -205,6 +209,15 @@ const LOG_MIN_BYTES: u64 = 64 << 10;
 const BUILD_MEMORY: (u64, u64) = (16 << 20, i32::MAX as u64);
 
 impl RunArguments {
+    fn hosts(&self) -> Result<HostNames, ConfigError> {
+        match self.allow_host.iter().find(|name| !is_host_name(name)) {
+            Some(bad) => {
+                wrong("--allow-host", bad, "give a name without scheme and port, for example node1.lan")
+            }
+            None => Ok(HostNames::new(self.allow_host.clone())),
+        }
+    }
+
     fn container_limits(&self) -> Result<ContainerLimits, ConfigError> {
         let (size, files) = (&self.container_log_max_size, self.container_log_max_files);
         let max_bytes = match size.parse::<Memory>() {
@@ -337,6 +350,7 @@ mod tests {
             (["--node", "a-"], "lower-case letters"),
             (["--etcd", "127.0.0.1:1"], "give URLs"),
             (["--reconciler", "127.0.0.1:1"], "give URLs"),
+            (["--allow-host", "node1.lan:7071"], "without scheme and port"),
             (["--docker", "tcp://1.2.3.4:1"], "only local sockets"),
             (["--state-dir", "/"], "separate directory"),
             (["--pod-pids-limit", "0"], "-1 for no limit"),

@@ -1,4 +1,8 @@
-//! Formats of names that Kubernetes validates. Messages use its wording, so that a search finds them.
+//! Formats of names that Kubernetes validates, and names of hosts in HTTP requests. Messages about the former use
+//! Kubernetes' wording, so that a search finds them.
+
+use std::collections::BTreeSet;
+use std::net::IpAddr;
 
 use super::violation::{Findings, Path, rules};
 
@@ -110,6 +114,134 @@ fn starts_and_ends_alphanumeric(text: &str) -> bool {
         && text.ends_with(|c: char| c.is_ascii_alphanumeric())
 }
 
+// Checks of the `Host` and `Origin` headers of HTTP requests.
+
+/// Names by which an HTTP API may be addressed, besides IP addresses and `localhost`.
+///
+/// A browser on this machine reaches APIs on loopback, and sends a page's requests with the name of the page: without
+/// this check, a page whose name was pointed at 127.0.0.1 would read them (DNS rebinding).
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct HostNames(BTreeSet<String>);
+
+/// Parts of the head of a request to an API that decide whether it may be answered.
+#[derive(Debug, Clone, Default)]
+pub struct RequestOrigin<'a> {
+    /// Values of `Host`, and the authority of the request's target, if any.
+    pub hosts: Vec<&'a [u8]>,
+    /// Value of `Origin`: browsers send it with each POST.
+    pub origin: Option<&'a [u8]>,
+    /// Value of `Content-Type`, for a POST that must be JSON: pages of others may send only other types unasked.
+    pub json: Option<&'a [u8]>,
+}
+
+/// Reason for refusing a request that a browser may have sent for somebody else's page.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum ForeignRequest {
+    /// The host is neither an address nor a known name.
+    #[error("this API does not answer to the name `{0}`")]
+    Host(String),
+    /// The page that sent the request is not from this API.
+    #[error("the request comes from a page of `{0}`, not from this API")]
+    Origin(String),
+    /// The body of a POST is not declared as JSON.
+    #[error("a POST needs `Content-Type: application/json`, not `{0}`")]
+    ContentType(String),
+}
+
+impl ForeignRequest {
+    /// Returns the HTTP status: misdirected request, forbidden, or unsupported media type.
+    pub fn status(&self) -> u16 {
+        match self {
+            Self::Host(_) => 421,
+            Self::Origin(_) => 403,
+            Self::ContentType(_) => 415,
+        }
+    }
+
+    /// Returns the remedy; `daemon` is the command that takes `--allow-host`.
+    pub fn help(&self, daemon: &str) -> String {
+        match self {
+            Self::Host(name) => {
+                format!("use its IP address or localhost, or start {daemon} with --allow-host {name}")
+            }
+            Self::Origin(_) => "call it from a program; browsers may not".to_owned(),
+            Self::ContentType(_) => "send that header, as minik8s does".to_owned(),
+        }
+    }
+}
+
+impl HostNames {
+    /// Creates the set of these names, with or without a port; neither case nor a dot at the end counts.
+    pub fn new(names: impl IntoIterator<Item = String>) -> Self {
+        Self(names.into_iter().map(|name| host_name(&name)).collect())
+    }
+
+    /// True if `host`, as in a `Host` header with or without a port, is an IP address, `localhost` or one of the names.
+    pub fn has(&self, host: &str) -> bool {
+        let name = host_name(host);
+        name == "localhost" || name.parse::<IpAddr>().is_ok() || self.0.contains(&name)
+    }
+
+    /// Checks a request to an API that only programs and its own pages may use.
+    ///
+    /// # Errors
+    /// The first reason to refuse it.
+    pub fn check(&self, request: &RequestOrigin<'_>) -> Result<(), ForeignRequest> {
+        let shown = |bytes: &[u8]| -> String {
+            String::from_utf8_lossy(bytes)
+                .chars()
+                .take(HOST_SHOWN_CHARS)
+                .flat_map(char::escape_debug)
+                .collect()
+        };
+        let hosts = || request.hosts.iter().map(|host| String::from_utf8_lossy(host));
+        if let Some(foreign) = hosts().find(|host| !self.has(host)) {
+            return Err(ForeignRequest::Host(host_name(&shown(foreign.as_bytes()))));
+        }
+        if let Some(origin) = request.origin
+            && !hosts().any(|host| is_own_origin(&String::from_utf8_lossy(origin), &host))
+        {
+            return Err(ForeignRequest::Origin(shown(origin)));
+        }
+        match request.json {
+            Some(given) if !is_json(given) => Err(ForeignRequest::ContentType(shown(given))),
+            _ => Ok(()),
+        }
+    }
+}
+
+/// True for the name of a host as in a URL, without a port: labels of letters, digits, `-` and `_`, joined by dots.
+pub fn is_host_name(text: &str) -> bool {
+    let fits = |label: &str| {
+        !label.is_empty()
+            && label.bytes().all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_'))
+    };
+    text.len() <= SUBDOMAIN_MAX_CHARS && text.trim_end_matches('.').split('.').all(fits)
+}
+
+/// Most characters of a stranger's header that a message repeats.
+const HOST_SHOWN_CHARS: usize = 80;
+
+/// True if a page with this `Origin` was loaded from `host`, whatever the scheme: a proxy may end TLS.
+pub fn is_own_origin(origin: &str, host: &str) -> bool {
+    origin.split_once("://").is_some_and(|(_, authority)| authority.eq_ignore_ascii_case(host))
+}
+
+/// Returns the name or address in `name`, `name:port`, `address:port` or `[address]:port`, in lower case.
+fn host_name(host: &str) -> String {
+    let name = match host.strip_prefix('[') {
+        Some(address) => address.split(']').next().unwrap_or_default(),
+        None => host.split(':').next().unwrap_or_default(),
+    };
+    name.trim_end_matches('.').to_ascii_lowercase()
+}
+
+/// True for `application/json` with any parameters.
+fn is_json(content_type: &[u8]) -> bool {
+    let essence = content_type.split(|byte| *byte == b';').next().unwrap_or_default();
+    essence.trim_ascii().eq_ignore_ascii_case(b"application/json")
+}
+
 // Validation of paths in the manifest repository, as functions and jobs name them.
 
 /// Maximum length of a path, Linux' PATH_MAX.
@@ -173,5 +305,60 @@ mod tests {
         assert!(is_port_name("http-1") && !is_port_name("80") && !is_port_name("a--b"));
         assert!(is_key(".env") && is_key("_1") && !is_key("..a") && !is_key("a/b") && !is_key(""));
         assert!(is_env_name("_A.b-1") && !is_env_name("1A") && !is_env_name("a=b"));
+    }
+
+    // Seen red with names compared by their end, with every host allowed, and with `Origin` not compared.
+    #[test]
+    fn an_api_answers_to_addresses_and_its_own_names_and_to_no_page_of_another() {
+        let names = HostNames::new(["Api.Example.org".to_owned()]);
+        for own in [
+            "127.0.0.1:7070",
+            "192.0.2.1",
+            "[::1]:7070",
+            "localhost:7070",
+            "LOCALHOST",
+            "api.example.org:7070",
+            "API.example.org.",
+        ] {
+            assert!(names.has(own), "{own}");
+        }
+        for foreign in [
+            "",
+            "evil.example",
+            "evil.example:7070",
+            "localhost.evil.example",
+            "127.0.0.1.evil.example",
+            "example.org",
+        ] {
+            assert!(!names.has(foreign), "{foreign}");
+        }
+        let check = |host: &str, origin: Option<&str>, json: Option<&str>| {
+            let (origin, json) = (origin.map(str::as_bytes), json.map(str::as_bytes));
+            let request = RequestOrigin { hosts: vec![host.as_bytes()], origin, json };
+            names.check(&request).map_or_else(|refused| refused.status(), |()| 200)
+        };
+        let (json, own) = (Some("application/JSON; charset=utf-8"), Some("http://127.0.0.1:7070"));
+        for (host, origin, content, status) in [
+            ("127.0.0.1:7070", None, None, 200),
+            ("127.0.0.1:7070", own, json, 200),
+            ("api.example.org", Some("https://api.example.org"), json, 200),
+            ("evil.example", Some("http://evil.example"), json, 421),
+            ("127.0.0.1:7070", Some("http://evil.example"), json, 403),
+            ("127.0.0.1:7070", Some("http://127.0.0.1:8000"), json, 403),
+            ("127.0.0.1:7070", Some("null"), json, 403),
+            ("127.0.0.1:7070", own, Some("text/plain"), 415),
+            ("127.0.0.1:7070", None, Some(""), 415),
+        ] {
+            assert_eq!(check(host, origin, content), status, "{host} {origin:?} {content:?}");
+        }
+        let two: [&[u8]; 2] = [b"127.0.0.1", b"evil.example\x1b"];
+        let refused =
+            names.check(&RequestOrigin { hosts: two.to_vec(), ..RequestOrigin::default() }).unwrap_err();
+        assert_eq!(
+            refused,
+            ForeignRequest::Host("evil.example\\u{1b}".to_owned()),
+            "each of two hosts counts"
+        );
+        assert!(refused.help("minik8s serve").contains("--allow-host evil.example"));
     }
 }

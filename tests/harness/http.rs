@@ -17,7 +17,8 @@ pub fn http_get(address: &str, path: &str) -> Result<(u16, String)> {
 
 /// Sends a POST without a body; returns status code and body.
 pub fn http_post(address: &str, path: &str) -> Result<(u16, String)> {
-    request(address, &format!("POST {path} HTTP/1.0\r\nHost: {address}\r\nContent-Length: 0\r\n\r\n"))
+    let head = format!("POST {path} HTTP/1.0\r\nHost: {address}\r\nContent-Type: application/json\r\n");
+    request(address, &format!("{head}Content-Length: 0\r\n\r\n"))
 }
 
 /// Sends a POST with headers and a body; returns status code and body.

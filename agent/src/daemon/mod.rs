@@ -152,7 +152,14 @@ fn wire(config: &Config, ground: StartupResources) -> anyhow::Result<Runtime> {
 
     let instance = config.machine.instance.clone();
     let state_dir = config.machine.state_dir.clone();
-    let api = Api { docker: base.docker, instance, state_dir, loops: runtime.runs(), jobs };
+    let api = Api {
+        docker: base.docker,
+        instance,
+        state_dir,
+        loops: runtime.runs(),
+        jobs,
+        hosts: config.hosts.clone(),
+    };
     runtime.task("api", api::serve(listener, api, token));
     Ok(runtime)
 }

@@ -154,7 +154,7 @@ pub(super) fn wire_gateways(
     runtime.follow_async("control plane", Row::every(control_plane::INTERVAL), publish);
     let demand = start_writer(runtime, "demand record", Key::Demand(config.node.clone()), store);
     let reads = (Arc::clone(files), control.clone());
-    let functions = wire_functions(runtime, config.functions_listen, names.clone(), demand, reads);
+    let functions = wire_functions(runtime, config, names.clone(), demand, reads);
     wire_gateway(runtime, &config.node, names, functions);
     control
 }
@@ -257,7 +257,7 @@ pub(crate) fn wire_dns(
 /// Wires the functions gateway: its loop, its server and its reports of calls.
 pub(crate) fn wire_functions(
     runtime: &mut Runtime,
-    listen: SocketAddr,
+    config: &Config,
     names: NamesDeps,
     demand: watch::Sender<Option<NodeDemand>>,
     (files, control): (Arc<PodFiles>, watch::Receiver<ControlPlane>),
@@ -268,7 +268,8 @@ pub(crate) fn wire_functions(
     runtime.follow("calls of functions", row, functions::publish_demand(calls.clone(), demand));
     let row = every(GATEWAY_INTERVAL).wake_on(subnet.clone()).wake_on(catalog.clone());
     let row = row.wake_on(control.clone());
-    let deps = FunctionsDeps { listen, subnet, catalog, calls, files, control, handover };
+    let (listen, hosts) = (config.functions_listen, config.hosts.clone());
+    let deps = FunctionsDeps { listen, subnet, catalog, calls, files, control, handover, hosts };
     let (the_loop, serving) = FunctionsLoop::new(deps, runtime.token());
     runtime.task("functions server", serving);
     let functions = Arc::new(the_loop.functions());

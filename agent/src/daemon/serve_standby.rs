@@ -61,8 +61,11 @@ pub async fn run(config: Config) -> anyhow::Result<()> {
     let control = ControlPlane::from_urls(&config.etcd.endpoints, &config.reconciler);
     let own = names.subnet.borrow().clone();
     let functions = Functions::from_last_known(names.catalog.clone(), own.as_ref(), &control);
-    let at = config.functions_listen;
-    let calls = functions::serve_inherited(functions.clone(), names.handover.clone(), at, runtime.token());
+    let functions = functions.addressed_as(config.hosts.clone());
+    let (at, handover, token) = (config.functions_listen, names.handover.clone(), runtime.token());
+    let of_calls = functions.clone();
+    let calls =
+        async move { functions::serve_inherited(of_calls, handover, (at, own.as_ref()), token).await };
     runtime.task("functions server", calls);
     daemon::wire_gateway(&mut runtime, &config.node, names, Arc::new(functions));
     let token = runtime.token();

@@ -11,12 +11,14 @@ use std::task::Poll;
 use std::time::Duration;
 
 use axum::Router;
-use hyper::Request;
 use hyper::body::Incoming;
+use hyper::header::{HOST, ORIGIN};
 use hyper::server::conn::http1;
 use hyper::service::{Service as _, service_fn};
+use hyper::{HeaderMap, Request, Uri};
 use hyper_util::rt::TokioIo;
 use hyper_util::service::TowerToHyperService;
+use schema::names::RequestOrigin;
 use socket2::{SockRef, TcpKeepalive};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::task::JoinSet;
@@ -26,6 +28,13 @@ use tokio_util::sync::CancellationToken;
 use super::acceptor::Acceptor;
 use super::body::GuardedBody;
 use super::patience::{Clock, TimedStream};
+
+/// Returns what a request says of the name that it was sent to and of the page that sent it.
+pub(crate) fn origin_of<'r>(headers: &'r HeaderMap, uri: &'r Uri) -> RequestOrigin<'r> {
+    let authority = uri.authority().map(|authority| authority.as_str().as_bytes());
+    let hosts = headers.get_all(HOST).iter().map(|host| host.as_bytes()).chain(authority).collect();
+    RequestOrigin { hosts, origin: headers.get(ORIGIN).map(|value| value.as_bytes()), json: None }
+}
 
 /// Limits on the connections of a router.
 #[derive(Debug, Clone, Copy)]

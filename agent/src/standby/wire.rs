@@ -17,13 +17,15 @@ pub enum Role {
     DnsTcp,
     Gateway,
     Functions,
+    /// Functions gateway at the address of the pods' bridge.
+    PodFunctions,
 }
 
 /// Sockets that two processes hold.
 pub type Sockets = Vec<(Role, Arc<OwnedFd>)>;
 
 /// Maximum number of sockets: one per role.
-const MOST: usize = 4;
+const MOST: usize = 5;
 
 impl Role {
     fn byte(self) -> u8 {
@@ -32,11 +34,12 @@ impl Role {
             Self::DnsTcp => b't',
             Self::Gateway => b'g',
             Self::Functions => b'f',
+            Self::PodFunctions => b'p',
         }
     }
 
     fn from_byte(byte: u8) -> Option<Self> {
-        [Self::DnsUdp, Self::DnsTcp, Self::Gateway, Self::Functions]
+        [Self::DnsUdp, Self::DnsTcp, Self::Gateway, Self::Functions, Self::PodFunctions]
             .into_iter()
             .find(|role| role.byte() == byte)
     }

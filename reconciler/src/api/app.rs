@@ -3,6 +3,7 @@
 use std::sync::{Arc, LazyLock};
 
 use schema::control::LoopRuns;
+use schema::names::HostNames;
 use schema::store::SharedStore;
 use schema::store::reflector::SnapshotReader;
 use tokio::sync::Semaphore;
@@ -25,6 +26,8 @@ pub struct ApiDeps {
     pub loops: LoopRuns,
     pub identity: String,
     pub version: String,
+    /// Names by which the API may be addressed.
+    pub hosts: HostNames,
 }
 
 pub(super) struct ApiState {

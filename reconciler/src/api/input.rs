@@ -1,7 +1,13 @@
 //! Request validation: names in paths, queries with known fields only.
 
-use axum::extract::{FromRequestParts, Query};
+use std::sync::Arc;
+
+use axum::extract::{FromRequestParts, Query, Request, State};
 use axum::http::request::Parts;
+use axum::http::{Method, StatusCode, header};
+use axum::middleware::Next;
+use axum::response::{IntoResponse as _, Response};
+use schema::names::{HostNames, RequestOrigin};
 use schema::since::Since;
 use serde::de::DeserializeOwned;
 
@@ -9,6 +15,35 @@ use super::error::ApiError;
 use crate::view::Selector;
 
 const NAME_MAX_CHARS: usize = 253;
+
+/// Paths of calls of triggers, which carry a token and may have a body of any type.
+const CALLS: &str = "/v1/calls/";
+
+/// Refuses requests that a browser may have sent for somebody else's page: under a foreign name, from a foreign page, or
+/// with a type of body that needs no permission of this API.
+pub(super) async fn refuse_foreign(
+    State(names): State<Arc<HostNames>>,
+    request: Request,
+    next: Next,
+) -> Response {
+    let (headers, uri) = (request.headers(), request.uri());
+    let authority = uri.authority().map(|authority| authority.as_str().as_bytes());
+    let hosts = headers.get_all(header::HOST).iter().map(|host| host.as_bytes()).chain(authority);
+    let content_type = || headers.get(header::CONTENT_TYPE).map_or(&[][..], |value| value.as_bytes());
+    let is_json_due = request.method() == Method::POST && !uri.path().starts_with(CALLS);
+    let origin = RequestOrigin {
+        hosts: hosts.collect(),
+        origin: headers.get(header::ORIGIN).map(|value| value.as_bytes()),
+        json: is_json_due.then(content_type),
+    };
+    match names.check(&origin) {
+        Ok(()) => next.run(request).await,
+        Err(foreign) => {
+            let status = StatusCode::from_u16(foreign.status()).unwrap_or(StatusCode::FORBIDDEN);
+            ApiError::new(status, foreign.to_string(), foreign.help("minik8s serve")).into_response()
+        }
+    }
+}
 
 /// Query parameters; unknown fields are rejected.
 pub(super) struct QueryParams<T>(pub(super) T);

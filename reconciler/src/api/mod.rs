@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use axum::Router;
 use axum::extract::{DefaultBodyLimit, Request};
-use axum::middleware::{Next, from_fn};
+use axum::middleware::{Next, from_fn, from_fn_with_state};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use schema::kinds::Kind;
@@ -55,6 +55,7 @@ const STARTS_MAX: usize = 32;
 pub fn router(deps: ApiDeps) -> Router {
     let calls = CallState::new(&deps.store, &deps.snapshot, &deps.identity, &deps.waiting_runs);
     let calls = calls::router(calls);
+    let hosts = Arc::new(deps.hosts.clone());
     let shared = ApiState {
         deps,
         nodes: LazyLock::new(logs::client),
@@ -117,6 +118,7 @@ pub fn router(deps: ApiDeps) -> Router {
         .fallback(no_such_route)
         .layer(from_fn(enforce_timeout))
         .layer(DefaultBodyLimit::max(BODY_MAX_BYTES))
+        .layer(from_fn_with_state(hosts, input::refuse_foreign))
         .with_state(Arc::new(shared))
 }
 

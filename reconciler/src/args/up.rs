@@ -44,6 +44,10 @@ pub struct UpArgs {
     /// Address of the agent's read-only API [default: 127.0.0.1:7071].
     #[arg(long, env = "MINIK8S_AGENT_LISTEN", value_name = "ADDR:PORT")]
     pub agent_listen: Option<SocketAddr>,
+    /// Name by which both APIs may be addressed, besides IP addresses and localhost; may be repeated. A later `up`
+    /// reuses these names; an empty one, --allow-host=, clears them.
+    #[arg(long, env = "MINIK8S_ALLOW_HOST", value_name = "NAME", value_delimiter = ',')]
+    pub allow_host: Vec<String>,
     #[command(flatten)]
     pub webhooks: WebhookArgs,
     /// Addresses of all pods [default: 10.244.0.0/16].

@@ -56,7 +56,9 @@ impl Client {
         path: &[&str],
         query: &[(&str, &str)],
     ) -> Result<T, CliError> {
-        self.send_and_decode(Request::new(Method::POST, self.url(path, query))).await
+        let mut request = Request::new(Method::POST, self.url(path, query));
+        request.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
+        self.send_and_decode(request).await
     }
 
     /// `POST /v1/<path>` with a body, decoded.

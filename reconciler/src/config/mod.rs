@@ -13,6 +13,7 @@ use std::time::Duration;
 
 use clap::{Args, ValueEnum};
 use ipnet::Ipv4Net;
+use schema::names::{HostNames, is_host_name};
 use schema::store::etcd::Access;
 
 use crate::controllers::Settings;
@@ -60,6 +61,10 @@ pub struct ServeArgs {
     /// URL at which agents reach that API; by default found from --listen and the route to etcd
     #[arg(long, env = "MINIK8S_ADVERTISE", value_name = "URL")]
     pub advertise: Option<String>,
+    /// Name by which that API may be addressed, besides IP addresses, localhost and the name in --advertise; may be
+    /// repeated
+    #[arg(long, env = "MINIK8S_ALLOW_HOST", value_name = "NAME", value_delimiter = ',')]
+    pub allow_host: Vec<String>,
     /// Range of pod addresses; every node gets a /24 of it
     #[arg(long, env = "MINIK8S_CLUSTER_CIDR", value_name = "CIDR", default_value = DEFAULT_CLUSTER_CIDR)]
     pub cluster_cidr: Ipv4Net,
@@ -85,6 +90,8 @@ pub struct ServeConfig {
     pub listen: SocketAddr,
     /// URL of the API for agents, `http://host:port` without a trailing `/`; `None` if not given.
     pub advertise: Option<String>,
+    /// Names by which the API may be addressed.
+    pub hosts: HostNames,
     pub settings: Settings,
     /// Settings of webhooks; `None` if webhooks are off.
     pub webhooks: Option<WebhookConfig>,
@@ -127,13 +134,15 @@ impl TryFrom<ServeArgs> for ServeConfig {
         let state_dir = absolute(&args.state_dir)?;
         let sources = sources_of(args.repo, &state_dir)?;
         let first_source = sources.first().map(|source| source.name.clone()).unwrap_or_default();
+        let advertise = args.advertise.as_deref().map(advertise).transpose()?;
         let names: BTreeSet<String> = sources.iter().map(|source| source.name.clone()).collect();
         Ok(Self {
             sources,
             etcd: Access::new(endpoints(args.etcd)?, args.etcd_user, args.etcd_password_file),
             state_dir,
             listen: args.listen,
-            advertise: args.advertise.as_deref().map(advertise).transpose()?,
+            hosts: hosts(args.allow_host, advertise.as_deref())?,
+            advertise,
             settings: Settings {
                 cluster_cidr: cluster_cidr(args.cluster_cidr)?,
                 service_cidr: service_cidr(args.service_cidr, args.cluster_cidr)?,
@@ -178,6 +187,16 @@ fn advertise(url: &str) -> Result<String, ConfigError> {
         ));
     }
     Ok(url)
+}
+
+/// Returns the names by which the API may be addressed: those allowed, and the one in the URL for agents.
+fn hosts(allowed: Vec<String>, advertised: Option<&str>) -> Result<HostNames, ConfigError> {
+    if let Some(wrong) = allowed.iter().find(|name| !is_host_name(name)) {
+        let help = "write a name without scheme and port, for example api.example.org";
+        return Err(ConfigError::new("--allow-host", wrong, "is not the name of a host", help));
+    }
+    let advertised = advertised.and_then(|url| Some(url.split_once("://")?.1.to_owned()));
+    Ok(HostNames::new(allowed.into_iter().chain(advertised)))
 }
 
 fn endpoints(etcd: Vec<String>) -> Result<Vec<String>, ConfigError> {
@@ -335,6 +354,10 @@ mod tests {
                 &["--advertise", "10.0.0.5:7070"],
                 "--advertise 10.0.0.5:7070: is not an http(s) URL; for example",
             ),
+            (
+                &["--allow-host", "http://api.example"],
+                "--allow-host http://api.example: is not the name of a host; write a name without",
+            ),
             (&["--etcd", ","], "--etcd : names no endpoint; for example http"),
             (&["--cluster-cidr", "10.244.0.0/26"], "--cluster-cidr 10.244.0.0/26: has no room for a /24"),
             (&["--cluster-cidr", "10.244.1.0/16"], "has bits set after its prefix; write 10.244.0.0/16"),
@@ -349,6 +372,14 @@ mod tests {
             assert!(error.contains(wanted), "{error}");
             assert_eq!(error.lines().count(), 1, "{error}");
         }
+    }
+
+    #[test]
+    fn the_api_answers_to_the_names_that_are_allowed_and_the_advertised_one() {
+        let flags = ["--advertise", "http://Api.example:7070/", "--allow-host", "a.lan", "--allow-host", "b"];
+        let hosts = config(&flags).unwrap().hosts;
+        assert!(["api.example:7070", "a.lan", "b:1"].iter().all(|host| hosts.has(host)), "{hosts:?}");
+        assert!(!hosts.has("c.lan"));
     }
 
     #[test]

@@ -178,6 +178,7 @@ async fn start(config: ServeConfig) -> anyhow::Result<Runtime> {
         loops: runtime.runs(),
         identity: config.name.clone(),
         version: env!("CARGO_PKG_VERSION").to_owned(),
+        hosts: config.hosts.clone(),
     });
     runtime.task("api", listener::serve(listener, API_BOUNDS, move |_| api.clone(), token));
     tracing::info!(

@@ -164,8 +164,10 @@ impl Caller {
         }
         match request.send().await {
             Ok(response) if response.status() == StatusCode::NOT_FOUND && self.knows_function(function) => {
-                let why = format!("{gateway} does not know function {function} yet");
-                (Attempt::NotBegun { why, wait: None, is_busy: true }, None)
+                // Gateways say the same to callers that they do not know.
+                let why = format!("{gateway} does not know function {function} yet, or not this reconciler");
+                let is_busy = Instant::now() >= self.known_at;
+                (Attempt::NotBegun { why, wait: None, is_busy }, None)
             }
             Ok(response)
                 if [StatusCode::FORBIDDEN, StatusCode::UNAUTHORIZED].contains(&response.status())

@@ -133,6 +133,7 @@ async fn serve(snapshot: Snapshot) -> SocketAddr {
         loops: Default::default(),
         identity: "host-1".to_owned(),
         version: "9.9.9".to_owned(),
+        hosts: schema::names::HostNames::default(),
     };
     tokio::spawn(async move { axum::serve(listener, router(deps)).await });
     address

@@ -92,6 +92,11 @@ impl Subnet {
     pub fn new(cidr: Ipv4Net, cluster_cidr: Ipv4Net) -> Self {
         Self { cidr, cluster_cidr, service_cidr: default_service_cidr() }
     }
+
+    /// Returns the address of the node's bridge, the first of its range.
+    pub fn bridge(&self) -> Ipv4Addr {
+        address_at(self.cidr, 1)
+    }
 }
 
 /// Returns the default range of services, as in Kubernetes.

@@ -61,7 +61,12 @@ fn callers_from_outside_need_leave_or_the_token_and_none_may_call_too_often() ->
             })?;
         }
         ensure!(call(cluster.node(), "closed", "{}")?.body["word"] == "hidden", "the secret is a variable");
-        expect(cluster, "closed", &[], 403, "Forbidden")?;
+        // The same as for a name that there is not.
+        expect(cluster, "closed", &[], 404, "NotFound")?;
+        expect(cluster, "nobody", &[], 404, "NotFound")?;
+        let page = ["-H", "Origin: http://evil.example"];
+        let said = from_machine(cluster, "closed", &page)?;
+        ensure!(said.0 == 403 && said.1.contains("ForeignOrigin"), "{said:?}");
         expect(cluster, "open", &[], 200, "word")?;
         expect(cluster, "door", &[], 401, "TokenMissing")?;
         expect(cluster, "door", &["-H", "Authorization: Bearer open-sesame"], 401, "TokenWrong")?;
@@ -69,7 +74,7 @@ fn callers_from_outside_need_leave_or_the_token_and_none_may_call_too_often() ->
         ensure!(said.to_lowercase().contains("www-authenticate: bearer") && !said.contains(TOKEN), "{said}");
         let shown = format!("Authorization: Bearer {TOKEN}");
         expect(cluster, "door", &["-H", &shown], 200, "word")?;
-        expect(cluster, "closed", &["-H", &shown], 403, "Forbidden")?;
+        expect(cluster, "closed", &["-H", &shown], 404, "NotFound")?;
         through_a_host(cluster)?;
         by_the_cli(cluster)?;
         another_token(cluster, &shown)?;
@@ -99,7 +104,7 @@ fn through_a_host(cluster: &Cluster) -> Result<()> {
     NetWorld::of_machine().run("ip", &["route", "add", &route, "via", &node])?;
     let from = cluster.slot().underlay(OUTSIDE);
     for (name, status, word) in
-        [("open", 200, "word"), ("closed", 403, "Forbidden"), ("door", 401, "TokenMissing")]
+        [("open", 200, "word"), ("closed", 404, "NotFound"), ("door", 401, "TokenMissing")]
     {
         let url = format!("http://{gateway}/{name}");
         let ask =

@@ -57,7 +57,8 @@ impl Beats {
     }
 
     /// Accepts heartbeats with this token until the returned value is dropped. `listen`: address of this gateway,
-    /// `None` if it accepts no heartbeats; `own`: the node's address, if known.
+    /// `None` if it accepts no heartbeats; `own`: the address to use for all of the node's, and for pods instead of
+    /// loopback, if known.
     pub(super) fn register(
         &self,
         token: &str,
@@ -65,7 +66,9 @@ impl Beats {
         own: Option<Ipv4Addr>,
     ) -> Result<HeartbeatSlot, CallError> {
         let address = |listen: SocketAddr| match listen.ip() {
-            every if every.is_unspecified() => Some(SocketAddr::new(own?.into(), listen.port())),
+            every if every.is_unspecified() || every.is_loopback() => {
+                Some(SocketAddr::new(own?.into(), listen.port()))
+            }
             _ => Some(listen),
         };
         let url = listen.and_then(address).map(|address| outgoing::url(address, &format!("{PATH}{token}")));

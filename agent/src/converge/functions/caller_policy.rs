@@ -29,6 +29,8 @@ pub(super) struct ClusterAddresses {
     pods: Vec<Ipv4Net>,
     /// Addresses of nodes and reconcilers.
     nodes: BTreeSet<Ipv4Addr>,
+    /// Address of this node's bridge, once it has a range.
+    pub(super) bridge: Option<Ipv4Addr>,
 }
 
 impl ClusterAddresses {
@@ -38,7 +40,8 @@ impl ClusterAddresses {
         let nodes =
             catalog.own_address.into_iter().chain(catalog.peers.values().filter_map(|peer| peer.address));
         let reconcilers = control.reconcilers.iter().map(|at| *at.ip());
-        Self { pods: pods.collect(), nodes: nodes.chain(reconcilers).collect() }
+        let bridge = own.map(Subnet::bridge);
+        Self { pods: pods.collect(), nodes: nodes.chain(reconcilers).collect(), bridge }
     }
 
     pub(super) fn has(&self, address: IpAddr) -> bool {

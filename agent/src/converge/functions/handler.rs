@@ -12,6 +12,7 @@ use hyper::header::{ALLOW, CONTENT_LENGTH, HeaderValue};
 use hyper::{HeaderMap, Method, Request, StatusCode};
 use jiff::Timestamp;
 use schema::meta::NamespacedName;
+use schema::names::HostNames;
 use schema::records::{FunctionRecord, Subnet};
 use serde_json::json;
 use tokio::sync::watch;
@@ -33,6 +34,7 @@ use crate::http::body::{Answer, Budget, Room};
 use crate::http::outgoing::{self, LazyClient};
 use crate::http::path::normalized;
 use crate::http::plain::StartedRequest;
+use crate::http::routes;
 use crate::http::server::{Caller, Handler};
 
 /// Longest time for a whole body, besides waits for room: a slow trickle holds the room of its bytes.
@@ -42,6 +44,8 @@ const NEXT_BYTE_MAX: Duration = Duration::from_secs(10);
 /// Idle time after which a connection to a replica is closed: less than the 3 s for which the Python shim answers
 /// after SIGTERM, and than the 5 s after which common servers close an idle one.
 const KEPT_MAX: Duration = Duration::from_secs(2);
+/// Error type of a function that does not exist, or not for this caller.
+const NOT_FOUND: &str = "NotFound";
 /// Request header that asks for the durations of the phases.
 const WANTS_TIMINGS: &str = "x-timings";
 
@@ -59,6 +63,7 @@ pub struct Functions {
     tokens: Tokens,
     rates: Rates,
     budget: Budget,
+    hosts: Arc<HostNames>,
     /// Address of the gateway; `None` if heartbeats are not reported.
     listen: Option<SocketAddr>,
     /// Set if waiting calls are reported, so that a replica may be started, and `known` is kept up to date.
@@ -94,7 +99,8 @@ impl FunctionCalls for Functions {
         let called = async {
             let catalog = Arc::clone(&self.catalog.borrow());
             let record = record(&catalog, id)?;
-            self.may_call(record, caller, id, request.headers()).await?;
+            let is_foreign = is_for_foreign_page(&request, None);
+            self.may_call((record, id), caller, request.headers(), is_foreign).await?;
             Ok(self.call((request, caller), (record, &catalog), id, &activation).await)
         };
         called.await.unwrap_or_else(|refused: CallError| refused.answer(&activation))
@@ -118,7 +124,13 @@ impl Functions {
     ) -> Self {
         let client = Arc::new(LazyClient::new(client));
         let (tokens, rates, budget) = (Tokens::new(files), Rates::default(), Budget::new(BUDGET_BYTES));
-        Self { catalog, known, calls, client, tokens, rates, budget, listen: None, follows: true }
+        let hosts = Arc::default();
+        Self { catalog, known, calls, client, tokens, rates, budget, hosts, listen: None, follows: true }
+    }
+
+    /// Accepts pages loaded from this gateway under these names, besides its addresses.
+    pub fn addressed_as(self, hosts: HostNames) -> Self {
+        Self { hosts: Arc::new(hosts), ..self }
     }
 
     /// Creates the client if any function exists, so that no caller waits for it.
@@ -166,10 +178,15 @@ impl Functions {
         let catalog = Arc::clone(&self.catalog.borrow());
         let Some(id) = parse_path(&path) else {
             let message = "the path is not /<namespace>/<function>";
-            return Err(CallError::new(StatusCode::NOT_FOUND, "NotFound", message));
+            return Err(CallError::new(StatusCode::NOT_FOUND, NOT_FOUND, message));
         };
-        let record = record(&catalog, &id)?;
-        self.may_call(record, caller, &id, request.headers()).await?;
+        let is_hidden = |refused: &CallError| refused.kind == NOT_FOUND && !self.is_of_cluster(caller);
+        let record = record(&catalog, &id).map_err(|refused| match is_hidden(&refused) {
+            true => self.refuse_stranger(&id, caller),
+            false => refused,
+        })?;
+        let is_foreign = is_for_foreign_page(&request, Some(&*self.hosts));
+        self.may_call((record, &id), caller, request.headers(), is_foreign).await?;
         match *request.method() {
             Method::POST => Ok(self.call((request, caller), (record, &catalog), &id, activation).await),
             Method::GET => Ok(self.state(record, caller, &id, activation)),
@@ -193,30 +210,45 @@ impl Functions {
         record.token.is_none() && !self.is_of_cluster(caller)
     }
 
+    /// Decides on a caller. `is_foreign`: a browser sent the call for a page from elsewhere, so its address says nothing
+    /// of who calls.
     async fn may_call(
         &self,
-        record: &FunctionRecord,
+        (record, id): (&FunctionRecord, &NamespacedName),
         caller: &Caller,
-        id: &NamespacedName,
         headers: &HeaderMap,
+        is_foreign: bool,
     ) -> Result<(), CallError> {
-        if record.calls.public || self.is_of_cluster(caller) {
+        let is_known = self.is_of_cluster(caller);
+        if record.calls.public || (is_known && !is_foreign) {
             return Ok(());
         }
-        let address = address_of(caller);
         if let Some(token) = &record.token {
             return self.tokens.check(id, token, headers).await;
         }
+        if !is_known {
+            return Err(self.refuse_stranger(id, caller));
+        }
+        let message = format!(
+            "function {id} is not public, and the call comes from a page of another host in a browser; set `public: true` \
+             in its manifest to let every page call it, or call it from a program"
+        );
+        Err(CallError::new(StatusCode::FORBIDDEN, "ForeignOrigin", message))
+    }
+
+    /// Creates the response for a stranger, the same whether or not there is such a function.
+    fn refuse_stranger(&self, id: &NamespacedName, caller: &Caller) -> CallError {
+        let address = address_of(caller);
         if !self.follows {
             // The caller may be a reconciler that became leader since then.
             let message = format!("this node's agent is not running, and without it {address} is unknown");
-            return Err(CallError::retryable("CallerUnknown", message));
+            return CallError::retryable("CallerUnknown", message);
         }
         let message = format!(
-            "{address} is neither a pod nor a node of this cluster, and function {id} is not public; set `public: true` \
-             in its manifest to let everyone call it, or `auth` to require a token"
+            "there is no function {id} that {address} may call: it is neither a pod nor a node of this cluster, and may \
+             call only functions with `public: true` or with `auth` and its token"
         );
-        Err(CallError::new(StatusCode::FORBIDDEN, "Forbidden", message))
+        CallError::new(StatusCode::NOT_FOUND, NOT_FOUND, message)
     }
 
     /// Accepts heartbeats of a call whose caller gave a token: a reconciler, or a node, on which one may run. Other
@@ -237,7 +269,9 @@ impl Functions {
             );
             return Err(CallError::retryable("CallerUnknown", message));
         }
-        self.calls.beats.register(token, self.listen, catalog.own_address)
+        let at_loopback = self.listen.is_some_and(|listen| listen.ip().is_loopback());
+        let own = if at_loopback { self.known.borrow().bridge } else { catalog.own_address };
+        self.calls.beats.register(token, self.listen, own)
     }
 
     async fn call(
@@ -353,9 +387,24 @@ fn record<'c>(catalog: &'c Catalog, id: &NamespacedName) -> Result<&'c FunctionR
         }
         None => {
             let message = format!("there is no function {id}");
-            Err(CallError::new(StatusCode::NOT_FOUND, "NotFound", message))
+            Err(CallError::new(StatusCode::NOT_FOUND, NOT_FOUND, message))
         }
     }
+}
+
+/// True if a browser sent the request for a page that was not loaded from here. `names`: those of the gateway besides
+/// its addresses; `None` for a host of a Dns object, which has the name that the request was routed by.
+fn is_for_foreign_page(request: &Request<Incoming>, names: Option<&HostNames>) -> bool {
+    let origin = routes::origin_of(request.headers(), request.uri());
+    if origin.origin.is_none() {
+        return false;
+    }
+    let routed = || origin.hosts.iter().map(|host| String::from_utf8_lossy(host).into_owned());
+    let checked = match names {
+        Some(names) => names.check(&origin),
+        None => HostNames::new(routed()).check(&origin),
+    };
+    checked.is_err()
 }
 
 fn address_of(caller: &Caller) -> IpAddr {

@@ -1,4 +1,5 @@
-//! The functions loop: calls of functions through this node, at `:8081` of all its addresses.
+//! The functions loop: calls of functions through this node, at `:8081` of all its addresses, or of loopback and the
+//! pods' bridge.
 //!
 //! Reads the catalog; decides in `plan.rs`; opens the listener and assigns replicas to waiting calls. A call goes
 //! to the replica with the fewest of this node's calls (`call_queue.rs`), waits if there is none, and is counted: the
@@ -16,6 +17,7 @@ pub mod plan;
 mod tests;
 mod window;
 
+use std::collections::BTreeMap;
 use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -23,6 +25,7 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use jiff::Timestamp;
 use schema::control::{Loop, LoopError, Next, Observation};
+use schema::names::HostNames;
 use schema::records::{NodeDemand, Subnet};
 use tokio::net::TcpListener;
 use tokio::sync::{mpsc, watch};
@@ -52,6 +55,8 @@ pub struct FunctionsDeps {
     pub files: Arc<PodFiles>,
     pub control: watch::Receiver<ControlPlane>,
     pub handover: Handover,
+    /// Names by which pages of this node's own may address the gateway.
+    pub hosts: HostNames,
 }
 
 /// Loop that manages the functions listener and known functions.
@@ -63,8 +68,8 @@ pub struct FunctionsLoop {
     calls: Calls,
     control: watch::Receiver<ControlPlane>,
     known: watch::Sender<ClusterAddresses>,
-    listeners: mpsc::Sender<TcpListener>,
-    listens: Option<SocketAddr>,
+    listeners: BTreeMap<Role, mpsc::Sender<TcpListener>>,
+    listens: BTreeMap<Role, SocketAddr>,
     followed: Option<Arc<Catalog>>,
     functions: Functions,
     handover: Handover,
@@ -77,12 +82,14 @@ impl FunctionsLoop {
         deps: FunctionsDeps,
         shutdown: CancellationToken,
     ) -> (Self, impl Future<Output = ()> + Send + 'static) {
-        let FunctionsDeps { listen, subnet, catalog, calls, files, control, handover } = deps;
+        let FunctionsDeps { listen, subnet, catalog, calls, files, control, handover, hosts } = deps;
         let (known, knows) = watch::channel(ClusterAddresses::default());
-        let (listeners, opened) = mpsc::channel(1);
-        let functions = Functions::new(catalog.clone(), knows, calls.clone(), Some(files)).listening(listen);
-        let serving = serve(functions.clone(), opened, shutdown);
-        let (listens, followed) = (None, None);
+        let functions = Functions::new(catalog.clone(), knows, calls.clone(), Some(files));
+        let functions = functions.listening(listen).addressed_as(hosts);
+        let [(everyone, at_own), (pods, at_bridge)] = [(); 2].map(|()| mpsc::channel(1));
+        let listeners = BTreeMap::from([(Role::Functions, everyone), (Role::PodFunctions, pods)]);
+        let serving = serve_all(functions.clone(), [at_own, at_bridge], shutdown);
+        let (listens, followed) = (BTreeMap::new(), None);
         let the_loop = Self {
             listen,
             subnet,
@@ -111,23 +118,33 @@ async fn serve(functions: Functions, listeners: mpsc::Receiver<TcpListener>, shu
     Server::new(functions, limits, connections, CancellationToken::new()).run(listeners, shutdown).await;
 }
 
-/// Serves callers without a loop, at the socket inherited from an agent that ended.
+/// Serves callers at both addresses, those of the bridge apart from all others.
+async fn serve_all(
+    functions: Functions,
+    listeners: [mpsc::Receiver<TcpListener>; 2],
+    shutdown: CancellationToken,
+) {
+    let [own, bridge] = listeners.map(|opened| serve(functions.clone(), opened, shutdown.clone()));
+    tokio::join!(own, bridge);
+}
+
+/// Serves callers without a loop, at the sockets inherited from an agent that ended.
 pub async fn serve_inherited(
     functions: Functions,
     handover: Handover,
-    at: SocketAddr,
+    (at, subnet): (SocketAddr, Option<&Subnet>),
     shutdown: CancellationToken,
 ) -> io::Result<()> {
-    // An agent of an older version holds none.
-    let Some([socket]) = handover.take([(Role::Functions, at)]).await else {
-        shutdown.cancelled().await;
-        return Ok(());
-    };
-    let (listeners, opened) = mpsc::channel(1);
-    // The channel has room for one.
-    let _ = listeners.try_send(TcpListener::from_std(socket.into())?);
+    let [(everyone, at_own), (pods, at_bridge)] = [(); 2].map(|()| mpsc::channel(1));
+    for (role, at) in plan::addresses(at, subnet) {
+        // An agent of an older version holds none.
+        let Some([socket]) = handover.take([(role, at)]).await else { continue };
+        let listeners = if role == Role::PodFunctions { &pods } else { &everyone };
+        // The channel has room for one.
+        let _ = listeners.try_send(TcpListener::from_std(socket.into())?);
+    }
     functions.prepare();
-    serve(functions, opened, shutdown).await;
+    serve_all(functions, [at_own, at_bridge], shutdown).await;
     Ok(())
 }
 
@@ -187,8 +204,8 @@ impl FunctionsLoop {
             self.followed = Some(Arc::clone(&newest));
         }
         let mut outcome = Outcome::default();
-        if let Some(at) = plan.listen {
-            match self.open(at).await {
+        for (role, at) in plan.listen {
+            match self.open(role, at).await {
                 Ok(()) => tracing::info!(address = %at, "functions listening"),
                 Err(error) => {
                     outcome.failed = Some(format!(
@@ -201,16 +218,17 @@ impl FunctionsLoop {
         outcome
     }
 
-    async fn open(&mut self, at: SocketAddr) -> io::Result<()> {
-        let listener = match self.handover.take([(Role::Functions, at)]).await {
+    async fn open(&mut self, role: Role, at: SocketAddr) -> io::Result<()> {
+        let listener = match self.handover.take([(role, at)]).await {
             Some([inherited]) => TcpListener::from_std(inherited.into())?,
             None => server::listen(at)?,
         };
         let copied = copy(&listener)?;
         // The server ends only at shutdown.
-        self.listeners.send(listener).await.map_err(|_| io::ErrorKind::BrokenPipe)?;
-        self.listens = Some(at);
-        self.handover.hold(Role::Functions, copied);
+        let server = self.listeners.get(&role).ok_or(io::ErrorKind::NotFound)?;
+        server.send(listener).await.map_err(|_| io::ErrorKind::BrokenPipe)?;
+        self.listens.insert(role, at);
+        self.handover.hold(role, copied);
         Ok(())
     }
 }
@@ -221,7 +239,7 @@ impl FunctionsLoop {
     fn read_inputs(&mut self) -> Observed {
         Observed {
             wanted: self.listen,
-            listens: self.listens,
+            listens: self.listens.clone(),
             catalog: Arc::clone(&self.catalog.borrow_and_update()),
             subnet: self.subnet.borrow_and_update().clone(),
             control: self.control.borrow_and_update().clone(),

@@ -8,6 +8,7 @@ use schema::codec::encode;
 use schema::control::{LastRun, LoopRuns, Nudge, NudgeReceiver};
 use schema::keys::Key;
 use schema::kinds::pod::{ContainerState, TerminatedState};
+use schema::names::HostNames;
 use schema::records::{Event, EventType, NodeRecord};
 use schema::snapshot::Snapshot;
 use schema::store::memory::MemoryStore;
@@ -48,13 +49,15 @@ impl Api {
             loops: LoopRuns::default(),
             identity: "host-1".to_owned(),
             version: "9.9.9".to_owned(),
+            hosts: HostNames::new(["api.example".to_owned()]),
         };
         Self { address: bind_and_serve(router(deps)).await, store, nudged, waiting }
     }
 
     async fn answer(&self, method: reqwest::Method, path: &str) -> (u16, Value) {
         let url = format!("http://{}{path}", self.address);
-        let answer = reqwest::Client::new().request(method, url).send().await.unwrap();
+        let request = reqwest::Client::new().request(method, url).header("content-type", "application/json");
+        let answer = request.send().await.unwrap();
         let status = answer.status().as_u16();
         (status, answer.json().await.unwrap())
     }
@@ -202,6 +205,43 @@ async fn the_leader_is_shown_and_a_dead_etcd_leaves_the_page_standing() {
     assert!(page["etcdError"].is_string(), "{page}");
     assert_eq!(api.get("/v1/events").await.0, 503);
     assert_eq!(api.get("/v1/pods/default/web").await.0, 200);
+}
+
+// Seen red without `refuse_foreign` in the router: 200 and 202.
+#[tokio::test]
+async fn a_page_of_somebody_else_in_a_browser_of_this_machine_reads_and_starts_nothing() {
+    let api = Api::over(with_web()).await;
+    let own = format!("http://{}", api.address);
+    let client = reqwest::Client::new();
+    let send = async |method: reqwest::Method, path: &str, headers: &[(&str, &str)]| {
+        let mut request = client.request(method, format!("{own}{path}"));
+        for (name, value) in headers {
+            request = request.header(*name, *value);
+        }
+        let answer = request.send().await.unwrap();
+        (answer.status().as_u16(), answer.text().await.unwrap())
+    };
+    let (get, post) = (reqwest::Method::GET, reqwest::Method::POST);
+    let json = ("content-type", "application/json");
+    let (foreign, page) = (("host", "evil.example:7070"), ("origin", "http://evil.example:7070"));
+    for path in ["/v1/pods", "/v1/logs/default/web", "/nothing"] {
+        let (status, body) = send(get.clone(), path, &[foreign]).await;
+        assert_eq!(status, 421, "{path}: {body}");
+        assert!(body.contains("--allow-host evil.example"), "{body}");
+    }
+    for (headers, status) in [
+        (&[foreign, page, json][..], 421),
+        (&[page, json], 403),
+        (&[("origin", own.as_str()), ("content-type", "text/plain")], 415),
+        (&[], 415),
+        (&[("host", "api.example"), ("origin", "https://api.example"), json], 202),
+    ] {
+        let (answered, body) = send(post.clone(), "/v1/sync", headers).await;
+        assert_eq!(answered, status, "{headers:?}: {body}");
+    }
+    assert_eq!(api.store.list(schema::keys::ROOT).await.unwrap().items.len(), 1, "only the last one asked");
+    let call = send(post, "/v1/calls/workflow/default/flow/paid", &[("content-type", "text/plain")]).await;
+    assert_eq!(call.0, 401, "calls of triggers have a token, and any type of body");
 }
 
 #[tokio::test]
@@ -413,6 +453,7 @@ async fn the_last_sync_is_shown_where_it_is_known() {
         loops,
         identity: "host-1".to_owned(),
         version: "9.9.9".to_owned(),
+        hosts: HostNames::default(),
     };
     let address = bind_and_serve(router(deps)).await;
     let page: Value =

@@ -13,6 +13,9 @@ use super::record::{StateDir, UpRecord};
 use super::supervise::ChildCommand;
 use crate::outgoing;
 
+/// Variable of the agent with the address at which functions are called, and its port.
+const FUNCTIONS_LISTEN: &str = "MINIK8S_FUNCTIONS_LISTEN";
+const FUNCTIONS_PORT: u16 = 8081;
 /// Interval between probes of a child that does not answer yet.
 const PROBE_INTERVAL: Duration = Duration::from_millis(50);
 
@@ -46,6 +49,7 @@ pub(super) fn reconciler(state: &StateDir, record: &UpRecord) -> Result<ChildCom
         ("--service-cidr", record.service_cidr.to_string()),
     ]));
     args.extend(login(record)?);
+    args.extend(allowed_hosts(record));
     if let (Some(address), Some(file)) = (record.webhook_listen, &record.webhook_secret_file) {
         let secret = path_text(file)?;
         args.extend(words([("--webhook-listen", address.to_string()), ("--webhook-secret-file", secret)]));
@@ -72,8 +76,17 @@ pub(super) fn agent(state: &StateDir, record: &UpRecord) -> Result<ChildCommand>
     if !record.agent_args.iter().any(|flag| flag.starts_with("--etcd-user")) {
         args.extend(login(record)?);
     }
+    args.extend(allowed_hosts(record));
     args.extend(record.agent_args.iter().cloned());
-    Ok(ChildCommand { name: "agent", program: agent_program()?, args, env: Vec::new() })
+    // As a variable, so that a flag of the agent overrides it. Strangers have no way to this address, and pods do: the
+    // agent adds that of their bridge.
+    let functions = (FUNCTIONS_LISTEN.to_owned(), loopback(FUNCTIONS_PORT).to_string());
+    let env = if env::var_os(FUNCTIONS_LISTEN).is_some() { Vec::new() } else { vec![functions] };
+    Ok(ChildCommand { name: "agent", program: agent_program()?, args, env })
+}
+
+fn allowed_hosts(record: &UpRecord) -> Vec<String> {
+    words(record.allow_host.iter().map(|name| ("--allow-host", name.clone())))
 }
 
 /// Flags of a daemon's login at etcd.

@@ -53,6 +53,8 @@ pub(crate) struct UpRecord {
     pub(crate) cluster_cidr: Ipv4Net,
     #[serde(default)]
     pub(crate) agent_args: Vec<String>,
+    #[serde(default)]
+    pub(crate) allow_host: Vec<String>,
     /// Missing in the records of versions without services.
     #[serde(default = "default_service_cidr")]
     pub(crate) service_cidr: Ipv4Net,
@@ -100,11 +102,8 @@ impl UpRecord {
             webhook_listen: args.webhooks.webhook_listen.or(before.webhook_listen),
             webhook_secret_file: secret_file.context("the webhook secret's file has no path")?,
             cluster_cidr: args.cluster_cidr.unwrap_or(before.cluster_cidr),
-            // The list replaces the former one as a whole; an empty flag empties it.
-            agent_args: match args.agent_arg.is_empty() {
-                true => before.agent_args,
-                false => args.agent_arg.iter().filter(|flag| !flag.is_empty()).cloned().collect(),
-            },
+            agent_args: list(&args.agent_arg, before.agent_args),
+            allow_host: list(&args.allow_host, before.allow_host),
             service_cidr: args.service_cidr.unwrap_or(before.service_cidr),
         })
     }
@@ -127,6 +126,7 @@ impl UpRecord {
             webhook_secret_file: None,
             cluster_cidr: Ipv4Net::new_assert([10, 244, 0, 0].into(), 16),
             agent_args: Vec::new(),
+            allow_host: Vec::new(),
             service_cidr: default_service_cidr(),
         })
     }
@@ -168,6 +168,11 @@ impl UpRecord {
     pub(crate) fn agent_url(&self) -> String {
         outgoing::url(reachable(self.agent_listen), "")
     }
+}
+
+/// Merges a repeatable flag: it replaces the former list as a whole, and an empty value empties it.
+fn list(given: &[String], before: Vec<String>) -> Vec<String> {
+    if given.is_empty() { before } else { given.iter().filter(|value| !value.is_empty()).cloned().collect() }
 }
 
 impl EtcdLogin {
@@ -362,6 +367,11 @@ mod tests {
         assert_eq!(again.agent_args, ["--image-gc-high=90", "--pod-pids-limit=64"]);
         let other = Line::parse_from(["up", "--agent-arg=--image-gc-high=80"]).args;
         assert_eq!(UpRecord::merge(&other, Some(&first)).unwrap().agent_args, ["--image-gc-high=80"]);
+        let named = record(&["--allow-host", "a.lan", "--allow-host", "b.lan"]);
+        let again = UpRecord::merge(&Line::parse_from(["up"]).args, Some(&named)).unwrap();
+        assert_eq!(again.allow_host, ["a.lan", "b.lan"]);
+        let cleared = UpRecord::merge(&Line::parse_from(["up", "--allow-host="]).args, Some(&named)).unwrap();
+        assert_eq!(cleared.allow_host, [""; 0]);
     }
 
     // Seen red with `private` taken for an address.

@@ -26,7 +26,7 @@ use crate::catalog::Catalog;
 use crate::desired::StateOrigin;
 use crate::http::acceptor::ConnectionPlace as Admitted;
 use crate::http::body::Budget;
-use crate::http::server::Caller;
+use crate::http::server::{Caller, Handler as _};
 
 fn id() -> NamespacedName {
     NamespacedName::new("default", "hello")
@@ -384,6 +384,7 @@ async fn a_call_that_comes_between_a_look_at_the_functions_and_what_follows_is_n
         files: Arc::new(crate::files::PodFiles::new(state.path(), Arc::new(source), keys)),
         control: watch::channel(ControlPlane::default()).1,
         handover: crate::standby::Handover::for_agent(state.path()),
+        hosts: schema::names::HostNames::default(),
     };
     let (mut functions, _serving) = super::FunctionsLoop::new(deps, CancellationToken::new());
     let Observation::Ready(observed) = functions.observe().await.unwrap() else { panic!("ready") };
@@ -392,7 +393,7 @@ async fn a_call_that_comes_between_a_look_at_the_functions_and_what_follows_is_n
     catalogs.send_replace(Arc::new(newest));
     let mut wait = waits(enter(&calls));
     let plan = super::plan::FunctionsPlan {
-        listen: None,
+        listen: Vec::new(),
         ..super::FunctionsLoop::plan(&observed, Timestamp::now())
     };
     assert!(plan.follow);
@@ -415,6 +416,69 @@ fn functions(record: FunctionRecord) -> (Functions, Catalog) {
     (Functions::new(newest, known, calls, None), catalog)
 }
 
+// Seen red with 403 for a closed function, and with the address of a browser taken for its page.
+#[tokio::test]
+async fn strangers_cannot_tell_names_apart_and_pages_of_others_call_only_public_functions() {
+    let (closed, _) = functions(record(0));
+    let public = CallLimits { public: true, ..limits() };
+    let (open, _) = functions(FunctionRecord { calls: public, ..record(0) });
+    let ask = async |functions: &Functions, path: &str, from: &str, origin: Option<&str>| {
+        let (mut client, server) = tokio::io::duplex(64 << 10);
+        let (functions, from) = (functions.clone(), from.parse().unwrap());
+        let serving = tokio::spawn(async move {
+            let service = hyper::service::service_fn(move |request| {
+                let places = Arc::new(Semaphore::new(1)).try_acquire_owned().unwrap();
+                let caller = Caller::new(from, false, Arc::new(Admitted::new(places, None)), 0);
+                let functions = functions.clone();
+                async move { Ok::<_, std::convert::Infallible>(functions.handle(request, caller, None).await) }
+            });
+            let io = hyper_util::rt::TokioIo::new(server);
+            hyper::server::conn::http1::Builder::new().serve_connection(io, service).await
+        });
+        let origin = origin.map(|origin| format!("Origin: {origin}\r\n")).unwrap_or_default();
+        let head =
+            format!("GET {path} HTTP/1.1\r\nHost: 192.0.2.7:8081\r\nConnection: close\r\n{origin}\r\n");
+        client.write_all(head.as_bytes()).await.unwrap();
+        let mut said = String::new();
+        client.read_to_string(&mut said).await.unwrap();
+        serving.await.unwrap().unwrap();
+        let body = said.split_once("\r\n\r\n").unwrap().1.to_owned();
+        let body: serde_json::Value = serde_json::from_str(&body).unwrap();
+        let name = path.rsplit('/').next().unwrap();
+        (said[9..12].parse::<u16>().unwrap(), body["error"].to_string().replace(name, "NAME"))
+    };
+    let (stranger, pod) = ("198.51.100.1", "10.244.0.5");
+    let there = ask(&closed, "/default/hello", stranger, None).await;
+    let missing = ask(&closed, "/default/nobody", stranger, None).await;
+    assert_eq!((there.0, &there), (404, &missing));
+    assert!(there.1.contains("public: true"), "{}", there.1);
+    for (functions, from, origin, status) in [
+        (&closed, pod, None, 200),
+        (&closed, pod, Some("http://192.0.2.7:8081"), 200),
+        (&closed, pod, Some("http://evil.example"), 403),
+        (&closed, pod, Some("null"), 403),
+        (&closed, stranger, Some("http://evil.example"), 404),
+        (&open, stranger, Some("http://evil.example"), 200),
+    ] {
+        let (answered, error) = ask(functions, "/default/hello", from, origin).await;
+        assert_eq!(answered, status, "{from} {origin:?}: {error}");
+    }
+}
+
+// Seen red with the bridge left out: pods did not reach a gateway on loopback.
+#[test]
+fn a_gateway_on_loopback_is_at_the_pods_bridge_too_and_any_other_only_where_it_was_set() {
+    let subnet = Subnet::new("10.244.3.0/24".parse().unwrap(), "10.244.0.0/16".parse().unwrap());
+    let listens = |given: &str, subnet: Option<&Subnet>| -> Vec<String> {
+        let all = super::plan::addresses(given.parse().unwrap(), subnet);
+        all.into_iter().map(|(_, at)| at.to_string()).collect()
+    };
+    assert_eq!(listens("127.0.0.1:8081", Some(&subnet)), ["127.0.0.1:8081", "10.244.3.1:8081"]);
+    assert_eq!(listens("127.0.0.1:8081", None), ["127.0.0.1:8081"]);
+    assert_eq!(listens("0.0.0.0:8081", Some(&subnet)), ["0.0.0.0:8081"]);
+    assert_eq!(listens("192.0.2.7:8081", Some(&subnet)), ["192.0.2.7:8081"]);
+}
+
 // Seen red with pods taken for nodes.
 #[tokio::test]
 async fn only_nodes_and_reconcilers_have_beats_taken() {
@@ -435,6 +499,11 @@ async fn only_nodes_and_reconcilers_have_beats_taken() {
     for address in ["10.244.0.5", "198.51.100.1", "2001:db8::1"] {
         assert_eq!(came_of(&listens, address, false), (503, "CallerUnknown"), "{address}");
     }
+    // Replicas reach a gateway on loopback at the bridge.
+    let on_loopback = standby.listening("127.0.0.1:8081".parse().unwrap());
+    let caller = Caller::new("127.0.0.1".parse().unwrap(), true, Arc::clone(&place), 0);
+    let slot = on_loopback.register_heartbeats(token, &caller, &catalog).unwrap();
+    assert_eq!(slot.url, format!("http://10.244.0.1:8081/_/heartbeats/{token}"));
 }
 
 // Seen red with a time limit for each part alone.
