@@ -23,6 +23,11 @@ impl Clients {
         Self { most: (places / SHARE_DIVISOR).max(1), held: Arc::default() }
     }
 
+    /// Lets the node itself, where a proxy may stand for many clients, hold all places but one client's share.
+    pub fn on_node(places: usize) -> Self {
+        Self { most: places - places / SHARE_DIVISOR, held: Arc::default() }
+    }
+
     /// Returns the maximum for each client.
     pub fn limit(&self) -> usize {
         self.most

@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 use std::convert::Infallible;
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv4Addr};
 use std::pin::pin;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -25,8 +25,8 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 pub(crate) struct Bounds {
     /// Concurrent connections; more wait to be accepted.
     pub(crate) connections: usize,
-    /// Concurrent connections per address, so that no single client shuts the others out; more are closed. Loopback
-    /// is exempt.
+    /// Concurrent connections per address, so that no single client shuts the others out; more are closed. Loopback,
+    /// where a proxy may stand for everyone, has all but a quarter of `connections`.
     pub(crate) per_address: usize,
     /// Largest head of a request, and largest chunk of a body.
     pub(crate) head_bytes: usize,
@@ -38,6 +38,13 @@ pub(crate) struct Bounds {
     pub(crate) lasts: Option<Duration>,
     /// Time for requests in progress at shutdown; then their connections are cut.
     pub(crate) drain: Duration,
+}
+
+impl Bounds {
+    /// Concurrent connections of all loopback addresses together.
+    fn loopback(&self) -> usize {
+        self.connections - self.connections / 4
+    }
 }
 
 /// Serves until shutdown, with a router per peer, and gives requests in progress a little longer.
@@ -68,8 +75,9 @@ pub(crate) async fn serve(
         };
         // IPv4 clients of a dual-stack listener appear as `::ffff:192.0.2.1`.
         let peer = peer.ip().to_canonical();
-        let Some(place) = ConnectionSlot::of(&held, peer, bounds.per_address) else {
-            tracing::debug!(%peer, most = bounds.per_address, "address holds its share of connections already");
+        let most = if peer.is_loopback() { bounds.loopback() } else { bounds.per_address };
+        let Some(place) = ConnectionSlot::of(&held, peer, most) else {
+            tracing::debug!(%peer, most, "address holds its share of connections already");
             continue;
         };
         let (router, shutdown) = (router(peer), shutdown.clone());
@@ -80,7 +88,8 @@ pub(crate) async fn serve(
                 Some(lasts) => drop(timeout(lasts, served).await),
                 None => served.await,
             }
-            drop((permit, place));
+            // The permit last: who takes it finds the slot free as well.
+            drop((place, permit));
         });
     }
     let ended = async { while connections.join_next().await.is_some() {} };
@@ -98,11 +107,12 @@ struct ConnectionSlot {
 }
 
 impl ConnectionSlot {
-    /// Takes a slot; `None` if the address has no more.
+    /// Takes a slot; `None` if the address has no more. All loopback addresses are one.
     fn of(held: &Arc<ConnectionCounts>, address: IpAddr, most: usize) -> Option<Self> {
+        let address = if address.is_loopback() { Ipv4Addr::LOCALHOST.into() } else { address };
         let mut all = lock(held);
         let count = all.entry(address).or_default();
-        if *count >= most && !address.is_loopback() {
+        if *count >= most {
             return None;
         }
         *count += 1;
@@ -148,7 +158,7 @@ async fn connection(stream: TcpStream, router: Router, bounds: Bounds, shutdown:
 
 #[cfg(test)]
 mod tests {
-    use std::net::SocketAddr;
+    use std::net::{Ipv6Addr, SocketAddr};
 
     use axum::routing::get;
     use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
@@ -157,8 +167,9 @@ mod tests {
     use super::*;
 
     const BOUNDS: Bounds = Bounds {
-        connections: 4,
-        per_address: 4,
+        // So few that loopback may hold all.
+        connections: 3,
+        per_address: 3,
         head_bytes: 32 * 1024,
         head_wait: Duration::from_secs(60),
         keeps_alive: true,
@@ -244,8 +255,18 @@ mod tests {
         drop(first);
         assert!(place(one).is_some());
         assert!(!lock(&held).contains_key(&other), "forgotten with its last connection");
-        let own = [(); 3].map(|()| ConnectionSlot::of(&held, IpAddr::from([127, 0, 0, 1]), 2));
-        assert!(own.iter().all(Option::is_some));
+    }
+
+    // Seen red with loopback exempt, and with a share for each of its addresses.
+    #[test]
+    fn loopback_leaves_a_quarter_of_the_connections_to_others() {
+        let (held, bounds) = (Arc::<ConnectionCounts>::default(), Bounds { connections: 8, ..BOUNDS });
+        let own = |last| ConnectionSlot::of(&held, IpAddr::from([127, 0, 0, last]), bounds.loopback());
+        let all: Vec<_> = (1..10).map(own).collect();
+        assert_eq!(all.iter().flatten().count(), 6);
+        assert!(ConnectionSlot::of(&held, Ipv6Addr::LOCALHOST.into(), bounds.loopback()).is_none());
+        drop(all);
+        assert!(lock(&held).is_empty());
     }
 
     /// The wait for a head does not cut off a slow response such as `logs -f`.

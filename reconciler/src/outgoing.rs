@@ -8,8 +8,11 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use hyper_util::client::legacy::{self, connect::HttpConnector};
-use hyper_util::rt::TokioExecutor;
+use hyper_util::rt::{TokioExecutor, TokioTimer};
 use reqwest::{Body, Response, redirect};
+
+/// Time for which an idle connection to a daemon is kept: daemons close theirs after 10 s.
+const IDLE_MAX: Duration = Duration::from_secs(5);
 
 /// Client for the APIs and gateways of nodes. Building it loads all CAs of the machine, which takes 45 ms.
 pub(crate) fn to_nodes(connect: Duration) -> reqwest::Client {
@@ -32,7 +35,7 @@ pub(crate) fn to_children() -> reqwest::Client {
 /// Builds a client that uses no TLS, and neither a proxy nor redirects.
 fn direct(builder: reqwest::ClientBuilder) -> reqwest::Client {
     // Only TLS or a resolver of the system can fail to load, and neither is used.
-    builder.redirect(redirect::Policy::none()).no_proxy().build().unwrap_or_default()
+    builder.redirect(redirect::Policy::none()).no_proxy().pool_idle_timeout(IDLE_MAX).build().unwrap_or_default()
 }
 
 /// Client without TLS and redirects, for commands.
@@ -43,7 +46,8 @@ pub(crate) fn to_reconciler(connect: Duration) -> PlainClient {
     let mut connector = HttpConnector::new();
     connector.set_connect_timeout(Some(connect));
     connector.set_nodelay(true);
-    legacy::Client::builder(TokioExecutor::new()).build(connector)
+    let mut builder = legacy::Client::builder(TokioExecutor::new());
+    builder.pool_timer(TokioTimer::new()).pool_idle_timeout(IDLE_MAX).build(connector)
 }
 
 /// URL of a path, empty or with a leading `/`, at an address.

@@ -2,7 +2,7 @@
 //! daemons in `outgoing.rs`.
 
 use std::future;
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -17,15 +17,15 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 /// A connection's place among all, and among those of its client.
 #[derive(Debug)]
 pub struct ConnectionPlace {
-    _among_all: OwnedSemaphorePermit,
-    /// `None` for the node itself, where a proxy may stand for many clients.
+    // Released first: who takes the place among all finds the client's own free as well.
     _of_client: Option<ConnectionGuard>,
+    _among_all: OwnedSemaphorePermit,
 }
 
 impl ConnectionPlace {
     /// Creates a place, released when dropped.
     pub fn new(among_all: OwnedSemaphorePermit, of_client: Option<ConnectionGuard>) -> Self {
-        Self { _among_all: among_all, _of_client: of_client }
+        Self { _of_client: of_client, _among_all: among_all }
     }
 }
 
@@ -46,12 +46,15 @@ pub(super) struct Acceptor {
     server: &'static str,
     places: Arc<Semaphore>,
     clients: Clients,
+    /// Connections of the node itself, from whichever of its addresses.
+    own: Clients,
 }
 
 impl Acceptor {
     /// Creates an acceptor for at most so many concurrent connections; further ones wait in the kernel's queue.
     pub(super) fn new(server: &'static str, connections: usize) -> Self {
-        Self { server, places: Arc::new(Semaphore::new(connections)), clients: Clients::sharing(connections) }
+        let (clients, own) = (Clients::sharing(connections), Clients::on_node(connections));
+        Self { server, places: Arc::new(Semaphore::new(connections)), clients, own }
     }
 
     /// Accepts the next connection, once there is a place for it. Clients that hold their share get a 503.
@@ -76,18 +79,22 @@ impl Acceptor {
             // For connections to one of its own addresses, the node uses that address as the source.
             let own = stream.local_addr().is_ok_and(|local| local.ip().to_canonical() == client);
             let is_node = own || client.is_loopback();
-            let held = if is_node { None } else { self.clients.admit(client) };
-            if held.is_none() && !is_node {
-                self.refuse(&stream, client);
+            let (clients, counted) = match is_node {
+                true => (&self.own, Ipv4Addr::LOCALHOST.into()),
+                false => (&self.clients, client),
+            };
+            let Some(held) = clients.admit(counted) else {
+                self.refuse(&stream, client, clients.limit());
                 continue;
-            }
-            return AcceptedConnection { stream, client, is_node, place: ConnectionPlace::new(place, held) };
+            };
+            let place = ConnectionPlace::new(place, Some(held));
+            return AcceptedConnection { stream, client, is_node, place };
         }
     }
 
     /// Sends a 503 before the connection is closed, without waiting for the client, which may never send anything.
-    fn refuse(&self, stream: &TcpStream, client: IpAddr) {
-        let (server, most) = (self.server, self.clients.limit());
+    fn refuse(&self, stream: &TcpStream, client: IpAddr, most: usize) {
+        let server = self.server;
         tracing::debug!(%client, most, "client holds its share of connections already");
         let why = format!("connection limit reached: {client} already has {most} connections to {server}\n");
         let length = why.len();
@@ -111,3 +118,32 @@ impl Acceptor {
 
 /// Maximum number of reads of a refused client's request, 4 KiB each: as much as a head may have by default.
 const REFUSED_READS: usize = 16;
+
+#[cfg(test)]
+mod tests {
+    use tokio::io::AsyncReadExt as _;
+
+    use super::*;
+
+    // Seen red with connections of the node itself not counted.
+    #[tokio::test]
+    async fn the_node_itself_leaves_one_clients_share_to_others() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let (address, acceptor) = (listener.local_addr().unwrap(), Acceptor::new("the test", 4));
+        let (mut clients, mut accepted) = (Vec::new(), Vec::new());
+        for _ in 0..3 {
+            clients.push(TcpStream::connect(address).await.unwrap());
+            accepted.push(acceptor.accept(&listener).await);
+        }
+        let mut fourth = TcpStream::connect(address).await.unwrap();
+        let mut said = String::new();
+        tokio::select! {
+            _ = acceptor.accept(&listener) => panic!("it was accepted beside three others"),
+            read = fourth.read_to_string(&mut said) => drop(read.unwrap()),
+        }
+        assert!(said.starts_with("HTTP/1.1 503 ") && said.contains("already has 3 connections"), "{said}");
+        drop(accepted.pop());
+        let _again = TcpStream::connect(address).await.unwrap();
+        assert!(acceptor.accept(&listener).await.is_node);
+    }
+}

@@ -25,9 +25,12 @@ pub struct Timeouts {
     pub whole: Option<Duration>,
 }
 
+/// Time for which an idle connection to a daemon is kept: daemons close theirs after 10 s.
+const IDLE_MAX: Duration = Duration::from_secs(5);
+
 /// Client for the reconcilers and other nodes' agents.
 pub fn to_daemons(timeouts: Timeouts) -> Client {
-    let builder = within(timeouts.connect).read_timeout(timeouts.silence);
+    let builder = within(timeouts.connect).read_timeout(timeouts.silence).pool_idle_timeout(IDLE_MAX);
     plain(match timeouts.whole {
         Some(whole) => builder.timeout(whole),
         None => builder,

@@ -39,7 +39,7 @@ pub(crate) fn origin_of<'r>(headers: &'r HeaderMap, uri: &'r Uri) -> RequestOrig
 /// Limits on the connections of a router.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Bounds {
-    /// Maximum number of concurrent connections; one client may hold a quarter of them.
+    /// Maximum number of concurrent connections; one client may hold a quarter of them, the node itself three.
     pub(crate) connections: usize,
     /// Maximum size of a request's head in bytes.
     pub(crate) head_bytes: usize,

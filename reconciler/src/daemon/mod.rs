@@ -45,13 +45,12 @@ const SWEEP_INTERVAL: Duration = Duration::from_secs(300);
 /// Longest time for agents to learn of a new leader: they look the leader up this often, for a few seconds.
 const LEADER_UNKNOWN_MAX: Duration = election::LOOKUP_INTERVAL.saturating_add(Duration::from_secs(15));
 /// Limits of the API's connections: twice as many as followed logs, each of which takes one and another to a node.
-/// An idle connection lives longer than clients keep theirs, which is 90 s for reqwest, so that no request meets a
-/// closing one.
+/// An idle connection lives longer than both daemons keep theirs, so that no request meets a closing one.
 const API_BOUNDS: Bounds = Bounds {
     connections: 512,
     per_address: 128,
     head_bytes: 64 * 1024,
-    head_wait: Duration::from_secs(120),
+    head_wait: Duration::from_secs(10),
     keeps_alive: true,
     lasts: None,
     drain: Duration::from_secs(2),
