@@ -4,7 +4,7 @@
 //! No client uses a proxy, and only that of a gateway named by a user follows redirects. Repositories are fetched by
 //! libgit2, and etcd has the client in `schema/src/store/etcd/`.
 
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr, UdpSocket};
 use std::time::Duration;
 
 use hyper_util::client::legacy::{self, connect::HttpConnector};
@@ -35,7 +35,12 @@ pub(crate) fn to_children() -> reqwest::Client {
 /// Builds a client that uses no TLS, and neither a proxy nor redirects.
 fn direct(builder: reqwest::ClientBuilder) -> reqwest::Client {
     // Only TLS or a resolver of the system can fail to load, and neither is used.
-    builder.redirect(redirect::Policy::none()).no_proxy().pool_idle_timeout(IDLE_MAX).build().unwrap_or_default()
+    builder
+        .redirect(redirect::Policy::none())
+        .no_proxy()
+        .pool_idle_timeout(IDLE_MAX)
+        .build()
+        .unwrap_or_default()
 }
 
 /// Client without TLS and redirects, for commands.
@@ -58,6 +63,12 @@ pub(crate) fn url(address: SocketAddr, path: &str) -> String {
 /// URL as typed by a user: `host:port` alone means HTTP.
 pub(crate) fn with_scheme(typed: &str) -> String {
     if typed.contains("://") { typed.to_owned() } else { format!("http://{typed}") }
+}
+
+/// True if this machine has the address. A node that publishes loopback must be on the same machine.
+pub(crate) fn is_of_this_machine(address: IpAddr) -> bool {
+    // Only an address of the machine can be bound.
+    UdpSocket::bind((address, 0)).is_ok()
 }
 
 /// Reads the body of a response; `None` if it is larger than `most` bytes.

@@ -172,15 +172,18 @@ fn report(snapshot: &mut Snapshot, now: Timestamp) {
         .iter()
         .map(|((node, pod), binding)| (node.clone(), pod.clone(), binding.value.pod.uid.clone()))
         .collect();
-    for (number, (node, pod, uid)) in bound.into_iter().enumerate() {
+    for (node, pod, uid) in bound {
         let used = json!({"uid": uid, "containers": {"main": {"cpu": 250, "memory": 268_435_456}}});
-        usage.entry(node.clone()).or_default().insert(pod.to_string(), used);
+        let on_node = usage.entry(node.clone()).or_default();
+        on_node.insert(pod.to_string(), used);
+        let last = on_node.len() + 1;
         if snapshot.pod_status.contains_key(&(node.clone(), pod.clone())) {
             continue;
         }
+        let range = snapshot.subnets[&node].value.cidr.network().octets();
         let key = Key::PodStatus(node, pod);
         let ready = json!({"type": "Ready", "status": "True", "lastTransitionTime": AT});
-        let ip = format!("10.{}.{}.{}", number / 65_536, number / 256 % 256, number % 256);
+        let ip = format!("{}.{}.{}.{last}", range[0], range[1], range[2]);
         let status = json!({"uid": uid, "phase": "Running", "conditions": [ready], "startTime": AT, "podIP": ip, "hash": ""});
         snapshot.put(&key, &status, revision);
     }

@@ -68,7 +68,7 @@ pub(crate) fn measure(scale: Scale, table: &mut Table) -> Result<()> {
 fn register(cluster: &Cluster, calls: &str) -> Result<()> {
     let at = Timestamp::now();
     let node = json!({
-        "name": "stand-in", "addresses": ["192.0.2.1"], "cpu": "64", "memory": "256Gi", "maxPods": 110,
+        "name": "stand-in", "addresses": ["127.0.0.1"], "cpu": "64", "memory": "256Gi", "maxPods": 110,
         "versions": {"agent": "", "docker": "", "kernel": "", "os": "", "arch": ""},
         "api": "http://192.0.2.1:7071", "calls": format!("http://{calls}"), "registeredAt": at,
     });

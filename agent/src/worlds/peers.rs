@@ -63,10 +63,11 @@ impl Peers {
 
     /// Fetches the image from a node as an archive.
     async fn archive(&self, node: &str, reference: &str) -> Result<ImageStream, String> {
-        let api = self.snapshot.current().nodes.get(node).map(|node| node.value.api.clone());
-        let api = api.ok_or_else(|| format!("node {node} is not registered"))?;
+        let record = self.snapshot.current().nodes.get(node).map(|node| node.value.clone());
+        let record = record.ok_or_else(|| format!("node {node} is not registered"))?;
+        let server = record.server(&record.api, outgoing::is_of_this_machine)?;
         let hash = image_hash(reference).unwrap_or_default();
-        let url = format!("{}/v1/images/{hash}", api.trim_end_matches('/'));
+        let url = outgoing::url(server, &format!("/v1/images/{hash}"));
         let answer = self.client.get(&url).send().await.map_err(|error| error_chain(&error))?;
         if !answer.status().is_success() {
             return Err(format!("{url} answered {}", answer.status()));
@@ -207,7 +208,8 @@ mod tests {
             ("", format!("{reference}\nnginx:1.27\n{damaged}"), false),
         ] {
             let docker = Arc::new(FakeDocker::default());
-            let node = NodeRecord { api: other_node(given.clone()).await, ..node_record("n2") };
+            let (api, addresses) = (other_node(given.clone()).await, vec![std::net::Ipv4Addr::LOCALHOST.into()]);
+            let node = NodeRecord { api, addresses, ..node_record("n2") };
             let snapshot = SnapshotBuilder::new().put(&Key::Node("n2".to_owned()), &node).snapshot;
             let image = FunctionImage {
                 reference: reference.clone(),

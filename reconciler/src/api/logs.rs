@@ -12,6 +12,7 @@ use jiff::Timestamp;
 use schema::kinds::Kind;
 use schema::kinds::pod::{ContainerState, TerminatedState};
 use schema::meta::NamespacedName;
+use schema::records::NodeRecord;
 use schema::snapshot::Snapshot;
 use serde::Deserialize;
 
@@ -80,7 +81,7 @@ pub(super) async fn stream_from_node(
             "see 'minik8s get nodes'",
         ));
     };
-    let base = record.value.api.trim_end_matches('/').to_owned();
+    let base = base_url(&record.value)?;
     let url = format!("{base}{path}");
     let to = NodeUrl { node: node.to_owned(), base, url, heartbeat: snapshot.node_is_ready(node) };
     let answer = send_to_node(app, &to).await?;
@@ -108,7 +109,7 @@ fn log_url(snapshot: &Snapshot, pod: &NamespacedName, wanted: &LogQuery) -> Resu
         let error = format!("node {node}, which has pod {pod}, is not registered");
         return Err(ApiError::bad_gateway(error, "see 'minik8s get nodes'"));
     };
-    let base = record.value.api.trim_end_matches('/');
+    let base = base_url(&record.value)?;
     let mut url = format!(
         "{base}/v1/logs/{}/{}/{container}?follow={}&previous={previous}",
         pod.namespace, pod.name, wanted.follow
@@ -123,7 +124,16 @@ fn log_url(snapshot: &Snapshot, pod: &NamespacedName, wanted: &LogQuery) -> Resu
         url.push_str(&format!("&tail={tail}"));
     }
     let heartbeat = snapshot.node_is_ready(&node);
-    Ok(NodeUrl { node, base: base.to_owned(), url, heartbeat })
+    Ok(NodeUrl { node, base, url, heartbeat })
+}
+
+/// Returns the URL of a node's agent, which must be at an address of that node: nodes write their records themselves.
+fn base_url(record: &NodeRecord) -> Result<String, ApiError> {
+    let server = record.server(&record.api, outgoing::is_of_this_machine).map_err(|why| {
+        let help = "set --listen of its agent to 0.0.0.0:7071 or to the node's address";
+        ApiError::bad_gateway(format!("node {} is not asked: {why}", record.name), help)
+    })?;
+    Ok(outgoing::url(server, ""))
 }
 
 struct NodeUrl {

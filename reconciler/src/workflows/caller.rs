@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::convert::Infallible;
+use std::net::SocketAddr;
 use std::sync::LazyLock;
 use std::time::Duration;
 
@@ -108,7 +109,7 @@ impl Caller {
             let (attempt, activation) = match self.gateway(turn) {
                 Some(gateway) => self.attempt((&gateway, &function), (&key, token), call).await,
                 None => {
-                    let why = "no node is ready".to_owned();
+                    let why = "no node is ready with a gateway at an address of its own".to_owned();
                     (Attempt::NotBegun { why, wait: None, is_busy: false }, None)
                 }
             };
@@ -127,17 +128,14 @@ impl Caller {
         }
     }
 
-    /// Returns the gateway of one of the ready nodes.
+    /// Returns the gateway of one of the ready nodes, at an address of that node.
     fn gateway(&self, turn: usize) -> Option<String> {
         let snapshot = self.snapshot.current();
-        let is_ready = |name: &str, calls: &str| !calls.is_empty() && snapshot.node_is_ready(name);
-        let all: Vec<&str> = snapshot
-            .nodes
-            .iter()
-            .filter(|(name, node)| is_ready(name, &node.value.calls))
-            .map(|(_, node)| node.value.calls.as_str())
+        let ready = snapshot.nodes.iter().filter(|(name, _)| snapshot.node_is_ready(name));
+        let all: Vec<SocketAddr> = ready
+            .filter_map(|(_, node)| node.value.server(&node.value.calls, outgoing::is_of_this_machine).ok())
             .collect();
-        all.get(turn.checked_rem(all.len())?).map(|calls| (*calls).to_owned())
+        all.get(turn.checked_rem(all.len())?).map(|gateway| outgoing::url(*gateway, ""))
     }
 
     /// True if this reconciler knows the function: a gateway may learn of it later, and runs begin immediately.

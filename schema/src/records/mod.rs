@@ -29,7 +29,7 @@ pub use jobs::{FormerJob, JobDependencyState, JobOrder, JobReport, ResultFile, R
 pub use nodes::{ContainerUsage, NodeUsage, PodUsage};
 pub use nodes::{
     DNS_ADDRESS_OFFSET, Drain, GATEWAY_ADDRESS_OFFSET, Heartbeat, NodeConditions, NodeRecord, NodeVersions,
-    Subnet, TaintAge, Vtep, default_service_cidr, dns_address, gateway_address,
+    Subnet, TaintAge, Vtep, default_service_cidr, dns_address, gateway_address, socket_of,
 };
 pub use pods::{Binding, OwnerRef, PodInstance, SettledRecord};
 pub use requests::{

@@ -1,7 +1,7 @@
 //! `nodes/<node>`, `subnets/<node>`, `nodestate/<node>` and `heartbeats/<node>`.
 
 use std::collections::BTreeMap;
-use std::net::{IpAddr, Ipv4Addr};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
 use ipnet::Ipv4Net;
 use jiff::Timestamp;
@@ -47,6 +47,77 @@ pub struct NodeRecord {
     pub pod_cidr: Option<Ipv4Net>,
     /// Tunnel endpoint for packets to the node's pods; `None` until its tunnel is up.
     pub vtep: Option<Vtep>,
+}
+
+// Checks of addresses that a node publishes, before anything is sent there: a node may write whatever it likes to its
+// own keys.
+
+impl NodeRecord {
+    /// True if the node has this address, and it leads to a single machine from everywhere.
+    pub fn has_address(&self, address: IpAddr) -> bool {
+        !is_special(address) && self.addresses.contains(&address)
+    }
+
+    /// Returns the address of a server of this node, from the URL `http://address:port` in its record. Loopback counts
+    /// only if the node is on this machine: `is_here` is true for this machine's addresses.
+    ///
+    /// # Errors
+    /// The reason for sending nothing there, as a part of a sentence.
+    pub fn server(&self, url: &str, is_here: impl Fn(IpAddr) -> bool) -> Result<SocketAddr, String> {
+        let shown: String = url.chars().take(URL_SHOWN_CHARS).flat_map(char::escape_debug).collect();
+        let Some(server) = socket_of(url) else {
+            return Err(format!("its record names `{shown}`, which is not http://ADDRESS:PORT"));
+        };
+        let is_local = || self.addresses.iter().all(|own| is_here(*own));
+        if self.has_address(server.ip()) || (server.ip().is_loopback() && is_local()) {
+            return Ok(server);
+        }
+        Err(format!("its record names `{shown}`, which is not at one of the node's own addresses"))
+    }
+
+    /// Checks the address that the node reports for a pod: in its range, or its own for a pod with `hostNetwork`.
+    ///
+    /// # Errors
+    /// The reason for not using the address, as a sentence without a full stop.
+    pub fn check_pod_address(
+        &self,
+        address: Ipv4Addr,
+        range: Option<&Subnet>,
+        host_network: bool,
+    ) -> Result<(), String> {
+        let node = &self.name;
+        match range {
+            _ if host_network => match self.has_address(address.into()) {
+                true => Ok(()),
+                false => Err(format!("node {node} reports {address}, which is not an address of that node")),
+            },
+            Some(range) if range.cidr.contains(&address) && address != range.bridge() => Ok(()),
+            Some(range) => Err(format!(
+                "node {node} reports {address}, which is not in that node's range {}",
+                range.cidr
+            )),
+            None => Err(format!("node {node} has no range of pod addresses")),
+        }
+    }
+}
+
+/// Most characters of a URL in a record that a message repeats.
+const URL_SHOWN_CHARS: usize = 80;
+
+/// Returns the address in a URL of the form `http://address:port`.
+pub fn socket_of(url: &str) -> Option<SocketAddr> {
+    url.strip_prefix("http://")?.trim_end_matches('/').parse().ok()
+}
+
+/// True for addresses that mean something else on each machine, or no machine: loopback, link-local (the metadata
+/// service of clouds), multicast, unspecified and broadcast.
+fn is_special(address: IpAddr) -> bool {
+    let is_everywhere = address.is_loopback() || address.is_unspecified() || address.is_multicast();
+    is_everywhere
+        || match address {
+            IpAddr::V4(v4) => v4.is_link_local() || v4.is_broadcast(),
+            IpAddr::V6(v6) => v6.is_unicast_link_local() || v6.to_ipv4_mapped().is_some(),
+        }
 }
 
 /// Tunnel endpoint of a node.
@@ -245,4 +316,71 @@ pub struct ContainerUsage {
     /// Bytes of its working set: memory of its cgroup without the page cache that is not in active use, as the
     /// kubelet counts it.
     pub memory: u64,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn node(addresses: &[&str]) -> NodeRecord {
+        let record = serde_json::json!({
+            "name": "n1", "addresses": addresses, "cpu": "1", "memory": "1Gi", "maxPods": 1,
+            "versions": NodeVersions::default(), "api": "", "registeredAt": "2026-01-01T00:00:00Z",
+        });
+        serde_json::from_value(record).unwrap()
+    }
+
+    // Seen red with each condition left out.
+    #[test]
+    fn only_servers_of_the_node_itself_are_believed() {
+        let record = node(&["192.0.2.7", "2001:db8::7", "169.254.169.254", "127.0.0.1"]);
+        let elsewhere = |_: IpAddr| false;
+        for url in ["http://192.0.2.7:7071", "http://192.0.2.7:7071/", "http://[2001:db8::7]:7071"] {
+            assert!(record.server(url, elsewhere).is_ok(), "{url}");
+        }
+        for url in [
+            "",
+            "http://x/?",
+            "http://192.0.2.7:7071/?",
+            "http://192.0.2.7:7071@evil.example",
+            "https://192.0.2.7:7071",
+            "http://n1:7071",
+            "http://192.0.2.7",
+            "http://192.0.2.8:7071",
+            "http://169.254.169.254:80",
+            "http://127.0.0.1:2379",
+            "http://[::ffff:127.0.0.1]:2379",
+            "http://0.0.0.0:7071",
+        ] {
+            assert!(record.server(url, elsewhere).is_err(), "{url}");
+        }
+        let here = |address: IpAddr| address == IpAddr::from([192, 0, 2, 7]);
+        let loopback = "http://127.0.0.1:7071";
+        assert!(node(&["192.0.2.7"]).server(loopback, here).is_ok());
+        assert!(
+            node(&["192.0.2.7", "192.0.2.8"]).server(loopback, here).is_err(),
+            "one is another machine's"
+        );
+    }
+
+    // Seen red with any address taken.
+    #[test]
+    fn a_pod_has_an_address_of_its_nodes_range_or_the_nodes_own() {
+        let record = node(&["192.0.2.7", "127.0.0.1"]);
+        let range = Subnet::new("10.244.1.0/24".parse().unwrap(), "10.244.0.0/16".parse().unwrap());
+        let check = |address: &str, host_network| {
+            record.check_pod_address(address.parse().unwrap(), Some(&range), host_network).is_ok()
+        };
+        for (address, in_range, on_host) in [
+            ("10.244.1.5", true, false),
+            ("10.244.1.1", false, false),
+            ("10.244.2.5", false, false),
+            ("192.0.2.7", false, true),
+            ("192.0.2.8", false, false),
+            ("127.0.0.1", false, false),
+        ] {
+            assert_eq!((check(address, false), check(address, true)), (in_range, on_host), "{address}");
+        }
+        assert!(record.check_pod_address([10, 244, 1, 5].into(), None, false).is_err());
+    }
 }

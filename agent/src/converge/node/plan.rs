@@ -4,11 +4,12 @@
 //! it changes; only the heartbeat is attached to the lease.
 
 use std::collections::BTreeMap;
+use std::net::IpAddr;
 
 use ipnet::Ipv4Net;
 use jiff::Timestamp;
 use schema::keys::Key;
-use schema::records::{Heartbeat, NodeRecord, Vtep};
+use schema::records::{Heartbeat, NodeRecord, Vtep, socket_of};
 use schema::snapshot::VersionedValue;
 use schema::store::{Guard, LeaseId};
 
@@ -109,7 +110,7 @@ fn record(observed: &Observed, registered_at: Timestamp) -> NodeRecord {
     let label = |key: &str, value: &str| (key.to_owned(), value.to_owned());
     NodeRecord {
         name: observed.node.clone(),
-        addresses: facts.addresses,
+        addresses: with_servers(facts.addresses, [&observed.api, &observed.calls]),
         cpu: facts.cpu,
         memory: facts.memory,
         max_pods: MAX_PODS,
@@ -128,4 +129,15 @@ fn record(observed: &Observed, registered_at: Timestamp) -> NodeRecord {
         // A tunnel that is not observed yet, or broken for a moment, is where it was.
         vtep: observed.vtep.clone().or_else(|| former.and_then(|record| record.vtep.clone())),
     }
+}
+
+/// Adds the addresses at which the node's servers listen, if they are further ones: nobody connects to a server at an
+/// address that the node does not name.
+fn with_servers(mut addresses: Vec<IpAddr>, urls: [&str; 2]) -> Vec<IpAddr> {
+    for server in urls.into_iter().filter_map(socket_of).map(|server| server.ip()) {
+        if !server.is_loopback() && !addresses.contains(&server) {
+            addresses.push(server);
+        }
+    }
+    addresses
 }

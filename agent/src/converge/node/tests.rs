@@ -131,7 +131,10 @@ async fn the_api_is_where_the_node_is_now() {
     assert_eq!(rig.record().await.api, "http://192.0.2.7:7071");
     rig.moves.send_replace(Some([192, 0, 2, 8].into()));
     run(&mut node, FIRST).await.unwrap();
-    assert_eq!(rig.record().await.api, "http://192.0.2.8:7071");
+    let record = rig.record().await;
+    assert_eq!(record.api, "http://192.0.2.8:7071");
+    // Seen red with the machine's address alone: others connect to the node's own addresses only.
+    assert!(record.server(&record.api, |_| false).is_ok(), "{:?}", record.addresses);
 }
 
 #[tokio::test(start_paused = true)]

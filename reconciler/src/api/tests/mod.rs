@@ -314,7 +314,8 @@ fn with_node_api(api: String) -> Snapshot {
     for name in ["new", "odd"] {
         put_pod(&mut snapshot, name, running());
     }
-    let node = NodeRecord { api, ..snapshot.nodes["n1"].value.clone() };
+    let addresses = vec![std::net::Ipv4Addr::LOCALHOST.into()];
+    let node = NodeRecord { api, addresses, ..snapshot.nodes["n1"].value.clone() };
     snapshot.nodes.insert("n1".to_owned(), versioned(node));
     snapshot
 }
@@ -336,6 +337,34 @@ async fn logs_are_streamed_from_the_node_of_the_pod() {
     assert_eq!(status, 502, "{body}");
     let (status, body) = api.get("/v1/logs/default/web?container=db").await;
     assert_eq!((status, &body["help"]), (404, &Value::from("its containers are app")));
+}
+
+// Seen red with the URL of the record taken as it is, and with a client that follows redirects.
+#[tokio::test]
+async fn a_node_sends_the_reconciler_nowhere_but_to_itself() {
+    let secret = bind_and_serve(Router::new().fallback(|| async { "the metadata service" })).await;
+    let elsewhere = format!("http://{secret}/");
+    let redirect = move || async move { axum::response::Redirect::temporary(&elsewhere) };
+    let redirecting = bind_and_serve(Router::new().fallback(redirect)).await;
+    for api in [
+        format!("http://{redirecting}"),
+        format!("http://{secret}/?"),
+        format!("http://localhost:{}", secret.port()),
+        "http://x/?".to_owned(),
+        "http://169.254.169.254:80".to_owned(),
+    ] {
+        let (status, body) = Api::over(with_node_api(api.clone())).await.get("/v1/logs/default/web").await;
+        assert_eq!(status, 502, "{api}: {body}");
+        assert!(!body.to_string().contains("metadata service"), "{api}: {body}");
+    }
+    // The node is another machine.
+    let mut snapshot = with_node_api(format!("http://{secret}"));
+    let addresses = vec!["192.0.2.7".parse().unwrap()];
+    let node = NodeRecord { addresses, ..snapshot.nodes["n1"].value.clone() };
+    snapshot.nodes.insert("n1".to_owned(), versioned(node));
+    let (status, body) = Api::over(snapshot).await.get("/v1/logs/default/web").await;
+    assert_eq!(status, 502, "{body}");
+    assert!(body["error"].as_str().unwrap().contains("not at one of the node's own addresses"), "{body}");
 }
 
 /// Seen red without `not_started`: the node would report that the container does not exist.

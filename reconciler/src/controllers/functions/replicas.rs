@@ -39,7 +39,7 @@ pub(super) fn replicas(snapshot: &Snapshot) -> Replicas {
         let Some(pod) = snapshot.pods.get(&bound.key.1).map(|pod| &pod.value) else { continue };
         let is_there = !trust_heartbeats || snapshot.node_is_ready(bound.node());
         let of_function = found.entry(NamespacedName::new(&pod.namespace, &owner.name)).or_default();
-        match replica(&bound, pod) {
+        match replica(&bound, pod, snapshot) {
             Some(replica) if is_there => of_function.ready.push(replica),
             Some(_) => {}
             None if of_function.crashed.is_none() => of_function.crashed = crashed(&bound, pod),
@@ -68,9 +68,12 @@ fn crashed(bound: &BoundPod<'_>, pod: &PodInstance) -> Option<Trouble> {
     Some(Trouble { reason: "CrashLoopBackOff".to_owned(), message })
 }
 
-fn replica(bound: &BoundPod<'_>, pod: &PodInstance) -> Option<Replica> {
+fn replica(bound: &BoundPod<'_>, pod: &PodInstance, snapshot: &Snapshot) -> Option<Replica> {
     let status = bound.status_of(&pod.uid).filter(|status| status.is_ready() && !status.is_terminating())?;
     let IpAddr::V4(address) = status.pod_ip.as_deref()?.parse().ok()? else { return None };
+    // The address is the node's word.
+    let (record, range) = (snapshot.nodes.get(bound.node())?, snapshot.subnets.get(bound.node()));
+    record.value.check_pod_address(address, range.map(|subnet| &subnet.value), false).ok()?;
     let (pod, node) = (pod.name.clone(), bound.node().to_owned());
     Some(Replica { pod, node, address: SocketAddrV4::new(address, PORT), start: start(status) })
 }

@@ -117,6 +117,12 @@ impl<'a> EndpointLookup<'a> {
         let Some(IpAddr::V4(address)) = status.pod_ip.as_deref().and_then(|ip| ip.parse().ok()) else {
             return no("it has no address yet");
         };
+        // The address is the node's word.
+        let Some(record) = self.snapshot.nodes.get(node) else {
+            return Err(Some(format!("its node {node} is not registered")));
+        };
+        let range = self.snapshot.subnets.get(node).map(|subnet| &subnet.value);
+        record.value.check_pod_address(address, range, pod.spec.host_network).map_err(Some)?;
         if !status.is_ready() && !spec.publish_not_ready_addresses {
             return Err(Some(why_unready(status)));
         }

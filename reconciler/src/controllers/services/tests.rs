@@ -120,6 +120,33 @@ fn a_service_gets_an_address_and_the_ready_pods_that_it_selects() {
     assert!(planned(&applied(builder)).writes.is_empty(), "a second plan changes nothing");
 }
 
+// Seen red with any address taken: the traffic of a service went wherever a node said.
+#[test]
+fn a_pod_at_an_address_that_its_node_does_not_have_is_no_endpoint() {
+    let on_host = |name: &str| {
+        let mut pod = web(name);
+        pod.spec.host_network = true;
+        pod
+    };
+    let builder = with_service(SnapshotBuilder::new().nodes(2), "web", service(&[("", 80)]));
+    let builder = with_pod(builder, "a", "n1", "10.244.1.5", true);
+    let builder = with_pod(builder, "b", "n1", "192.0.2.9", true);
+    let builder = with_instance(builder, &on_host("c"), "n1", "192.0.2.1", true);
+    let builder = with_instance(builder, &on_host("d"), "n1", "10.244.1.6", true);
+    let record = written(&planned(&builder), "web");
+    let endpoints: Vec<_> = record.endpoints.iter().filter_map(|endpoint| endpoint.pod.as_deref()).collect();
+    assert_eq!(endpoints, ["c"]);
+    let why: Vec<_> = record.left_out.iter().map(|one| format!("{}: {}", one.pod, one.why)).collect();
+    assert_eq!(
+        why,
+        [
+            "a: node n1 reports 10.244.1.5, which is not in that node's range 10.244.0.0/24",
+            "b: node n1 reports 192.0.2.9, which is not in that node's range 10.244.0.0/24",
+            "d: node n1 reports 10.244.1.6, which is not an address of that node",
+        ]
+    );
+}
+
 // Seen red with pods matched by the first label alone, and with pods of all namespaces.
 #[test]
 fn a_service_has_the_pods_of_its_own_namespace_that_have_all_its_labels() {
