@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use axum::Json;
-use axum::http::StatusCode;
+use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use schema::store::StoreError;
 
@@ -19,11 +19,17 @@ pub struct ApiError {
     status: StatusCode,
     error: String,
     help: String,
+    retry_after_seconds: Option<u64>,
 }
 
 impl ApiError {
     pub(super) fn new(status: StatusCode, error: impl Into<String>, help: impl Into<String>) -> Self {
-        Self { status, error: error.into(), help: help.into() }
+        Self { status, error: error.into(), help: help.into(), retry_after_seconds: None }
+    }
+
+    /// Says when to try again.
+    pub(super) fn retry_after(self, seconds: u64) -> Self {
+        Self { retry_after_seconds: Some(seconds), ..self }
     }
 
     pub(super) fn bad_request(error: impl Into<String>, help: impl Into<String>) -> Self {
@@ -68,6 +74,11 @@ impl From<StoreError> for ApiError {
 
 impl IntoResponse for ApiError {
     fn into_response(self) -> Response {
-        (self.status, Json(Problem { error: self.error, help: self.help })).into_response()
+        let mut response =
+            (self.status, Json(Problem { error: self.error, help: self.help })).into_response();
+        if let Some(seconds) = self.retry_after_seconds {
+            response.headers_mut().insert(header::RETRY_AFTER, seconds.into());
+        }
+        response
     }
 }

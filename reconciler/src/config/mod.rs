@@ -14,11 +14,13 @@ use std::time::Duration;
 use clap::{Args, ValueEnum};
 use ipnet::Ipv4Net;
 use schema::names::{HostNames, is_host_name};
+use schema::quantity::Memory;
 use schema::store::etcd::Access;
 
 use crate::controllers::Settings;
 use crate::git::SourceConfig;
 use crate::webhooks::{WebhookArgs, WebhookConfig};
+use crate::workflows::BYTES_PER_MINUTE_MIN;
 
 pub use repo::{RepoArgs, flag_of};
 pub use sources::{identity_file, read_sources};
@@ -65,6 +67,9 @@ pub struct ServeArgs {
     /// repeated
     #[arg(long, env = "MINIK8S_ALLOW_HOST", value_name = "NAME", value_delimiter = ',')]
     pub allow_host: Vec<String>,
+    /// Maximum size of the runs that callers may request of a workflow in a minute
+    #[arg(long, env = "MINIK8S_RUN_BYTES_PER_MINUTE", value_name = "QUANTITY", default_value = "16Mi")]
+    pub run_bytes_per_minute: String,
     /// Range of pod addresses; every node gets a /24 of it
     #[arg(long, env = "MINIK8S_CLUSTER_CIDR", value_name = "CIDR", default_value = DEFAULT_CLUSTER_CIDR)]
     pub cluster_cidr: Ipv4Net,
@@ -92,6 +97,7 @@ pub struct ServeConfig {
     pub advertise: Option<String>,
     /// Names by which the API may be addressed.
     pub hosts: HostNames,
+    pub run_bytes_per_minute: u64,
     pub settings: Settings,
     /// Settings of webhooks; `None` if webhooks are off.
     pub webhooks: Option<WebhookConfig>,
@@ -141,6 +147,7 @@ impl TryFrom<ServeArgs> for ServeConfig {
             etcd: Access::new(endpoints(args.etcd)?, args.etcd_user, args.etcd_password_file),
             state_dir,
             listen: args.listen,
+            run_bytes_per_minute: run_bytes(&args.run_bytes_per_minute)?,
             hosts: hosts(args.allow_host, advertise.as_deref())?,
             advertise,
             settings: Settings {
@@ -197,6 +204,15 @@ fn hosts(allowed: Vec<String>, advertised: Option<&str>) -> Result<HostNames, Co
     }
     let advertised = advertised.and_then(|url| Some(url.split_once("://")?.1.to_owned()));
     Ok(HostNames::new(allowed.into_iter().chain(advertised)))
+}
+
+fn run_bytes(given: &str) -> Result<u64, ConfigError> {
+    let (flag, help) = ("--run-bytes-per-minute", "give 1Mi or more, for example 16Mi");
+    match given.parse::<Memory>() {
+        Ok(given) if given.bytes >= BYTES_PER_MINUTE_MIN => Ok(given.bytes),
+        Ok(_) => Err(ConfigError::new(flag, given, "does not hold the largest input of a run", help)),
+        Err(error) => Err(ConfigError::new(flag, given, error.to_string(), help)),
+    }
 }
 
 fn endpoints(etcd: Vec<String>) -> Result<Vec<String>, ConfigError> {
@@ -317,6 +333,7 @@ mod tests {
     use clap::Parser;
 
     use crate::git::Reference;
+    use crate::workflows::BYTES_PER_MINUTE;
 
     use super::*;
 
@@ -339,6 +356,7 @@ mod tests {
         assert_eq!(config.settings.sources, BTreeSet::from(["main".to_owned()]));
         assert_eq!(config.etcd, Access::anonymous(&["http://127.0.0.1:7079".to_owned()]));
         assert_eq!(config.listen.to_string(), "127.0.0.1:7070");
+        assert_eq!(config.run_bytes_per_minute, BYTES_PER_MINUTE);
         assert_eq!(config.own_dir(), Path::new("/var/lib/minik8s/reconciler"));
         assert_eq!(config.settings.cluster_cidr.to_string(), "10.244.0.0/16");
     }
@@ -357,6 +375,10 @@ mod tests {
             (
                 &["--allow-host", "http://api.example"],
                 "--allow-host http://api.example: is not the name of a host; write a name without",
+            ),
+            (
+                &["--run-bytes-per-minute", "1Ki"],
+                "--run-bytes-per-minute 1Ki: does not hold the largest input of a run; give 1Mi or more",
             ),
             (&["--etcd", ","], "--etcd : names no endpoint; for example http"),
             (&["--cluster-cidr", "10.244.0.0/26"], "--cluster-cidr 10.244.0.0/26: has no room for a /24"),

@@ -80,8 +80,8 @@ fn drive_controllers(runtime: &mut Runtime, deps: &Deps) {
 }
 
 /// Drives the loop of workflow runs, which requests for runs and ending runs also wake.
-fn drive_workflows(runtime: &mut Runtime, deps: &Deps) -> RequestQueue {
-    let (store, waiting) = (Arc::clone(&deps.store), RequestQueue::default());
+fn drive_workflows(runtime: &mut Runtime, deps: &Deps, bytes_per_minute: u64) -> RequestQueue {
+    let (store, waiting) = (Arc::clone(&deps.store), RequestQueue::limited_to(bytes_per_minute));
     let follows = waiting.clone();
     let row = workflows_row(&deps.snapshot, &deps.fence).wake_by(|nudge| follows.follow(store, nudge));
     let the_loop = WorkflowsLoop::new(WorkflowsDeps {
@@ -154,7 +154,7 @@ async fn start(config: ServeConfig) -> anyhow::Result<Runtime> {
     let verdicts = VerdictLoop::new(wakes, Arc::clone(&store), snapshot.clone(), fence.clone(), &deps.events);
     runtime.drive(controller_row(&snapshot, &fence, VERDICTS_GAP), verdicts);
     drive_controllers(&mut runtime, &deps);
-    let waiting_runs = drive_workflows(&mut runtime, &deps);
+    let waiting_runs = drive_workflows(&mut runtime, &deps, config.run_bytes_per_minute);
     let sweep = SweepLoop::new(BlobStore::new(&config.state_dir), snapshot.clone());
     runtime.drive(Row::every(SWEEP_INTERVAL), sweep);
     runtime.drive(keep.row(), keep);

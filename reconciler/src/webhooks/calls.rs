@@ -23,7 +23,6 @@ use tokio::sync::Semaphore;
 use tokio::time::timeout;
 
 use crate::view::{Problem, RunAccepted};
-use crate::workflows;
 use crate::workflows::{Origin, RequestError, RequestQueue, RunId, RunRequestOutcome};
 
 /// Largest body; the limit for a run's input is lower.
@@ -80,6 +79,8 @@ enum Refusal {
     TooLarge,
     TooDeep(String),
     TooMany(String),
+    TooManyBytes(String, u64),
+    Taken,
     NotJson(String),
     Unavailable(String),
 }
@@ -90,6 +91,8 @@ impl From<RequestError> for Refusal {
             RequestError::TooLarge(_) => Refusal::TooLarge,
             RequestError::TooDeep => Refusal::TooDeep(error.to_string()),
             RequestError::TooManyWaiting => Refusal::TooMany(error.to_string()),
+            RequestError::TooManyBytes { seconds, .. } => Refusal::TooManyBytes(error.to_string(), seconds),
+            RequestError::Taken => Refusal::Taken,
             RequestError::Store(error) => Refusal::Unavailable(error.to_string()),
         }
     }
@@ -97,7 +100,11 @@ impl From<RequestError> for Refusal {
 
 impl IntoResponse for Refusal {
     fn into_response(self) -> Response {
-        let is_busy = self == Refusal::Busy;
+        let retry_after = match &self {
+            Refusal::Busy => Some(RETRY_AFTER_S),
+            Refusal::TooManyBytes(_, seconds) => Some(*seconds),
+            _ => None,
+        };
         let (status, error, help) = match self {
             Refusal::NotReady => (503, "not ready".to_owned(), "call again in a second"),
             Refusal::Unauthorized => (
@@ -122,13 +129,19 @@ impl IntoResponse for Refusal {
             Refusal::TooMany(why) => {
                 (429, why, "call again, with the same Idempotency-Key, once some have started")
             }
+            Refusal::TooManyBytes(why, _) => (429, why, "call again later, with the same Idempotency-Key"),
+            Refusal::Taken => (
+                409,
+                "somebody else started a run with this id before there was the trigger".to_owned(),
+                "send another Idempotency-Key",
+            ),
             Refusal::NotJson(why) => (400, format!("the body is not JSON: {why}"), "send JSON, or no body"),
             Refusal::Unavailable(why) => (503, why, "call again; with an Idempotency-Key it is the same run"),
         };
         let status = StatusCode::from_u16(status).expect("each is an HTTP status");
         let mut answer = (status, Json(Problem { error, help: help.to_owned() })).into_response();
-        if is_busy {
-            answer.headers_mut().insert(header::RETRY_AFTER, RETRY_AFTER_S.into());
+        if let Some(seconds) = retry_after {
+            answer.headers_mut().insert(header::RETRY_AFTER, seconds.into());
         }
         answer
     }
@@ -156,8 +169,7 @@ async fn call(
     let at = Timestamp::now();
     let run = RunId::for_object(&object, trigger.run_id(&id.unwrap_or_else(|| fresh_id(at))));
     let origin = Origin::Call { trigger: trigger.name.clone(), reconciler: desk.identity.clone() };
-    desk.waiting.admit(&desk.store, &run).await?;
-    let asked = workflows::request_run(&desk.store, &run, input, origin, at).await?;
+    let asked = desk.waiting.request(&desk.store, &run, input, origin, at).await?;
     let is_new = asked == RunRequestOutcome::New;
     let status = if is_new { StatusCode::ACCEPTED } else { StatusCode::OK };
     Ok((status, Json(RunAccepted { id: run.run, is_new })).into_response())

@@ -201,6 +201,15 @@ fn begin_requested<'a>(
     let mut started = BTreeMap::new();
     for (id, request, revision) in &seen.requests {
         let known = runnables.get(&id.workflow).filter(|_| !seen.heads.contains_key(id));
+        // An id of a trigger's runs is its own, and with it the input.
+        let is_reserved = |runnable: &&RunnableObject<'_>| {
+            let owner = Trigger::owner_of(runnable.triggers, &id.run);
+            owner.is_some_and(|owner| request.origin.trigger() != Some(owner.name.as_str()))
+        };
+        if known.as_ref().is_some_and(is_reserved) {
+            out.steps.push(RunStep::Dismiss { id: id.clone(), revision: *revision });
+            continue;
+        }
         let Some(RunnableObject { object, spec, triggers }) = known else {
             // Another reconciler may know of a workflow before this one.
             if seen.heads.contains_key(id) || now.duration_since(request.asked_at) > UNKNOWN_FOR {
@@ -409,15 +418,14 @@ fn fire(
     }
     let before = there.map(|there| there.mod_revision);
     let write = |record| TriggerWrite { object, trigger: trigger.name.clone(), record: Some(record), before };
-    let Some(decided) = decided else {
+    let Some(mut decided) = decided else {
         // A record that is only on disk goes back to etcd.
         if let Some(known) = known.filter(|_| there.is_none()) {
             out.steps.push(RunStep::WriteTrigger(write(known.clone())));
         }
         return;
     };
-    // If somebody requested a run with this id, that is the run of the tick.
-    let start = decided.start.filter(|start| !seen.heads.contains_key(&RunId::new(id.clone(), &start.run)));
+    let start = decided.start.take().and_then(|start| unstarted(seen, id, trigger, start));
     let Some(start) = start else {
         out.steps.push(RunStep::WriteTrigger(write(decided.record)));
         return;
@@ -427,6 +435,7 @@ fn fire(
         return;
     }
     *free -= 1;
+    decided.record.last = Some(start.clone());
     let tick = start.tick.unwrap_or(now);
     let origin = Origin::Schedule { trigger: trigger.name.clone(), tick, missed: start.missed };
     let spec = &runnable.spec;
@@ -439,6 +448,23 @@ fn fire(
         record: None,
         trigger: Some(write(decided.record)),
     })));
+}
+
+/// Returns the run of a tick under an id that no other run has; `None` if the tick has its run already. Somebody may
+/// have requested a run with the id of a tick before there was such a trigger.
+fn unstarted(
+    seen: &Observed,
+    id: &NamespacedName,
+    trigger: &Trigger,
+    start: TriggerStart,
+) -> Option<TriggerStart> {
+    let origin = |run: &String| seen.heads.get(&RunId::new(id.clone(), run)).map(|kept| &kept.head.origin);
+    let base = start.run.clone();
+    let further = (2..).map(|number: u64| format!("{base}-{number}"));
+    let mut names = [base.clone()].into_iter().chain(further);
+    let run =
+        names.find(|run| origin(run).is_none_or(|origin| origin.trigger() == Some(trigger.name.as_str())))?;
+    origin(&run).is_none().then_some(TriggerStart { run, ..start })
 }
 
 /// Forgets runs that ended too long ago, or that too many runs of the same workflow followed. The last run of a

@@ -94,6 +94,16 @@ pub enum Origin {
 }
 
 impl Origin {
+    /// Returns the trigger that started the run; `None` for other runs.
+    pub(super) fn trigger(&self) -> Option<&str> {
+        match self {
+            Self::Call { trigger, .. } | Self::Commit { trigger, .. } | Self::Schedule { trigger, .. } => {
+                Some(trigger)
+            }
+            Self::Push { .. } | Self::Request { .. } => None,
+        }
+    }
+
     /// Returns the trigger that requested the run, and the commit, if it was for one.
     pub(super) fn requesting_trigger(&self) -> Option<(&str, Option<&str>)> {
         match self {

@@ -10,6 +10,7 @@ use axum::response::{IntoResponse as _, Response};
 use axum::routing::{MethodRouter, get};
 use jiff::Timestamp;
 use schema::kinds::Kind;
+use schema::kinds::trigger::Trigger;
 use schema::meta::{NamespacedName, ObjectRef};
 use serde::Deserialize;
 use tokio::time::timeout;
@@ -177,16 +178,20 @@ async fn start(
         namespace: workflow.namespace.clone(),
         name: workflow.name.clone(),
     };
-    if !snapshot.objects.contains_key(&key) {
+    let Some(object) = snapshot.objects.get(&key) else {
         return Err(object_not_found(Kind::Workflow, &workflow));
+    };
+    if let Some(owner) = Trigger::owner_of(object.value.resource.triggers(), &run) {
+        let message =
+            format!("run ids that begin with `{}.` belong to trigger {0} of the workflow", owner.name);
+        let help = "choose another id; calls of a trigger go to /v1/calls, with its token";
+        return Err(ApiError::new(StatusCode::CONFLICT, message, help));
     }
     let id = RunId::new(workflow, run);
     let given = asked.input.unwrap_or_else(|| serde_json::json!({}));
     let origin = workflows::Origin::Request { reconciler: app.deps.identity.clone() };
-    app.deps.waiting_runs.admit(&app.deps.store, &id).await.map_err(|error| request_error(&error))?;
-    let asked = workflows::request_run(&app.deps.store, &id, given, origin, at)
-        .await
-        .map_err(|error| request_error(&error))?;
+    let asked = app.deps.waiting_runs.request(&app.deps.store, &id, given, origin, at);
+    let asked = asked.await.map_err(|error| request_error(&error))?;
     let is_new = asked == workflows::RunRequestOutcome::New;
     let status = if is_new { StatusCode::ACCEPTED } else { StatusCode::OK };
     Ok((status, Json(RunAccepted { id: id.run, is_new })))
@@ -201,6 +206,12 @@ fn request_error(error: &RequestError) -> ApiError {
         RequestError::TooManyWaiting => {
             (StatusCode::TOO_MANY_REQUESTS, "try again, with the same id, once some have started")
         }
+        RequestError::TooManyBytes { seconds, .. } => {
+            let help = "ask again later, or raise --run-bytes-per-minute of minik8s serve";
+            return ApiError::new(StatusCode::TOO_MANY_REQUESTS, error.to_string(), help)
+                .retry_after(*seconds);
+        }
+        RequestError::Taken => (StatusCode::CONFLICT, "choose another id"),
         RequestError::Store(error) => return unavailable(error),
     };
     ApiError::new(status, error.to_string(), help)

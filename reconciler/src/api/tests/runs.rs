@@ -11,12 +11,14 @@ use super::*;
 
 const FLOW: &str = "kind: Workflow\napiVersion: minik8s.io/v1\nmetadata: {name: flow}\nspec:\n  startAt: a\n  states: {a: \
                     {type: Pass, end: true}}\n";
+/// Its trigger, whose ids nobody else may take.
+const TICK: &str = "  triggers: [{name: tick, schedule: {cron: '0 3 * * *'}}]\n";
 const RUNS: &str = "/v1/workflows/default/flow/runs";
 
 /// Starts an API that knows one workflow.
 async fn with_flow() -> Api {
     let mut snapshot = with_web();
-    let loaded = load_file("flow.yaml", FLOW.as_bytes());
+    let loaded = load_file("flow.yaml", format!("{FLOW}{TICK}").as_bytes());
     assert!(!loaded.has_errors(), "{:?}", loaded.violations);
     for document in loaded.documents {
         let object = Arc::unwrap_or_clone(document.object).into_object(Provenance::default(), 1);
@@ -66,6 +68,8 @@ async fn what_cannot_be_a_run_is_refused_and_leaves_nothing() {
         (RUNS, "{\"inputs\": {}}".to_owned(), 400, "unknown field"),
         (RUNS, with_id(""), 400, "not a valid run name"),
         (RUNS, with_id("a/b"), 400, "not a valid run name"),
+        // Seen red without `Trigger::owner_of`: 202, and the tick ran with this input.
+        (RUNS, with_id("tick.20261129T0300Z"), 409, "belong to trigger tick"),
         (RUNS, with_id("-a"), 400, "not a valid run name"),
         (RUNS, with_id(&"a".repeat(254)), 400, "not a valid run name"),
         (RUNS, deep, 400, "more than 100 levels"),
@@ -120,7 +124,7 @@ async fn no_more_than_32_bodies_are_read_at_once() {
     for _ in 0..32 {
         let mut stream = TcpStream::connect(api.address).await.unwrap();
         let head = format!(
-            "POST {RUNS} HTTP/1.1\r\nhost: a\r\ncontent-type: application/json\r\ncontent-length: 9\r\n\r\n{{"
+            "POST {RUNS} HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\ncontent-length: 9\r\n\r\n{{"
         );
         stream.write_all(head.as_bytes()).await.unwrap();
         slow.push(stream);

@@ -286,6 +286,27 @@ async fn no_further_run_is_taken_while_too_many_wait() {
     follows.abort();
 }
 
+// Seen red with bytes that are never counted, and with those of a repeated request counted twice.
+#[tokio::test(start_paused = true)]
+async fn a_workflow_has_its_bytes_of_a_minute_and_another_one_its_own() {
+    let kit = Kit::new().await;
+    let queue = RequestQueue::limited_to(100 * 1024);
+    let ask = async |workflow: &str, run: &str| {
+        let (input, origin) = (json!("x".repeat(20_000)), Origin::Request { reconciler: "r0".into() });
+        queue.request(&kit.store, &id(workflow, run), input, origin, Timestamp::UNIX_EPOCH).await
+    };
+    for run in ["r1", "r2", "r2", "r2", "r3", "r4"] {
+        ask("flow", run).await.unwrap();
+    }
+    let refused = ask("flow", "r5").await;
+    let Err(RequestError::TooManyBytes { most, seconds }) = refused else { panic!("{refused:?}") };
+    assert_eq!((most, seconds), (100 * 1024, 61));
+    assert!(matches!(ask("flow", "r1").await, Ok(RunRequestOutcome::Existing)), "it is there already");
+    assert!(matches!(ask("other", "r5").await, Ok(RunRequestOutcome::New)));
+    tokio::time::advance(std::time::Duration::from_secs(60)).await;
+    assert!(matches!(ask("flow", "r5").await, Ok(RunRequestOutcome::New)));
+}
+
 /// A run that ended `ended` before `now`.
 fn ended_before(now: Timestamp, ended: SignedDuration) -> Arc<StoredHead> {
     let head = RunHead {

@@ -9,11 +9,12 @@ use schema::kinds::Kind;
 use schema::meta::ObjectRef;
 use schema::records::TriggerRecord;
 use schema::snapshot::Snapshot;
+use schema::store::SharedStore;
 use serde_json::json;
 
 use super::super::plan::{Observed, RunStep};
 use super::super::records::{Origin, RunId};
-use super::super::{RunRequestOutcome, kept_run, plan};
+use super::super::{RequestError, RunRequestOutcome, kept_run, plan, request_run};
 use super::kit::{Kit, id};
 use crate::controllers::LastKnown;
 
@@ -75,16 +76,44 @@ async fn a_tick_while_all_was_down_is_run_once_and_said() {
     assert_eq!(record(&kit).await.unwrap().last.unwrap().missed, 2);
 }
 
+// Seen red with the stranger's run taken for that of the tick, with its input.
 #[tokio::test]
-async fn a_run_that_was_asked_for_by_the_id_of_a_tick_is_that_of_the_tick() {
+async fn a_stranger_who_takes_the_id_of_a_tick_first_changes_nothing_of_its_run() {
     let mut kit = Kit::new().await;
-    kit.push("flow", 1, &spec("* * * * *")).await;
+    // Before there is such a trigger, nobody's ids are reserved.
+    kit.push("flow", 1, PASS).await;
+    kit.ask("flow", "tick.20991123T1602Z", json!({"of": "a stranger"})).await;
+    kit.ended("flow", "tick.20991123T1602Z").await;
+    kit.push("flow", 2, &spec("* * * * *")).await;
     kit.look_at(at("16:00:30")).await;
-    kit.ask("flow", "tick.20991123T1601Z", json!({})).await;
-    for time in ["16:01:00", "16:01:01", "16:02:00"] {
+    kit.ask("flow", "tick.20991123T1601Z", json!({"of": "a stranger"})).await;
+    for time in ["16:00:31", "16:01:00", "16:01:01", "16:02:00", "16:02:01"] {
         kit.look_at(at(time)).await;
     }
-    assert_eq!(runs(&kit).await, ["tick.20991123T1601Z", "tick.20991123T1602Z"]);
+    assert_eq!(runs(&kit).await, ["tick.20991123T1601Z", "tick.20991123T1602Z", "tick.20991123T1602Z-2"]);
+    for (run, time) in [("tick.20991123T1601Z", "16:01:00"), ("tick.20991123T1602Z-2", "16:02:00")] {
+        let (_, _, loaded) = kept_run(&kit.store, &id("flow", run)).await.unwrap().unwrap();
+        assert_eq!(loaded.input, json!({"trigger": "tick", "time": format!("2099-11-23T{time}Z")}), "{run}");
+    }
+    assert_eq!(record(&kit).await.unwrap().last.unwrap().run, "tick.20991123T1602Z-2");
+    assert_eq!(kit.count(prefix::RUN_REQUESTS).await, 0, "the stranger's request is removed");
+}
+
+// Seen red with any run of that id taken for the caller's: its input was dropped.
+#[tokio::test]
+async fn a_call_whose_id_a_stranger_has_is_told() {
+    let mut kit = Kit::new().await;
+    kit.push("flow", 1, PASS).await;
+    let (run, stranger) = (id("flow", "paid.order-1"), Origin::Request { reconciler: "r0".into() });
+    let call = Origin::Call { trigger: "paid".into(), reconciler: "r0".into() };
+    let ask = async |store: &SharedStore, origin: &Origin| {
+        request_run(store, &run, json!({}), origin.clone(), Timestamp::now()).await
+    };
+    assert!(matches!(ask(&kit.store, &stranger).await, Ok(RunRequestOutcome::New)));
+    assert!(matches!(ask(&kit.store, &call).await, Err(RequestError::Taken)), "while it waits");
+    assert!(matches!(ask(&kit.store, &stranger).await, Ok(RunRequestOutcome::Existing)));
+    kit.ended("flow", "paid.order-1").await;
+    assert!(matches!(ask(&kit.store, &call).await, Err(RequestError::Taken)), "once it has run");
 }
 
 #[tokio::test]

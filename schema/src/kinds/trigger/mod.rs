@@ -79,6 +79,12 @@ impl Trigger {
     pub fn run_id(&self, key: &str) -> String {
         format!("{}.{key}", self.name)
     }
+
+    /// Returns the trigger that alone may start a run with this id: its name comes before the first dot.
+    pub fn owner_of<'t>(triggers: &'t [Trigger], run: &str) -> Option<&'t Trigger> {
+        let (name, _) = run.split_once('.')?;
+        triggers.iter().find(|trigger| trigger.name == name)
+    }
 }
 
 // Ticks of a schedule. Pure except for the rules of time zones, which come from the machine's database, or from
