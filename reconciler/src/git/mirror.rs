@@ -16,7 +16,7 @@ use super::config::{Reference, SourceConfig, Transport, user_info};
 use super::content::ContentError;
 use super::transport::proxy::Transfer;
 use super::transport::{credentials, proxy};
-use super::{GitError, ReadError, signatures, transport};
+use super::{FirstSeen, GitError, ReadError, signatures, transport};
 
 const NAMES_SHOWN_MAX: usize = 8;
 
@@ -115,9 +115,15 @@ impl Mirror {
         Ok(head)
     }
 
-    /// Accepts commits signed by a known key, and any commit if no signature is required.
-    pub fn check_commit(&self, commit: Oid) -> Result<(), GitError> {
-        signatures::check_commit(&self.config, &self.open()?, commit)
+    /// Accepts commits signed by a known key, and any commit if no signature is required. `known` has commits that
+    /// were accepted before, by any reconciler.
+    pub fn check_commit(&self, commit: Oid, known: &FirstSeen) -> Result<(), GitError> {
+        signatures::check_commit(&self.config, (&self.directory, &self.open()?), commit, known)
+    }
+
+    /// Checks the signature at the commit's own date, before it is known whether the commit was accepted before.
+    pub fn check_signature(&self, commit: Oid) -> Result<(), GitError> {
+        signatures::check_signature(&self.config, &self.open()?, commit, None)
     }
 
     /// Repacks if fetches have left too many packs; keeps everything reachable from `head` and `kept`.

@@ -24,7 +24,7 @@ pub(crate) use config::host_and_port;
 pub use config::{Credentials, Reference, SealedCredentials, SignaturePolicy, SourceConfig};
 pub use error::{GitError, ReadError};
 pub use mirror::Mirror;
-pub use signatures::check_keys;
+pub use signatures::{FirstSeen, check_keys};
 pub use transport::proxy::Transfer;
 pub use transport::remote::Remote;
 pub use tree::{BLOB_BYTES_MAX, Listing, SkippedEntry, blob, blob_at, changed_below, list};

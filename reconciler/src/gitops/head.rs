@@ -23,7 +23,9 @@ use super::read::{LoadedCommit, read_commit, read_lineage};
 use super::review::{plan_hash, same_hash, short_hash};
 use crate::blobs::BlobStore;
 use crate::git;
-use crate::git::{Changes, CommitMeta, GitError, Mirror, Remote, SourceConfig, changes_since, commit_meta};
+use crate::git::{
+    Changes, CommitMeta, FirstSeen, GitError, Mirror, Remote, SourceConfig, changes_since, commit_meta,
+};
 
 /// Least time between rebuilds for the same commit. A commit that a fresh mirror can't read either is broken at the
 /// remote: a rebuild at every poll would fetch everything again and again.
@@ -53,11 +55,12 @@ impl Head {
     }
 
     /// Queries the remote, and reads its commit if it is a new one. `applied` is the commit in the status; `live`
-    /// returns the commits of the live objects.
+    /// returns the commits of the live objects, and `accepted` those applied before.
     pub(super) async fn refresh(
         &mut self,
         applied: Option<String>,
         live: impl FnOnce() -> BTreeSet<String>,
+        accepted: impl FnOnce() -> FirstSeen,
     ) -> Result<Oid, GitError> {
         let head = self.remote.ls_remote().await?;
         // Without its mirror, content that agents ask for can't be rebuilt.
@@ -74,13 +77,14 @@ impl Head {
         self.fetched = true;
         // The fetched commit counts: the branch may have moved since the query.
         let head = self.remote.fetch().await?;
-        let loaded = match self.read(head, applied.clone()).await {
+        let accepted = accepted();
+        let loaded = match self.read(head, applied.clone(), &accepted).await {
             Err(error @ GitError::MirrorBroken { .. }) if self.may_rebuild(head) => {
                 tracing::warn!(source = self.remote.mirror().config().name, %error, "mirror broken; it is fetched again");
                 self.rebuilt = Some((head, Instant::now()));
                 self.loaded = None;
                 let head = self.remote.rebuild().await?;
-                self.read(head, applied).await?
+                self.read(head, applied, &accepted).await?
             }
             other => other?,
         };
@@ -152,10 +156,20 @@ impl Head {
         self.rebuilt.is_none_or(|(before, at)| before != head || at.elapsed() > REBUILD_AGAIN)
     }
 
-    async fn read(&self, head: Oid, applied: Option<String>) -> Result<LoadedCommit, GitError> {
+    async fn read(
+        &self,
+        head: Oid,
+        applied: Option<String>,
+        accepted: &FirstSeen,
+    ) -> Result<LoadedCommit, GitError> {
         let (mirror, before) = (self.remote.mirror().clone(), self.loaded.clone());
-        let blobs = self.blobs.clone();
-        self.blocking(move || read_commit(&mirror, head, before.as_ref(), applied.as_deref(), &blobs)).await
+        let (blobs, accepted) = (self.blobs.clone(), accepted.clone());
+        let read = move || {
+            // Before anything else of the commit is read.
+            mirror.check_commit(head, &accepted)?;
+            read_commit(&mirror, head, before.as_ref(), applied.as_deref(), &blobs)
+        };
+        self.blocking(read).await
     }
 
     async fn blocking<T: Send + 'static>(

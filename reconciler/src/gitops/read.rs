@@ -41,7 +41,7 @@ pub(super) struct LoadedCommit {
     pub(super) unkept: Option<Arc<str>>,
 }
 
-/// Reads `head`, reusing `before` where possible. `applied` is the commit in the status.
+/// Reads `head`, whose signature was checked, reusing `before` where possible. `applied` is the commit in the status.
 pub(super) fn read_commit(
     mirror: &Mirror,
     head: Oid,
@@ -50,8 +50,6 @@ pub(super) fn read_commit(
     store: &BlobStore,
 ) -> Result<LoadedCommit, GitError> {
     let began = Instant::now();
-    // Before anything else of the commit is read.
-    mirror.check_commit(head)?;
     let repository = mirror.open()?;
     let broken = |error: git2::Error| mirror.broken(&error);
     let commit = git::commit_meta(&repository, head).map_err(broken)?;
@@ -161,7 +159,7 @@ pub async fn preflight(config: &SourceConfig, state_dir: &Path) -> Result<(), Gi
     let mirror = remote.mirror().clone();
     let read = tokio::task::spawn_blocking(move || {
         // An unsigned commit is refused before its files are listed, here as in every run.
-        mirror.check_commit(head)?;
+        mirror.check_signature(head)?;
         let repository = mirror.open()?;
         let listed = git::list(&repository, head, &mirror.config().path, &Listing::default());
         match listed.map_err(|error| mirror.unread(head, error))? {

@@ -300,7 +300,8 @@ impl Loop for SourceLoop {
             snapshot.sources.get(&self.config.name).and_then(|status| status.value.applied_commit.clone());
         let problem_of = |error: &GitError| Problem { kind: error.kind(), message: error.to_string() };
         let live = || commits_of(&snapshot, &self.config.name);
-        let (head, mut problem) = match self.head.refresh(applied, live).await {
+        let accepted = || record::first_applied(&snapshot.revisions, &self.config.name);
+        let (head, mut problem) = match self.head.refresh(applied, live, accepted).await {
             Ok(head) => (Some(head.to_string()), None),
             Err(error) => (None, Some(problem_of(&error))),
         };

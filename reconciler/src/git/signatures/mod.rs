@@ -2,6 +2,9 @@
 //!
 //! Rereads the key files at each check, so keys can be changed in place. A missing, unreadable, empty or malformed
 //! file lets no commit pass.
+//!
+//! The committer writes the date of a commit, so an SSH key must have been valid also when the commit was first seen.
+//! That time is kept beside the mirror, so that a commit accepted once stays accepted when the key's time ends.
 
 mod gpg;
 mod program;
@@ -9,11 +12,13 @@ mod ssh;
 #[cfg(test)]
 mod tests;
 
+use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
 
 use git2::{ErrorCode, Oid, Repository};
 use jiff::Timestamp;
+use schema::control::{DiskRecord, Fsync};
 
 use self::gpg::Keyring;
 use self::ssh::AllowedSigners;
@@ -27,6 +32,12 @@ const SIGNATURE_BYTES_MAX: usize = 64 * 1024;
 /// Limit on a commit object, usually a few lines: the signed content is hashed whole.
 const COMMIT_BYTES_MAX: usize = 1024 * 1024;
 
+/// Commits whose time is kept beside a mirror, the newest ones.
+const KEPT_MAX: usize = 1_000;
+
+/// Times at which commits, by full id, were first seen.
+pub type FirstSeen = BTreeMap<String, Timestamp>;
+
 struct Keys {
     ssh: Option<AllowedSigners>,
     gpg: Option<Keyring>,
@@ -37,11 +48,42 @@ pub fn check_keys(config: &SourceConfig) -> Result<(), GitError> {
     config.signatures.as_ref().map_or(Ok(()), |policy| read_keys(config, policy).map(drop))
 }
 
-/// Accepts commits signed by a known key, and any commit if no signature is required.
+/// Accepts commits signed by a key that was valid when they were made and when they were first seen, and any commit if
+/// no signature is required. `known` are commits accepted before, as far as etcd knows; those of this disk are beside
+/// `mirror`.
 pub(super) fn check_commit(
+    config: &SourceConfig,
+    (mirror, repository): (&Path, &Repository),
+    commit: Oid,
+    known: &FirstSeen,
+) -> Result<(), GitError> {
+    if config.signatures.is_none() {
+        return Ok(());
+    }
+    let record = DiskRecord::new(mirror.with_extension("accepted")).fsync(Fsync::Content);
+    let mut kept: FirstSeen = record.read_or_warn("times of accepted commits").unwrap_or_default();
+    let id = commit.to_string();
+    let before = kept.get(&id).into_iter().chain(known.get(&id)).min().copied();
+    let first_seen = before.unwrap_or_else(Timestamp::now);
+    check_signature(config, repository, commit, Some(first_seen))?;
+    if kept.insert(id, first_seen) != Some(first_seen) {
+        while kept.len() > KEPT_MAX {
+            let oldest = kept.iter().min_by_key(|(_, at)| **at).map(|(id, _)| id.clone());
+            oldest.and_then(|id| kept.remove(&id));
+        }
+        if let Err(error) = record.write(&kept) {
+            tracing::warn!(path = %record.path().display(), %error, "time of an accepted commit not kept");
+        }
+    }
+    Ok(())
+}
+
+/// Checks the signature of a commit. With `first_seen` an SSH key must have been valid then, too.
+pub(super) fn check_signature(
     config: &SourceConfig,
     repository: &Repository,
     commit: Oid,
+    first_seen: Option<Timestamp>,
 ) -> Result<(), GitError> {
     let Some(policy) = &config.signatures else { return Ok(()) };
     let keys = read_keys(config, policy)?;
@@ -77,6 +119,7 @@ pub(super) fn check_commit(
         signature: &signature,
         email: &String::from_utf8_lossy(committer.email_bytes()),
         committed_at: Timestamp::from_second(found.time().seconds()).unwrap_or(Timestamp::UNIX_EPOCH),
+        first_seen,
     };
     judge(&keys, &signed).map_err(refuse)
 }

@@ -66,5 +66,8 @@ pub(super) struct SignedCommit<'a> {
     pub(super) content: &'a [u8],
     pub(super) signature: &'a [u8],
     pub(super) email: &'a str,
+    /// As the committer says.
     pub(super) committed_at: Timestamp,
+    /// Time at which a reconciler first saw the commit; `None` where only the commit's own date is known.
+    pub(super) first_seen: Option<Timestamp>,
 }

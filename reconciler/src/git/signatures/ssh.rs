@@ -1,9 +1,10 @@
 //! SSH signatures, checked by `ssh-keygen -Y` as Git does: the committer must be allowed to sign with the key, and
-//! must have been when the commit was made.
+//! must have been when the commit was made and when it was first seen.
 
 use std::fs;
 use std::path::Path;
 
+use jiff::Timestamp;
 use jiff::tz::TimeZone;
 
 use super::program::{Answer, Doubt, HELP_SIGN, SignedCommit, run};
@@ -38,21 +39,26 @@ pub(super) fn verify(signers: &AllowedSigners, armor: &str, signed: &SignedCommi
         return refuse(misfit(&fits.stderr), HELP_SIGN);
     }
     // Without a zone, the time is this machine's; OpenSSH before 9.1 understands no zone.
-    let committed_at = signed.committed_at.to_zoned(TimeZone::system()).strftime("verify-time=%Y%m%d%H%M%S");
-    let committed_at = committed_at.to_string();
-    let verify = "-Y verify -f signers -n git -s signature".split(' ');
-    let args: Vec<&str> = verify.chain(["-I", signed.email, "-O", &committed_at]).collect();
-    let allowed = ask(&args)?;
-    if allowed.success {
-        return Ok(());
+    let option =
+        |at: Timestamp| at.to_zoned(TimeZone::system()).strftime("verify-time=%Y%m%d%H%M%S").to_string();
+    let mut refused = None;
+    for at in [signed.committed_at].into_iter().chain(signed.first_seen).map(option) {
+        let verify = "-Y verify -f signers -n git -s signature".split(' ');
+        let args: Vec<&str> = verify.chain(["-I", signed.email, "-O", &at]).collect();
+        let allowed = ask(&args)?;
+        if !allowed.success {
+            refused = Some((allowed, at));
+            break;
+        }
     }
+    let Some((allowed, at)) = refused else { return Ok(()) };
     let print = fits.stdout.split_whitespace().last().unwrap_or_default();
     let of_lines: Vec<&str> =
         allowed.stderr.lines().filter_map(|line| line.strip_prefix("signers:")).collect();
     if !of_lines.is_empty() {
         return refuse(format!("key {print} is not allowed: line {}", of_lines.join("; line ")), HELP_ALLOW);
     }
-    let known = ask(&["-Y", "find-principals", "-f", "signers", "-s", "signature", "-O", &committed_at])?;
+    let known = ask(&["-Y", "find-principals", "-f", "signers", "-s", "signature", "-O", &at])?;
     if known.success {
         let why = format!("key {print} is not allowed for the committer <{}>", shown(signed.email));
         return refuse(why, HELP_ALLOW);

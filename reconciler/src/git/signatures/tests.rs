@@ -7,7 +7,7 @@ use std::sync::Arc;
 use git2::Oid;
 use schema::records::SourceErrorKind;
 
-use crate::git::{GitError, Mirror, SignaturePolicy, SourceConfig};
+use crate::git::{FirstSeen, GitError, Mirror, SignaturePolicy, SourceConfig};
 
 const MAIL: &str = "ada@example.test";
 
@@ -112,7 +112,7 @@ impl Bench {
         }
         let mut config = SourceConfig::branch("main", "/srv/repo.git", "main");
         config.signatures = SignaturePolicy::from_files(signers, keys);
-        Mirror::new(Arc::new(config), Path::new(&state)).check_commit(commit)
+        Mirror::new(Arc::new(config), Path::new(&state)).check_commit(commit, &FirstSeen::new())
     }
 
     fn refused(&self, signers: Option<PathBuf>, keys: Option<PathBuf>, commit: Oid, says: &str) {
@@ -206,6 +206,48 @@ fn every_other_ssh_signature_is_refused_with_its_reason() {
     bench.refused(good(), None, cut, "SSH signature can't be read");
     let none = bench.forged(|text| text.replace("SSH SIGNATURE", "TLS SIGNATURE"));
     bench.refused(good(), None, none, "neither SSH nor GPG");
+}
+
+// Seen red with the committer's date alone, and with times that are not kept.
+#[test]
+fn a_key_whose_time_is_over_signs_nothing_new_whatever_date_the_commit_has() {
+    let bench = Bench::new();
+    let key = bench.ssh_key("mine", &["-t", "ed25519"]);
+    let accepted = bench.ssh_commit("mine");
+    let signers = |until: &str| Some(bench.file("signers", format!("* valid-before=\"{until}\" {key}\n")));
+    bench.check(signers("20990101Z"), None, accepted).unwrap();
+    // From here on the key's time is over, and every commit claims to be older. `main` moves on from an old one.
+    let program = bench
+        .file("git-then", "#!/bin/sh\nexport GIT_COMMITTER_DATE=2019-06-01T00:00:00Z\nexec git \"$@\"\n");
+    let executable = std::os::unix::fs::PermissionsExt::from_mode(0o755);
+    std::fs::set_permissions(&program, executable).unwrap();
+    let signing = format!("user.signingkey={}", bench.at("mine").display());
+    let args = [
+        "-C",
+        "work",
+        "-c",
+        "gpg.format=ssh",
+        "-c",
+        &signing,
+        "commit",
+        "-q",
+        "--allow-empty",
+        "-S",
+        "-m",
+        "Old",
+    ];
+    bench.run(program.to_str().unwrap(), &args);
+    let backdated = bench.head();
+    bench.refused(signers("20200101Z"), None, backdated, "key has expired");
+    // The same commit was applied while the key was valid, says etcd.
+    let mut config = SourceConfig::branch("main", "/srv/repo.git", "main");
+    config.signatures = SignaturePolicy::from_files(signers("20200101Z"), None);
+    let mirror = Mirror::new(Arc::new(config), &bench.at("state"));
+    let applied = FirstSeen::from([(backdated.to_string(), "2019-06-02T00:00:00Z".parse().unwrap())]);
+    mirror.check_commit(backdated, &applied).unwrap();
+    // It stays accepted by this disk alone, as when etcd was lost, and through another mirror.
+    mirror.check_commit(backdated, &FirstSeen::new()).unwrap();
+    mirror.check_signature(backdated).unwrap();
 }
 
 #[test]

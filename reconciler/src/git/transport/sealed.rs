@@ -13,7 +13,7 @@ use schema::secrets::format;
 
 use crate::crypt;
 use crate::git::config::{Reference, SealedCredentials};
-use crate::git::signatures;
+use crate::git::{FirstSeen, signatures};
 
 /// Keys that such a secret may have.
 const KEYS: [&str; 4] = ["token", "username", "sshKey", "knownHosts"];
@@ -82,7 +82,8 @@ impl SealedCredentials {
             named => repository.find_reference(&named.full_name()).and_then(|found| found.peel_to_commit()),
         };
         let commit = commit.map_err(unread)?;
-        signatures::check_commit(&self.home, &repository, commit.id()).or_else(|error| {
+        let place = (self.mirror.as_path(), &repository);
+        signatures::check_commit(&self.home, place, commit.id(), &FirstSeen::new()).or_else(|error| {
             missing(format!("the credentials in source {from} are not used: {error}"), help.as_str())
         })?;
         let tree = commit.tree().map_err(unread)?;

@@ -13,6 +13,7 @@ use schema::store::election::Fence;
 use schema::store::events::{EventDraft, EventRecorder};
 use schema::store::{Guard, Op, SharedStore, StoreError};
 
+use crate::git::FirstSeen;
 use crate::gitops::{bounds, status};
 use crate::guarded_writes::{fence_holds, guard_of_present, guarded};
 
@@ -168,6 +169,17 @@ pub fn expired(revisions: &Table<(String, u64), Revision>, source: &str, max: us
 /// Returns the newest commit whose removals were all done.
 pub fn newest_pruned(revisions: &Table<(String, u64), Revision>, source: &str) -> Option<String> {
     newest(revisions, source, |revision| revision.counts.held == 0)
+}
+
+/// Returns the commits of a source that were applied, each with the first time.
+pub fn first_applied(revisions: &Table<(String, u64), Revision>, source: &str) -> FirstSeen {
+    let mut all = FirstSeen::new();
+    for revision in revisions.values().map(|found| &found.value).filter(|revision| revision.source == source)
+    {
+        let first = all.entry(revision.commit.clone()).or_insert(revision.applied_at);
+        *first = (*first).min(revision.applied_at);
+    }
+    all
 }
 
 /// Returns the newest commit that was applied completely; quarantined files were not applied.
