@@ -10,8 +10,8 @@ use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
 
 use harness::manifests::web;
 use harness::{
-    Change, Cluster, ClusterOptions, Daemon, DockerWorld, IMAGE, NetWorld, Result, ensure, eventually,
-    minik8s_binary, outcome, run, secs,
+    Change, Cluster, ClusterOptions, Context as _, Daemon, DockerWorld, IMAGE, NetWorld, Result, ensure,
+    eventually, minik8s_binary, outcome, run, secs,
 };
 use nix::sys::signal::Signal;
 
@@ -50,6 +50,14 @@ fn story(cluster: &Cluster, up: &mut Daemon) -> Result<()> {
     up.start()?;
     let shop = cluster.serving("shop", "hello from shop")?;
     cluster.wait_reconciler(0)?;
+    // Seen red with the gateway of functions on all addresses.
+    eventually("the agent listens for this machine and its pods", secs(10), || {
+        let open = agent_listeners(cluster)?;
+        let (bridge, loopback) = (format!("{}:8081", bridge(cluster)?), "127.0.0.1:8081".to_owned());
+        ensure!(open.iter().all(|at| !at.starts_with(['*', '[']) && !at.starts_with("0.0.0.0")), "{open:?}");
+        ensure!(open.contains(&bridge) && open.contains(&loopback), "{open:?}");
+        Ok(())
+    })?;
     refused(cluster, &["--path", "elsewhere"], "runs with other settings (--path), and nothing was changed")?;
 
     // Ctrl-C: daemons and etcd stop, the pod keeps running.
@@ -128,6 +136,26 @@ fn up_command(cluster: &Cluster) -> Vec<String> {
         command.extend([flag.to_owned(), value]);
     }
     command
+}
+
+/// Addresses at which the agent accepts TCP connections.
+fn agent_listeners(cluster: &Cluster) -> Result<BTreeSet<String>> {
+    let all = run("ps", &["-eo", "pid,args"])?;
+    let state = cluster.dir("up-state").to_string_lossy().into_owned();
+    let is_agent = |line: &&str| line.contains("minik8s-agent run") && line.contains(&state);
+    let pid =
+        all.lines().find(is_agent).and_then(|line| line.split_whitespace().next()).context("no agent")?;
+    let listed = run("ss", &["-Hltnp"])?;
+    let own = listed.lines().filter(|line| line.contains(&format!("pid={pid},")));
+    Ok(own.filter_map(|line| line.split_whitespace().nth(3)).map(str::to_owned).collect())
+}
+
+/// Address of the pods' bridge.
+fn bridge(cluster: &Cluster) -> Result<String> {
+    let name = format!("{}0", cluster.slot().instance());
+    let shown = run("ip", &["-4", "-o", "addr", "show", "dev", &name])?;
+    let address = shown.split_whitespace().nth(3).and_then(|address| address.split('/').next());
+    address.map(str::to_owned).context("the bridge has no address")
 }
 
 /// Pids of the etcds that use the cluster's folder.

@@ -1,6 +1,6 @@
 //! Loops of the agent with their own dependencies: reports, writers to etcd, wake-ups.
 
-use std::net::{IpAddr, SocketAddr};
+use std::net::IpAddr;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;

@@ -208,7 +208,8 @@ mod tests {
             ("", format!("{reference}\nnginx:1.27\n{damaged}"), false),
         ] {
             let docker = Arc::new(FakeDocker::default());
-            let (api, addresses) = (other_node(given.clone()).await, vec![std::net::Ipv4Addr::LOCALHOST.into()]);
+            let (api, addresses) =
+                (other_node(given.clone()).await, vec![std::net::Ipv4Addr::LOCALHOST.into()]);
             let node = NodeRecord { api, addresses, ..node_record("n2") };
             let snapshot = SnapshotBuilder::new().put(&Key::Node("n2".to_owned()), &node).snapshot;
             let image = FunctionImage {

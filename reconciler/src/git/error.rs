@@ -34,6 +34,15 @@ pub enum GitError {
     SignatureInvalid { url: String, commit: String, author: String, why: String, help: &'static str },
     #[error("no commit of {url} is applied: signers in {}: {why}; fix the file", file.display())]
     SignersUnusable { url: String, file: PathBuf, why: String },
+    #[error(
+        "repository {url} is not fetched: it is larger than {most} or has too many objects; put the manifests into a repository of their own"
+    )]
+    TooLarge { url: String, most: String },
+    #[error(
+        "repository {url} is not fetched: it would take more than half of the free space of {}; free some",
+        directory.display()
+    )]
+    NoSpace { url: String, directory: PathBuf },
     #[error("mirror {} is broken: {why}; it is fetched again from the remote", directory.display())]
     MirrorBroken { directory: PathBuf, why: String },
     #[error("cannot write mirror {}: {why}; check --state-dir and the disk", directory.display())]
@@ -65,11 +74,13 @@ impl GitError {
             }
             GitError::NoCommit { .. } => SourceErrorKind::NoCommit,
             GitError::PathNotFound { .. } => SourceErrorKind::PathNotFound,
-            GitError::CommitUnreadable { .. } => SourceErrorKind::CommitUnreadable,
+            GitError::CommitUnreadable { .. } | GitError::TooLarge { .. } => {
+                SourceErrorKind::CommitUnreadable
+            }
             GitError::SignatureInvalid { .. } | GitError::SignersUnusable { .. } => {
                 SourceErrorKind::SignatureInvalid
             }
-            GitError::MirrorBroken { .. } | GitError::MirrorUnwritable { .. } => {
+            GitError::MirrorBroken { .. } | GitError::MirrorUnwritable { .. } | GitError::NoSpace { .. } => {
                 SourceErrorKind::MirrorBroken
             }
         }

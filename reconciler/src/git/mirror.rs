@@ -4,6 +4,7 @@
 //! losing it costs a fetch, never an object of the cluster.
 
 use std::path::{Path, PathBuf};
+use std::rc::Rc;
 use std::sync::Arc;
 use std::{fs, io};
 
@@ -12,9 +13,11 @@ use git2::{
     RemoteRedirect, Repository, RepositoryInitOptions,
 };
 
+use schema::quantity::Memory;
+
 use super::config::{Reference, SourceConfig, Transport, user_info};
 use super::content::ContentError;
-use super::transport::proxy::Transfer;
+use super::transport::proxy::{SizeLimit, Transfer};
 use super::transport::{credentials, proxy};
 use super::{FirstSeen, GitError, ReadError, signatures, transport};
 
@@ -23,11 +26,15 @@ const NAMES_SHOWN_MAX: usize = 8;
 /// File in which a mirror records the address it was fetched from, without credentials.
 const ADDRESS_FILE: &str = "minik8s-address";
 
+/// Most bytes of a mirror: hundreds of times what manifests take with all of their history.
+const CLONE_MAX_BYTES: u64 = 1 << 30;
+
 /// Mirror of one source on disk. Every call blocks.
 #[derive(Debug, Clone)]
 pub struct Mirror {
     config: Arc<SourceConfig>,
     directory: PathBuf,
+    clone_max_bytes: u64,
 }
 
 impl Mirror {
@@ -35,7 +42,12 @@ impl Mirror {
     pub fn new(config: Arc<SourceConfig>, state_dir: &Path) -> Self {
         transport::find_authorities();
         let directory = Self::directory(state_dir, &config.name);
-        Self { config, directory }
+        Self { config, directory, clone_max_bytes: CLONE_MAX_BYTES }
+    }
+
+    #[cfg(test)]
+    pub(super) fn limited_to(self, clone_max_bytes: u64) -> Self {
+        Self { clone_max_bytes, ..self }
     }
 
     pub fn directory(state_dir: &Path, source: &str) -> PathBuf {
@@ -105,8 +117,13 @@ impl Mirror {
         let unwritable = |error: io::Error| self.unwritable(&error.to_string());
         remove_all(&fresh).and_then(|()| remove_all(&old)).map_err(unwritable)?;
         let repository = self.init(&fresh)?;
-        let head = self.fetch_into(&repository, transfer)?;
+        let fetched = self.fetch_into(&repository, transfer);
         drop(repository);
+        if fetched.is_err() {
+            // What arrived of it must not stay until the next try.
+            let _ = remove_all(&fresh);
+        }
+        let head = fetched?;
         if self.directory.exists() {
             fs::rename(&self.directory, &old).map_err(unwritable)?;
         }
@@ -272,8 +289,14 @@ impl Mirror {
         let config = &*self.config;
         let (mut callbacks, refusal) = credentials::callbacks(config);
         let (packets, messages) = (Arc::clone(transfer), Arc::clone(transfer));
-        callbacks.transfer_progress(move |_| packets.record_progress());
-        callbacks.sideband_progress(move |_| messages.record_progress());
+        let limit = Rc::new(SizeLimit::of(repository.path(), self.clone_max_bytes));
+        let [of_packets, of_messages] = [(); 2].map(|()| Rc::clone(&limit));
+        callbacks.transfer_progress(move |progress| {
+            packets.record_progress() && of_packets.fits(progress.received_bytes(), progress.total_objects())
+        });
+        callbacks.sideband_progress(move |text| {
+            messages.record_progress() && of_messages.fits_message(text.len())
+        });
         let mut options = FetchOptions::new();
         options.remote_callbacks(callbacks);
         // A token is for one host, so redirects are not followed. A missing reference is an error, so none is pruned.
@@ -283,6 +306,7 @@ impl Mirror {
             repository.remote_anonymous(&config.url).map_err(|error| remote_error(config, &error))?;
         remote.fetch(refspecs, Some(&mut options), None).map_err(|error| match refusal.take() {
             Some(refused) => refused,
+            None if limit.is_exceeded.get() => self.too_large(repository, &limit),
             // A broken remote yields the same classes: then a fresh mirror fails too, and the error is the remote's.
             None if self.is_ours(repository)
                 && (is_mirror_fault(&error) || self.concerns_this_mirror(&error)) =>
@@ -291,6 +315,19 @@ impl Mirror {
             }
             None => remote_error(config, &error),
         })
+    }
+
+    /// Builds the error for a remote that sends too much. A mirror that has outgrown its limit is fetched anew: it may
+    /// hold what the remote no longer has.
+    fn too_large(&self, repository: &Repository, limit: &SizeLimit) -> GitError {
+        if limit.kept > 0 && !limit.is_by_disk && self.is_ours(repository) {
+            return self.broken(&git2::Error::from_str("it has outgrown its limit"));
+        }
+        let (url, most) = (self.config.shown_url(), Memory { bytes: self.clone_max_bytes }.readable());
+        match limit.is_by_disk {
+            true => GitError::NoSpace { url, directory: self.directory.clone() },
+            false => GitError::TooLarge { url, most },
+        }
     }
 
     fn is_ours(&self, repository: &Repository) -> bool {

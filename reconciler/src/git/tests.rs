@@ -314,3 +314,45 @@ fn a_mirror_that_broke_in_any_way_is_made_anew_and_reads_as_before() {
     assert_eq!(mirror.rebuild(&Arc::default()).unwrap(), head);
     assert!(commit_meta(&mirror.open().unwrap(), head).is_ok());
 }
+
+// Seen red without the limit: everything arrived.
+#[test]
+fn a_repository_that_is_too_large_is_not_fetched_and_leaves_nothing_behind() {
+    let dir = tempfile::tempdir().unwrap();
+    let (at, state) = (dir.path().join("repo.git"), dir.path().join("state"));
+    // Text that does not compress.
+    let noise = |seed: u64| -> String {
+        let mut state = seed;
+        let mut next = || {
+            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            char::from(b' ' + u8::try_from(state >> 57).unwrap() % 94)
+        };
+        (0..1_000_000).map(|_| next()).collect()
+    };
+    repository(&at, &[("large", &noise(1), 0)]);
+    let path = at.to_str().unwrap();
+    let mirror = mirror(path, Reference::Branch("main".into()), &state).limited_to(1_500_000);
+    let first = look(&mirror).unwrap();
+    let git = Repository::open_bare(&at).unwrap();
+    commit(&git, &[("larger", &noise(2), 0)]);
+    // The mirror outgrows its limit, and a fresh one does not fit either.
+    let error = look(&mirror).unwrap_err();
+    assert!(matches!(error, GitError::TooLarge { .. }), "{error}");
+    assert!(error.to_string().contains("a repository of their own"), "{error}");
+    let names = |folder: &str| -> Vec<String> {
+        let all = std::fs::read_dir(state.join("reconciler/mirrors").join(folder)).unwrap();
+        let mut names: Vec<_> = all.map(|one| one.unwrap().file_name().into_string().unwrap()).collect();
+        names.sort();
+        names
+    };
+    assert_eq!(names(""), ["main"]);
+    let packs = names("main/objects/pack");
+    assert!(packs.len() == 2 && packs.iter().all(|name| name.starts_with("pack-")), "{packs:?}");
+    assert!(mirror.open().unwrap().find_commit(first).is_ok(), "what was there stays");
+    // History that is gone at the remote does not count: the mirror is made anew.
+    let tree = git.find_commit(first).unwrap().tree().unwrap().id();
+    git.find_reference("refs/heads/main").unwrap().delete().unwrap();
+    assert_ne!(commit(&git, &[("other", &noise(3), 0)]), first);
+    let head = look(&mirror).unwrap();
+    assert_ne!(mirror.open().unwrap().find_commit(head).unwrap().tree().unwrap().id(), tree);
+}

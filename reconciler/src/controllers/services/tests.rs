@@ -125,7 +125,7 @@ fn a_service_gets_an_address_and_the_ready_pods_that_it_selects() {
 fn a_pod_at_an_address_that_its_node_does_not_have_is_no_endpoint() {
     let on_host = |name: &str| {
         let mut pod = web(name);
-        pod.spec.host_network = true;
+        std::sync::Arc::make_mut(&mut pod.spec).host_network = true;
         pod
     };
     let builder = with_service(SnapshotBuilder::new().nodes(2), "web", service(&[("", 80)]));

@@ -2,7 +2,10 @@
 //! only, because a CGI server fills the upper-case one from a header), `all_proxy`, `no_proxy`. Not left to
 //! libgit2, so that ls-remote and fetch take the same route.
 
+use std::cell::Cell;
+use std::fs;
 use std::net::IpAddr;
+use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use crate::git::config::{SourceConfig, Transport};
@@ -85,6 +88,51 @@ impl Transfer {
     pub(in crate::git) fn record_progress(&self) -> bool {
         self.progress_count.fetch_add(1, Ordering::Relaxed);
         !self.cancelled.load(Ordering::Relaxed)
+    }
+}
+
+/// Most objects of a clone: libgit2 holds some hundred bytes of each in memory while it arrives.
+const OBJECTS_MAX: usize = 5_000_000;
+
+/// Limit on the size of a transfer, which a remote could otherwise go on with until the disk is full.
+#[derive(Debug)]
+pub(in crate::git) struct SizeLimit {
+    /// Bytes that may still arrive.
+    most: u64,
+    /// Bytes of the packs that the mirror has already.
+    pub(in crate::git) kept: u64,
+    /// Set if free space is the limit.
+    pub(in crate::git) is_by_disk: bool,
+    messages: Cell<u64>,
+    /// Set once the remote has sent too much.
+    pub(in crate::git) is_exceeded: Cell<bool>,
+}
+
+impl SizeLimit {
+    /// Limits a mirror to `clone_max` bytes of packs, and a transfer to half of the free space.
+    pub(in crate::git) fn of(mirror: &Path, clone_max: u64) -> Self {
+        let packs = fs::read_dir(mirror.join("objects/pack")).into_iter().flatten().flatten();
+        let kept: u64 = packs.filter_map(|pack| Some(pack.metadata().ok()?.len())).sum();
+        let disk = nix::sys::statvfs::statvfs(mirror);
+        let free = disk.map_or(u64::MAX, |disk| disk.blocks_available().saturating_mul(disk.fragment_size()));
+        let (left, half) = (clone_max.saturating_sub(kept), free / 2);
+        let (messages, is_exceeded) = (Cell::new(0), Cell::new(false));
+        Self { most: left.min(half), kept, is_by_disk: half < left, messages, is_exceeded }
+    }
+
+    /// Returns `false` once so much has arrived of the pack that the transfer must end.
+    pub(in crate::git) fn fits(&self, bytes: usize, objects: usize) -> bool {
+        let fits = bytes as u64 <= self.most && objects <= OBJECTS_MAX;
+        if !fits {
+            self.is_exceeded.set(true);
+        }
+        fits
+    }
+
+    /// Like [`Self::fits`], for a message beside the pack.
+    pub(in crate::git) fn fits_message(&self, bytes: usize) -> bool {
+        self.messages.set(self.messages.get().saturating_add(bytes as u64));
+        self.fits(usize::try_from(self.messages.get()).unwrap_or(usize::MAX), 0)
     }
 }
 

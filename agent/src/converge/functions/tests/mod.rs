@@ -468,15 +468,15 @@ async fn strangers_cannot_tell_names_apart_and_pages_of_others_call_only_public_
 // Seen red with the bridge left out: pods did not reach a gateway on loopback.
 #[test]
 fn a_gateway_on_loopback_is_at_the_pods_bridge_too_and_any_other_only_where_it_was_set() {
-    let subnet = Subnet::new("10.244.3.0/24".parse().unwrap(), "10.244.0.0/16".parse().unwrap());
-    let listens = |given: &str, subnet: Option<&Subnet>| -> Vec<String> {
+    let own = subnet("10.244.3.0/24");
+    let listens = |given: &str, subnet: Option<&schema::records::Subnet>| -> Vec<String> {
         let all = super::plan::addresses(given.parse().unwrap(), subnet);
         all.into_iter().map(|(_, at)| at.to_string()).collect()
     };
-    assert_eq!(listens("127.0.0.1:8081", Some(&subnet)), ["127.0.0.1:8081", "10.244.3.1:8081"]);
+    assert_eq!(listens("127.0.0.1:8081", Some(&own)), ["127.0.0.1:8081", "10.244.3.1:8081"]);
     assert_eq!(listens("127.0.0.1:8081", None), ["127.0.0.1:8081"]);
-    assert_eq!(listens("0.0.0.0:8081", Some(&subnet)), ["0.0.0.0:8081"]);
-    assert_eq!(listens("192.0.2.7:8081", Some(&subnet)), ["192.0.2.7:8081"]);
+    assert_eq!(listens("0.0.0.0:8081", Some(&own)), ["0.0.0.0:8081"]);
+    assert_eq!(listens("192.0.2.7:8081", Some(&own)), ["192.0.2.7:8081"]);
 }
 
 // Seen red with pods taken for nodes.

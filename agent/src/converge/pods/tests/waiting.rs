@@ -165,8 +165,8 @@ async fn an_image_that_another_pods_login_pulled_is_not_used() {
     let book = ImageBook::open(&rig.state_dir().join("agent"));
     let by = Some(["another".to_owned()].into());
     book.note_pulled("sha256:app:1".to_owned(), "app:1".to_owned(), by).await;
-    let web = binding("web", spec(&["a"]));
-    let mut spec = spec(&["a"]);
+    let web = binding("web", pod_spec(&["a"]));
+    let mut spec = pod_spec(&["a"]);
     spec.containers[0].image_pull_policy = Some(PullPolicy::Never);
     let never = binding("never", spec);
     rig.want_pod(web.clone(), true);
