@@ -12,6 +12,7 @@ pub mod diagnostics;
 pub mod git;
 pub mod gitops;
 mod guarded_writes;
+mod last_known;
 mod listener;
 mod outgoing;
 mod plural;

@@ -56,7 +56,7 @@ const TESTED: [(&str, &str, &str); 23] = [
     ("owned-by-other-source", CHECK_TESTS, "an_object_of_another_source_is_refused"),
     (
         "reserved-address",
-        "reconciler/src/gitops/check/link_tests.rs",
+        "reconciler/src/gitops/check/external_ip_tests.rs",
         "an_external_address_is_none_of_the_clusters_own",
     ),
     ("not-allowed", CHECK_TESTS, "an_object_outside_of_what_its_source_may_hold_is_refused"),

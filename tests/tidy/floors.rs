@@ -11,7 +11,7 @@ const FLOORS: [(&str, &[&[&str]]); 3] = [
         "schema",
         &[
             &["backoff", "codec", "condition", "errors", "image", "mutex", "quantity", "since", "violation"],
-            &["archive", "document", "meta", "names"],
+            &["archive", "document", "dockerfile", "meta", "names"],
             &["secrets"],
             &["content_refs"],
             &["kinds"],
@@ -43,7 +43,7 @@ const FLOORS: [(&str, &[&[&str]]); 3] = [
     (
         "reconciler",
         &[
-            &["crypt", "guarded_writes", "listener", "outgoing", "plural", "state_dir"],
+            &["crypt", "guarded_writes", "last_known", "listener", "outgoing", "plural", "state_dir"],
             &["controllers", "git"],
             &["blobs", "workflows"],
             &["simulate", "view"],

@@ -12,7 +12,6 @@ use jiff::{SignedDuration, Timestamp};
 use schema::records::SourceState;
 use schema::snapshot::Snapshot;
 
-mod last_known;
 mod note;
 mod reason;
 mod shell;
@@ -32,7 +31,7 @@ mod simulation;
 #[cfg(test)]
 pub(crate) mod testing;
 
-pub use last_known::{LastKnown, LastKnownFile, pod_security_records};
+pub use crate::last_known::{LastKnown, LastKnownFile};
 pub use note::{Note, NoteKind};
 pub use reason::Reason;
 pub use shell::{Deps, Shell};

@@ -26,12 +26,12 @@ use tokio::time::Instant;
 
 use super::autoscaler::{Autoscaler, SampleAges};
 use super::functions::Functions;
-use super::last_known::LastKnown;
 use super::nodes::Nodes;
 use super::note::{Note, subject};
 use super::writes::{Change, Write, Writes};
 use super::{Controller, Observed, Settings};
 use crate::guarded_writes::{self, PARALLEL, StopReason, WriteGroup, WriteOutcome, caught_up};
+use crate::last_known::LastKnown;
 
 /// Pause after a conflict, unless the snapshot changes first. The shell's own, because the plan knew nothing of the
 /// conflict.

@@ -26,9 +26,9 @@ use super::plan::{Act, PlanInput, PruneBaseline, SyncPlan, plan};
 use super::prune::Lineage;
 use super::review::effects::EffectsOf;
 use super::review::{NodeRoom, Review, ReviewContext, WorkflowTests, review};
-use crate::controllers::pod_security_records;
 use crate::git::content::{self, ContentError};
 use crate::git::{self, CommitMeta, Listing, ReadError, Relation};
+use crate::last_known::pod_security_records;
 use crate::plural::plural;
 use crate::simulate::workflow::{FunctionLimits, cases};
 

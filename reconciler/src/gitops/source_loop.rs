@@ -40,9 +40,9 @@ use super::plan::{self, PlanInput, PruneBaseline, SyncPlan};
 use super::prune::Lineage;
 use super::read::LoadedCommit;
 use super::status::{self, Problem, RunSummary};
-use crate::controllers::{LastKnown, pod_security_records};
 use crate::git::{GitError, SourceConfig};
 use crate::guarded_writes::caught_up;
+use crate::last_known::{LastKnown, pod_security_records};
 use crate::workflows;
 use crate::workflows::RequestError;
 

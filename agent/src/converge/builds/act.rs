@@ -20,6 +20,7 @@ use schema::store::events::EventDraft;
 use tokio::net::lookup_host;
 use tokio::time::{sleep, timeout};
 
+use super::pin::RESOLVE_MAX;
 use super::plan::{BuildsPlan, Observed, RUNTIME_FILES, Removal, runtime};
 use super::python::{ContextPart, bases, tar};
 use super::{BuildOutcome, BuildsDeps, BuildsLoop, failed_again, log_dir, log_path, pin, python};
@@ -355,9 +356,6 @@ fn problem(before: DiskUsage, now: DiskUsage, growth_max: u64) -> Option<String>
 
 // Network of builds: a Docker bridge for this instance alone, which builds get only once the rules are in place
 // that keep them from the cluster and this node.
-
-/// Maximum time to resolve the addresses of the index, or of a registry.
-pub(super) const RESOLVE_MAX: Duration = Duration::from_secs(5);
 
 impl BuildsDeps {
     /// Returns the network's name, once its rules are in place, and the index that they let through while it lives.

@@ -3,6 +3,7 @@
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr};
+use std::time::Duration;
 
 use schema::dockerfile::{self, Dockerfile, Fault, LABEL_PREFIX, PinnedImage};
 use schema::image::{DOCKER_HUB, ImageName};
@@ -10,9 +11,11 @@ use tokio::net::lookup_host;
 use tokio::time::timeout;
 
 use super::BuildsDeps;
-use super::act::RESOLVE_MAX;
 use crate::names;
 use crate::worlds::docker::DockerError;
+
+/// Maximum time to resolve the addresses of the index, or of a registry.
+pub(super) const RESOLVE_MAX: Duration = Duration::from_secs(5);
 
 /// Port of registries whose names have none.
 const HTTPS: u16 = 443;

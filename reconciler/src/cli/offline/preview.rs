@@ -16,12 +16,12 @@ use crate::cli::client::Client;
 use crate::cli::error::CliError;
 use crate::cli::kinds;
 use crate::cli::output::{Screen, write_out};
-use crate::controllers::pod_security_records;
 use crate::gitops::apply::record::is_whole;
 use crate::gitops::check::{CommitLimits, ReservedAddresses};
 use crate::gitops::offline::{LiveState, Request, compare};
 use crate::gitops::plan::PruneBaseline;
 use crate::gitops::review::{MARKER, NodeRoom, Review, markdown, no_review, text};
+use crate::last_known::pod_security_records;
 use crate::simulate::placements::Placements;
 use crate::view::{List, NodeView, RevisionView, SourceView, StoredObject};
 

@@ -20,10 +20,10 @@ use schema::snapshot::Snapshot;
 use super::decide::{UndecidedReason, decide, failures, is_active, undecided_memory};
 use super::model::{AutoscalerMemory, Basis, Decision, Input, MetricResult, Tuning};
 use super::target::Targets;
-use crate::controllers::last_known::LastKnown;
 use crate::controllers::note::{Note, NoteKind};
 use crate::controllers::reason::Reason;
 use crate::controllers::writes::{Precondition, Writes};
+use crate::last_known::LastKnown;
 
 /// Seconds between two evaluations of a target, as in Kubernetes.
 pub const EVALUATION_SECONDS: i64 = 15;

@@ -14,7 +14,7 @@ use schema::snapshot::{BoundPod, Snapshot};
 use tokio::time::Instant;
 
 use super::model::{PerResource, Pod, Sample};
-use crate::controllers::last_known::LastKnown;
+use crate::last_known::LastKnown;
 
 /// Age from which a sample is ignored: nodes measure every 15 s.
 const SAMPLE_AGE_MAX: Duration = Duration::from_secs(60);

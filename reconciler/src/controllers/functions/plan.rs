@@ -14,10 +14,10 @@ use schema::snapshot::Snapshot;
 use super::builds::{Builds, NeededImage};
 use super::replicas::{FunctionReplicas, Replicas, replicas};
 use super::scaling::{ScalingInput, demand};
-use crate::controllers::last_known::LastKnown;
 use crate::controllers::note::{Note, NoteKind};
 use crate::controllers::reason::Reason;
 use crate::controllers::writes::Writes;
+use crate::last_known::LastKnown;
 
 /// Minimum advance of the last call's time before it is written again: the record counts only where gateways forgot.
 const ACTIVE_STEP: SignedDuration = SignedDuration::from_secs(5);

@@ -13,10 +13,10 @@ use schema::object::Object;
 use schema::records::{FormerJob, JobDependencyState, JobOrder, JobReport};
 use schema::snapshot::{Snapshot, VersionedValue};
 
-use crate::controllers::last_known::LastKnown;
 use crate::controllers::note::{Note, NoteKind};
 use crate::controllers::reason::Reason;
 use crate::controllers::writes::{Precondition, Writes};
+use crate::last_known::LastKnown;
 
 /// Label of nodes that handle jobs. If no node has it, all nodes do.
 const JOBS_LABEL: &str = "minik8s.io/slurm";

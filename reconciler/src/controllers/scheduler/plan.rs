@@ -20,11 +20,11 @@ use schema::snapshot::{BoundPod, Snapshot, VersionedValue, health};
 use super::cluster::{Cluster, bound_needs};
 use super::fit::FitFailures;
 use super::node::{Needs, PodNeeds};
-use crate::controllers::last_known::LastKnown;
 use crate::controllers::note::{Note, NoteKind};
 use crate::controllers::reason::Reason;
 use crate::controllers::writes::{Precondition, Writes};
 use crate::controllers::{Observed, all_sources_applied};
+use crate::last_known::LastKnown;
 
 /// Time that the other controllers may take to notice what a newly registered node runs.
 const NODE_SETTLE_DELAY: SignedDuration = SignedDuration::from_secs(3);

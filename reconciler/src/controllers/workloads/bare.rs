@@ -12,10 +12,10 @@ use schema::object::Object;
 use schema::records::{OwnerRef, PodInstance};
 use schema::snapshot::{Snapshot, VersionedValue};
 
-use crate::controllers::last_known::workload_kinds;
 use crate::controllers::note::{Note, NoteKind};
 use crate::controllers::reason::Reason;
 use crate::controllers::writes::{Precondition, Writes};
+use crate::last_known::workload_kinds;
 
 /// Plans the pod of a Pod object, which has the same name and owns itself. `present` is the pod that has the name
 /// now.

@@ -20,9 +20,9 @@ use super::daemon_nodes::{DaemonNodes, removal_reason, tolerations};
 use super::owned::{OwnedPod, PodTraces};
 use super::replica_set::{DeadlineClock, TargetTemplate, WorkloadPlan, count, templates_of};
 use super::workload::{Workload, slow_start};
-use crate::controllers::last_known::LastKnown;
 use crate::controllers::reason::Reason;
 use crate::controllers::writes::Writes;
+use crate::last_known::LastKnown;
 
 /// Upper bound of pod numbers: two nodes seldom share one, and names stay readable.
 const NUMBERS: u32 = 1_000_000;

@@ -15,10 +15,10 @@ use super::daemon_set::DaemonSetPlan;
 use super::owned::{PodTraces, PodsByOwner};
 use super::replica_set::{DeadlineClock, WorkloadPlan};
 use super::workload::Workload;
-use crate::controllers::last_known::LastKnown;
 use crate::controllers::note::{Note, NoteKind};
 use crate::controllers::reason::Reason;
 use crate::controllers::writes::Writes;
+use crate::last_known::LastKnown;
 
 /// Returns the writes. `waits_until` is the time until which pods wait for the nodes that ran them before etcd was
 /// lost; `None` once it has passed.

@@ -15,9 +15,9 @@ use super::owned::{OwnedPod, PodTraces, Trace};
 use super::rollout::{self, Counts, cause};
 use super::victims;
 use super::workload::{Group, Moves, Strategy, Workload, moves, slow_start};
-use crate::controllers::last_known::LastKnown;
 use crate::controllers::reason::Reason;
 use crate::controllers::writes::{Precondition, Writes};
+use crate::last_known::LastKnown;
 
 /// A workload with its pods.
 pub(super) struct WorkloadPlan<'p, 'a, 'n> {

@@ -14,7 +14,7 @@ use schema::object::Object;
 use schema::records::{OwnerRef, Rollout, Template};
 use schema::snapshot::{Snapshot, health};
 
-use crate::controllers::last_known::LastKnown;
+use crate::last_known::LastKnown;
 
 /// An object that creates equal pods.
 pub(super) struct Workload<'a> {

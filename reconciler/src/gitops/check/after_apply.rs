@@ -8,9 +8,9 @@ use schema::manifest::limits::VIOLATIONS_MAX;
 use schema::meta::ObjectRef;
 use schema::object::Object;
 use schema::snapshot::{Table, VersionedValue};
-use schema::violation::{OwnedStep, Rule, Violation, rules};
+use schema::violation::{OwnedStep, Rule, Violation, field_path, rules};
 
-use super::declaration::{Declaration, LiveObject, problem};
+use super::declaration::{Declaration, LiveObject, ReservedAddresses, problem};
 use crate::gitops::diff::dotted;
 use crate::gitops::prune::is_protected;
 
@@ -256,6 +256,22 @@ impl Findings {
             violations.sort();
         }
         own
+    }
+}
+
+/// Reports external IPs that belong to the cluster itself.
+pub(super) fn reserved(scene: &mut Scene<'_>, reserved: &ReservedAddresses) {
+    for declared in scene.declarations {
+        let Resource::Service(service) = &declared.document.object.resource else { continue };
+        for (index, text) in service.external_ips.iter().enumerate() {
+            let owner = text.parse().ok().and_then(|address| reserved.owner(address));
+            let Some(owner) = owner else { continue };
+            let mut at = field_path(&["spec", "externalIPs"]);
+            at.push(OwnedStep::Index(index));
+            let message = &format!("Forbidden: {text} {owner}");
+            let help = "choose an address that is routed to a node without being its own";
+            scene.blame(declared, &Fault { rule: &rules::RESERVED_ADDRESS, path: &at, message, help });
+        }
     }
 }
 

@@ -11,9 +11,8 @@ use schema::meta::ObjectRef;
 use schema::object::Object;
 use schema::records::{default_service_cidr, dns_address, gateway_address};
 use schema::snapshot::VersionedValue;
-use schema::violation::{OwnedStep, Rule, Violation, field_path, rules};
+use schema::violation::{Rule, Violation, field_path, rules};
 
-use super::after_apply::{Fault, Scene};
 use crate::gitops::load::Manifests;
 
 /// A document that names an object.
@@ -106,28 +105,12 @@ pub struct ReservedAddresses {
 
 impl ReservedAddresses {
     /// Explains to what an address belongs; `None` if a service may take it.
-    fn owner(&self, address: Ipv4Addr) -> Option<String> {
+    pub(super) fn owner(&self, address: Ipv4Addr) -> Option<String> {
         if let Some(node) = self.nodes.get(&address) {
             return Some(format!("is an address of node {node}"));
         }
         let (range, what) = self.ranges.iter().find(|(range, _)| range.contains(&address))?;
         Some(format!("is in {}, the range of {what}", range.trunc()))
-    }
-}
-
-/// Reports external IPs that belong to the cluster itself.
-pub(super) fn reserved(scene: &mut Scene<'_>, reserved: &ReservedAddresses) {
-    for declared in scene.declarations {
-        let Resource::Service(service) = &declared.document.object.resource else { continue };
-        for (index, text) in service.external_ips.iter().enumerate() {
-            let owner = text.parse().ok().and_then(|address| reserved.owner(address));
-            let Some(owner) = owner else { continue };
-            let mut at = field_path(&["spec", "externalIPs"]);
-            at.push(OwnedStep::Index(index));
-            let message = &format!("Forbidden: {text} {owner}");
-            let help = "choose an address that is routed to a node without being its own";
-            scene.blame(declared, &Fault { rule: &rules::RESERVED_ADDRESS, path: &at, message, help });
-        }
     }
 }
 

@@ -33,11 +33,11 @@ fn live(source: &str, files: &[(&str, &str)]) -> Table<ObjectRef, Object> {
 }
 
 /// Every finding of the cross checks, as `file: rule: message`.
-fn found(files: &[(&str, &str)], live: &Table<ObjectRef, Object>) -> Vec<String> {
+pub(super) fn found(files: &[(&str, &str)], live: &Table<ObjectRef, Object>) -> Vec<String> {
     found_within(files, live, &CommitLimits::default())
 }
 
-fn found_within(
+pub(super) fn found_within(
     files: &[(&str, &str)],
     live: &Table<ObjectRef, Object>,
     limits: &CommitLimits,
@@ -58,7 +58,7 @@ fn order(files: &[(&str, &str)]) -> Vec<String> {
     checked.wanted.iter().map(|(object, _)| object.to_string()).collect()
 }
 
-fn pod(name: &str, more: &str) -> String {
+pub(super) fn pod(name: &str, more: &str) -> String {
     format!(
         "apiVersion: v1\nkind: Pod\nmetadata:\n  name: {name}\n{more}spec: {{containers: [{{name: m, image: i}}]}}\n"
     )
@@ -569,67 +569,4 @@ fn a_port_of_a_node_has_one_owner_whatever_takes_it() {
         assert!(all.len() == 1 && all[0].starts_with("a.yaml: port-clash"), "{all:?}");
         assert_eq!(clash(&taker, &service("s", 30002), &none), [""; 0]);
     }
-}
-
-/// Seen red without `reserved`: each was programmed, so the service got the node's connections.
-#[test]
-fn an_external_address_is_none_of_the_clusters_own() {
-    let with = |address: &str| {
-        let text = format!(
-            "apiVersion: v1\nkind: Service\nmetadata: {{name: s}}\nspec:\n  externalIPs: [198.51.100.7, {address}]\n  addresses: [192.0.2.9]\n  ports: [{{port: 22}}]\n"
-        );
-        let limits = CommitLimits {
-            reserved: ReservedAddresses {
-                nodes: [([192, 0, 2, 1].into(), "n1".to_owned())].into(),
-                ranges: vec![
-                    ("10.244.0.0/16".parse().unwrap(), "pods"),
-                    ("10.96.0.0/16".parse().unwrap(), "services"),
-                ],
-            },
-            ..CommitLimits::default()
-        };
-        found_within(&[("s.yaml", &text)], &Table::new(), &limits)
-    };
-    for (address, why) in [
-        ("192.0.2.1", "is an address of node n1"),
-        ("10.244.3.2", "is in 10.244.0.0/16, the range of pods"),
-        ("10.96.0.10", "is in 10.96.0.0/16, the range of services"),
-    ] {
-        let message = format!("spec.externalIPs[1]: Forbidden: {address} {why}");
-        let rule = "reserved-address";
-        assert_eq!(with(address), [format!("s.yaml: {rule}: {message}")]);
-    }
-    assert_eq!(with("192.0.2.2"), [""; 0]);
-}
-
-/// Seen red with pods alone checked.
-#[test]
-fn external_addresses_can_be_forbidden() {
-    let cluster = "apiVersion: minik8s.io/v1\nkind: Cluster\nmetadata: {name: cluster}\nspec: {podSecurity: {forbidExternalIPs: true}}\n";
-    let service = "apiVersion: v1\nkind: Service\nmetadata: {name: s}\nspec:\n  externalIPs: [198.51.100.7]\n  addresses: [192.0.2.9]\n  ports: [{port: 22}]\n";
-    let all = found(&[("c.yaml", cluster), ("s.yaml", service)], &Table::new());
-    let message = "spec.externalIPs: Forbidden: the Cluster object sets podSecurity.forbidExternalIPs";
-    assert_eq!(all, [format!("s.yaml: forbidden-by-cluster: {message}")]);
-}
-
-/// Seen red without external addresses.
-#[test]
-fn a_port_of_an_external_address_has_one_owner() {
-    let none = Table::new();
-    let w = pod("w", "  labels: {app: web}\n");
-    let at = |name: &str, addresses: &str, port: u16| {
-        format!(
-            "apiVersion: v1\nkind: Service\nmetadata: {{name: {name}}}\nspec:\n  externalIPs: [{addresses}]\n  selector: {{app: web}}\n  ports: [{{port: {port}}}]\n"
-        )
-    };
-    let one = at("s", "192.0.2.1, 192.0.2.2", 80);
-    let with = |other: &str| found(&[("a.yaml", &one), ("b.yaml", other), ("w.yaml", &w)], &none);
-    assert_eq!(
-        with(&at("t", "192.0.2.3, 192.0.2.2", 80)),
-        [
-            "b.yaml: address-clash: spec.externalIPs[1]: the port 80/TCP of external IP 192.0.2.2 belongs to Service/default/s (a.yaml:1)"
-        ]
-    );
-    assert_eq!(with(&at("t", "192.0.2.2", 81)), [""; 0]);
-    assert_eq!(with(&at("t", "192.0.2.3", 80)), [""; 0]);
 }

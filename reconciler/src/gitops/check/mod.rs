@@ -32,6 +32,8 @@ pub use declaration::{Declaration, LiveObject, ReservedAddresses};
 mod cycles;
 mod declaration;
 #[cfg(test)]
+mod external_ip_tests;
+#[cfg(test)]
 mod link_tests;
 mod links;
 mod owners;
@@ -119,7 +121,7 @@ pub fn fit<'a>(
     let quarantined = documents.quarantined.clone();
     let mut scene = Scene::new(source, &documents.declarations, &documents.absent, live, quarantined);
     owners::allowed(&mut scene, &limits.allow);
-    declaration::reserved(&mut scene, &limits.reserved);
+    after_apply::reserved(&mut scene, &limits.reserved);
     check(&mut scene, &in_force_before(&limits.pod_security, commit));
     links::check(&mut scene);
     scene

@@ -13,7 +13,6 @@ use schema::snapshot::Table;
 
 use super::*;
 use crate::git::{CommitMeta, Relation};
-use crate::gitops::check::CommitLimits;
 use crate::gitops::load::Manifests;
 use crate::gitops::offline::objects_of;
 use crate::gitops::plan::plan;
@@ -21,7 +20,6 @@ use crate::gitops::prune::Lineage;
 use schema::manifest::load_file as parse;
 
 type Files = BTreeMap<String, String>;
-
 fn files<const N: usize>(all: [(&str, &str); N]) -> Files {
     all.map(|(path, text)| (path.to_owned(), text.to_owned())).into()
 }
@@ -60,7 +58,7 @@ fn situation(base: &Files, head: &Files) -> PlanInput {
         held: None,
         revision: 0,
         lost: std::collections::BTreeMap::new(),
-        limits: CommitLimits::default(),
+        limits: Default::default(),
         service_cidr: None,
         incomplete: None,
     }

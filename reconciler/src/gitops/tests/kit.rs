@@ -26,11 +26,11 @@ use tempfile::TempDir;
 use tokio::sync::watch;
 
 use super::crash::CrashingStore;
-use crate::controllers::LastKnown;
 use crate::git::SourceConfig;
 use crate::gitops::SourceLoop;
 use crate::gitops::offline::Request;
 use crate::gitops::verdict::plan::Verdicts;
+use crate::last_known::LastKnown;
 
 /// Content of every file, by path.
 pub(in crate::gitops) type Files = BTreeMap<String, String>;

@@ -6,10 +6,10 @@ use schema::records::{PodSecurityRecord, SettledRecord, SourceState};
 use schema::store::memory::MemoryStore;
 
 use super::kit::{Cluster, Files, Repo, merge_of, pod};
-use crate::controllers::{LastKnown, pod_security_records};
 use crate::gitops::check::{CommitLimits, in_force_before};
 use crate::gitops::offline::{LiveState, Request, compare};
 use crate::gitops::review::{markdown, text};
+use crate::last_known::{LastKnown, pod_security_records};
 
 /// A Cluster object with these fields of podSecurity.
 fn cluster(fields: &str) -> String {

@@ -5,6 +5,7 @@ pub(in crate::converge::pods) mod crowd;
 mod drain;
 mod files;
 mod finished;
+mod links;
 mod machine;
 mod observe;
 mod plan;

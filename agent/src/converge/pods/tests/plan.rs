@@ -16,20 +16,20 @@ use crate::converge::pods::steps::{
     BringUp, ContainerAct, Decision, DecisionReason, PauseStep, PodTask, Target,
 };
 use crate::desired::StateOrigin;
-use crate::worlds::netlink::{HostEnd, Listener, host_link_name};
+use crate::worlds::netlink::{HostEnd, Listener};
 
-fn decide(observed: &Observed, binding: &Binding, now: i64) -> Decision {
+pub(super) fn decide(observed: &Observed, binding: &Binding, now: i64) -> Decision {
     plan(observed, at(now)).pods.remove(&binding.pod.uid).expect("a decision per pod")
 }
 
-fn up(decision: Decision) -> BringUp {
+pub(super) fn up(decision: Decision) -> BringUp {
     match decision.task {
         Some(PodTask::Up(up)) => *up,
         other => panic!("{:?}: {other:?}", decision.why),
     }
 }
 
-fn has(observed: &mut Observed, binding: &Binding, pod: crate::converge::pods::facts::PodFacts) {
+pub(super) fn has(observed: &mut Observed, binding: &Binding, pod: crate::converge::pods::facts::PodFacts) {
     observed.pods.insert(binding.pod.uid.clone(), pod);
 }
 
@@ -593,43 +593,4 @@ fn a_pod_has_started_once_however_often_its_pause_container_is_made_anew() {
     gone.reason = "Terminating".into();
     observed.last_reported = [(web.pod.reference(), gone.into())].into();
     assert_eq!(start(&reported(&observed, &own)), Some(at(40)));
-}
-
-// Red when `link_is_off` checks only the name.
-#[test]
-fn a_link_that_is_not_whole_or_was_not_looked_at_yet_is_ensured() {
-    let web = binding("web", pod_spec(&["a"]));
-    let mut observed = wants(std::slice::from_ref(&web));
-    has(
-        &mut observed,
-        &web,
-        facts(&web, vec![pause(running(), "10.244.3.7")], vec![container("a", 0, running())]),
-    );
-    let name = host_link_name("mk8s", &web.pod.uid);
-    let sender = Some([10, 244, 3, 7].into());
-    let whole =
-        HostEnd { bridge: Some("mk8s0".into()), up: true, hairpin: true, mtu: 1500, sender, has_ipv6: false };
-    observed.work.linked.insert(web.pod.uid.clone());
-    observed.links = Some([(name.clone(), whole.clone())].into());
-    assert!(decide(&observed, &web, 0).task.is_none());
-    for off in [
-        HostEnd { bridge: None, ..whole.clone() },
-        HostEnd { bridge: Some("br0".into()), ..whole.clone() },
-        HostEnd { up: false, ..whole.clone() },
-        HostEnd { hairpin: false, ..whole.clone() },
-        HostEnd { mtu: 1450, ..whole.clone() },
-        HostEnd { sender: None, ..whole.clone() },
-        HostEnd { sender: Some([10, 244, 3, 8].into()), ..whole.clone() },
-        HostEnd { has_ipv6: true, ..whole.clone() },
-    ] {
-        observed.links = Some([(name.clone(), off.clone())].into());
-        let decision = decide(&observed, &web, 0);
-        assert_eq!(decision.why, DecisionReason::LinkIncomplete, "{off:?}");
-        let up = up(decision);
-        assert!(up.link.is_some_and(|link| link.host_name == name) && up.containers.is_empty());
-    }
-    // An agent that has just started has not checked the inner end.
-    observed.links = Some([(name, whole)].into());
-    observed.work.linked.clear();
-    assert!(up(decide(&observed, &web, 0)).link.is_some());
 }

@@ -363,7 +363,9 @@ async fn a_dockerfile_that_no_node_would_build_is_refused_with_its_line() {
     repo.set("functions/hello/Dockerfile", bad.as_str());
     let head = repo.commit("ADD");
     let place = "functions/hello/Dockerfile:4:1: error[dockerfile]: ADD would fetch http://127.0.0.1/";
-    let named = |found: &[Violation]| found.iter().any(|one| one.to_string().starts_with(place));
+    let named = |found: &[Violation]| {
+        found.iter().any(|one| one.rule == "dockerfile" && one.to_string().starts_with(place))
+    };
     let review = compare(&merge_of(&repo.path(), &base, &head)).unwrap();
     assert!(named(&review.violations), "{:?}", review.violations);
     cluster.settle().await;

@@ -313,7 +313,7 @@ impl LastKnown {
 }
 
 /// Returns the restrictions on pods of the Cluster object, and those that the sources' newest commits replaced.
-pub fn pod_security_records<'a>(
+pub(crate) fn pod_security_records<'a>(
     objects: &Table<ObjectRef, Object>,
     sources: impl Iterator<Item = &'a SourceStatus>,
 ) -> Vec<PodSecurityRecord> {
