@@ -455,7 +455,7 @@ async fn the_builder_gets_the_ids_of_images_that_were_checked() {
     assert_eq!(docker.engine().pulls_begun, [("r.lan/team/app:1".to_owned(), None)]);
 }
 
-// Seen red without the check of the registry, of its addresses, of triggers, and with faults not asked for.
+// Seen red without the check of addresses, of the list of registries, and of triggers, together.
 #[tokio::test]
 async fn what_a_dockerfile_may_not_reach_is_named_and_nothing_is_fetched() {
     let docker = Arc::new(FakeDocker::default());
@@ -499,7 +499,7 @@ async fn a_build_uses_no_image_that_a_pods_login_pulled() {
     }
 }
 
-// Seen red with builds awaited in `carry_out`: the second one never begins.
+// With builds awaited in `carry_out` the second one never begins.
 #[tokio::test]
 async fn a_build_whose_base_is_slow_holds_up_no_other() {
     let docker = Arc::new(FakeDocker::with_images(&["here:1"]));

@@ -348,7 +348,6 @@ fn a_function_whose_folder_is_missing_is_refused() {
     assert_eq!(reported(), []);
 }
 
-// Seen red without `dockerfile_faults`.
 #[tokio::test]
 async fn a_dockerfile_that_no_node_would_build_is_refused_with_its_line() {
     let function = "apiVersion: minik8s.io/v1\nkind: Function\nmetadata: {name: f}\n\
