@@ -13,6 +13,7 @@ use std::time::{Duration, Instant};
 
 use schema::control::{Row, Runtime};
 use schema::keys::{Key, prefix};
+use schema::store::etcd::LazyStore;
 use schema::store::{SharedStore, reflector};
 use tokio::sync::watch;
 
@@ -81,9 +82,7 @@ fn wire(config: &Config, ground: StartupResources) -> anyhow::Result<Runtime> {
 
     // Inputs: the node's address and range, the cluster.
     let (addresses, address) = NodeAddress::channel(node_ip);
-    let etcd = Arc::clone(&store);
-    let at_change = Row::when_woken().wake_on(address.changes()).wait_for_first_change();
-    runtime.follow("address to etcd", at_change, move || etcd.reconnect());
+    reconnect_on_change(&mut runtime, &address, &store);
     let store = store as SharedStore;
     let (snapshot, reflecting) = reflector::reflect(Arc::clone(&store), prefixes(&node), token.clone());
     runtime.task("reflector", reflecting);
@@ -150,18 +149,18 @@ fn wire(config: &Config, ground: StartupResources) -> anyhow::Result<Runtime> {
     let watched = reader::on_change(Arc::clone(&base.iptables), wakes, token.clone());
     runtime.task("changes of packet rules", watched);
 
-    let instance = config.machine.instance.clone();
-    let state_dir = config.machine.state_dir.clone();
-    let api = Api {
-        docker: base.docker,
-        instance,
-        state_dir,
-        loops: runtime.runs(),
-        jobs,
-        hosts: config.hosts.clone(),
-    };
+    let (instance, state_dir) = (config.machine.instance.clone(), config.machine.state_dir.clone());
+    let (loops, hosts) = (runtime.runs(), config.hosts.clone());
+    let api = Api { docker: base.docker, instance, state_dir, loops, jobs, hosts };
     runtime.task("api", api::serve(listener, api, token));
     Ok(runtime)
+}
+
+/// Connects to etcd again when the node's address has changed.
+fn reconnect_on_change(runtime: &mut Runtime, address: &NodeAddress, store: &Arc<LazyStore>) {
+    let etcd = Arc::clone(store);
+    let at_change = Row::when_woken().wake_on(address.changes()).wait_for_first_change();
+    runtime.follow("address to etcd", at_change, move || etcd.reconnect());
 }
 
 /// Prefixes of etcd that the agent reads.

@@ -180,18 +180,23 @@ pub fn compare(request: &Request<'_>) -> Result<Review, OfflineError> {
     let running = request.live.as_ref().map(|live| live.running.clone()).unwrap_or_default();
     let frame = ReviewContext { base: &base_name, nodes, running: &running, notes: &notes, effects };
     let mut review = review(&situation, &decided, &frame);
-    review.violations.extend(after.listing.notes.iter().cloned());
-    review.violations.extend(python_errors(&repository, effective, &after.manifests));
-    review.workflow_tests = workflow_tests(&repository, effective, &after.manifests, &mut review.violations);
-    review.violations.sort();
-    // A name that can't be decoded is among the quarantined files as well.
-    review.violations.dedup();
+    add_findings(&mut review, &repository, effective, &after);
     if let Some(base) = base {
         review.name_files(|folder| changed_files(&repository, (base, effective), folder));
         review.warnings = changed_recipients(&repository, (base, effective), request.folder);
     }
     locate(&repository, after, &mut review);
     Ok(review)
+}
+
+/// Adds what is found in the files of a commit besides its manifests.
+fn add_findings(review: &mut Review, repository: &Repository, commit: Oid, read: &ParsedCommit) {
+    review.violations.extend(read.listing.notes.iter().cloned());
+    review.violations.extend(python_errors(repository, commit, &read.manifests));
+    review.workflow_tests = workflow_tests(repository, commit, &read.manifests, &mut review.violations);
+    review.violations.sort();
+    // A name that can't be decoded is among the quarantined files as well.
+    review.violations.dedup();
 }
 
 /// Returns the limits on the head: those that the server reports, or the restrictions on pods of the base.

@@ -23,7 +23,7 @@ use tokio::sync::Semaphore;
 use tokio::time::timeout;
 
 use crate::view::{Problem, RunAccepted};
-use crate::workflows::{Origin, RequestError, RequestQueue, RunId, RunRequestOutcome};
+use crate::workflows::{NewRun, Origin, RequestError, RequestQueue, RunId, RunRequestOutcome};
 
 /// Largest body; the limit for a run's input is lower.
 const BODY_MAX_BYTES: usize = 512 * 1024;
@@ -169,7 +169,7 @@ async fn call(
     let at = Timestamp::now();
     let run = RunId::for_object(&object, trigger.run_id(&id.unwrap_or_else(|| fresh_id(at))));
     let origin = Origin::Call { trigger: trigger.name.clone(), reconciler: desk.identity.clone() };
-    let asked = desk.waiting.request(&desk.store, &run, input, origin, at).await?;
+    let asked = desk.waiting.request(&desk.store, &run, NewRun { input, origin, at }).await?;
     let is_new = asked == RunRequestOutcome::New;
     let status = if is_new { StatusCode::ACCEPTED } else { StatusCode::OK };
     Ok((status, Json(RunAccepted { id: run.run, is_new })).into_response())

@@ -22,5 +22,5 @@ pub use journal::{JournalError, LoadedJournal};
 pub use journal::{kept_run, newest_runs, run_head};
 pub use records::{Entry, Origin, RunHead, RunId};
 pub use request::{BYTES_PER_MINUTE, BYTES_PER_MINUTE_MIN};
-pub use request::{RequestError, RequestQueue, RunRequestOutcome, request_run};
+pub use request::{NewRun, RequestError, RequestQueue, RunRequestOutcome, request_run};
 pub use workflows_loop::{WorkflowsDeps, WorkflowsLoop};

@@ -48,6 +48,14 @@ pub struct RequestQueue {
     taken: Arc<Mutex<BTreeMap<NamespacedName, (Instant, u64)>>>,
 }
 
+/// A run to request.
+pub struct NewRun {
+    pub input: Json,
+    pub origin: Origin,
+    /// Time of the request.
+    pub at: Timestamp,
+}
+
 impl Default for RequestQueue {
     fn default() -> Self {
         Self::limited_to(BYTES_PER_MINUTE)
@@ -68,10 +76,9 @@ impl RequestQueue {
         &self,
         store: &SharedStore,
         id: &RunId,
-        input: Json,
-        origin: Origin,
-        at: Timestamp,
+        run: NewRun,
     ) -> Result<RunRequestOutcome, RequestError> {
+        let NewRun { input, origin, at } = run;
         self.admit(store, id).await?;
         let bytes = input.to_string().len() as u64 + RUN_BYTES;
         if let Err(refused) = self.charge(&id.workflow, bytes, Instant::now()) {

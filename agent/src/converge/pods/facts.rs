@@ -13,7 +13,7 @@ use schema::kinds::cluster::PodSecurity;
 use schema::kinds::pod::{HostPortStatus, PodStatus, SeccompProfile, SeccompProfileType};
 use schema::meta::NamespacedName;
 use schema::records::{Binding, PodInstance};
-use schema::violation::{Findings, Path};
+use schema::violation::Path;
 
 use super::probe::machine::{Action, ProbeHealth, ProbeKind};
 use crate::converge::shared::node_network::NodeDns;
@@ -240,16 +240,9 @@ impl NodeFacts {
             let context = spec.to_mut().security_context.get_or_insert_default();
             context.seccomp_profile.get_or_insert(profile);
         }
-        let mut findings = Findings::default();
-        let at = Path::ROOT.field("spec");
-        self.pod_security_floor.check(
-            "this node (--pod-security)",
-            &pod.namespace,
-            &spec,
-            &at,
-            &mut findings,
-        );
-        let found: Vec<String> = findings.into_vec().into_iter().map(|finding| finding.message).collect();
+        let (floor, at) = (&self.pod_security_floor, Path::ROOT.field("spec"));
+        let found = floor.check("this node (--pod-security)", &pod.namespace, &spec, &at);
+        let found: Vec<String> = found.into_iter().map(|finding| finding.message).collect();
         (!found.is_empty()).then(|| found.join("; "))
     }
 }

@@ -190,7 +190,8 @@ async fn start(
     let id = RunId::new(workflow, run);
     let given = asked.input.unwrap_or_else(|| serde_json::json!({}));
     let origin = workflows::Origin::Request { reconciler: app.deps.identity.clone() };
-    let asked = app.deps.waiting_runs.request(&app.deps.store, &id, given, origin, at);
+    let new = workflows::NewRun { input: given, origin, at };
+    let asked = app.deps.waiting_runs.request(&app.deps.store, &id, new);
     let asked = asked.await.map_err(|error| request_error(&error))?;
     let is_new = asked == workflows::RunRequestOutcome::New;
     let status = if is_new { StatusCode::ACCEPTED } else { StatusCode::OK };

@@ -245,7 +245,7 @@ pub(in crate::gitops) fn forbidden(
         let template = spec.field("template");
         let of_template = template.field("spec");
         let at = if pod.at.len() > 1 { &of_template } else { &spec };
-        policy.check(owner, &metadata.namespace, pod.spec, at, &mut findings);
+        return policy.check(owner, &metadata.namespace, pod.spec, at);
     }
     findings.into_vec()
 }

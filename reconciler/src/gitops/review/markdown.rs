@@ -128,16 +128,7 @@ fn head(review: &Review) -> String {
         let _ = writeln!(out, "**Kept by their annotation, though the repository no longer has them:**\n");
         list(&mut out, review.prune.protected.iter().map(|object| code(object, TEXT_CHARS_MAX)));
     }
-    let placed = digest::lines(&review.placements);
-    if !placed.is_empty() {
-        let pods = review.placements.len();
-        let _ = writeln!(
-            out,
-            "<details><summary>Where {pods} new and moved pods would go, as the nodes are now</summary>\n"
-        );
-        list(&mut out, placed.iter().map(|line| code(line, TEXT_CHARS_MAX)));
-        out.push_str("</details>\n\n");
-    }
+    placements(&mut out, review);
     if held > 0 {
         let _ = writeln!(out, "<details><summary>{held} of {cases} cases of workflow tests pass</summary>\n");
         let passed = &review.case_lines()[cases - held..];
@@ -154,6 +145,20 @@ fn head(review: &Review) -> String {
         let _ = writeln!(out, "Removals: {}\n", code(&review.prune.why, TEXT_CHARS_MAX));
     }
     out
+}
+
+/// Adds the nodes that new and moved pods would get.
+fn placements(out: &mut String, review: &Review) {
+    let placed = digest::lines(&review.placements);
+    if !placed.is_empty() {
+        let pods = review.placements.len();
+        let _ = writeln!(
+            out,
+            "<details><summary>Where {pods} new and moved pods would go, as the nodes are now</summary>\n"
+        );
+        list(out, placed.iter().map(|line| code(line, TEXT_CHARS_MAX)));
+        out.push_str("</details>\n\n");
+    }
 }
 
 /// Names every object with this action, whatever becomes of its details.

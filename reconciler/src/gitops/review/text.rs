@@ -72,20 +72,25 @@ pub fn text(review: &Review, colour: bool) -> String {
     for line in placed {
         let _ = writeln!(out, "    {}", plain(&line));
     }
-    let mut last = Vec::new();
-    if !review.prune.held && !review.prune.why.is_empty() {
-        last.push(format!("removals: {}", review.prune.why));
-    }
-    last.extend(review.prune.protected.iter().map(|object| format!("kept by its annotation: {object}")));
-    if !notes.is_empty() {
-        last.push(format!("{} notes on manifests; see 'minik8s validate'", notes.len()));
-    }
-    last.push(format!("{} unchanged", review.summary.unchanged));
     out.push('\n');
-    for line in last {
+    for line in last_lines(review, notes.len()) {
         let _ = writeln!(out, "{}", plain(&line));
     }
     out
+}
+
+/// Returns the lines that come last: removals, kept objects, `notes` on manifests, and what does not change.
+fn last_lines(review: &Review, notes: usize) -> Vec<String> {
+    let mut lines = Vec::new();
+    if !review.prune.held && !review.prune.why.is_empty() {
+        lines.push(format!("removals: {}", review.prune.why));
+    }
+    lines.extend(review.prune.protected.iter().map(|object| format!("kept by its annotation: {object}")));
+    if notes > 0 {
+        lines.push(format!("{notes} notes on manifests; see 'minik8s validate'"));
+    }
+    lines.push(format!("{} unchanged", review.summary.unchanged));
+    lines
 }
 
 fn lines_of(out: &mut String, change: &Change, paint: &impl Fn(&str, &str) -> String) {

@@ -15,7 +15,7 @@ use super::super::journal::Journal;
 use super::super::plan::{KEPT_FOR, KEPT_PER_WORKFLOW, Observed, RUNNING_MAX, RunStep, RunSteps};
 use super::super::records::{Origin, RunHead};
 use super::super::request::WAITING_MAX;
-use super::super::{RequestError, RequestQueue, RunRequestOutcome, kept_run, plan, request_run};
+use super::super::{NewRun, RequestError, RequestQueue, RunRequestOutcome, kept_run, plan, request_run};
 use super::kit::{COUNTS, Kit, count_to, id};
 
 const WAITS: &str = "\n  startAt: wait\n  states:\n    wait: {type: Wait, seconds: 3000, end: true}";
@@ -293,7 +293,8 @@ async fn a_workflow_has_its_bytes_of_a_minute_and_another_one_its_own() {
     let queue = RequestQueue::limited_to(100 * 1024);
     let ask = async |workflow: &str, run: &str| {
         let (input, origin) = (json!("x".repeat(20_000)), Origin::Request { reconciler: "r0".into() });
-        queue.request(&kit.store, &id(workflow, run), input, origin, Timestamp::UNIX_EPOCH).await
+        let new = NewRun { input, origin, at: Timestamp::UNIX_EPOCH };
+        queue.request(&kit.store, &id(workflow, run), new).await
     };
     for run in ["r1", "r2", "r2", "r2", "r3", "r4"] {
         ask("flow", run).await.unwrap();

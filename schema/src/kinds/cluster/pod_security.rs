@@ -7,7 +7,7 @@ use crate::codec::is_default;
 use crate::kinds::pod::{Container, PodSpec, SecurityContext};
 use crate::kinds::service::ServiceSpec;
 use crate::names::{DNS_LABEL, is_dns_label};
-use crate::violation::{Findings, Path, rules};
+use crate::violation::{Finding, Findings, Path, rules};
 
 /// Settings that pods of the cluster may not use.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
@@ -111,9 +111,10 @@ impl PodSecurity {
         }
     }
 
-    /// Adds an error for each forbidden setting of a pod in `namespace`, at the path `at`. `owner` names the object or
+    /// Returns an error for each forbidden setting of a pod in `namespace`, at the path `at`. `owner` names the object or
     /// machine with these settings, as in "the Cluster object".
-    pub fn check(&self, owner: &str, namespace: &str, pod: &PodSpec, at: &Path<'_>, findings: &mut Findings) {
+    pub fn check(&self, owner: &str, namespace: &str, pod: &PodSpec, at: &Path<'_>) -> Vec<Finding> {
+        let findings = &mut Findings::default();
         let is_exempt = self.exempt_namespaces.iter().any(|exempt| exempt == namespace);
         let level = if is_exempt { PodSecurityLevel::Privileged } else { self.level };
         let mut check = PodCheck { security: self, level, owner, findings };
@@ -127,6 +128,7 @@ impl PodSecurity {
                 check.container(pod, container, &list.index(index));
             }
         }
+        std::mem::take(findings).into_vec()
     }
 }
 

@@ -29,10 +29,9 @@ fn set(pod: &mut Json, path: &str, value: Json) {
 
 /// Returns what `security` forbids of a pod in `namespace`, without the paths.
 fn forbidden(security: &PodSecurity, namespace: &str, pod: &PodSpec) -> Vec<String> {
-    let mut findings = Findings::default();
-    security.check("the Cluster object", namespace, pod, &Path::ROOT.field("spec"), &mut findings);
+    let findings = security.check("the Cluster object", namespace, pod, &Path::ROOT.field("spec"));
     let message = |message: String| message.split(": Forbidden").next().unwrap().to_owned();
-    findings.into_vec().into_iter().map(|finding| message(finding.message)).collect()
+    findings.into_iter().map(|finding| message(finding.message)).collect()
 }
 
 fn at_level(level: PodSecurityLevel) -> PodSecurity {
@@ -199,9 +198,7 @@ fn the_level_spares_exempt_namespaces_and_the_other_fields_do_not() {
 #[test]
 fn a_message_names_the_setting_and_whose_it_is() {
     let pod = serde_json::from_value(json!({"containers": [{"name": "c", "image": "i"}]})).unwrap();
-    let mut findings = Findings::default();
-    at_level(Restricted).check("this node", "default", &pod, &Path::ROOT.field("spec"), &mut findings);
-    let found = &findings.into_vec()[0];
+    let found = &at_level(Restricted).check("this node", "default", &pod, &Path::ROOT.field("spec"))[0];
     assert_eq!(found.message, "spec.containers[0]: Forbidden: this node sets podSecurity.level: restricted");
     assert_eq!(found.help, "set `securityContext.allowPrivilegeEscalation: false`");
 }
@@ -263,9 +260,8 @@ fn only_what_lies_below_an_allowed_directory_is_allowed() {
         let host_path = Some(HostPathVolume { path: path.to_owned(), kind: None });
         let volumes = vec![Volume { host_path, ..Volume::default() }];
         let pod = PodSpec { volumes, ..PodSpec::default() };
-        let mut findings = Findings::default();
-        security.check("the Cluster object", "default", &pod, &Path::ROOT.field("spec"), &mut findings);
-        findings.into_vec().into_iter().map(|finding| finding.message).collect::<Vec<_>>()
+        let findings = security.check("the Cluster object", "default", &pod, &Path::ROOT.field("spec"));
+        findings.into_iter().map(|finding| finding.message).collect::<Vec<_>>()
     };
     let list = |list: &[&str]| list.iter().map(|path| (*path).to_owned()).collect::<Vec<_>>();
     let security = PodSecurity {
