@@ -464,7 +464,7 @@ fn what_others_wrote_never_drives_the_terminal() {
     let pod = schema::meta::NamespacedName::new("default", "frontend");
     let mut shown = std::collections::BTreeMap::new();
     let mut count = |what: &str, text: &str| {
-        *shown.entry(what.to_owned()).or_insert(0) += usize::from(shows_escapes(text))
+        *shown.entry(what.to_owned()).or_insert(0) += usize::from(shows_escapes(text));
     };
     for pod in view::pods(&snapshot, None, at(100)).iter().flat_map(with_hostile_texts) {
         for screen in [NARROW, PIPE] {

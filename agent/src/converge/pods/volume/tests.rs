@@ -175,9 +175,8 @@ fn no_link_in_an_allowed_directory_shows_what_is_elsewhere() {
     assert_eq!(std::fs::read_to_string(mounted("inner").unwrap().join("file")).unwrap(), "seen");
     let none = prepare(&host_path(&allowed, "inner", HostPathType::Socket)).unwrap_err().to_string();
     assert!(none.contains("is not an existing socket"), "{none}");
-    let fresh = host.path().join("fresh");
-    prepare(&host_path(&fresh, "a", HostPathType::DirectoryOrCreate)).unwrap();
-    assert!(fresh.join("a").is_dir(), "the allowed directory is created, too");
+    prepare(&host_path(&host.path().join("fresh"), "a", HostPathType::DirectoryOrCreate)).unwrap();
+    assert!(host.path().join("fresh/a").is_dir(), "the allowed directory is created, too");
     remove_pod(&state, "uid").unwrap();
 }
 
