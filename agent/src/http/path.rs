@@ -80,7 +80,7 @@ fn has_dot_segment(path: &str) -> bool {
 mod tests {
     use super::*;
 
-    // Each was seen red without the part of the code that it names.
+    // Seen red with the path as it was sent.
     #[test]
     fn what_means_the_same_compares_the_same() {
         for (path, wanted) in [
@@ -97,6 +97,7 @@ mod tests {
         assert!(matches!(normalized("/a%20b/c.d?"), Ok(Cow::Borrowed(_))), "no copy without need");
     }
 
+    // Seen red without the check, with decoding left out, and with `/` as the only separator.
     #[test]
     fn dot_segments_are_refused_in_every_form_that_an_endpoint_may_resolve() {
         let segments = [".", "..", "%2e", "%2E%2e", ".%2e", "%2e.", "..;", "..;a=b", "%2e%2e%3b"];
@@ -123,6 +124,7 @@ mod tests {
         }
     }
 
+    // Seen red with one slash for one separator, and with no other form of it.
     #[test]
     fn a_prefix_is_compared_by_segments_however_they_are_separated() {
         for (prefix, path, rest) in [

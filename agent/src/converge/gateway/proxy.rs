@@ -463,7 +463,7 @@ mod tests {
 
     use super::*;
 
-    // Seen red without the reset, and without the look at `rest`: the last read waits for ever.
+    // Seen red without the reset, and without the look at `rest`: it does not end.
     #[tokio::test(start_paused = true)]
     async fn a_tunnel_lasts_while_one_side_sends_and_ends_an_hour_after_the_last_byte() {
         let (idle, (mut client, ours), (theirs, mut endpoint)) =
@@ -486,7 +486,7 @@ mod tests {
         assert_eq!(tunnel.await.unwrap().unwrap_err().kind(), io::ErrorKind::TimedOut);
     }
 
-    // Seen red without `admit`, and with one semaphore for connections and tunnels.
+    // Seen red without `admit`, and with as many places as connections.
     #[test]
     fn tunnels_have_half_of_all_places_and_one_client_an_eighth() {
         let places = TunnelPlaces::new(&Limits { connections: 32, ..Limits::default() });

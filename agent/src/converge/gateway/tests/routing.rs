@@ -163,7 +163,7 @@ async fn shown_and_hidden() -> Bed {
     Bed::start(Limits::default(), Table::from_catalog(&catalog, "n1")).await
 }
 
-// Seen red with paths compared as they are sent: all lead to `web`.
+// With paths compared as they are sent, all lead to `web`; `http/path.rs` has the forms that were seen red.
 #[tokio::test]
 async fn no_way_to_write_a_path_leads_past_the_paths_of_a_host() {
     let bed = shown_and_hidden().await;
