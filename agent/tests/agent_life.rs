@@ -219,7 +219,11 @@ async fn pods_outlive_agent_and_etcd_and_a_reset_leaves_nothing() {
     assert_eq!(rig.kernel_traces(), Vec::<String>::new());
     assert!(!Path::new(&rig.state_dir()).exists());
     let again = rig.agent(&["reset"]).output().unwrap();
-    assert!(again.status.success() && text(&again).starts_with("nothing of instance"), "{}", text(&again));
+    assert!(
+        again.status.success() && text(&again).starts_with("this machine has nothing of instance"),
+        "{}",
+        text(&again)
+    );
 }
 
 #[test]

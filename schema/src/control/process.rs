@@ -101,7 +101,7 @@ const OOM_FILE: &str = "/proc/self/oom_score_adj";
 /// this process may not lower it (`CAP_SYS_RESOURCE`).
 pub fn spare_from_oom_killer() -> i64 {
     lower_oom_score(Path::new(OOM_FILE)).unwrap_or_else(|(error, present)| {
-        tracing::info!(%error, present, "oom_score_adj stays: this process may not lower it");
+        tracing::debug!(%error, present, "oom_score_adj stays: this process may not lower it");
         present
     })
 }

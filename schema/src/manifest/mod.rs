@@ -53,6 +53,19 @@ const AROUND_POD_SECURITY: (&str, usize) =
 /// Reads a file with the fields of the Cluster object's `podSecurity`, as strictly as a manifest; or returns its
 /// errors.
 pub fn load_pod_security(file: &str, text: &str) -> Result<PodSecurity, Vec<Violation>> {
+    let is_blank = |line: &str| matches!(line.trim(), "" | "---") || line.trim().starts_with('#');
+    if text.lines().all(is_blank) {
+        return Err(vec![Violation {
+            file: file.to_owned(),
+            line: 1,
+            column: 1,
+            severity: Severity::Error,
+            rule: rules::REQUIRED.id.to_owned(),
+            message: "Required value: the file has no restriction on pods".to_owned(),
+            help: "write at least one, for example `level: baseline`".to_owned(),
+            object: None,
+        }]);
+    }
     let (above, columns) = AROUND_POD_SECURITY;
     let lines = text.strip_prefix("---\n").map_or_else(|| text.to_owned(), |rest| format!("\n{rest}"));
     let left = " ".repeat(columns);

@@ -149,7 +149,7 @@ fn an_object_outside_of_what_its_source_may_hold_is_refused() {
         refused(&[], &["default"]),
         [
             format!("cluster.yaml:1 {holds} {outside}"),
-            format!("shop.yaml:3 {holds} namespace `shop`; its `allow.namespaces` are default")
+            format!("shop.yaml:1 {holds} namespace `shop`; its `allow.namespaces` are default")
         ]
     );
 }
