@@ -147,7 +147,7 @@ fn a_registry_that_asks_for_a_login_is_reported_with_what_to_do() -> Result<()> 
         cluster.push(&[Change::write("other.yaml", other.to_string())], "Another pod without the login")?;
         eventually("it may not use what another pod's login pulled", secs(30), || {
             let (reason, message) = waits(cluster, "other")?;
-            ensure!(message.contains("wants a login"), "{reason}: {message}");
+            ensure!(message.contains("requires a login"), "{reason}: {message}");
             Ok(())
         })?;
         restarted_as(cluster, "app", "closed")

@@ -905,7 +905,7 @@ class Replica:
                     os.close(fd)
             try:
                 with open("/proc/self/oom_score_adj", "w") as score:  # out of memory: take a worker, not the parent
-                    score.write("100")
+                    score.write("1000")
             except OSError:
                 pass
             serve_calls(channel, self.handler, self.settings)
