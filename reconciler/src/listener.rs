@@ -257,7 +257,7 @@ mod tests {
         assert!(!lock(&held).contains_key(&other), "forgotten with its last connection");
     }
 
-    // Seen red with loopback exempt, and with a share for each of its addresses.
+    // Would fail with loopback exempt, and with a share for each of its addresses.
     #[test]
     fn loopback_leaves_a_quarter_of_the_connections_to_others() {
         let (held, bounds) = (Arc::<ConnectionCounts>::default(), Bounds { connections: 8, ..BOUNDS });

@@ -307,7 +307,7 @@ mod tests {
         assert!(is_env_name("_A.b-1") && !is_env_name("1A") && !is_env_name("a=b"));
     }
 
-    // Seen red with names compared by their end, with every host allowed, and with `Origin` not compared.
+    // Would fail with names compared by their end, with every host allowed, and with `Origin` not compared.
     #[test]
     fn an_api_answers_to_addresses_and_its_own_names_and_to_no_page_of_another() {
         let names = HostNames::new(["Api.Example.org".to_owned()]);

@@ -50,7 +50,7 @@ fn story(cluster: &Cluster, up: &mut Daemon) -> Result<()> {
     up.start()?;
     let shop = cluster.serving("shop", "hello from shop")?;
     cluster.wait_reconciler(0)?;
-    // Seen red with the gateway of functions on all addresses.
+    // Would fail with the gateway of functions on all addresses.
     eventually("the agent listens for this machine and its pods", secs(10), || {
         let open = agent_listeners(cluster)?;
         let (bridge, loopback) = (format!("{}:8081", bridge(cluster)?), "127.0.0.1:8081".to_owned());

@@ -125,7 +125,7 @@ mod tests {
 
     use super::*;
 
-    // Seen red with connections of the node itself not counted.
+    // Would fail with connections of the node itself not counted.
     #[tokio::test]
     async fn the_node_itself_leaves_one_clients_share_to_others() {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();

@@ -315,7 +315,7 @@ fn a_mirror_that_broke_in_any_way_is_made_anew_and_reads_as_before() {
     assert!(commit_meta(&mirror.open().unwrap(), head).is_ok());
 }
 
-// Seen red without the limit: everything arrived.
+// Would fail without the limit: everything arrived.
 #[test]
 fn a_repository_that_is_too_large_is_not_fetched_and_leaves_nothing_behind() {
     let dir = tempfile::tempdir().unwrap();

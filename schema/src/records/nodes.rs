@@ -330,7 +330,7 @@ mod tests {
         serde_json::from_value(record).unwrap()
     }
 
-    // Seen red with each condition left out.
+    // Would fail with each condition left out.
     #[test]
     fn only_servers_of_the_node_itself_are_believed() {
         let record = node(&["192.0.2.7", "2001:db8::7", "169.254.169.254", "127.0.0.1"]);
@@ -363,7 +363,7 @@ mod tests {
         );
     }
 
-    // Seen red with any address taken.
+    // Would fail with any address taken.
     #[test]
     fn a_pod_has_an_address_of_its_nodes_range_or_the_nodes_own() {
         let record = node(&["192.0.2.7", "127.0.0.1"]);

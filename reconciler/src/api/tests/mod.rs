@@ -207,7 +207,7 @@ async fn the_leader_is_shown_and_a_dead_etcd_leaves_the_page_standing() {
     assert_eq!(api.get("/v1/pods/default/web").await.0, 200);
 }
 
-// Seen red without `refuse_foreign` in the router: 200 and 202.
+// Would fail without `refuse_foreign` in the router: 200 and 202.
 #[tokio::test]
 async fn a_page_of_somebody_else_in_a_browser_of_this_machine_reads_and_starts_nothing() {
     let api = Api::over(with_web()).await;
@@ -339,7 +339,7 @@ async fn logs_are_streamed_from_the_node_of_the_pod() {
     assert_eq!((status, &body["help"]), (404, &Value::from("its containers are app")));
 }
 
-// Seen red with the URL of the record taken as it is, and with a client that follows redirects.
+// Would fail with the URL of the record taken as it is, and with a client that follows redirects.
 #[tokio::test]
 async fn a_node_sends_the_reconciler_nowhere_but_to_itself() {
     let secret = bind_and_serve(Router::new().fallback(|| async { "the metadata service" })).await;

@@ -120,7 +120,7 @@ fn a_service_gets_an_address_and_the_ready_pods_that_it_selects() {
     assert!(planned(&applied(builder)).writes.is_empty(), "a second plan changes nothing");
 }
 
-// Seen red with any address taken: the traffic of a service went wherever a node said.
+// Would fail with any address taken: the traffic of a service went wherever a node said.
 #[test]
 fn a_pod_at_an_address_that_its_node_does_not_have_is_no_endpoint() {
     let on_host = |name: &str| {

@@ -286,7 +286,7 @@ async fn no_further_run_is_taken_while_too_many_wait() {
     follows.abort();
 }
 
-// Seen red with bytes that are never counted, and with those of a repeated request counted twice.
+// Would fail with bytes that are never counted, and with those of a repeated request counted twice.
 #[tokio::test(start_paused = true)]
 async fn a_workflow_has_its_bytes_of_a_minute_and_another_one_its_own() {
     let kit = Kit::new().await;

@@ -76,7 +76,7 @@ async fn a_tick_while_all_was_down_is_run_once_and_said() {
     assert_eq!(record(&kit).await.unwrap().last.unwrap().missed, 2);
 }
 
-// Seen red with the stranger's run taken for that of the tick, with its input.
+// Would fail with the stranger's run taken for that of the tick, with its input.
 #[tokio::test]
 async fn a_stranger_who_takes_the_id_of_a_tick_first_changes_nothing_of_its_run() {
     let mut kit = Kit::new().await;
@@ -99,7 +99,7 @@ async fn a_stranger_who_takes_the_id_of_a_tick_first_changes_nothing_of_its_run(
     assert_eq!(kit.count(prefix::RUN_REQUESTS).await, 0, "the stranger's request is removed");
 }
 
-// Seen red with any run of that id taken for the caller's: its input was dropped.
+// Would fail with any run of that id taken for the caller's: its input was dropped.
 #[tokio::test]
 async fn a_call_whose_id_a_stranger_has_is_told() {
     let mut kit = Kit::new().await;

@@ -418,7 +418,7 @@ fn functions(record: FunctionRecord) -> (Functions, Catalog) {
     (Functions::new(newest, known, calls, None), catalog)
 }
 
-// Seen red with 403 for a closed function, and with the address of a browser taken for its page.
+// Would fail with 403 for a closed function, and with the address of a browser taken for its page.
 #[tokio::test]
 async fn strangers_cannot_tell_names_apart_and_pages_of_others_call_only_public_functions() {
     let (closed, _) = functions(record(0));
@@ -467,7 +467,7 @@ async fn strangers_cannot_tell_names_apart_and_pages_of_others_call_only_public_
     }
 }
 
-// Seen red with the bridge left out: pods did not reach a gateway on loopback.
+// Would fail with the bridge left out: pods did not reach a gateway on loopback.
 #[test]
 fn a_gateway_on_loopback_is_at_the_pods_bridge_too_and_any_other_only_where_it_was_set() {
     let own = subnet("10.244.3.0/24");
