@@ -49,7 +49,7 @@ async fn with_room(kib: u64) -> (SocketAddr, JoinHandle<()>) {
     (at, tokio::spawn(super::super::serve(functions, opened, CancellationToken::new())))
 }
 
-// Seen red with room for the whole Content-Length at once: the last call waits 10 s, and is refused.
+// Room for the whole Content-Length at once would refuse the last call.
 #[tokio::test]
 async fn calls_that_announce_bodies_and_send_none_take_no_room() {
     let (at, serving) = with_room(400).await;
@@ -68,7 +68,7 @@ async fn calls_that_announce_bodies_and_send_none_take_no_room() {
     serving.abort();
 }
 
-// Seen red with the limit for the whole body alone: 60 s.
+// The limit for the whole body alone would be 60 s.
 #[tokio::test(start_paused = true)]
 async fn a_body_of_which_nothing_more_comes_is_given_up_after_10_s() {
     let (at, serving) = with_room(400).await;
@@ -86,7 +86,6 @@ async fn a_body_of_which_nothing_more_comes_is_given_up_after_10_s() {
     serving.abort();
 }
 
-// Seen red with paths compared as they are sent.
 #[tokio::test]
 async fn a_functions_path_is_compared_normalized_and_has_no_dot_segments() {
     let (at, serving) = with_room(400).await;

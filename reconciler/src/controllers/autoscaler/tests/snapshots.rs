@@ -422,7 +422,7 @@ fn an_old_sample_is_none() {
     assert_eq!(active.reason, "FailedGetResourceMetric");
 }
 
-/// Seen red with an age from the clocks of node and reconciler, and with the pods' age from both.
+/// Seen red with an age from the clocks of node and reconciler.
 #[test]
 fn a_node_whose_clock_is_wrong_has_its_samples_counted() {
     for ahead in [-7200, -3600, 3600, 7200] {
