@@ -53,9 +53,10 @@ fn story(cluster: &Cluster, up: &mut Daemon) -> Result<()> {
     // Would fail with the gateway of functions on all addresses.
     eventually("the agent listens for this machine and its pods", secs(10), || {
         let open = agent_listeners(cluster)?;
-        let (bridge, loopback) = (format!("{}:8081", bridge(cluster)?), "127.0.0.1:8081".to_owned());
+        let bridge = format!("{}:8081", bridge(cluster)?);
         ensure!(open.iter().all(|at| !at.starts_with(['*', '[']) && !at.starts_with("0.0.0.0")), "{open:?}");
-        ensure!(open.contains(&bridge) && open.contains(&loopback), "{open:?}");
+        // Another node on this machine may have the port on loopback.
+        ensure!(open.contains(&bridge), "{open:?}");
         Ok(())
     })?;
     refused(cluster, &["--path", "elsewhere"], "runs with other settings (--path), and nothing was changed")?;
