@@ -29,6 +29,7 @@ soak WORD="":
     MINIK8S_ROUNDS=1000 \
         cargo test -p minik8s-reconciler --lib -- --nocapture gitops::tests::walk gitops::tests::any_kind
     MINIK8S_ROUNDS=1000 cargo test -p minik8s-reconciler --lib -- --nocapture interleavings
+    MINIK8S_ROUNDS=20000 cargo test -p minik8s-reconciler --lib -- --nocapture readers
     MINIK8S_FUZZ_ROUNDS=20000 cargo test -p minik8s-schema --all-features --test fuzz_smoke
     MINIK8S_FUZZ_ROUNDS=20000 cargo test -p minik8s-reconciler --lib fuzz_smoke
 

@@ -16,7 +16,14 @@ slurm=$home/slurm
 remote=$home/manifests.git
 clone=$home/manifests
 image=minik8s-sample/busybox:1
-bin=$here/target/quickstart
+built=$here/target/quickstart
+bin=$built
+# Services run programs that every user may run, wherever this repository is.
+systemd=
+if [ -d /run/systemd/system ] && [ "$state" = /var/lib/minik8s ]; then
+	systemd=yes
+	bin=/usr/local/bin
+fi
 times=()
 
 # timed WHAT COMMAND...: runs the command and records its duration.
@@ -33,6 +40,10 @@ remove() {
 		return 0
 	fi
 	if [ -x "$bin/minik8s" ]; then "$bin/minik8s" down; fi
+	if [ -n "$systemd" ]; then
+		rm -f "$bin/minik8s" "$bin/minik8s-agent"
+		git config --file /etc/gitconfig --unset-all safe.directory "^$remote\$" || true
+	fi
 	stop_slurm "$slurm"
 	if [ -f "$home/dockerd.pid" ]; then
 		say "ending the Docker that this script started"
@@ -48,7 +59,9 @@ remove() {
 make_repository() {
 	if [ ! -d "$remote" ]; then
 		say "making the Git repository $remote from sample-repo/"
-		git init -q --bare --initial-branch=main "$remote.new"
+		# Whatever the umask: the reconciler of a service is not root.
+		chmod 755 "$home"
+		git init -q --bare --shared=0644 --initial-branch=main "$remote.new"
 		rm -rf "$clone"
 		git clone -q "$remote.new" "$clone" 2>/dev/null
 		cp -R "$here/sample-repo/." "$clone/"
@@ -67,6 +80,7 @@ build() {
 	say "building (a few minutes the first time)"
 	(cd "$here" && cargo build --profile quickstart --locked --bin minik8s --bin minik8s-agent) ||
 		die "the build failed; see above"
+	if [ -n "$systemd" ]; then install -m 755 "$built/minik8s" "$built/minik8s-agent" "$bin"; fi
 }
 
 next_steps() {
@@ -82,7 +96,9 @@ A node runs what $clone says. Try:
   minik8s wait --for healthy --commit \$(git rev-parse HEAD) && curl http://localhost:8088/
   minik8s describe pod/hello                       # which commit and line set it, and what it does
   minik8s logs hello
+  minik8s history HEAD --timeline                  # where the time from the push to the pod went
 
+All of it in a browser on this machine: http://localhost:7070/
 To take everything away again: $here/deploy/quickstart.sh --remove
 TEXT
 }
@@ -122,15 +138,52 @@ start_node() {
 	make_busybox_image "$image"
 	make_repository
 	say "starting one node"
-	"$bin/minik8s" up --detach --repo "$remote" --branch main
+	if [ -n "$systemd" ]; then
+		# The repository is root's, and the reconciler another user.
+		if ! git config --file /etc/gitconfig --get-all safe.directory | grep -qxF "$remote"; then
+			git config --file /etc/gitconfig --add safe.directory "$remote"
+		fi
+		"$bin/minik8s" up --systemd --repo "$remote" --branch main
+	else
+		"$bin/minik8s" up --detach --repo "$remote" --branch main
+	fi
+}
+
+# Brings the clone up to date with the repository, to which others may have pushed; commits that are only here go on top.
+update_clone() {
+	local branch
+	branch=$(git -C "$clone" symbolic-ref -q --short HEAD) || branch="no branch"
+	[ "$branch" = main ] || die "$clone is on $branch instead of main; run: git -C $clone checkout main"
+	git -C "$clone" fetch -q origin main || die "could not fetch from $remote into $clone; see above"
+	if git -C "$clone" rebase -q --autostash FETCH_HEAD; then
+		# Edits that are not committed are put back last.
+		[ -z "$(git -C "$clone" ls-files -u)" ] || die "your edits in $clone conflict with what others pushed; resolve them"
+		return 0
+	fi
+	git -C "$clone" rebase --abort || true
+	not_pushed "could not put on top of what others pushed"
+}
+
+# Pushes the commits that are only in the clone, if any.
+push_clone() {
+	git -C "$clone" push -q origin main || not_pushed "could not push"
+}
+
+# not_pushed WHY: ends the script with the commits that are only in the clone, and how to push them.
+not_pushed() {
+	git -C "$clone" log --oneline origin/main..main >&2
+	die "$1 the commits above, which are only in $clone; run:" \
+		"git -C $clone pull --rebase origin main && git -C $clone push origin main, and then this script again"
 }
 
 # Gives the sample's job the login of that Slurm, and stores the key as a secret of the cluster.
 add_job() {
 	local me=("$bin/minik8s" secrets --dir "$clone" --identity "$home/age-identity.txt") manifest=$clone/jobs/matrix.yaml
 	local key node recipient
+	update_clone
 	if ! grep -qx 'jobs/' "$clone/.minik8signore"; then
 		say "the job of the sample is in the repository already"
+		push_clone
 		return 0
 	fi
 	recipient=$(sed -n 's/^# public key: //p' "$state/agent/age-identity.txt")
@@ -146,9 +199,9 @@ add_job() {
 	sed -i -e "s|^    host: .*|    host: 127.0.0.1\n    port: $SLURM_PORT\n    hostKeys: [$key]|" \
 		-e 's/^    username: .*/    username: root/' -e "s|^  files: .*|&\n  workDir: $slurm/jobs|" "$manifest"
 	sed -i '/^jobs\/$/d' "$clone/.minik8signore"
-	git -C "$clone" add -A
+	git -C "$clone" add secrets jobs .minik8signore
 	git -C "$clone" commit -q -m "Run the batch job on a Slurm of this machine"
-	git -C "$clone" push -q origin main
+	push_clone
 	"$bin/minik8s" wait --for synced --commit "$(git -C "$clone" rev-parse HEAD)" --timeout 60s
 }
 

@@ -16,6 +16,8 @@ mod http;
 mod kinds;
 #[path = "tidy/structure.rs"]
 mod structure;
+#[path = "tidy/units.rs"]
+mod units;
 #[path = "tidy/walkthrough.rs"]
 mod walkthrough;
 #[path = "tidy/words.rs"]
@@ -393,7 +395,7 @@ fn contract() -> String {
          Keys lie under `/minik8s/`, which the table leaves out, and those of runs under `/minik8s-runs/`. \
          Values are JSON, 64\nKiB at most. Every key has exactly one writer, and every write is a \
          transaction guarded by the key's revision; those\nof the reconciler also by the create revision of \
-         `leader`. Not guarded are `heartbeats/`, `events/` and `requests/`. A\nreconciler that is asked \
+         `leader`. Not guarded are `heartbeats/`, `events/`, `requests/` and\n`etcd/defrag`. A reconciler that is asked \
          again counts that at the former request, which another may have taken, and deletes the oldest ones where\nthere \
          are too many. Only the leader writes the heads, journals, payloads and definitions of runs, under \
          its fence: to\ncompact a journal or to delete a run it compares no other revision. Any reconciler \

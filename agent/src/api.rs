@@ -351,7 +351,7 @@ mod tests {
         }
     }
 
-    // Would fail without `refuse_foreign` in the router.
+    // Seen red without `refuse_foreign` in the router.
     #[tokio::test]
     async fn a_page_under_a_foreign_name_reads_nothing() {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();

@@ -16,7 +16,6 @@ pub(crate) mod mounts;
 pub mod names;
 pub mod node_address;
 pub mod packet_rules;
-pub(crate) mod publish;
 pub mod reset;
 pub mod standby;
 #[cfg(test)]

@@ -45,10 +45,14 @@ pub const SANDBOX: &str = "minik8s.io/sandbox";
 /// Digests of the files that the pod has mounted, comma-separated, on the pause container.
 pub const FILES: &str = "minik8s.io/files";
 
+/// Hash of the spec with which this node created the pod, on the pause container. Computed here: [`HASH`] is whatever etcd
+/// says.
+pub const SPEC: &str = "minik8s.io/spec";
+
 /// All labels above. Each is set on every container, empty where it has no value.
-pub const LABELS: [&str; 17] = [
+pub const LABELS: [&str; 18] = [
     INSTANCE, NODE, NAMESPACE, POD, UID, HASH, CONTAINER, ATTEMPT, COMMIT, OWNER, IP, GRACE, BACKOFF, PORTS,
-    PRE_STOP, SANDBOX, FILES,
+    PRE_STOP, SANDBOX, FILES, SPEC,
 ];
 
 /// The container label of a pause container; upper case, which no container of a pod has.
@@ -110,7 +114,7 @@ pub fn secret_dir(state_dir: &Path, uid: &str, volume: &str) -> PathBuf {
     pods_dir(state_dir).join(uid).join("secrets").join(volume)
 }
 
-/// Mount point of a `subPath`, or of a hostPath that is limited to a directory, for one start of one container.
+/// Mount point of a `subPath`, or of a hostPath with bounds, for one start of one container.
 pub fn sub_path_dir(state_dir: &Path, uid: &str, container: &str, attempt: u32, index: usize) -> PathBuf {
     pods_dir(state_dir).join(uid).join("subpaths").join(format!("{container}_{attempt}_{index}"))
 }

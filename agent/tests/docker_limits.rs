@@ -180,6 +180,7 @@ async fn measure_a_run_of_the_usage_loop_with_30_pods() {
         state_dir: node.state.path().to_owned(),
         docker: node.docker.clone(),
         cgroups: std::sync::Arc::new(RealCgroups::new()),
+        disk: std::sync::Arc::new(agent::worlds::host::RealDisk),
         records: tokio::sync::watch::channel(None).0,
     });
     let (mut before, began) = (0, std::time::Instant::now());

@@ -77,6 +77,10 @@ want_tests() {
 	want_for dnsperf dnsperf
 	want_for python3 python3
 	want_for curl curl
+	# 3 MB: judges the units in deploy/systemd, and makes users from deploy/systemd/minik8s-sysusers.conf.
+	want_for systemd-analyze systemd
+	# Gives one agent a wrong clock.
+	want_for faketime faketime
 	want_slurm
 }
 

@@ -1,6 +1,5 @@
 //! Encryption and decryption of small texts in memory with age.
 
-use std::fs;
 use std::io::{Read as _, Write as _};
 use std::path::Path;
 
@@ -11,6 +10,8 @@ use anyhow::{Context as _, bail};
 use schema::content_refs::{LIMITS, has_bounded_header, is_sops};
 use schema::control::DiskRecord;
 use schema::secrets::format::sops::SopsFile;
+
+use crate::text_file::read_text;
 
 /// Encrypts to all recipients, armored as text.
 pub(crate) fn encrypt(plain: &[u8], to: &[Recipient]) -> anyhow::Result<Vec<u8>> {
@@ -92,7 +93,7 @@ pub(crate) fn ensure_identity(path: &Path, what: &str) -> anyhow::Result<String>
         let kept = DiskRecord::new(path).create_new(made.as_bytes());
         kept.with_context(|| format!("cannot write an age identity to {}", path.display()))?;
     }
-    let text = fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))?;
+    let text = read_text(path).with_context(|| format!("cannot read {}", path.display()))?;
     Ok(identities(&text, path)?[0].to_public().to_string())
 }
 

@@ -4,7 +4,7 @@
 //! No client uses a proxy, and only that of a gateway named by a user follows redirects. Repositories are fetched by
 //! libgit2, and etcd has the client in `schema/src/store/etcd/`.
 
-use std::net::{IpAddr, SocketAddr, UdpSocket};
+use std::net::SocketAddr;
 use std::time::Duration;
 
 use hyper_util::client::legacy::{self, connect::HttpConnector};
@@ -63,12 +63,6 @@ pub(crate) fn url(address: SocketAddr, path: &str) -> String {
 /// URL as typed by a user: `host:port` alone means HTTP.
 pub(crate) fn with_scheme(typed: &str) -> String {
     if typed.contains("://") { typed.to_owned() } else { format!("http://{typed}") }
-}
-
-/// True if this machine has the address. A node that publishes loopback must be on the same machine.
-pub(crate) fn is_of_this_machine(address: IpAddr) -> bool {
-    // Only an address of the machine can be bound.
-    UdpSocket::bind((address, 0)).is_ok()
 }
 
 /// Reads the body of a response; `None` if it is larger than `most` bytes.

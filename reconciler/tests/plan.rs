@@ -68,6 +68,48 @@ fn exit_codes_distinguish_nothing_changes_and_errors() {
 }
 
 #[test]
+fn a_repository_that_libgit2_can_not_read_is_said_with_its_cause_and_remedy() {
+    let repo = repository();
+    let all = tempfile::tempdir().unwrap();
+    let made = |name: &str| {
+        let dir = all.path().join(name);
+        std::fs::create_dir(&dir).unwrap();
+        dir
+    };
+    let planned = |dir: &Path| plan(dir, &["--base", "main", "--head", "main"]);
+    let sha256 = made("sha256");
+    git(&sha256, &["init", "-q", "--object-format=sha256", "-b", "main", "."]);
+    check(&planned(&sha256), 1, "SHA-256 are not supported");
+    let reftable = made("reftable");
+    git(&reftable, &["init", "-q", "-b", "main", "."]);
+    git(&reftable, &["config", "core.repositoryformatversion", "1"]);
+    git(&reftable, &["config", "extensions.refstorage", "reftable"]);
+    check(&planned(&reftable), 1, "--ref-format=files");
+    // `validate` goes on without what only Git knows, and says so.
+    std::fs::write(reftable.join("web.yaml"), pod("web:1")).unwrap();
+    let validate = |dir: &Path| {
+        Command::new(env!("CARGO_BIN_EXE_minik8s")).current_dir(dir).args(["validate", "."]).output().unwrap()
+    };
+    check(&validate(&reftable), 0, "warning[repository-unreadable]");
+    git(repo.path(), &["config", "uploadpack.allowFilter", "true"]);
+    let url = format!("file://{}", repo.path().display());
+    git(all.path(), &["clone", "-q", "--filter=blob:none", "--no-checkout", &url, "partial"]);
+    let partial = plan(&all.path().join("partial"), &["--base", "origin/main", "--head", "origin/change"]);
+    check(&partial, 1, "git fetch --refetch --no-filter");
+    // Only root can give a repository away.
+    let other = made("other");
+    git(&other, &["init", "-q", "-b", "main", "."]);
+    if [other.clone(), other.join(".git")]
+        .iter()
+        .all(|path| std::os::unix::fs::chown(path, Some(65_534), None).is_ok())
+    {
+        let advice = format!("safe.directory {}", other.canonicalize().unwrap().display());
+        check(&planned(&other), 1, &advice);
+        check(&validate(&other), 0, &advice);
+    }
+}
+
+#[test]
 fn a_changed_folder_that_is_mounted_names_the_files() {
     let repo = repository();
     let dir = repo.path();

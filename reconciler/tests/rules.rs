@@ -13,7 +13,7 @@ use reconciler::diagnostics::inspect;
 use schema::violation::rules;
 
 /// Rules that no reasonably small file, or no single file, can break: rule, file of the test, its name.
-const TESTED: [(&str, &str, &str); 23] = [
+const TESTED: [(&str, &str, &str); 25] = [
     ("too-large", "schema/tests/manifest/files.rs", "every_bound_is_named"),
     (
         "more-violations",
@@ -47,6 +47,16 @@ const TESTED: [(&str, &str, &str); 23] = [
         "dockerfile",
         "reconciler/src/gitops/tests/contents/files.rs",
         "a_dockerfile_that_no_node_would_build_is_refused_with_its_line",
+    ),
+    (
+        "function-source",
+        "reconciler/src/gitops/tests/contents/files.rs",
+        "a_function_that_can_not_run_is_refused_by_all_readers",
+    ),
+    (
+        "repository-unreadable",
+        "reconciler/tests/plan.rs",
+        "a_repository_that_libgit2_can_not_read_is_said_with_its_cause_and_remedy",
     ),
     (
         "python-unchecked",
@@ -139,7 +149,11 @@ fn every_rule_has_a_sample_or_a_test() {
     for (id, file, test) in TESTED {
         let text = fs::read_to_string(root().join(file)).unwrap_or_default();
         let has_test = text.contains(&format!("fn {test}()"));
-        if !has_test || !(text.contains(&format!("\"{id}\"")) || text.contains(&format!("{id}\""))) {
+        if !has_test
+            || !(text.contains(&format!("\"{id}\""))
+                || text.contains(&format!("{id}\""))
+                || text.contains(&format!("[{id}]")))
+        {
             wrong.push(format!("{file} has no test {test} of {id}"));
         }
     }

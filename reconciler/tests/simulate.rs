@@ -112,19 +112,19 @@ fn calls_become_replicas_over_time_and_what_they_cost() {
     let output = run("function", &["function.yaml", "--trace", "calls.json"]);
     assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
     insta::assert_snapshot!(text(&output.stdout), @r"
-    AT       CALLS   WAITING   MODE     WANTED   READY   REPLICAS
-    0s       0       1         stable   1        0       -
-    0.7s     2       0         stable   1        1       ##
-    12s      10      100       panic    5        1       ##
-    12.7s    50      61        panic    5        5       #########
-    14s      50      90        panic    11       5       #########
-    14.7s    110     1         panic    11       11      ###################
-    16s      61      0         panic    12       11      ###################
-    16.7s    60      0         panic    12       12      ####################
-    59.7s    0       0         stable   0        0       -
-    120s     0       1         stable   1        0       -
-    120.7s   1       0         stable   1        1       ##
-    150.9s   0       0         stable   0        0       -
+    AT       IN-FLIGHT   WAITING   MODE     WANTED   READY   REPLICAS
+    0s       0           1         stable   1        0       -
+    0.7s     2           0         stable   1        1       ##
+    12s      10          100       panic    5        1       ##
+    12.7s    50          61        panic    5        5       #########
+    14s      50          90        panic    11       5       #########
+    14.7s    110         1         panic    11       11      ###################
+    16s      61          0         panic    12       11      ###################
+    16.7s    60          0         panic    12       12      ####################
+    59.7s    0           0         stable   0        0       -
+    120s     0           1         stable   1        0       -
+    120.7s   1           0         stable   1        1       ##
+    150.9s   0           0         stable   0        0       -
 
     2381 of 3061 calls answered, 680 refused because the queue was full
     794 waited for a replica: half of them up to 0.363s, 95 % up to 1.833s, the longest 2s

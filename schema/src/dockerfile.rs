@@ -6,6 +6,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use crate::file_text::file_text;
 use crate::image;
 
 #[cfg(test)]
@@ -76,7 +77,7 @@ const REMOTE: [&str; 6] = ["http://", "https://", "git://", "git@", "ssh://", "g
 /// # Errors
 /// All reasons to refuse it, by line.
 pub fn parse(text: &str) -> Result<Dockerfile, Vec<Fault>> {
-    let text = text.strip_prefix('\u{feff}').unwrap_or(text);
+    let text = file_text(text.as_bytes()).unwrap_or(text);
     let (escape, refused) = directives(text);
     let mut reader = Reader { escape, ..Reader::default() };
     let mut faults: Vec<Fault> = refused.into_iter().collect();

@@ -16,6 +16,7 @@ pub mod dockerfile;
 pub(crate) mod document;
 pub mod errors;
 pub mod explain;
+pub mod file_text;
 pub mod image;
 pub mod keys;
 pub mod kinds;

@@ -1,5 +1,6 @@
 //! Envelope of a desired object, stored under `objects/<kind>/<ns>/<name>`.
 
+use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
 use super::content_refs::Files;
@@ -29,6 +30,9 @@ pub struct Object {
     pub hash: String,
     /// Number of changes of `hash`, from 1.
     pub generation: u64,
+    /// Time at which the object was first applied; `None` until then, and if an older version applied it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub created_at: Option<Timestamp>,
 }
 
 /// An object as read: `kind` determines the type of `spec`.
@@ -44,16 +48,27 @@ struct WrittenObject {
     files: Files,
     hash: String,
     generation: u64,
+    #[serde(default)]
+    created_at: Option<Timestamp>,
 }
 
 impl TryFrom<WrittenObject> for Object {
     type Error = serde_json::Error;
 
     fn try_from(written: WrittenObject) -> Result<Self, serde_json::Error> {
-        let WrittenObject { api_version, metadata, kind, spec, provenance, files, hash, generation } =
-            written;
+        let WrittenObject {
+            api_version,
+            metadata,
+            kind,
+            spec,
+            provenance,
+            files,
+            hash,
+            generation,
+            created_at,
+        } = written;
         let resource = Resource::from_json(kind, spec)?;
-        Ok(Self { api_version, metadata, resource, provenance, files, hash, generation })
+        Ok(Self { api_version, metadata, resource, provenance, files, hash, generation, created_at })
     }
 }
 

@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use futures::StreamExt as _;
 use schema::keys::prefix;
+use schema::records::NO_SPACE;
 use schema::store::etcd::{LazyStore, Login};
 use schema::store::reflector::{self, SnapshotReader};
 use schema::store::{Op, SharedStore, StoreError};
@@ -156,6 +157,53 @@ async fn a_quiet_watch_stays_open() {
     timeout(PATIENCE, watch.next()).await.unwrap().unwrap().unwrap();
 }
 
+#[tokio::test]
+async fn watches_share_a_stream_that_ends_with_the_last_of_them() {
+    let etcd = PrivateEtcd::start();
+    let store: SharedStore = Arc::new(etcd.connect().await);
+    let counted = async |wanted: [u32; 2]| {
+        eventually(&format!("etcd serves {wanted:?} streams and watches"), || {
+            let counts = etcd.watch_counts();
+            async move { counts == wanted }
+        })
+        .await;
+    };
+    let mut watches = Vec::new();
+    for prefix in ["/a/", "/b/", "/c/"] {
+        watches.push(store.watch(prefix, 1).await.unwrap());
+    }
+    assert_eq!(etcd.watch_counts(), [1, 3]);
+    watches.pop();
+    counted([1, 2]).await;
+    watches.clear();
+    counted([0, 0]).await;
+
+    let mut watch = store.watch("/a/", 1).await.unwrap();
+    // A watch outlives its store.
+    assert!(write(&store, vec![Op::put("/a/a", "x")]).await);
+    drop(store);
+    timeout(PATIENCE, watch.next()).await.unwrap().unwrap().unwrap();
+    assert_eq!(etcd.watch_counts(), [1, 1]);
+}
+
+#[tokio::test]
+async fn a_stream_that_breaks_ends_all_watches_and_the_next_begins_another() {
+    let mut etcd = PrivateEtcd::start();
+    let store: SharedStore = Arc::new(etcd.connect().await);
+    let mut watches = [store.watch("/a/", 1).await.unwrap(), store.watch("/b/", 1).await.unwrap()];
+    etcd.kill();
+    for watch in &mut watches {
+        let ended = timeout(PATIENCE, watch.next()).await.unwrap();
+        assert!(matches!(ended, Some(Err(StoreError::WatchEnded(_)))), "{ended:?}");
+        assert!(watch.next().await.is_none());
+    }
+    etcd.restart();
+    write_in_the_end(&store, Op::put("/a/a", "x")).await;
+    let mut watch = store.watch("/a/", 1).await.unwrap();
+    timeout(PATIENCE, watch.next()).await.unwrap().unwrap().unwrap();
+    assert_eq!(etcd.watch_counts(), [1, 1]);
+}
+
 /// Authentication is switched on below a connection, tokens expire, etcd forgets them, the password changes: none
 /// of it
 /// requires a restart. Seen red without a new login, and without a user.
@@ -204,4 +252,39 @@ async fn a_user_whose_token_is_not_valid_any_more_logs_in_again() {
     write_in_the_end(&store, Op::put(beat("second"), BEAT)).await;
     shows(&reader, &["expired", "off", "on", "restarted", "second"]).await;
     assert!(LazyStore::new(etcd.access(None)).connect(PATIENCE).await.is_err(), "no client is let in");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_etcd_at_its_quota_says_so_and_accepts_writes_once_it_is_emptied() {
+    let etcd = PrivateEtcd::start_with(&["--quota-backend-bytes=16777216"]);
+    let store = etcd.connect().await;
+    let store: Arc<schema::store::etcd::EtcdStore> = Arc::new(store);
+    let shared: SharedStore = store.clone();
+    let value = "x".repeat(1 << 20);
+    for write_number in 0..20 {
+        // The same key: all but the last value is history.
+        if !write(&shared, vec![Op::put(beat("n1"), value.clone())]).await {
+            assert!(write_number > 4, "{write_number}");
+            break;
+        }
+    }
+    let (full, alarms) = store.member_status().await.unwrap();
+    assert_eq!(alarms.iter().map(|it| it.alarm.as_str()).collect::<Vec<_>>(), [NO_SPACE]);
+    assert_eq!(alarms[0].member, full.id);
+    let listed = store.listed_members().await.unwrap();
+    assert_eq!((listed[0].id.as_str(), listed[0].name.as_str()), (full.id.as_str(), "test"));
+    assert_eq!(listed[0].client_urls, [etcd.endpoint()]);
+    assert!(full.size_bytes > 14 << 20 && full.is_leader, "{full:?}");
+
+    store.compact(full.revision).await.unwrap();
+    store.compact(full.revision - 1).await.unwrap();
+    store.compact(full.revision + 100).await.unwrap_err();
+    store.defragment().await.unwrap();
+    let (emptied, alarms) = store.member_status().await.unwrap();
+    assert!(emptied.size_bytes < 4 << 20, "{emptied:?}");
+    assert_eq!(alarms.len(), 1, "an alarm stays until it is ended");
+    assert!(!write(&shared, vec![Op::put(beat("n2"), "1")]).await);
+    store.disarm_no_space(&full.id).await.unwrap();
+    assert!(write(&shared, vec![Op::put(beat("n2"), "1")]).await);
+    assert_eq!(store.member_status().await.unwrap().1, []);
 }

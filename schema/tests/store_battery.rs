@@ -46,6 +46,7 @@ battery!(
     a_watch_goes_back_to_an_old_revision,
     a_watch_keeps_the_operations_of_one_transaction_together,
     a_watch_from_a_compacted_revision_says_so_and_a_new_list_helps,
+    a_watch_that_ends_leaves_the_others,
     guards_hold_or_nothing_happens,
     a_fence_refuses_after_the_key_was_made_anew,
     removing_an_absent_key_is_no_change,
@@ -258,6 +259,25 @@ async fn a_watch_from_a_compacted_revision_says_so_and_a_new_list_helps(backend:
     let mut watch = store.watch("/t/", listing.revision + 1).await.unwrap();
     let fourth = put(&store, "/t/a", "4").await;
     assert_eq!(events(&mut watch, 1).await, [format!("/t/a=4@{fourth}")]);
+}
+
+async fn a_watch_that_ends_leaves_the_others(backend: &impl Backend) {
+    let store = backend.store();
+    let first = put(&store, "/t/a", "1").await;
+    let second = put(&store, "/t/a", "2").await;
+    let third = put(&store, "/t/a", "3").await;
+    let mut other = store.watch("/u/", third + 1).await.unwrap();
+    let mut same = store.watch("/t/", third + 1).await.unwrap();
+    let dropped = store.watch("/u/", third + 1).await.unwrap();
+    backend.compact(second);
+    let mut late = store.watch("/t/", first).await.unwrap();
+    let said = timeout(PATIENCE, late.next()).await.unwrap();
+    assert!(matches!(said, Some(Err(StoreError::Compacted(_)))), "{said:?}");
+    drop(dropped);
+    let fourth = put(&store, "/u/a", "4").await;
+    let fifth = put(&store, "/t/a", "5").await;
+    assert_eq!(events(&mut other, 1).await, [format!("/u/a=4@{fourth}")]);
+    assert_eq!(events(&mut same, 1).await, [format!("/t/a=5@{fifth}")]);
 }
 
 async fn guards_hold_or_nothing_happens(backend: &impl Backend) {

@@ -264,6 +264,7 @@ fn observed(snapshot: Snapshot) -> Observed {
         last_known,
         term_began: Timestamp::UNIX_EPOCH,
         outdated_usage: Default::default(),
+        demand_read_at: Default::default(),
         settings,
     }
 }

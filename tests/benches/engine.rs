@@ -14,15 +14,16 @@ use harness::{Cluster, Context, IMAGE, Node, PodView, Result, ensure, eventually
 use schema::control::lock;
 use tokio::runtime::Runtime;
 
-/// Start times in nanoseconds since the epoch, by pod and container name.
-type Starts = Arc<Mutex<BTreeMap<(String, String), i64>>>;
+/// Times in nanoseconds since the epoch, by pod and container name.
+type Times = Arc<Mutex<BTreeMap<(String, String), i64>>>;
 
-/// Docker's API, and everything that Docker reports as started in one cluster.
+/// Docker's API, and everything that Docker reports as started or ended in one cluster.
 pub(crate) struct Engine {
     runtime: Runtime,
     docker: Docker,
     slot: String,
-    starts: Starts,
+    starts: Times,
+    ends: Times,
     /// Command of the second containers of pairs.
     pub(crate) command: Vec<String>,
 }
@@ -40,45 +41,39 @@ impl Engine {
         let docker = runtime.block_on(async {
             Docker::connect_with_socket(&host, 120, bollard::API_DEFAULT_VERSION)?.negotiate_version().await
         })?;
-        let starts = Starts::default();
+        let (starts, ends) = (Times::default(), Times::default());
         let slot = cluster.slot().instance();
         let filters = HashMap::from([
             ("type".to_owned(), vec!["container".to_owned()]),
-            ("event".to_owned(), vec!["start".to_owned()]),
+            ("event".to_owned(), vec!["start".to_owned(), "die".to_owned()]),
             ("label".to_owned(), vec![format!("minik8s.io/instance={slot}")]),
         ]);
-        let (listener, seen) = (docker.clone(), Arc::clone(&starts));
+        let (listener, started, ended) = (docker.clone(), Arc::clone(&starts), Arc::clone(&ends));
         runtime.spawn(async move {
             let options = EventsOptionsBuilder::default().filters(&filters).build();
             let mut events = std::pin::pin!(listener.events(Some(options)));
             while let Some(Ok(event)) = events.next().await {
+                let times = if event.action.as_deref() == Some("start") { &started } else { &ended };
                 let labels = event.actor.and_then(|actor| actor.attributes).unwrap_or_default();
                 let label =
                     |name: &str| labels.get(&format!("minik8s.io/{name}")).cloned().unwrap_or_default();
                 if let Some(time) = event.time_nano {
-                    let mut starts = lock(&seen);
-                    starts.insert((label("pod"), label("container")), time);
+                    lock(times).insert((label("pod"), label("container")), time);
                 }
             }
         });
         let command = vec!["sleep".to_owned(), "100000".to_owned()];
-        Ok(Self { runtime, docker, slot, starts, command })
+        Ok(Self { runtime, docker, slot, starts, ends, command })
     }
 
     /// Time from `since` until Docker had started container `main` of every one of these pods.
     pub(crate) fn started(&self, pods: &[String], since: SystemTime) -> Result<Duration> {
-        let since = i64::try_from(since.duration_since(UNIX_EPOCH)?.as_nanos())?;
-        let last = eventually("Docker has started the pods", secs(180), || {
-            let starts = lock(&self.starts);
-            let mut last = 0;
-            for pod in pods {
-                let start = starts.get(&(pod.clone(), "main".to_owned()));
-                last = last.max(*start.with_context(|| format!("{pod} has not started"))?);
-            }
-            Ok(last)
-        })?;
-        ensure!(last >= since, "started before what should have started it");
-        Ok(Duration::from_nanos(u64::try_from(last - since)?))
+        happened(&self.starts, pods, since)
+    }
+
+    /// Time from `since` until container `main` of every one of these pods had ended.
+    pub(crate) fn died(&self, pods: &[String], since: SystemTime) -> Result<Duration> {
+        happened(&self.ends, pods, since)
     }
 
     /// Creates and starts `count` pause containers, with one container each in their namespaces, `at_once` in
@@ -258,6 +253,22 @@ impl Engine {
         self.docker.start_container(&id, None).await?;
         Ok(id)
     }
+}
+
+/// Time from `since` until the event of container `main` of the last of these pods.
+fn happened(times: &Times, pods: &[String], since: SystemTime) -> Result<Duration> {
+    let since = i64::try_from(since.duration_since(UNIX_EPOCH)?.as_nanos())?;
+    let last = eventually("Docker has reported the pods", secs(180), || {
+        let times = lock(times);
+        let mut last = 0;
+        for pod in pods {
+            let time = times.get(&(pod.clone(), "main".to_owned()));
+            last = last.max(*time.with_context(|| format!("{pod} was not reported"))?);
+        }
+        Ok(last)
+    })?;
+    ensure!(last >= since, "it happened before what should have caused it");
+    Ok(Duration::from_nanos(u64::try_from(last - since)?))
 }
 
 /// Removes the bare containers.

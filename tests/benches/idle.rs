@@ -1,9 +1,11 @@
-//! Memory and CPU of both daemons while nothing happens.
+//! Memory and CPU of both daemons, and requests to etcd, while nothing happens.
 
 use std::time::Duration;
 
 use harness::manifests::{sleeper, web};
-use harness::{Change, Cluster, ClusterOptions, Context, Result, ensure, eventually, holds, secs};
+use harness::{
+    Change, Cluster, ClusterOptions, Context, Result, Where, ensure, eventually, holds, http_get, secs,
+};
 use nix::time::clock_getcpuclockid;
 use nix::unistd::Pid;
 
@@ -12,7 +14,8 @@ use crate::figures::{Row, Table};
 
 pub(crate) fn measure(scale: Scale, table: &mut Table) -> Result<()> {
     agent(scale, table)?;
-    reconciler(scale, table)
+    reconciler(scale, table)?;
+    [1, 3].into_iter().try_for_each(|nodes| etcd(nodes, scale, table))
 }
 
 fn pods(count: usize) -> Vec<Change> {
@@ -50,6 +53,30 @@ fn reconciler(scale: Scale, table: &mut Table) -> Result<()> {
     cluster.push(&pods(scale.idle_objects), "Idle objects")?;
     let who = format!("reconciler with {} objects", scale.idle_objects);
     Idler { who, pid: cluster.reconcilers[0].pid()?, budget: "≤ 60 MiB" }.show(scale, table)
+}
+
+/// Requests that etcd gets from a reconciler and the agents of so many nodes.
+fn etcd(nodes: u8, scale: Scale, table: &mut Table) -> Result<()> {
+    let options = ClusterOptions { place: Where::Namespaces(nodes), poll: "5s", ..ClusterOptions::default() };
+    Cluster::run(options, |cluster| {
+        cluster.push(&[Change::write("idle.yaml", web("idle").to_string())], "An idle pod")?;
+        cluster.running("idle", &["web"])?;
+        holds("it settles", secs(20), || Ok(()))?;
+        let (before, during) = (requests(cluster)?, secs(2 * scale.idle_seconds));
+        holds("nothing happens", during, || Ok(()))?;
+        let rate = (requests(cluster)? - before) / during.as_secs_f64();
+        let what = format!("requests to etcd at rest, {nodes} node{}", if nodes == 1 { "" } else { "s" });
+        table.add(Row { what: &what, ours: format!("{rate:.1}/s"), ..Row::default() });
+        Ok(())
+    })
+}
+
+/// Messages that etcd has received from its clients.
+fn requests(cluster: &Cluster) -> Result<f64> {
+    let (_, text) = http_get(cluster.etcd.endpoint().trim_start_matches("http://"), "/metrics")?;
+    let counters = text.lines().filter(|line| line.starts_with("grpc_server_msg_received_total{"));
+    let counts = counters.filter_map(|line| line.rsplit_once(' ')).map(|(_, count)| count.parse::<f64>());
+    Ok(counts.collect::<Result<Vec<_>, _>>()?.iter().sum())
 }
 
 /// A daemon with nothing to do.

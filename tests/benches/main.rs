@@ -5,6 +5,7 @@
 //! parts to measure: `cargo bench -p minik8s-tests -- files plans`.
 
 mod controllers;
+mod drains;
 mod engine;
 mod figures;
 mod files;
@@ -100,7 +101,7 @@ const SHORT: Scale = Scale {
 /// A part of the figures, and the function that measures it.
 type Part = (&'static str, fn(Scale, &mut Table) -> Result<()>);
 
-const PARTS: [Part; 14] = [
+const PARTS: [Part; 15] = [
     ("plans", plans::measure),
     ("controllers", controllers::measure),
     ("pods", pods::measure),
@@ -112,6 +113,7 @@ const PARTS: [Part; 14] = [
     ("rules", rules::measure),
     ("fleet", fleet::measure),
     ("workloads", workloads::measure),
+    ("drains", drains::measure),
     ("runs", runs::measure),
     ("jobs", jobs::measure),
     ("functions", functions::measure),

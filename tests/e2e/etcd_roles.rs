@@ -53,7 +53,7 @@ fn agents_with_the_role_of_their_node_do_all_their_work_and_are_refused_elsewher
         }
         refused_at_what_is_not_its_own(cluster)?;
 
-        // The removal is complete: the drain has read the rules of the other node.
+        // The removal is complete: the drain has read what all nodes have programmed.
         cluster.push(&[Change::remove("p1.yaml")], "Close one")?;
         cluster.gone("p1")?;
         programmed(cluster, "shop", 1)?;
@@ -77,7 +77,7 @@ fn refused_at_what_is_not_its_own(cluster: &Cluster) -> Result<()> {
     let event = |node: &str| Key::Event(node.to_owned(), "default".to_owned(), "0-0".to_owned()).to_string();
     etcdctl(&["put", &event(&own), "{}"])?;
     etcdctl(&["del", &event(&own)])?;
-    etcdctl(&["get", &Key::Rules(other.clone()).to_string()])?;
+    etcdctl(&["get", &Key::Programmed.to_string()])?;
     eventually("the settings can be read", secs(20), || {
         ensure!(etcdctl(&["get", &Key::Settings.to_string()])?.contains("cluster.local"));
         Ok(())
@@ -91,6 +91,7 @@ fn refused_at_what_is_not_its_own(cluster: &Cluster) -> Result<()> {
         Key::Binding(own.clone(), NamespacedName::new("default", "p1")).to_string(),
         Key::Settled(own.clone()).to_string(),
         Key::Settings.to_string(),
+        Key::Programmed.to_string(),
         Key::Service(NamespacedName::new("default", "shop")).to_string(),
         Key::Subnet(own.clone()).to_string(),
         Key::Node(other.clone()).to_string(),
@@ -113,7 +114,9 @@ fn refused_at_what_is_not_its_own(cluster: &Cluster) -> Result<()> {
         refused(etcdctl(&["del", key])).with_context(|| format!("del {key}"))?;
         ensure!(cluster.etcd.key(key)?.is_none_or(|there| there.value != "{}"), "{key} was written");
     }
-    for key in [Key::Binding(other.clone(), pod.clone()), Key::PodStatus(other, pod)] {
+    let foreign =
+        [Key::Rules(other.clone()), Key::Binding(other.clone(), pod.clone()), Key::PodStatus(other, pod)];
+    for key in foreign {
         refused(etcdctl(&["get", &key.to_string()])).with_context(|| format!("get {key}"))?;
     }
     Ok(())

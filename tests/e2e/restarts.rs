@@ -101,9 +101,10 @@ fn pod(name: &str, gate: &str, row: &Row) -> String {
     };
     let probe = match by {
         By::Itself => String::new(),
+        // Its command takes long only on a machine that is too busy, which must not end a pod for good.
         By::Liveness => format!(
             "    livenessProbe: {{exec: {{command: [sh, -c, '[ ! -e /sick ] || [ ! -e /gates/{gate} ]']}}, \
-             periodSeconds: 1, failureThreshold: 1, timeoutSeconds: 10}}\n"
+             periodSeconds: 1, failureThreshold: 1, timeoutSeconds: 60}}\n"
         ),
         // A startup probe that succeeds is over, so it takes until the gate is open.
         By::Startup => format!(
@@ -190,8 +191,10 @@ fn ended_containers_start_again_as_their_policy_says_and_the_backoff_outlives_th
 fn all_run(cluster: &Cluster, pods: usize) -> Result<()> {
     let began = Instant::now();
     eventually(&format!("{pods} pods run"), secs(60), || {
-        let running = cluster.containers()?.iter().filter(|c| c.running).count();
-        ensure!(running == 2 * pods, "{running} containers run");
+        let all = cluster.containers()?;
+        let running = all.iter().filter(|c| c.running).count();
+        let ended: Vec<_> = all.iter().filter(|c| !c.running).map(|c| (&c.name, c.exit_code)).collect();
+        ensure!(running == 2 * pods, "{running} containers run, and these do not: {ended:?}");
         Ok(())
     })?;
     println!("restarts: {pods} pods were running after {:?}", began.elapsed());

@@ -18,6 +18,7 @@ pub(crate) fn command(cluster: &Cluster, name: &str, flags: &[String]) -> Vec<St
         ("--listen", cluster.api(0)),
         ("--cluster-cidr", cluster.slot().cluster_cidr()),
         ("--name", "r0".to_owned()),
+        ("--local-node", format!("{}n0", cluster.slot().instance())),
     ] {
         command.extend([flag.to_owned(), value]);
     }

@@ -6,7 +6,7 @@ use std::fs;
 use std::process::Command;
 
 use harness::manifests::sleeper;
-use harness::{Change, Cluster, ClusterOptions, Result, ensure, run};
+use harness::{Change, Cluster, ClusterOptions, GitRepo, Result, ensure, outcome, run, secs};
 use schema::keys::prefix;
 use schema::records::{SourceErrorKind, SourceState};
 
@@ -66,6 +66,19 @@ fn an_unsigned_commit_changes_nothing_until_a_signed_one_follows() -> Result<()>
         })?;
         ensure!(cluster.etcd.list(prefix::OBJECTS)?.len() == 3);
 
+        // The key's time is over, so it signs nothing new, whatever date its commit claims. What was applied stays.
+        let line =
+            fs::read_to_string(&signers)?.replace("namespaces", "valid-before=\"20200101Z\",namespaces");
+        fs::write(&signers, line)?;
+        let backdated = backdated(&cluster.repo)?;
+        let status = serving::source(&cluster, "main", |s| {
+            invalid(s) && s.error.as_ref().is_some_and(|error| error.message.contains(&backdated[..12]))
+        })?;
+        let message = status.error.map(|error| error.message).unwrap_or_default();
+        ensure!(message.contains("key has expired"), "{message}");
+        ensure!(status.applied_commit.as_ref() == Some(&signed));
+        ensure!(cluster.etcd.list(prefix::OBJECTS)?.len() == 3);
+
         // Without signers no commit is trusted, not even a signed one; the applied state remains.
         fs::write(&signers, "")?;
         push("d.yaml", "d")?;
@@ -73,4 +86,26 @@ fn an_unsigned_commit_changes_nothing_until_a_signed_one_follows() -> Result<()>
         ensure!(cluster.etcd.list(prefix::OBJECTS)?.len() == 3);
         Ok(())
     })
+}
+
+/// Pushes a commit that is signed, and claims to be of a time at which the key was valid.
+fn backdated(repo: &GitRepo) -> Result<String> {
+    let date = "2019-06-01T00:00:00Z";
+    fs::write(repo.work().join("old.yaml"), sleeper("old"))?;
+    repo.git(&["add", "-A"])?;
+    let mut commit = Command::new("git");
+    commit.arg("-C").arg(repo.work()).args([
+        "-c",
+        "user.name=Ada Tester",
+        "-c",
+        "user.email=ada@example.test",
+    ]);
+    commit
+        .args(["commit", "-q", "-m", "Add old"])
+        .env("GIT_AUTHOR_DATE", date)
+        .env("GIT_COMMITTER_DATE", date);
+    outcome(&mut commit, secs(30))?.ok()?;
+    ensure!(repo.git(&["log", "-1", "--format=%cI"])?.starts_with("2019-06-01"));
+    repo.git(&["push", "-q", "origin", "HEAD:refs/heads/main"])?;
+    Ok(repo.git(&["rev-parse", "HEAD"])?.trim().to_owned())
 }

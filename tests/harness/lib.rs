@@ -35,6 +35,7 @@ mod sweep;
 mod timeline;
 mod tls;
 mod udp;
+mod units;
 mod vip;
 mod wait;
 
@@ -68,5 +69,6 @@ pub use slurm::Slurm;
 pub use timeline::{Happened, Moment, Timeline, most_at_once};
 pub use tls::HttpsServer;
 pub use udp::{UDP_PORT, UdpClient, UdpServer};
+pub use units::{NotifySocket, Unit};
 pub use vip::{service_address, vip};
 pub use wait::{eventually, holds, secs};

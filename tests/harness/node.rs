@@ -253,6 +253,17 @@ impl Node {
         Ok(format!("/proc/{}/ns/net", holder.pid()?))
     }
 
+    /// Command line that starts a program in its namespaces.
+    pub fn command(&self, program: &[&str]) -> Vec<String> {
+        self.enter.iter().cloned().chain(words(program)).collect()
+    }
+
+    /// Root directory of the node, as the machine reaches it.
+    pub fn root(&self) -> Result<PathBuf> {
+        let holder = self.holder.as_ref().context("the machine itself has no mounts of its own")?;
+        Ok(format!("/proc/{}/root", holder.pid()?).into())
+    }
+
     /// Address among the nodes.
     pub fn address(&self) -> Result<&str> {
         self.node_ip.as_deref().context("the machine itself has no address of its own")

@@ -4,8 +4,14 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Result, bail};
 
-/// Interval between two checks of a condition: short compared with anything that is waited for.
-const LOOK_EVERY: Duration = Duration::from_millis(50);
+/// Shortest and longest pause between two checks of a condition: short compared with anything that is waited for.
+const PAUSE: (Duration, Duration) = (Duration::from_millis(50), Duration::from_millis(250));
+
+/// Returns the pause after a check. Most checks start processes, and four stories share two cores: the pause is twice as
+/// long as the check, and longer in a long wait.
+fn pause(check: Duration, waited: Duration) -> Duration {
+    (check * 2).max(waited / 20).clamp(PAUSE.0, PAUSE.1)
+}
 
 /// Duration of `seconds`.
 pub fn secs(seconds: u64) -> Duration {
@@ -17,6 +23,7 @@ pub fn secs(seconds: u64) -> Duration {
 pub fn eventually<T>(what: &str, within: Duration, mut look: impl FnMut() -> Result<T>) -> Result<T> {
     let start = Instant::now();
     loop {
+        let began = Instant::now();
         let seen = match look() {
             Ok(value) => return Ok(value),
             Err(error) => error,
@@ -24,7 +31,7 @@ pub fn eventually<T>(what: &str, within: Duration, mut look: impl FnMut() -> Res
         if start.elapsed() >= within {
             bail!("not within {within:?}: {what}; last seen: {seen:#}");
         }
-        std::thread::sleep(LOOK_EVERY);
+        std::thread::sleep(pause(began.elapsed(), start.elapsed()));
     }
 }
 
@@ -33,10 +40,11 @@ pub fn eventually<T>(what: &str, within: Duration, mut look: impl FnMut() -> Res
 pub fn holds(what: &str, during: Duration, mut look: impl FnMut() -> Result<()>) -> Result<()> {
     let start = Instant::now();
     while start.elapsed() < during {
+        let began = Instant::now();
         if let Err(error) = look() {
             bail!("did not hold, after {:?}: {what}: {error:#}", start.elapsed());
         }
-        std::thread::sleep(LOOK_EVERY);
+        std::thread::sleep(pause(began.elapsed(), Duration::ZERO));
     }
     Ok(())
 }

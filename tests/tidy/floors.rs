@@ -10,7 +10,18 @@ const FLOORS: [(&str, &[&[&str]]); 3] = [
     (
         "schema",
         &[
-            &["backoff", "codec", "condition", "errors", "image", "mutex", "quantity", "since", "violation"],
+            &[
+                "backoff",
+                "codec",
+                "condition",
+                "errors",
+                "file_text",
+                "image",
+                "mutex",
+                "quantity",
+                "since",
+                "violation",
+            ],
             &["archive", "document", "dockerfile", "meta", "names"],
             &["secrets"],
             &["content_refs"],
@@ -43,8 +54,9 @@ const FLOORS: [(&str, &[&[&str]]); 3] = [
     (
         "reconciler",
         &[
+            &["text_file"],
             &["crypt", "guarded_writes", "last_known", "listener", "outgoing", "plural", "state_dir"],
-            &["controllers", "git"],
+            &["controllers", "git", "upkeep"],
             &["blobs", "workflows"],
             &["simulate", "view"],
             &["gitops", "webhooks"],

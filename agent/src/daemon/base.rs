@@ -105,6 +105,7 @@ impl LoopDeps<'_> {
             iptables: Arc::clone(&self.iptables),
             subnet: self.subnet.clone(),
             catalog: self.catalog.clone(),
+            control: self.control.clone(),
             events: self.events.clone(),
             forbids_external_ips: self.pod_security_floor.forbid_external_ips,
             status,
@@ -167,6 +168,7 @@ impl LoopDeps<'_> {
             state_dir: self.config.machine.state_dir.clone(),
             docker: Arc::clone(&self.docker),
             cgroups: Arc::new(RealCgroups::new()),
+            disk: Arc::new(RealDisk),
             records,
         })
     }

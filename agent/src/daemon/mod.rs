@@ -64,7 +64,8 @@ pub async fn run(config: Config) -> anyhow::Result<()> {
             return Err(error);
         }
     };
-    let runtime = wire(&config, ground)?;
+    let mut runtime = wire(&config, ground)?;
+    runtime.report_to_service_manager();
     tracing::info!(node = config.node, instance = config.machine.instance, took = ?began.elapsed(), "agent started");
     runtime.run_until_signal().await?;
     tracing::info!("agent stopping, pods keep running");

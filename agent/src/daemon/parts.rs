@@ -46,6 +46,9 @@ const BUILDS_INTERVAL: Duration = Duration::from_secs(15);
 /// Interval at which Slurm jobs are checked; orders and completed steps wake the loop.
 const SLURM_INTERVAL: Duration = Duration::from_secs(30);
 
+/// Longest run of a loop that removes images, one after the other: each may take Docker two minutes on a slow disk.
+const REMOVALS_MAX: Duration = Duration::from_secs(3_600);
+
 /// Follows the catalog: from disk at first, then from etcd.
 pub(super) fn follow_catalog(
     runtime: &mut Runtime,
@@ -85,13 +88,14 @@ pub(super) fn wire_pods(
 
 /// Wires image removal, builds of function images, and reports of images.
 pub(super) fn wire_images(runtime: &mut Runtime, base: &LoopDeps<'_>, network: BuildRequests) {
-    runtime.drive(every(IMAGES_INTERVAL), base.images());
+    runtime.drive(every(IMAGES_INTERVAL).may_take(REMOVALS_MAX), base.images());
     let (reports, built) = watch::channel(None);
     let images = NodeImages { node: base.config.node.clone(), snapshot: base.snapshot.clone() };
     let writer = StatusWriter::new(images, Arc::clone(&base.store));
     runtime.task("image statuses", writer.run(built, runtime.token()));
     let is_work = |before: &Snapshot, now: &Snapshot| !before.builds.ptr_eq(&now.builds);
-    let row = every(BUILDS_INTERVAL).wake_if(base.snapshot.clone(), Duration::ZERO, is_work);
+    let row = every(BUILDS_INTERVAL).may_take(REMOVALS_MAX);
+    let row = row.wake_if(base.snapshot.clone(), Duration::ZERO, is_work);
     let builds = base.builds(row.nudge(), network, reports);
     runtime.drive(row, builds);
 }

@@ -14,7 +14,7 @@ use schema::snapshot::Snapshot;
 use schema::store::reflector::SnapshotReader;
 use tokio::sync::watch;
 
-use crate::publish::publish;
+use schema::control::publish;
 
 mod disk;
 

@@ -1,8 +1,10 @@
 //! Turns findings into checks. Pure: every sentence that the doctor prints is decided here.
 
+use schema::records::{EtcdMember, EtcdUpkeep, repair_commands};
+
 use super::check::{Check, Ranges};
 use super::network_judge;
-use super::probe::{DockerFacts, HostFacts};
+use super::probe::{DockerFacts, EtcdFacts, HostFacts};
 use crate::config::Config;
 use crate::packet_rules::chain::Names;
 
@@ -17,6 +19,7 @@ pub(super) fn judge(config: &Config, ranges: Ranges, seen: &HostFacts) -> Vec<Ch
     let mut checks = vec![root(seen), kernel(seen), state_dir(config, seen), disk(seen)];
     checks.extend(docker(config, seen));
     checks.push(etcd(config, seen));
+    checks.extend(etcd_sizes(config, seen));
     checks.push(port(config, seen));
     checks.extend(features(seen));
     checks.extend([
@@ -62,13 +65,15 @@ fn state_dir(config: &Config, seen: &HostFacts) -> Check {
 }
 
 fn disk(seen: &HostFacts) -> Check {
-    let Some(free) = seen.disk_free_bytes else {
+    let Some(disk) = seen.disk else {
         return Check::warn("disk", "free space is unknown", "check with df -h");
     };
-    let found = format!("{} MiB free", free >> 20);
+    let free = disk.free_bytes;
+    let found = format!("{} MiB free ({} %)", free >> 20, disk.free_percent());
     match free {
         _ if free < DISK_FAIL => Check::fail("disk", found, "free some space below --state-dir"),
         _ if free < DISK_WARN => Check::warn("disk", found, "images and logs will soon need more"),
+        _ if disk.is_low() => Check::warn("disk", found, "make room before the disk of --state-dir is full"),
         _ => Check::ok("disk", found),
     }
 }
@@ -102,13 +107,47 @@ fn docker(config: &Config, seen: &HostFacts) -> Vec<Check> {
 fn etcd(config: &Config, seen: &HostFacts) -> Check {
     let endpoints = config.etcd.endpoints.join(",");
     match &seen.etcd {
-        Ok(()) => Check::ok("etcd", format!("{endpoints} answers")),
+        Ok(_) => Check::ok("etcd", format!("{endpoints} answers")),
         Err(why) => Check::warn(
             "etcd",
             why,
             "'minik8s up' runs its own; otherwise start etcd, or give its address with --etcd",
         ),
     }
+}
+
+/// Judges each member's size, and whether somebody maintains it.
+fn etcd_sizes(config: &Config, seen: &HostFacts) -> Vec<Check> {
+    let Ok(EtcdFacts { members, upkeep }) = &seen.etcd else { return Vec::new() };
+    let is_on = upkeep.as_ref().is_some_and(|upkeep| upkeep.is_on);
+    let check = |member: &EtcdMember| {
+        let name = "etcd size";
+        let found = format!("{}: {}", member.endpoint, member.usage());
+        let commands = repair_commands(&config.etcd.endpoints, member.revision);
+        let by_hand = format!("run '{commands}', or start the reconcilers with --etcd-upkeep");
+        let remedy = if is_on { "the leader makes room; see 'minik8s status'".to_owned() } else { by_hand };
+        if member.is_full() {
+            return Check::fail(name, format!("{found}: etcd refuses writes"), remedy);
+        }
+        if let Some(alarm) = member.alarms.first() {
+            return Check::fail(name, format!("{found}, alarm {alarm}"), "see etcd's documentation");
+        }
+        if member.is_nearly_full() || !is_on && member.is_worth_defragmenting() {
+            return Check::warn(name, found, remedy);
+        }
+        match upkeep {
+            Some(EtcdUpkeep { is_on: false, .. }) => Check::warn(
+                name,
+                format!("{found}; the reconcilers do not maintain it"),
+                format!(
+                    "start them with --etcd-upkeep, or give etcd --auto-compaction-retention=5m and from time to time \
+                     run '{commands}'"
+                ),
+            ),
+            _ => Check::ok(name, found),
+        }
+    };
+    members.iter().map(check).collect()
 }
 
 fn port(config: &Config, seen: &HostFacts) -> Check {

@@ -3,6 +3,8 @@
 //! Reads the machine, Docker, etcd and the kernel; changes nothing (kernel features are tried in a temporary
 //! network namespace). `judge.rs` evaluates the findings.
 
+use schema::violation::visible;
+
 use crate::args::OutputFormat;
 use crate::config::Config;
 
@@ -23,7 +25,7 @@ pub async fn run(config: &Config, ranges: Ranges, output: OutputFormat) -> anyho
     let seen = probe::gather(config, ranges).await;
     let checks = judge::judge(config, ranges, &seen);
     match output {
-        OutputFormat::Text => checks.iter().for_each(|check| println!("{check}")),
+        OutputFormat::Text => checks.iter().for_each(|check| println!("{}", visible(&check.to_string()))),
         OutputFormat::Json => println!("{}", serde_json::to_string_pretty(&checks)?),
     }
     Ok(checks.iter().all(|check| check.level != Level::Fail))

@@ -4,8 +4,12 @@ use std::fs;
 use std::path::Path;
 use std::time::Duration;
 
+use schema::codec::decode;
 use schema::control::error_chain;
-use schema::store::etcd::EtcdStore;
+use schema::keys::Key;
+use schema::records::{DiskSpace, EtcdMember, EtcdUpkeep};
+use schema::store::Store as _;
+use schema::store::etcd::{Access, EtcdStore};
 use tokio::net::TcpListener;
 
 use super::check::Ranges;
@@ -35,6 +39,13 @@ pub(super) struct DockerFacts {
     pub(super) live_restore: bool,
 }
 
+/// etcd's members at the configured addresses, and how they are maintained; `None` before a leader recorded it.
+#[derive(Debug, Clone, Default)]
+pub(super) struct EtcdFacts {
+    pub(super) members: Vec<EtcdMember>,
+    pub(super) upkeep: Option<EtcdUpkeep>,
+}
+
 /// Findings about the machine; error texts where a probe failed.
 #[derive(Debug, Clone)]
 pub(super) struct HostFacts {
@@ -43,9 +54,9 @@ pub(super) struct HostFacts {
     pub(super) has_openat2: bool,
     pub(super) state_dir: Result<(), String>,
     pub(super) agent_runs: bool,
-    pub(super) disk_free_bytes: Option<u64>,
+    pub(super) disk: Option<DiskSpace>,
     pub(super) docker: Result<DockerFacts, String>,
-    pub(super) etcd: Result<(), String>,
+    pub(super) etcd: Result<EtcdFacts, String>,
     pub(super) port: Result<(), String>,
     pub(super) features: Vec<(&'static str, Result<(), String>)>,
     pub(super) iptables_version: Result<String, String>,
@@ -68,7 +79,7 @@ pub(super) async fn gather(config: &Config, ranges: Ranges) -> HostFacts {
         has_openat2: trees::require_openat2().is_ok(),
         state_dir,
         agent_runs,
-        disk_free_bytes: disk_free(&config.machine.state_dir),
+        disk: disk(&config.machine.state_dir),
         docker: docker(&config.machine.docker).await.map_err(|error| error_chain(&error)),
         etcd: etcd(config).await,
         port: TcpListener::bind(config.listen).await.map(|_| ()).map_err(|error| error.to_string()),
@@ -100,11 +111,13 @@ fn state_dir(config: &Config) -> (Result<(), String>, bool) {
     }
 }
 
-/// Free bytes on the file system of `dir`, or of its nearest existing ancestor.
-fn disk_free(dir: &Path) -> Option<u64> {
+/// Space on the file system of `dir`, or of its nearest existing ancestor.
+fn disk(dir: &Path) -> Option<DiskSpace> {
     let there = dir.ancestors().find(|ancestor| ancestor.exists())?;
     let system = nix::sys::statvfs::statvfs(there).ok()?;
-    Some(system.blocks_available() * system.fragment_size())
+    let bytes = |blocks: u64| blocks.saturating_mul(system.fragment_size());
+    let (used, free) = (system.blocks().saturating_sub(system.blocks_free()), system.blocks_available());
+    Some(DiskSpace { total_bytes: bytes(used + free), free_bytes: bytes(free) })
 }
 
 async fn docker(host: &str) -> Result<DockerFacts, bollard::errors::Error> {
@@ -123,9 +136,24 @@ async fn docker(host: &str) -> Result<DockerFacts, bollard::errors::Error> {
     })
 }
 
-async fn etcd(config: &Config) -> Result<(), String> {
+async fn etcd(config: &Config) -> Result<EtcdFacts, String> {
     let connected = Box::pin(EtcdStore::connect(&config.etcd, ETCD_MAX)).await;
-    connected.map(|_| ()).map_err(|error| error.to_string())
+    let store = connected.map_err(|error| error.to_string())?;
+    // A role of an earlier version does not permit it.
+    let upkeep = store.get(&Key::EtcdUpkeep.to_string()).await.ok().flatten();
+    let upkeep: Option<EtcdUpkeep> = upkeep.and_then(|found| decode(&found.value).ok());
+    let mut members = Vec::new();
+    for endpoint in &config.etcd.endpoints {
+        let own = Access { endpoints: vec![endpoint.clone()], ..config.etcd.clone() };
+        let Ok(store) = Box::pin(EtcdStore::connect(&own, ETCD_MAX)).await else { continue };
+        let Ok((mut member, alarms)) = store.member_status().await else { continue };
+        // Those of all members: under any of them etcd refuses writes.
+        member.alarms = alarms.into_iter().map(|alarm| alarm.alarm).collect();
+        member.endpoint.clone_from(endpoint);
+        member.quota_bytes = member.quota_bytes.or(upkeep.as_ref().and_then(|upkeep| upkeep.quota_bytes));
+        members.push(member);
+    }
+    Ok(EtcdFacts { members, upkeep })
 }
 
 async fn missing_jumps(config: &Config, iptables: &RealIptables) -> Result<Vec<String>, IptablesError> {

@@ -1,16 +1,34 @@
 //! The doctor's findings about the machine.
 
 use super::judge::judge;
-use super::probe::{DockerFacts, HostFacts};
+use super::probe::{DockerFacts, EtcdFacts, HostFacts};
 use super::{Level, Ranges, network_tests};
 use crate::args::{Arguments, Command};
 use crate::config::Config;
 use clap::Parser as _;
+use schema::records::{DiskSpace, EtcdMember, EtcdUpkeep, NO_SPACE};
 
 pub(super) fn config() -> Config {
     let arguments = Arguments::try_parse_from(["minik8s-agent", "run", "--node", "n1"]).unwrap();
     let Command::Run(run) = arguments.command else { panic!("run was given") };
     run.check().unwrap()
+}
+
+fn disk(free_bytes: u64) -> DiskSpace {
+    DiskSpace { total_bytes: 20 << 30, free_bytes }
+}
+
+fn etcd(size_mib: u64, alarms: &[&str], is_on: bool) -> Result<EtcdFacts, String> {
+    let member = EtcdMember {
+        endpoint: "http://10.0.0.1:2379".into(),
+        size_bytes: size_mib << 20,
+        in_use_bytes: size_mib << 20,
+        quota_bytes: Some(2 << 30),
+        revision: 7,
+        alarms: alarms.iter().map(|alarm| (*alarm).to_owned()).collect(),
+        ..EtcdMember::default()
+    };
+    Ok(EtcdFacts { members: vec![member], upkeep: Some(EtcdUpkeep { is_on, ..EtcdUpkeep::default() }) })
 }
 
 fn healthy() -> HostFacts {
@@ -20,9 +38,9 @@ fn healthy() -> HostFacts {
         has_openat2: true,
         state_dir: Ok(()),
         agent_runs: false,
-        disk_free_bytes: Some(10 << 30),
+        disk: Some(disk(10 << 30)),
         docker: Ok(DockerFacts { version: "20.10.24".into(), live_restore: true, ..DockerFacts::default() }),
-        etcd: Ok(()),
+        etcd: Ok(EtcdFacts::default()),
         port: Ok(()),
         features: vec![("veth", Ok(())), ("bridge", Ok(())), ("vxlan", Ok(()))],
         iptables_version: Ok("iptables v1.8.9 (nf_tables)".into()),
@@ -54,6 +72,23 @@ fn a_healthy_machine_has_nothing_to_repair() {
 }
 
 #[test]
+fn the_size_of_etcd_is_shown_and_how_to_make_room_where_nobody_does() {
+    let ranges =
+        Ranges { cluster: "10.244.0.0/16".parse().unwrap(), service: "10.96.0.0/16".parse().unwrap() };
+    let line = |etcd| {
+        let checks = judge(&config(), ranges, &HostFacts { etcd, ..healthy() });
+        checks.iter().find(|check| check.name == "etcd size").unwrap().to_string()
+    };
+    assert_eq!(
+        line(etcd(20, &[], true)),
+        "ok    etcd size        http://10.0.0.1:2379: 20 MiB of its quota of 2048 MiB (0 %)"
+    );
+    let full = line(etcd(2048, &[NO_SPACE], false));
+    assert!(full.starts_with("FAIL  etcd size"), "{full}");
+    assert!(full.contains("compact 7 && etcdctl") && full.contains("alarm disarm"), "{full}");
+}
+
+#[test]
 fn each_trouble_is_reported_with_a_remedy() {
     let bad = || Err::<(), _>("no".to_owned());
     let cases: Vec<(HostFacts, &str, Level)> = vec![
@@ -61,11 +96,20 @@ fn each_trouble_is_reported_with_a_remedy() {
         // Seen red with a judge that accepts every kernel.
         (HostFacts { has_openat2: false, ..healthy() }, "kernel", Level::Fail),
         (HostFacts { state_dir: bad(), ..healthy() }, "state directory", Level::Fail),
-        (HostFacts { disk_free_bytes: Some(1), ..healthy() }, "disk", Level::Fail),
-        (HostFacts { disk_free_bytes: Some(1 << 30), ..healthy() }, "disk", Level::Warn),
+        (HostFacts { disk: Some(disk(1)), ..healthy() }, "disk", Level::Fail),
+        (HostFacts { disk: Some(disk(1 << 30)), ..healthy() }, "disk", Level::Warn),
+        (
+            HostFacts { disk: Some(DiskSpace { total_bytes: 101 << 30, ..disk(10 << 30) }), ..healthy() },
+            "disk",
+            Level::Warn,
+        ),
+        (HostFacts { etcd: etcd(2048, &[NO_SPACE], true), ..healthy() }, "etcd size", Level::Fail),
+        (HostFacts { etcd: etcd(1, &["CORRUPT"], true), ..healthy() }, "etcd size", Level::Fail),
+        (HostFacts { etcd: etcd(1700, &[], true), ..healthy() }, "etcd size", Level::Warn),
+        (HostFacts { etcd: etcd(1, &[], false), ..healthy() }, "etcd size", Level::Warn),
         (HostFacts { docker: Err("no".into()), ..healthy() }, "docker", Level::Fail),
         (HostFacts { docker: Ok(DockerFacts::default()), ..healthy() }, "live-restore", Level::Warn),
-        (HostFacts { etcd: bad(), ..healthy() }, "etcd", Level::Warn),
+        (HostFacts { etcd: Err("no".to_owned()), ..healthy() }, "etcd", Level::Warn),
         (HostFacts { port: bad(), ..healthy() }, "port", Level::Fail),
         (HostFacts { features: vec![("veth", bad())], ..healthy() }, "veth", Level::Fail),
         (HostFacts { features: vec![("vxlan", bad())], ..healthy() }, "vxlan", Level::Warn),

@@ -7,7 +7,7 @@ use schema::content_refs::BlobRef;
 use schema::control::lock;
 use tokio::sync::watch;
 
-use crate::publish::publish;
+use schema::control::publish;
 
 /// The wanted and the loaded version of the cluster's identity.
 pub(super) struct ClusterKeys {

@@ -26,6 +26,10 @@ use tokio::time::{Instant, timeout};
 
 use super::upload::Upload;
 
+/// Maximum number of lines in the head of a request or an answer, instead of hyper's 100: proxies in a row and single
+/// sign-on add dozens. Bytes bound the memory.
+pub(super) const HEADER_LINES_MAX: usize = 1_000;
+
 /// Reason why there is no response.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum SendError {
@@ -176,7 +180,8 @@ impl Pool {
         stream: impl AsyncRead + AsyncWrite + Send + Unpin + 'static,
     ) -> io::Result<Link> {
         let mut builder = http1::Builder::new();
-        let handshake = builder.writev(!self.0.options.copies_bodies).handshake(TokioIo::new(stream));
+        builder.writev(!self.0.options.copies_bodies).max_headers(HEADER_LINES_MAX);
+        let handshake = builder.handshake(TokioIo::new(stream));
         let (sender, connection) = handshake.await.map_err(io::Error::other)?;
         let driver: Driver = Box::pin(connection.with_upgrades());
         Ok(Link { to, sender, driver: Some(driver), has_waker: false })

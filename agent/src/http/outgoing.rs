@@ -4,7 +4,7 @@
 //! No client uses a proxy, and only probes follow redirects. The gateway's connections to endpoints (`client.rs`,
 //! `plain/`) are separate: their requests drive them, and they lead to pods, never to daemons.
 
-use std::net::{IpAddr, SocketAddr, UdpSocket};
+use std::net::SocketAddr;
 use std::sync::LazyLock;
 use std::time::Duration;
 
@@ -69,12 +69,6 @@ pub fn to_probed(user_agent: &str, redirects: redirect::Policy) -> reqwest::Resu
 /// URL of a path, empty or with a leading `/`, at an address.
 pub fn url(address: SocketAddr, path: &str) -> String {
     format!("http://{address}{path}")
-}
-
-/// True if this machine has the address. A node that publishes loopback must be on the same machine.
-pub fn is_of_this_machine(address: IpAddr) -> bool {
-    // Only an address of the machine can be bound.
-    UdpSocket::bind((address, 0)).is_ok()
 }
 
 fn base() -> ClientBuilder {

@@ -30,6 +30,7 @@ use tokio_util::task::TaskTracker;
 
 use super::acceptor::{AcceptedConnection, Acceptor, ConnectionPlace};
 use super::body::{Answer, GuardedBody};
+use super::client::HEADER_LINES_MAX;
 use super::patience::{Clock, TimedStream};
 use super::plain;
 use super::plain::{Client, PlainTarget, ServeResult, StartedRequest};
@@ -293,6 +294,7 @@ async fn serve_requests<H: Handler>(
         // The clock enforces the timeouts.
         .header_read_timeout(None)
         .max_header_size(limits.head_bytes)
+        .max_headers(HEADER_LINES_MAX)
         .serve_connection(TokioIo::new(stream), service)
         .with_upgrades();
     let mut connection = pin!(connection);

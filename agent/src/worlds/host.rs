@@ -1,11 +1,13 @@
 //! The machine itself: processors, memory, names and versions, from the kernel and files.
 
-use std::fs;
+use std::collections::BTreeSet;
 use std::net::IpAddr;
 use std::path::Path;
 use std::sync::Arc;
+use std::{fs, io};
 
 use async_trait::async_trait;
+use nix::ifaddrs::{InterfaceAddress, getifaddrs};
 use schema::quantity::{Cpu, Memory};
 use schema::records::NodeVersions;
 
@@ -61,6 +63,20 @@ impl Machine for RealMachine {
             },
         }
     }
+}
+
+/// Addresses of all links of this machine, loopback included.
+///
+/// # Errors
+/// Those of the kernel.
+pub fn own_addresses() -> io::Result<BTreeSet<IpAddr>> {
+    let links = getifaddrs()?;
+    let address = |link: InterfaceAddress| {
+        let socket = link.address?;
+        let v4 = socket.as_sockaddr_in().map(|socket| IpAddr::V4(socket.ip()));
+        v4.or_else(|| socket.as_sockaddr_in6().map(|socket| IpAddr::V6(socket.ip())))
+    };
+    Ok(links.filter_map(address).collect())
 }
 
 /// The architecture as Docker and Kubernetes spell it.
@@ -121,7 +137,7 @@ impl DiskUsage {
 #[async_trait]
 pub trait Disk: Send + Sync + 'static {
     /// Usage of the file system that holds this path.
-    async fn usage(&self, path: &Path) -> Result<DiskUsage, std::io::Error>;
+    async fn usage(&self, path: &Path) -> io::Result<DiskUsage>;
 }
 
 /// This machine's disks.
@@ -130,11 +146,11 @@ pub struct RealDisk;
 
 #[async_trait]
 impl Disk for RealDisk {
-    async fn usage(&self, path: &Path) -> Result<DiskUsage, std::io::Error> {
+    async fn usage(&self, path: &Path) -> io::Result<DiskUsage> {
         let path = path.to_owned();
         // A network file system may hang.
         let asked = tokio::task::spawn_blocking(move || nix::sys::statvfs::statvfs(&path));
-        let stat = asked.await.map_err(std::io::Error::other)??;
+        let stat = asked.await.map_err(io::Error::other)??;
         let bytes = |blocks: u64| blocks.saturating_mul(stat.fragment_size());
         Ok(DiskUsage {
             used_bytes: bytes(stat.blocks().saturating_sub(stat.blocks_free())),
@@ -158,7 +174,7 @@ impl FakeDisk {
 #[cfg(test)]
 #[async_trait]
 impl Disk for FakeDisk {
-    async fn usage(&self, _path: &Path) -> Result<DiskUsage, std::io::Error> {
+    async fn usage(&self, _path: &Path) -> io::Result<DiskUsage> {
         Ok(*schema::control::lock(&self.0))
     }
 }

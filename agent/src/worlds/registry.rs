@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use reqwest::{Certificate, StatusCode};
+use schema::content_refs::Files;
 use schema::control::error_chain;
 use schema::image::ImageReference;
 use schema::kinds::cluster::{Registry, cluster_reference};
@@ -61,6 +62,12 @@ impl ClusterRegistry {
     /// Address of the registry, if there is one.
     pub fn address(&self) -> Option<String> {
         self.current().map(|registry| registry.address)
+    }
+
+    /// Returns the registry and the files of its login: an answer holds for these only.
+    pub fn access(&self) -> (Option<Registry>, Files) {
+        let settings = &self.catalog.borrow().settings;
+        (settings.spec.registry.clone(), settings.logins.clone())
     }
 
     /// The registry, if it holds this repository.

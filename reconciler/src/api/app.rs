@@ -1,18 +1,27 @@
 //! State shared by every handler.
 
+use std::collections::BTreeSet;
 use std::sync::{Arc, LazyLock};
 
 use schema::control::LoopRuns;
 use schema::names::HostNames;
 use schema::store::SharedStore;
 use schema::store::reflector::SnapshotReader;
-use tokio::sync::Semaphore;
+use tokio::sync::{Semaphore, watch};
 
 use crate::blobs::Blobs;
+use crate::listener::AddressCounts;
+use crate::upkeep::{DefragRequests, UpkeepState};
 use crate::webhooks::{Counts, Intake};
 use crate::workflows::RequestQueue;
 
+/// Maximum number of concurrent requests for runs, each with a body of up to 512 KiB; a quarter for one address, all but
+/// a quarter for loopback.
+pub(super) const STARTS_MAX: usize = 32;
+
 pub struct ApiDeps {
+    /// Set if the web page is served, too.
+    pub ui: bool,
     pub snapshot: SnapshotReader,
     pub store: SharedStore,
     /// Handles `POST /v1/sync`.
@@ -22,12 +31,18 @@ pub struct ApiDeps {
     pub hooks: Option<Arc<Counts>>,
     /// Runs that were requested and have not started.
     pub waiting_runs: RequestQueue,
+    /// State of etcd and of the disks, as this process saw it last.
+    pub etcd: watch::Receiver<Arc<UpkeepState>>,
+    /// Handles `POST /v1/etcd/defrag`.
+    pub defrag_requests: DefragRequests,
     /// The last run of each loop of this process.
     pub loops: LoopRuns,
     pub identity: String,
     pub version: String,
     /// Names by which the API may be addressed.
     pub hosts: HostNames,
+    /// Names of the nodes on this machine, whose servers may listen on loopback.
+    pub local_nodes: Arc<BTreeSet<String>>,
 }
 
 pub(super) struct ApiState {
@@ -36,12 +51,16 @@ pub(super) struct ApiState {
     pub(super) nodes: LazyLock<reqwest::Client>,
     pub(super) log_streams: Arc<Semaphore>,
     pub(super) blob_streams: Arc<Semaphore>,
+    /// Limits open pages that are kept up to date.
+    pub(super) tabs: Arc<Semaphore>,
     /// Limits simulations of changes; each occupies a core while it lasts.
     pub(super) simulations: Arc<Semaphore>,
     /// Limits replays of runs for display; each occupies a core and tens of megabytes while it lasts.
     pub(super) replays: Arc<Semaphore>,
     /// Limits requests for runs, because each reads a body.
     pub(super) starts: Semaphore,
+    /// Requests for runs of each address, so that bodies that do not come hold up nobody else's.
+    pub(super) starts_of: Arc<AddressCounts>,
 }
 
 pub(super) type App = axum::extract::State<Arc<ApiState>>;

@@ -27,6 +27,14 @@ impl ApiError {
         Self { status, error: error.into(), help: help.into(), retry_after_seconds: None }
     }
 
+    pub(super) fn status(&self) -> StatusCode {
+        self.status
+    }
+
+    pub(super) fn help(&self) -> String {
+        self.help.clone()
+    }
+
     /// Says when to try again.
     pub(super) fn retry_after(self, seconds: u64) -> Self {
         Self { retry_after_seconds: Some(seconds), ..self }

@@ -7,7 +7,9 @@ use axum::body::Body;
 use axum::extract::{Path, State};
 use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Response};
+use bytes::Bytes;
 use futures::StreamExt;
+use futures::stream::BoxStream;
 use jiff::Timestamp;
 use schema::kinds::Kind;
 use schema::kinds::pod::{ContainerState, TerminatedState};
@@ -30,16 +32,19 @@ const ERROR_MAX_BYTES: usize = 16 * 1024;
 #[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct LogQuery {
-    container: Option<String>,
+    pub(super) container: Option<String>,
     #[serde(default)]
-    follow: bool,
-    tail: Option<u64>,
+    pub(super) follow: bool,
+    pub(super) tail: Option<u64>,
     #[serde(default)]
-    previous: bool,
-    since: Option<String>,
+    pub(super) previous: bool,
+    pub(super) since: Option<String>,
     #[serde(default)]
-    timestamps: bool,
+    pub(super) timestamps: bool,
 }
+
+/// Bytes of a log, as they come from its node.
+pub(super) type LogStream = BoxStream<'static, reqwest::Result<Bytes>>;
 
 pub(super) fn client() -> reqwest::Client {
     outgoing::to_nodes(CONNECT_TIMEOUT)
@@ -50,22 +55,33 @@ pub(super) async fn logs(
     Path((namespace, pod)): Path<(String, String)>,
     QueryParams(wanted): QueryParams<LogQuery>,
 ) -> Result<Response, ApiError> {
+    let stream = open(&app, namespace, pod, &wanted).await?;
+    let kind = [(header::CONTENT_TYPE, "text/plain; charset=utf-8")];
+    Ok((kind, Body::from_stream(stream)).into_response())
+}
+
+/// Opens the log of a container on its node.
+pub(super) async fn open(
+    app: &ApiState,
+    namespace: String,
+    pod: String,
+    wanted: &LogQuery,
+) -> Result<LogStream, ApiError> {
     input::name("namespace", &namespace)?;
     input::name("pod", &pod)?;
     let pod = NamespacedName::new(namespace, pod);
     let snapshot = app.snapshot()?;
-    let url = log_url(&snapshot, &pod, &wanted)?;
+    let url = log_url(app, &snapshot, &pod, wanted)?;
     let permit = Arc::clone(&app.log_streams).try_acquire_owned().map_err(|_| {
         ApiError::unavailable("too many logs are being followed", "end one of them, or try again later")
     })?;
-    let answer = send_to_node(&app, &url).await?;
+    let answer = send_to_node(app, &url).await?;
     // The stream owns the permit and releases it at its end.
     let stream = answer.bytes_stream().map(move |chunk| {
         let _held = &permit;
         chunk
     });
-    let kind = [(header::CONTENT_TYPE, "text/plain; charset=utf-8")];
-    Ok((kind, Body::from_stream(stream)).into_response())
+    Ok(stream.boxed())
 }
 
 /// Streams the response of a node's agent for `path`.
@@ -81,7 +97,7 @@ pub(super) async fn stream_from_node(
             "see 'minik8s get nodes'",
         ));
     };
-    let base = base_url(&record.value)?;
+    let base = base_url(app, node, &record.value)?;
     let url = format!("{base}{path}");
     let to = NodeUrl { node: node.to_owned(), base, url, heartbeat: snapshot.node_is_ready(node) };
     let answer = send_to_node(app, &to).await?;
@@ -89,7 +105,12 @@ pub(super) async fn stream_from_node(
     Ok((kind, Body::from_stream(answer.bytes_stream())).into_response())
 }
 
-fn log_url(snapshot: &Snapshot, pod: &NamespacedName, wanted: &LogQuery) -> Result<NodeUrl, ApiError> {
+fn log_url(
+    app: &ApiState,
+    snapshot: &Snapshot,
+    pod: &NamespacedName,
+    wanted: &LogQuery,
+) -> Result<NodeUrl, ApiError> {
     let detail = view::pod(snapshot, pod, Vec::new(), Timestamp::UNIX_EPOCH);
     let detail = detail.ok_or_else(|| kinds::object_not_found(Kind::Pod, pod))?;
     let container = choose_container(&detail, wanted.container.as_deref())?;
@@ -109,7 +130,7 @@ fn log_url(snapshot: &Snapshot, pod: &NamespacedName, wanted: &LogQuery) -> Resu
         let error = format!("node {node}, which has pod {pod}, is not registered");
         return Err(ApiError::bad_gateway(error, "see 'minik8s get nodes'"));
     };
-    let base = base_url(&record.value)?;
+    let base = base_url(app, &node, &record.value)?;
     let mut url = format!(
         "{base}/v1/logs/{}/{}/{container}?follow={}&previous={previous}",
         pod.namespace, pod.name, wanted.follow
@@ -128,10 +149,12 @@ fn log_url(snapshot: &Snapshot, pod: &NamespacedName, wanted: &LogQuery) -> Resu
 }
 
 /// Returns the URL of a node's agent, which must be at an address of that node: nodes write their records themselves.
-fn base_url(record: &NodeRecord) -> Result<String, ApiError> {
-    let server = record.server(&record.api, outgoing::is_of_this_machine).map_err(|why| {
-        let help = "set --listen of its agent to 0.0.0.0:7071 or to the node's address";
-        ApiError::bad_gateway(format!("node {} is not asked: {why}", record.name), help)
+fn base_url(app: &ApiState, node: &str, record: &NodeRecord) -> Result<String, ApiError> {
+    let is_local = app.deps.local_nodes.contains(node);
+    let server = record.server(&record.api, is_local).map_err(|why| {
+        let help = "set --listen of its agent to 0.0.0.0:7071 or to the node's address; if it runs on the machine of \
+                    the reconciler, name it in --local-node of 'minik8s serve'";
+        ApiError::bad_gateway(format!("the reconciler does not connect to node {node}: {why}"), help)
     })?;
     Ok(outgoing::url(server, ""))
 }

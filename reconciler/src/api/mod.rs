@@ -1,7 +1,7 @@
 //! The read-only HTTP API: views of the snapshot as JSON, events from etcd, logs through the nodes.
 //!
 //! Reads the snapshot, etcd (events, leader) and the agents' APIs; decides status codes; writes
-//! only the sync request of `POST /v1/sync` and requests for runs. Every error is `{"error", "help"}`.
+//! only the requests of `POST /v1/sync` and `POST /v1/etcd/defrag`, and those for runs. Every error is `{"error", "help"}`.
 
 use std::sync::{Arc, LazyLock};
 use std::time::Duration;
@@ -23,13 +23,14 @@ mod input;
 mod kinds;
 mod logs;
 mod objects;
+mod page;
 mod read;
 mod sync;
 #[cfg(test)]
 mod tests;
 
 pub use app::ApiDeps;
-use app::ApiState;
+use app::{ApiState, STARTS_MAX};
 pub use error::ApiError;
 use kinds::{detail_route, functions, list_route, results, workflows};
 
@@ -45,25 +46,27 @@ const LOG_STREAMS_MAX: usize = 256;
 /// Maximum number of archives sent concurrently; a rejected agent retries.
 const BLOB_STREAMS_MAX: usize = 64;
 
+/// Maximum number of open pages that are kept up to date.
+const TABS_MAX: usize = 256;
+
 /// Maximum number of runs replayed concurrently for display; each is replayed from its beginning, with up to 16 MiB
 /// of answers and 32 MiB of history.
 const REPLAYS_MAX: usize = 4;
 
-/// Maximum number of concurrent requests for runs, each with a body of up to 512 KiB.
-const STARTS_MAX: usize = 32;
-
 pub fn router(deps: ApiDeps) -> Router {
     let calls = CallState::new(&deps.store, &deps.snapshot, &deps.identity, &deps.waiting_runs);
     let calls = calls::router(calls);
-    let hosts = Arc::new(deps.hosts.clone());
+    let has_ui = deps.ui;
     let shared = ApiState {
         deps,
         nodes: LazyLock::new(logs::client),
         log_streams: Arc::new(Semaphore::new(LOG_STREAMS_MAX)),
+        tabs: Arc::new(Semaphore::new(TABS_MAX)),
         blob_streams: Arc::new(Semaphore::new(BLOB_STREAMS_MAX)),
         simulations: Arc::new(Semaphore::new(1)),
         replays: Arc::new(Semaphore::new(REPLAYS_MAX)),
         starts: Semaphore::new(STARTS_MAX),
+        starts_of: Arc::default(),
     };
     Router::new()
         .route("/v1/healthz", get(read::healthz))
@@ -74,6 +77,40 @@ pub fn router(deps: ApiDeps) -> Router {
         .route("/v1/pods/{namespace}/{name}", detail_route(Kind::Pod, view::pod))
         .route("/v1/nodes", get(read::nodes))
         .route("/v1/nodes/{name}", get(read::node))
+        .merge(of_kinds())
+        .route("/v1/usage/pods", get(read::pod_usage))
+        .route("/v1/usage/nodes", get(read::node_usage))
+        .route("/v1/objects", get(objects::stored))
+        .route("/v1/objects/{kind}", get(objects::list_kind))
+        .route("/v1/objects/{kind}/{namespace}/{name}", get(objects::one))
+        .route("/v1/objects/{kind}/{namespace}/{name}/quarantine", get(objects::quarantine))
+        .route("/v1/tree", get(objects::tree))
+        .route("/v1/tree/{kind}/{namespace}/{name}", get(objects::subtree))
+        .route("/v1/sources", get(read::sources))
+        .route("/v1/history", get(read::history))
+        .route("/v1/wait-state", get(read::wait_state))
+        .route("/v1/blobs/{digest}", get(read::blob))
+        .route("/v1/events", get(objects::events))
+        .route("/v1/logs/{namespace}/{pod}", get(logs::logs))
+        .route("/v1/requests", get(sync::requests))
+        .route("/v1/requests/{id}", get(sync::request))
+        .route("/v1/sync", post(sync::sync))
+        .route("/v1/etcd", get(sync::etcd))
+        .route("/v1/etcd/defrag", post(sync::defrag))
+        .route("/v1/placements", read::route())
+        .merge(calls)
+        .merge(if has_ui { page::routes() } else { Router::new() })
+        .method_not_allowed_fallback(method_not_allowed)
+        .fallback(no_such_route)
+        .layer(from_fn(enforce_timeout))
+        .layer(DefaultBodyLimit::max(BODY_MAX_BYTES))
+        .layer(from_fn_with_state(Arc::new(shared.deps.hosts.clone()), input::refuse_foreign))
+        .with_state(Arc::new(shared))
+}
+
+/// Routes of the kinds that have views of their own, besides pods and nodes.
+fn of_kinds() -> Router<Arc<ApiState>> {
+    Router::new()
         .route("/v1/services", list_route(view::services))
         .route("/v1/services/{namespace}/{name}", detail_route(Kind::Service, view::service))
         .route("/v1/endpoints", list_route(view::endpoints))
@@ -98,28 +135,6 @@ pub fn router(deps: ApiDeps) -> Router {
         .route("/v1/jobs/{namespace}/{name}/output", get(results::output))
         .route("/v1/jobs/{namespace}/{name}/results", get(results::all))
         .route("/v1/jobs/{namespace}/{name}/results/{digest}", get(results::one))
-        .route("/v1/usage/pods", get(read::pod_usage))
-        .route("/v1/usage/nodes", get(read::node_usage))
-        .route("/v1/objects", get(objects::stored))
-        .route("/v1/objects/{kind}", get(objects::list_kind))
-        .route("/v1/objects/{kind}/{namespace}/{name}", get(objects::one))
-        .route("/v1/sources", get(read::sources))
-        .route("/v1/history", get(read::history))
-        .route("/v1/wait-state", get(read::wait_state))
-        .route("/v1/blobs/{digest}", get(read::blob))
-        .route("/v1/events", get(objects::events))
-        .route("/v1/logs/{namespace}/{pod}", get(logs::logs))
-        .route("/v1/requests", get(sync::requests))
-        .route("/v1/requests/{id}", get(sync::request))
-        .route("/v1/sync", post(sync::sync))
-        .route("/v1/placements", read::route())
-        .merge(calls)
-        .method_not_allowed_fallback(method_not_allowed)
-        .fallback(no_such_route)
-        .layer(from_fn(enforce_timeout))
-        .layer(DefaultBodyLimit::max(BODY_MAX_BYTES))
-        .layer(from_fn_with_state(hosts, input::refuse_foreign))
-        .with_state(Arc::new(shared))
 }
 
 async fn no_such_route(request: Request) -> ApiError {

@@ -55,20 +55,54 @@ pub(super) async fn one(
     State(app): App,
     Path((kind, namespace, name)): Path<(String, String, String)>,
 ) -> JsonResult<view::ObjectDetail> {
-    let kind = parse_kind(&kind)?;
+    let id = object_ref(&kind, namespace, name)?;
+    let found = view::object(&*app.snapshot()?, &id, Timestamp::now());
+    found.map(Json).ok_or_else(|| not_found(&id))
+}
+
+/// The selected objects with what runs for them, below their sources.
+pub(super) async fn tree(
+    State(app): App,
+    QueryParams(which): QueryParams<ObjectQuery>,
+) -> JsonResult<List<view::TreeNode>> {
+    Ok(Json(List { items: view::tree(&*app.snapshot()?, &which.selection(None)?, Timestamp::now()) }))
+}
+
+/// The tree of one object, or of one pod.
+pub(super) async fn subtree(
+    State(app): App,
+    Path((kind, namespace, name)): Path<(String, String, String)>,
+) -> JsonResult<view::TreeNode> {
+    let id = object_ref(&kind, namespace, name)?;
+    let found = view::subtree(&*app.snapshot()?, &id, Timestamp::now());
+    found.map(Json).ok_or_else(|| not_found(&id))
+}
+
+pub(super) fn not_found(id: &ObjectRef) -> ApiError {
+    let ObjectRef { kind, namespace, name } = id;
+    let place = if kind.is_cluster_scoped() { String::new() } else { format!(" in namespace {namespace}") };
+    ApiError::not_found(format!("there is no {kind} {name}{place}"), "see 'minik8s get all -A'")
+}
+
+/// Lines about the quarantined file of an object, which need not exist.
+pub(super) async fn quarantine(
+    State(app): App,
+    Path((kind, namespace, name)): Path<(String, String, String)>,
+) -> JsonResult<List<String>> {
+    let id = object_ref(&kind, namespace, name)?;
+    Ok(Json(List { items: view::quarantine(&*app.snapshot()?, &id) }))
+}
+
+pub(super) fn object_ref(kind: &str, namespace: String, name: String) -> Result<ObjectRef, ApiError> {
+    let kind = parse_kind(kind)?;
     input::name("namespace", &namespace)?;
     input::name("object", &name)?;
     // Cluster-scoped objects are stored under the default namespace.
     let namespace = if kind.is_cluster_scoped() { DEFAULT_NAMESPACE.to_owned() } else { namespace };
-    let id = ObjectRef { kind, namespace, name };
-    view::object(&*app.snapshot()?, &id, Timestamp::now()).map(Json).ok_or_else(|| {
-        let place =
-            if kind.is_cluster_scoped() { String::new() } else { format!(" in namespace {}", id.namespace) };
-        ApiError::not_found(format!("there is no {kind} {}{place}", id.name), "see 'minik8s get all -A'")
-    })
+    Ok(ObjectRef { kind, namespace, name })
 }
 
-fn parse_kind(text: &str) -> Result<Kind, ApiError> {
+pub(super) fn parse_kind(text: &str) -> Result<Kind, ApiError> {
     Kind::ALL.into_iter().find(|kind| kind.as_str().eq_ignore_ascii_case(text)).ok_or_else(|| {
         let shown: String = text.chars().take(60).collect();
         let kinds: Vec<&str> = Kind::ALL.iter().map(|kind| kind.as_str()).collect();

@@ -79,7 +79,7 @@ impl ApiState {
             return Ok(snapshot);
         }
         Err(ApiError::unavailable(
-            "the reconciler has not read etcd yet",
+            "the reconciler is starting: it has not read etcd yet",
             "try again in a second; if it persists, check whether etcd runs",
         ))
     }
@@ -108,6 +108,7 @@ pub(super) async fn status(State(app): App) -> JsonResult<view::ClusterStatus> {
     let page = view::cluster_status(&snapshot, leader, Timestamp::now());
     Ok(Json(view::ClusterStatus {
         etcd_error,
+        etcd: Some(app.etcd_view()),
         last_sync: app.last_sync(),
         webhooks: app.deps.hooks.as_ref().map(|counts| counts.now()),
         ..page
@@ -182,7 +183,11 @@ pub(super) async fn wait_state(
     if let Some(commit) = &commit {
         input::commit(commit)?;
     }
-    Ok(Json(view::wait_state(&app.deps.snapshot.current(), commit.as_deref(), Timestamp::now())))
+    let state = view::wait_state(&app.deps.snapshot.current(), commit.as_deref(), Timestamp::now());
+    Ok(Json(match app.deps.etcd.borrow().full() {
+        Some(full) => state.while_etcd_is_full(full, commit.is_some()),
+        None => state,
+    }))
 }
 
 // Previews on which nodes the pods of an unpushed change would be placed. Changes nothing.

@@ -1,17 +1,18 @@
-//! Sync requests from callers of the API, which take the same path as webhooks. Changes no desired state.
+//! Requests from callers of the API: to sync, on the same path as webhooks, and to defragment etcd. Change no desired
+//! state.
 
 use axum::Json;
 use axum::extract::{Path, State};
 use axum::http::StatusCode;
 use futures::future::join_all;
 use jiff::Timestamp;
-use schema::records::Provider;
+use schema::records::{Provider, repair_commands};
 
 use super::app::{ApiState, App};
 use super::error::ApiError;
 use super::input::{self, QueryParams};
 use super::read::SourceQuery;
-use crate::view::{self, List, SyncAccepted, SyncRun};
+use crate::view::{self, DefragAccepted, List, SyncAccepted, SyncRun};
 use crate::webhooks::{IncomingRequest, SourceTarget, payload::Hint};
 
 pub(super) async fn sync(
@@ -66,7 +67,46 @@ pub(super) async fn request(
         .ok_or_else(|| ApiError::not_found("there is no such sync request", "see 'minik8s get requests'"))
 }
 
+/// State of etcd as this reconciler sees it, also while etcd accepts no writes.
+pub(super) async fn etcd(State(app): App) -> Json<view::EtcdView> {
+    Json(app.etcd_view())
+}
+
+pub(super) async fn defrag(State(app): App) -> Result<(StatusCode, Json<DefragAccepted>), ApiError> {
+    let (state, at) = (app.deps.etcd.borrow().clone(), Timestamp::now());
+    if !state.is_on {
+        let endpoints: Vec<String> = state.members.iter().map(|member| member.endpoint.clone()).collect();
+        let newest = state.members.iter().map(|member| member.revision).max().unwrap_or(0);
+        let help = format!(
+            "run '{}', or start the reconcilers with --etcd-upkeep",
+            repair_commands(&endpoints, newest)
+        );
+        return Err(ApiError::new(StatusCode::CONFLICT, "the reconcilers do not maintain this etcd", help));
+    }
+    let revision = match app.deps.defrag_requests.request(at).await {
+        Ok(revision) => revision,
+        // Nothing can be written to a full etcd.
+        Err(_) if state.acts => {
+            app.deps.defrag_requests.request_here(at);
+            0
+        }
+        Err(error) => {
+            let error = format!("the request is not recorded: {error}");
+            return Err(ApiError::unavailable(
+                error,
+                "ask the leader ('minik8s status' names it) with --server",
+            ));
+        }
+    };
+    Ok((StatusCode::ACCEPTED, Json(DefragAccepted { at, revision })))
+}
+
 impl ApiState {
+    pub(super) fn etcd_view(&self) -> view::EtcdView {
+        let snapshot = self.deps.snapshot.current();
+        view::etcd(&snapshot, &self.deps.etcd.borrow())
+    }
+
     pub(super) fn last_sync(&self) -> Option<SyncRun> {
         let last = self.deps.loops.newest("gitops/")?;
         Some(SyncRun {

@@ -18,8 +18,8 @@ mod offline;
 mod resource;
 mod secrets;
 mod simulate;
-mod top;
 mod up;
+mod views;
 
 pub use calls::InvokeArgs;
 pub use calls::ResultsArgs;
@@ -31,8 +31,8 @@ pub use simulate::{
     SimulateArgs, SimulateCommand, SimulateFormat, SimulateFunctionArgs, SimulateHpaArgs,
     SimulateWorkflowArgs,
 };
-pub use top::{SortBy, TopArgs, TopKind};
-pub use up::{DownArgs, EtcdLogin, UpArgs};
+pub use up::{DefragArgs, DownArgs, EtcdArgs, EtcdCommand, EtcdLogin, UpArgs};
+pub use views::{HistoryArgs, SortBy, TopArgs, TopKind, TreeArgs};
 
 /// The default address of the reconciler's API.
 pub const DEFAULT_SERVER: &str = "http://127.0.0.1:7070";
@@ -85,14 +85,22 @@ pub enum Command {
     )]
     Describe(DescribeArgs),
     /// List the applied commits, newest first
-    #[command(after_help = "Example: minik8s history --limit 5")]
+    #[command(
+        after_help = "Examples: minik8s history --limit 5\n          minik8s history 1a2b3c4 --timeline"
+    )]
     History(HistoryArgs),
+    /// Show the sources, their objects and what runs for them
+    #[command(
+        after_help = "Examples: minik8s tree\n          minik8s tree replicaset/web\n          minik8s tree -n shop -l app=web"
+    )]
+    Tree(TreeArgs),
     /// List the events of the last hour
     #[command(after_help = "Example: minik8s events -A -w")]
     Events(EventsArgs),
     /// Print the logs of a container
     #[command(after_help = "Examples: minik8s logs -f --tail 20 pod/web -c app\n          \
                             minik8s logs --previous --since 10m --timestamps web\n          \
+                            minik8s logs -l app=web --grep error --since 1h\n          \
                             minik8s logs run/order/ID")]
     Logs(LogsArgs),
     /// Show the usage of pods or nodes next to their requests, or the calls of functions
@@ -112,6 +120,9 @@ pub enum Command {
     /// Fetch the repository now instead of at the next poll
     #[command(after_help = "Example: minik8s sync --wait")]
     Sync(SyncArgs),
+    /// Maintain etcd
+    #[command(after_help = "Example: minik8s etcd defrag")]
+    Etcd(EtcdArgs),
     /// Call a function
     #[command(after_help = "Examples: minik8s invoke hello -d '{\"name\": \"Ada\"}'\n          \
                             minik8s invoke shop/price -f order.json --gateway http://10.0.0.7:8081\n\n\
@@ -277,6 +288,9 @@ pub struct FindCommentArgs {
 
 #[derive(Debug, Args)]
 pub struct StatusArgs {
+    /// Refresh every second
+    #[arg(short, long)]
+    pub watch: bool,
     #[command(flatten)]
     pub server: ServerArgs,
     #[command(flatten)]
@@ -334,20 +348,6 @@ pub enum PageFormat {
 }
 
 #[derive(Debug, Args)]
-pub struct HistoryArgs {
-    /// Only commits of this source
-    #[arg(long, value_name = "SOURCE")]
-    pub source: Option<String>,
-    /// Maximum number of commits
-    #[arg(long, value_name = "N")]
-    pub limit: Option<usize>,
-    #[command(flatten)]
-    pub output: OutputArgs,
-    #[command(flatten)]
-    pub server: ServerArgs,
-}
-
-#[derive(Debug, Args)]
 pub struct EventsArgs {
     /// Keep printing new events
     #[arg(short, long)]
@@ -384,6 +384,9 @@ pub struct LogsArgs {
     /// Only output of the call with this activation id
     #[arg(long, value_name = "ID")]
     pub activation: Option<String>,
+    /// Only lines that contain this text
+    #[arg(long, value_name = "TEXT")]
+    pub grep: Option<String>,
     /// Keep printing new output
     #[arg(short, long)]
     pub follow: bool,

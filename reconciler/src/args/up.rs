@@ -1,12 +1,14 @@
-//! Flags of `up` and `down`.
+//! Flags of `up`, `down` and `etcd defrag`.
 
 use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
+use std::time::Duration;
 
 use ipnet::Ipv4Net;
 use serde::{Deserialize, Serialize};
 
-use crate::config::{DEFAULT_STATE_DIR, RepoArgs};
+use super::ServerArgs;
+use crate::config::{DEFAULT_STATE_DIR, EtcdUpkeepArgs, RepoArgs, parse_duration};
 use crate::webhooks::WebhookArgs;
 
 /// Runs everything on this machine: etcd, the reconciler and the agent.
@@ -19,6 +21,8 @@ pub struct UpArgs {
     pub etcd: Option<String>,
     #[command(flatten)]
     pub etcd_login: EtcdLogin,
+    #[command(flatten)]
+    pub upkeep: EtcdUpkeepArgs,
     /// Loopback port of the private etcd; the next one serves its peers [default: 7079].
     #[arg(long, env = "MINIK8S_ETCD_PORT", value_name = "PORT")]
     pub etcd_port: Option<u16>,
@@ -63,6 +67,9 @@ pub struct UpArgs {
     /// Continues in the background once the node is up.
     #[arg(long)]
     pub detach: bool,
+    /// Runs everything as services of systemd, which start again after a reboot, and returns once the node is up.
+    #[arg(long, conflicts_with = "detach")]
+    pub systemd: bool,
 }
 
 /// Login for an external etcd.
@@ -86,4 +93,26 @@ pub struct DownArgs {
     /// Stops only the daemons: pods, rules and files stay, and the next 'minik8s up' adopts them.
     #[arg(long)]
     pub keep_pods: bool,
+}
+
+#[derive(Debug, clap::Args)]
+pub struct EtcdArgs {
+    #[command(subcommand)]
+    pub command: EtcdCommand,
+}
+
+#[derive(Debug, clap::Subcommand)]
+pub enum EtcdCommand {
+    /// Compact etcd now, defragment its members one by one, and end its alarm if there is room
+    #[command(after_help = "Example: minik8s etcd defrag\n\nExit code: 0 done, 1 failed or timed out.")]
+    Defrag(DefragArgs),
+}
+
+#[derive(Debug, clap::Args)]
+pub struct DefragArgs {
+    /// Maximum time to wait for the end: 500ms, 60s, 5m
+    #[arg(long, value_name = "TIME", default_value = "5m", value_parser = parse_duration)]
+    pub timeout: Duration,
+    #[command(flatten)]
+    pub server: ServerArgs,
 }

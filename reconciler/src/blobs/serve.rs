@@ -17,7 +17,7 @@ use schema::object::Provenance;
 use schema::snapshot::Snapshot;
 
 use super::{BlobStore, sweep};
-use crate::git::content::{self, ContentError};
+use crate::git::content::{self, CommitTree, ContentError, ContentTree as _};
 
 #[derive(Debug, thiserror::Error)]
 pub enum BlobsError {
@@ -87,13 +87,13 @@ impl Blobs {
         commit: Oid,
         (path, kind): (&str, BlobKind),
     ) -> Result<BlobRef, ContentError> {
+        let tree = CommitTree { repository, commit };
         let Some((file, object)) = parse_object_path(path).filter(|_| kind == BlobKind::Object) else {
-            let found = content::find(repository, commit, path)?;
-            return self.store.make(repository, found, path, kind == BlobKind::Secret);
+            let found = content::find(&tree, path)?;
+            return self.store.make(&tree, &found, path, kind == BlobKind::Secret);
         };
-        let found = content::find(repository, commit, file)?;
-        let text = repository.find_blob(found.id)?;
-        let values = values_of(file, text.content(), &object);
+        let found = content::find(&tree, file)?;
+        let values = tree.read(&found.entry, |text| values_of(file, text, &object))?;
         self.store.make_from_values(&values.ok_or_else(|| ContentError::Absent(path.to_owned()))?, path)
     }
 }

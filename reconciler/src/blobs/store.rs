@@ -8,7 +8,6 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 use std::time::SystemTime;
 
-use git2::Repository;
 use jiff::Timestamp;
 use schema::archive::FinishedArchive;
 use schema::codec::hex;
@@ -17,7 +16,7 @@ use schema::control::lock;
 use schema::kinds::content::Values;
 use sha2::{Digest as _, Sha256};
 
-use crate::git::content::{self, ContentEntry, ContentError};
+use crate::git::content::{self, CommitTree, ContentEntry, ContentError, Found};
 
 /// Maximum number of files remembered as verified; beyond it files are read once more.
 const VERIFIED_MAX: usize = 10_000;
@@ -44,12 +43,12 @@ impl BlobStore {
     /// Builds and stores the archive of the entry found at `path` of a commit.
     pub fn make(
         &self,
-        repository: &Repository,
-        found: ContentEntry,
+        tree: &CommitTree<'_>,
+        found: &Found<ContentEntry>,
         path: &str,
         is_secret: bool,
     ) -> Result<BlobRef, ContentError> {
-        self.keep_archive(path, |writer| content::archive(repository, found, path, is_secret, writer))
+        self.keep_archive(path, |writer| content::archive(tree, found, path, is_secret, writer))
     }
 
     /// Builds and stores the archive of an object's values.

@@ -1,10 +1,12 @@
 //! `minik8s get` and `minik8s history`: lists or single objects.
 
 use super::client::Client;
+use super::describe::one_revision;
 use super::error::CliError;
 use super::kinds;
 use super::listing::GetRequest;
 use super::output::{TableOptions, note, print_list, write_out};
+use super::timeline;
 use crate::args::{EventsArgs, Format, GetArgs, HistoryArgs, Resource, ResourceKind, Resources};
 use crate::view::{
     EndpointsView, EventView, List, ObjectView, RequestView, RevisionView, SourceView, TriggerView,
@@ -81,8 +83,17 @@ pub(super) async fn history(args: &HistoryArgs) -> Result<(), CliError> {
     let client = Client::new(&args.server.server)?;
     let query: Vec<(&str, &str)> = args.source.as_deref().map(|s| ("source", s)).into_iter().collect();
     let List { mut items } = client.get::<List<RevisionView>>(&["history"], &query).await?;
-    items.truncate(args.limit.unwrap_or(usize::MAX));
     let format = args.output.output;
+    if args.timeline {
+        return timeline::print(&items, args.commit.as_deref().unwrap_or("HEAD"), format);
+    }
+    if let Some(name) = &args.commit {
+        if name != "HEAD" {
+            items = vec![one_revision(&items, name)?.clone()];
+        }
+        items.truncate(1);
+    }
+    items.truncate(args.limit.unwrap_or(usize::MAX));
     if items.is_empty() && matches!(format, Format::Table | Format::Wide) {
         note("no commit is applied yet");
     }

@@ -13,7 +13,9 @@ use super::output::{
     Detail, Layout, Screen, TableItem, TableOptions, json, names, note, print_list, table, write_out, yaml,
 };
 use crate::args::{Format, GetArgs, ResourceKind};
-use crate::view::{NodeDetail, NodeView, ObjectDetail, ObjectView, RunDetail, RunView, Selector};
+use crate::view::{
+    List, NodeDetail, NodeView, ObjectDetail, ObjectView, RunDetail, RunView, Selector, SourceView,
+};
 
 const WATCH_INTERVAL: Duration = Duration::from_millis(500);
 
@@ -211,9 +213,19 @@ impl GetRequest<'_> {
                 }
                 _ => String::new(),
             };
-            note(&format!("no {plural}{place}"));
+            let early = match kind.is_namespaced() && self.is_early().await {
+                true => "; no commit is applied yet",
+                false => "",
+            };
+            note(&format!("no {plural}{place}{early}"));
         }
         print_list(&items, self.args.output.output, self.shape())
+    }
+
+    /// True before the first commit is applied: an empty list then means nothing.
+    async fn is_early(&self) -> bool {
+        let sources = self.client.get::<List<SourceView>>(&["sources"], &[]).await;
+        sources.is_ok_and(|list| list.items.iter().all(|source| source.status.applied_commit.is_none()))
     }
 
     /// Prints the rows that changed, for as long as the server answers.

@@ -18,21 +18,24 @@ mod sync;
 pub(crate) mod tables;
 #[cfg(test)]
 mod tests;
+mod timeline;
 mod top;
+mod tree;
 pub mod up;
 mod wait;
 
+use std::path::Path;
 use std::process::ExitCode;
 
 use clap::CommandFactory;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio_util::sync::CancellationToken;
 
-use super::config::{ServeArgs, ServeConfig};
-use crate::args::{Cli, Command, CompletionArgs, VersionArgs};
+use super::config::{DEFAULT_STATE_DIR, ServeArgs, ServeConfig};
+use crate::args::{Cli, Command, CompletionArgs, EtcdArgs, EtcdCommand, VersionArgs};
 use client::Client;
 use offline::{preview, simulate, validate};
-use output::{print_error, print_errors, write_out};
+use output::{print_error, print_errors, write_lines, write_out};
 
 pub use error::CliError;
 
@@ -57,11 +60,13 @@ pub async fn run(cli: Cli) -> ExitCode {
         Command::Get(args) => get::run(&args).await,
         Command::Describe(args) => describe::run(&args).await,
         Command::History(args) => get::history(&args).await,
+        Command::Tree(args) => tree::run(&args).await,
         Command::Events(args) => get::events(&args).await,
         Command::Logs(args) => logs::run(&args).await,
         Command::Top(args) => top::run(&args).await,
         Command::Wait(args) => wait::run(&args).await,
         Command::Sync(args) => sync::run(&args).await,
+        Command::Etcd(EtcdArgs { command: EtcdCommand::Defrag(args) }) => sync::defrag(&args).await,
         Command::Invoke(args) => return code(calls::call_function(&args).await),
         Command::Run(args) => return code(calls::start_run(&args).await),
         Command::Results(args) => logs::results::run(&args).await,
@@ -79,9 +84,23 @@ fn code(outcome: Result<ExitCode, CliError>) -> ExitCode {
         // The reader went away: `minik8s get pods | head -1` is no failure.
         Err(error) if error.is_broken_pipe() => ExitCode::SUCCESS,
         Err(error) => {
+            let error = while_starting(error);
             print_error(&error.to_string());
             error.exit_code()
         }
+    }
+}
+
+/// Says that `minik8s up` may still be starting its reconciler, if one that runs is responsible for it.
+fn while_starting(error: CliError) -> CliError {
+    let CliError::Reach { server, why } = &error else { return error };
+    let state = up::record::StateDir::open(Path::new(DEFAULT_STATE_DIR)).ok();
+    match state.and_then(|state| state.running_at(server)) {
+        Some(pid) => CliError::NotReached(format!(
+            "cannot reach the reconciler at {server}: {why}; 'minik8s up' (process {pid}) runs it and may still be \
+             starting it: try again in a few seconds, or read {DEFAULT_STATE_DIR}/logs"
+        )),
+        None => error,
     }
 }
 
@@ -99,7 +118,7 @@ async fn version(args: &VersionArgs) -> Result<(), CliError> {
     }
     let client = Client::new(&args.server.server)?;
     let server: crate::view::VersionView = client.get(&["version"], &[]).await?;
-    write_out(&format!("server  {} ({} at {})\n", server.version, server.name, client.server()))
+    write_lines(&format!("server  {} ({} at {})", server.version, server.name, client.server()))
 }
 
 fn completion(args: &CompletionArgs) -> Result<(), CliError> {

@@ -2,15 +2,16 @@
 
 use std::fmt::Display;
 use std::io::{self, IsTerminal, Write};
+use std::time::Duration;
 
 use comfy_table::{Cell, Color, ColumnConstraint, ContentArrangement, Width};
 use jiff::Timestamp;
+use schema::violation::visible;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 use super::error::CliError;
 use crate::args::Format;
-use crate::diagnostics::visible;
 use crate::view::List;
 
 /// Spaces between two columns, as in kubectl.
@@ -292,15 +293,52 @@ pub(in crate::cli) fn print_list<T: TableItem>(
     format: Format,
     shape: TableOptions,
 ) -> Result<(), CliError> {
+    write_out(&list_text(items, format, shape)?)
+}
+
+/// Formats a list in the given format.
+pub(in crate::cli) fn list_text<T: TableItem>(
+    items: &[T],
+    format: Format,
+    shape: TableOptions,
+) -> Result<String, CliError> {
     let all: Vec<&T> = items.iter().collect();
     match format {
-        Format::Json => write_out(&json(&List { items: all })?),
-        Format::Yaml => write_out(&yaml(&List { items: all })?),
-        Format::Name => write_out(&names(&all)),
-        Format::Table | Format::Wide => {
-            write_out(&table(&all, shape, Screen::stdout(), &mut Layout::default()))
-        }
+        Format::Json => json(&List { items: all }),
+        Format::Yaml => yaml(&List { items: all }),
+        Format::Name => Ok(names(&all)),
+        Format::Table | Format::Wide => Ok(table(&all, shape, Screen::stdout(), &mut Layout::default())),
     }
+}
+
+/// Prints a page repeatedly until the server stops answering: on a terminal in place of the previous one, otherwise only
+/// when it changes.
+pub(in crate::cli) async fn watch(
+    format: Format,
+    every: Duration,
+    mut page: impl AsyncFnMut() -> Result<String, CliError>,
+) -> Result<(), CliError> {
+    if !matches!(format, Format::Table | Format::Wide) {
+        return Err(CliError::Usage("-w prints tables only; leave out -o or write -o wide".to_owned()));
+    }
+    let is_terminal = io::stdout().is_terminal();
+    let mut former = None;
+    loop {
+        let text = page().await?;
+        if is_terminal {
+            write_out(&in_place(&text))?;
+        } else if former.as_ref() != Some(&text) {
+            write_out(&text)?;
+        }
+        former = Some(text);
+        tokio::time::sleep(every).await;
+    }
+}
+
+/// Returns the text with the codes that put it in place of what is on the terminal, without clearing it first.
+fn in_place(text: &str) -> String {
+    let lines: String = text.lines().map(|line| format!("{line}\x1b[K\n")).collect();
+    format!("\x1b[H{lines}\x1b[J")
 }
 
 /// `kind/name`, one per line.

@@ -1,15 +1,15 @@
-//! `minik8s sync`: requests a sync now; with `--wait`, waits for its end.
+//! `minik8s sync`: requests a sync now; with `--wait`, waits for its end. `minik8s etcd defrag` likewise.
 
 use std::time::Duration;
 
-use schema::records::SourceState;
+use schema::records::{EtcdMember, SourceState, mib};
 use tokio::time::Instant;
 
 use super::client::Client;
 use super::error::CliError;
 use super::output::{write_lines, write_out};
-use crate::args::SyncArgs;
-use crate::view::{ClusterStatus, RequestView, SourceView, SyncAccepted, short};
+use crate::args::{DefragArgs, SyncArgs};
+use crate::view::{ClusterStatus, DefragAccepted, EtcdView, RequestView, SourceView, SyncAccepted, short};
 
 const POLL_INTERVAL: Duration = Duration::from_millis(100);
 /// Longest time until the reconciler that wrote a request reads it back.
@@ -118,5 +118,40 @@ fn line(source: &SourceView) -> String {
     match &source.status.applied_commit {
         Some(commit) => format!("source {name}: {:?} at commit {}\n", source.status.state, short(commit)),
         None => format!("source {name}: no commit is applied yet\n"),
+    }
+}
+
+/// Requests a defragmentation, waits for its end, and prints what became of the members.
+pub(super) async fn defrag(args: &DefragArgs) -> Result<(), CliError> {
+    let client = Client::new(&args.server.server)?;
+    let deadline = Instant::now() + args.timeout;
+    let before: EtcdView = client.get(&["etcd"], &[]).await?;
+    let accepted: DefragAccepted = client.post(&["etcd", "defrag"], &[]).await?;
+    let is_done = |etcd: &EtcdView| match accepted.revision {
+        0 => etcd.answered_at.is_some_and(|at| at >= accepted.at),
+        revision => etcd.answered_revision >= revision,
+    };
+    let etcd = loop {
+        let etcd: EtcdView = client.get(&["etcd"], &[]).await?;
+        if is_done(&etcd) {
+            break etcd;
+        }
+        if Instant::now() >= deadline {
+            let why = etcd.problems.first().map(|problem| format!(": {problem}")).unwrap_or_default();
+            let seconds = args.timeout.as_secs_f64();
+            return Err(CliError::NotReached(format!("etcd was not defragmented within {seconds}s{why}")));
+        }
+        tokio::time::sleep(POLL_INTERVAL).await;
+    };
+    for member in &etcd.members {
+        let former = before.members.iter().find(|former| former.id == member.id);
+        let former = former.map_or(0, |former| former.size_bytes);
+        let (label, size) = (member.label(), mib(member.size_bytes));
+        write_lines(&format!("member {label}: {size}, before {}\n", mib(former)))?;
+    }
+    let failed = |member: &&EtcdMember| member.is_full() || member.error.is_some();
+    match etcd.members.iter().find(failed) {
+        Some(_) => Err(CliError::NotReached(etcd.problems.join("; "))),
+        None => Ok(()),
     }
 }

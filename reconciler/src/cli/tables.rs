@@ -2,13 +2,13 @@
 
 use schema::kinds::Kind;
 use schema::kinds::pod::HostPortStatus;
-use schema::records::{ChangeCounts, PlanRecord};
+use schema::records::PlanRecord;
 
 use super::output::{Row, TableItem};
 use crate::view::{
     AutoscalerView, EndpointsView, EventView, FunctionView, JobView, NodeView, ObjectView, PodView,
     RequestView, RevisionView, RouteView, RunView, ServiceView, SourceView, TriggerView, WorkflowView,
-    WorkloadView, short,
+    WorkloadView, changes, short,
 };
 
 const ENDPOINTS_SHOWN: usize = 3;
@@ -169,7 +169,7 @@ impl TableItem for FunctionView {
         row.namespace(&self.namespace)
             .col("NAME", &self.name)
             .col("READY", format!("{}/{}", self.ready, self.wanted))
-            .col("CALLS", self.in_flight)
+            .col("IN-FLIGHT", self.in_flight)
             .col("WAITING", self.waiting)
             .col("IMAGE", &self.image)
             .col("HEALTH", &self.health)
@@ -391,14 +391,6 @@ fn plan(plan: Option<&PlanRecord>) -> &'static str {
         Some(false) => "differs",
         None => "",
     }
-}
-
-/// Changes as `+1 ~2 -3`: created, changed, removed; `!4` held back.
-fn changes(counts: &ChangeCounts) -> String {
-    let changed = counts.update + counts.replace;
-    let text = format!("+{} ~{changed} -{}", counts.create, counts.delete);
-    let back = counts.quarantined + counts.held;
-    if back > 0 { format!("{text} !{back}") } else { text }
 }
 
 impl TableItem for RequestView {

@@ -2,7 +2,7 @@
 
 use schema::kinds::pod::{HostPortStatus, Protocol};
 use schema::records::{
-    ContainerUsage, Event, EventType, HeldPrune, NodeUsage, PodUsage, Quarantine, SourceError,
+    ContainerUsage, EtcdMember, Event, EventType, HeldPrune, NodeUsage, PodUsage, Quarantine, SourceError,
     SourceErrorKind, SourceState,
 };
 use schema::snapshot::Snapshot;
@@ -224,6 +224,37 @@ fn the_status_page_of_a_healthy_cluster() {
 }
 
 #[test]
+fn the_status_page_shows_etcd_and_what_is_wrong_with_it() {
+    let member = |name: &str, mib: u64| EtcdMember {
+        name: name.to_owned(),
+        size_bytes: mib << 20,
+        quota_bytes: Some(2 << 30),
+        ..EtcdMember::default()
+    };
+    let etcd = view::EtcdView {
+        members: vec![member("a", 20), member("b", 1_700)],
+        problems: vec!["member b has 1700 MiB of its quota of 2048 MiB (83 %): …".to_owned()],
+        upkeep: true,
+        compacted_at: Some(at(40)),
+        ..view::EtcdView::default()
+    };
+    let leader = LeaderView { id: "host-1".to_owned(), since: Some(at(0)) };
+    let mut status = view::cluster_status(&snapshot(), Some(leader), at(100));
+    status.etcd = Some(etcd);
+    let page = |status: &view::ClusterStatus| {
+        let page = super::status::page(status, NARROW, at(100));
+        page.split_once("leader").map(|(_, rest)| rest.to_owned()).unwrap()
+    };
+    insta::assert_snapshot!(page(&status), @r"
+       host-1, for 100s
+    etcd     1700 MiB of its quota of 2048 MiB (83 %), 2 members, compacted 60s ago
+             member b has 1700 MiB of its quota of 2048 MiB (83 %): …
+    ");
+    status.etcd = Some(view::EtcdView { members: vec![member("a", 20)], ..view::EtcdView::default() });
+    assert!(page(&status).ends_with("(0 %), 1 member, not maintained by Minik8s\n"), "{}", page(&status));
+}
+
+#[test]
 fn the_status_page_names_all_that_is_wrong() {
     let mut snapshot = degraded();
     put_node(&mut snapshot, "n2");
@@ -242,7 +273,6 @@ fn the_status_page_names_all_that_is_wrong() {
     pods     1/2 ready: 1 ErrImagePull, 1 Running
              default/frontend: ErrImagePull: container app: no such image registry.example.org/shop/frontend:1.27.3; see whether the registry has it
     nodes    1/2 ready; no heartbeat of n2
-    leader   none: nothing new is applied until a reconciler leads
     etcd     etcd did not answer; this page is as of revision 42
     etcd     /minik8s/pods/default/odd can't be read: expected value at line 1
     ");
@@ -324,7 +354,8 @@ fn a_pod_that_crashes_described() {
     let usage = PodUsage { uid: pod.uid.clone(), containers, volumes, at_least: vec!["fast".to_owned()] };
     let pods = [("default/web".to_owned(), usage)].into();
     let left_out = String::new();
-    let usage = NodeUsage { at: at(90), window_seconds: 15, cpu: 1000, memory: 1 << 30, pods, left_out };
+    let usage =
+        NodeUsage { at: at(90), window_seconds: 15, cpu: 1000, memory: 1 << 30, disk: None, pods, left_out };
     snapshot.usage.insert("n1".to_owned(), versioned(usage));
     let mut detail = view::pod(&snapshot, &pod.reference(), Vec::new(), at(100)).unwrap();
     detail.spec = Some(std::sync::Arc::new(serde_json::from_value(spec).unwrap()));

@@ -1,18 +1,29 @@
 //! `minik8s top`: usage of pods and nodes, and calls of functions.
 
 use std::cmp::Reverse;
+use std::time::Duration;
 
 use schema::quantity::{Cpu, Memory};
 use serde::{Deserialize, Serialize};
 
 use super::client::Client;
 use super::error::CliError;
-use super::output::{Row, TableItem, TableOptions, print_list};
+use super::output::{Row, TableItem, TableOptions, list_text, watch, write_out};
 use crate::args::{Format, SortBy, TopArgs, TopKind};
 use crate::view::{FunctionView, List, NodeUsageView, PodUsageView, ResourceUsage};
 
+/// Interval of `-w`: nodes report every 15 s, gateways each second.
+const WATCH_EVERY: Duration = Duration::from_secs(2);
+
 pub(super) async fn run(args: &TopArgs) -> Result<(), CliError> {
     let client = Client::new(&args.server.server)?;
+    if args.watch {
+        return watch(args.output.output, WATCH_EVERY, async || page(&client, args).await).await;
+    }
+    write_out(&page(&client, args).await?)
+}
+
+async fn page(client: &Client, args: &TopArgs) -> Result<String, CliError> {
     let format = args.output.output;
     let mut shape =
         TableOptions { wide: format == Format::Wide, bare: args.no_headers, ..TableOptions::default() };
@@ -23,7 +34,7 @@ pub(super) async fn run(args: &TopArgs) -> Result<(), CliError> {
             }
             let List { mut items } = client.get::<List<NodeUsageView>>(&["usage", "nodes"], &[]).await?;
             sort(&mut items, args.sort_by, |node| &node.total);
-            print_list(&items, format, shape)
+            list_text(&items, format, shape)
         }
         TopKind::Pods => {
             let namespace = args.namespace.selected();
@@ -32,11 +43,11 @@ pub(super) async fn run(args: &TopArgs) -> Result<(), CliError> {
             shape.namespaces = namespace.is_none();
             if !args.containers {
                 sort(&mut items, args.sort_by, |pod| &pod.total);
-                return print_list(&items, format, shape);
+                return list_text(&items, format, shape);
             }
             let mut rows: Vec<ContainerRow> = items.into_iter().flat_map(containers).collect();
             sort(&mut rows, args.sort_by, |row| &row.used);
-            print_list(&rows, format, shape)
+            list_text(&rows, format, shape)
         }
         TopKind::Functions => {
             if args.containers || args.sort_by.is_some() {
@@ -47,7 +58,7 @@ pub(super) async fn run(args: &TopArgs) -> Result<(), CliError> {
             let query: Vec<_> = namespace.map(|namespace| ("namespace", namespace)).into_iter().collect();
             let List { items } = client.get::<List<CallsRow>>(&["functions"], &query).await?;
             shape.namespaces = namespace.is_none();
-            print_list(&items, format, shape)
+            list_text(&items, format, shape)
         }
     }
 }
@@ -68,7 +79,7 @@ impl TableItem for CallsRow {
             .col("NAME", &function.name)
             .col("CALLS/S", format!("{:.1}", function.calls_per_second))
             .col("MEAN", function.mean_millis.map(|millis| format!("{millis:.1}ms")).unwrap_or_default())
-            .col("IN FLIGHT", function.in_flight)
+            .col("IN-FLIGHT", function.in_flight)
             .col("WAITING", function.waiting)
             .col("REPLICAS", format!("{}/{}", function.ready, function.wanted))
     }
@@ -262,7 +273,7 @@ mod tests {
             })
         };
         insta::assert_snapshot!(drawn(&[row("busy", 1234.56, Some(1.25)), row("idle", 0.0, None)]), @r"
-        NAME   CALLS/S   MEAN    IN FLIGHT   WAITING   REPLICAS
+        NAME   CALLS/S   MEAN    IN-FLIGHT   WAITING   REPLICAS
         busy   1234.6    1.2ms   20          4         2/3
         idle   0.0       -       20          4         2/3
         ");

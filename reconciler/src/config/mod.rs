@@ -9,6 +9,7 @@ use std::collections::BTreeSet;
 use std::fmt;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Duration;
 
 use clap::{Args, ValueEnum};
@@ -16,6 +17,7 @@ use ipnet::Ipv4Net;
 use schema::names::{HostNames, is_host_name};
 use schema::quantity::Memory;
 use schema::store::etcd::Access;
+use serde::{Deserialize, Serialize};
 
 use crate::controllers::Settings;
 use crate::git::SourceConfig;
@@ -41,6 +43,9 @@ const SERVICE_PREFIX_MIN: u8 = 12;
 /// Longest prefix of the service range that holds the reserved addresses and some services.
 const SERVICE_PREFIX_MAX: u8 = 26;
 
+/// Smallest quota that may be given: a cluster of a few pods with ten minutes of history.
+const ETCD_QUOTA_MIN: u64 = 16 << 20;
+
 #[derive(Debug, Clone, Args)]
 pub struct ServeArgs {
     #[command(flatten)]
@@ -54,12 +59,17 @@ pub struct ServeArgs {
     /// File with that user's password
     #[arg(long, env = "MINIK8S_ETCD_PASSWORD_FILE", value_name = "FILE", requires = "etcd_user")]
     pub etcd_password_file: Option<PathBuf>,
+    #[command(flatten)]
+    pub upkeep: EtcdUpkeepArgs,
     /// Directory for the mirror of the repository and other state
     #[arg(long, env = "MINIK8S_STATE_DIR", value_name = "DIR", default_value = DEFAULT_STATE_DIR)]
     pub state_dir: PathBuf,
     /// Address of the read-only API
     #[arg(long, env = "MINIK8S_LISTEN", value_name = "ADDR:PORT", default_value = DEFAULT_LISTEN)]
     pub listen: SocketAddr,
+    /// Do not serve the web page at the API's address
+    #[arg(long, env = "MINIK8S_NO_UI")]
+    pub no_ui: bool,
     /// URL at which agents reach that API; by default found from --listen and the route to etcd
     #[arg(long, env = "MINIK8S_ADVERTISE", value_name = "URL")]
     pub advertise: Option<String>,
@@ -67,6 +77,10 @@ pub struct ServeArgs {
     /// repeated
     #[arg(long, env = "MINIK8S_ALLOW_HOST", value_name = "NAME", value_delimiter = ',')]
     pub allow_host: Vec<String>,
+    /// Name of a node on this machine, whose agent may listen on loopback only; may be repeated. By default the host's
+    /// name
+    #[arg(long, env = "MINIK8S_LOCAL_NODE", value_name = "NODE", value_delimiter = ',')]
+    pub local_node: Vec<String>,
     /// Maximum size of the runs that callers may request of a workflow in a minute
     #[arg(long, env = "MINIK8S_RUN_BYTES_PER_MINUTE", value_name = "QUANTITY", default_value = "16Mi")]
     pub run_bytes_per_minute: String,
@@ -85,18 +99,55 @@ pub struct ServeArgs {
     pub log: LogArgs,
 }
 
+/// Upkeep of etcd.
+#[derive(Debug, Clone, Default, PartialEq, Args, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct EtcdUpkeepArgs {
+    /// Let the leader compact and defragment this etcd. The private etcd of `up` is always maintained; for another
+    /// one, `minik8s-agent doctor` prints what to run
+    #[arg(long, env = "MINIK8S_ETCD_UPKEEP")]
+    pub etcd_upkeep: bool,
+    /// etcd's --quota-backend-bytes: needed if its metrics can't be read; `up` gives it to its private etcd
+    #[arg(long, env = "MINIK8S_ETCD_QUOTA", value_name = "QUANTITY")]
+    pub etcd_quota: Option<String>,
+}
+
+impl EtcdUpkeepArgs {
+    /// Returns the quota in bytes.
+    ///
+    /// # Errors
+    /// It is no quantity of at least 16 MiB.
+    pub fn quota_bytes(&self) -> Result<Option<u64>, ConfigError> {
+        let Some(given) = &self.etcd_quota else { return Ok(None) };
+        let (flag, help) = ("--etcd-quota", "give 16Mi or more, for example 8Gi");
+        match given.parse::<Memory>() {
+            Ok(quota) if quota.bytes >= ETCD_QUOTA_MIN => Ok(Some(quota.bytes)),
+            Ok(_) => Err(ConfigError::new(flag, given, "is too small for a cluster", help)),
+            Err(error) => Err(ConfigError::new(flag, given, error.to_string(), help)),
+        }
+    }
+}
+
 #[derive(Debug, Clone)]
 pub struct ServeConfig {
     /// The repositories, at least one, with unique names.
     pub sources: Vec<SourceConfig>,
     pub etcd: Access,
+    /// Set if the leader maintains this etcd.
+    pub etcd_upkeep: bool,
+    /// Quota of etcd, if it is given.
+    pub etcd_quota: Option<u64>,
     /// Directory that holds this daemon's `reconciler/`.
     pub state_dir: PathBuf,
     pub listen: SocketAddr,
+    /// Set if the web page is served, too.
+    pub ui: bool,
     /// URL of the API for agents, `http://host:port` without a trailing `/`; `None` if not given.
     pub advertise: Option<String>,
     /// Names by which the API may be addressed.
     pub hosts: HostNames,
+    /// Names of the nodes on this machine, whose servers may listen on loopback.
+    pub local_nodes: Arc<BTreeSet<String>>,
     pub run_bytes_per_minute: u64,
     pub settings: Settings,
     /// Settings of webhooks; `None` if webhooks are off.
@@ -145,10 +196,14 @@ impl TryFrom<ServeArgs> for ServeConfig {
         Ok(Self {
             sources,
             etcd: Access::new(endpoints(args.etcd)?, args.etcd_user, args.etcd_password_file),
+            etcd_upkeep: args.upkeep.etcd_upkeep,
+            etcd_quota: args.upkeep.quota_bytes()?,
             state_dir,
             listen: args.listen,
+            ui: !args.no_ui,
             run_bytes_per_minute: run_bytes(&args.run_bytes_per_minute)?,
             hosts: hosts(args.allow_host, advertise.as_deref())?,
+            local_nodes: Arc::new(local_nodes(args.local_node)),
             advertise,
             settings: Settings {
                 cluster_cidr: cluster_cidr(args.cluster_cidr)?,
@@ -275,14 +330,19 @@ fn service_cidr(cidr: Ipv4Net, cluster: Ipv4Net) -> Result<Ipv4Net, ConfigError>
     Ok(cidr)
 }
 
+/// Returns the names of the nodes on this machine; as an agent does, takes the host's name in lower case if none is
+/// given.
+fn local_nodes(given: Vec<String>) -> BTreeSet<String> {
+    let by_default = given.is_empty().then(host_name).flatten().map(|name| name.to_ascii_lowercase());
+    given.into_iter().chain(by_default).filter(|name| !name.is_empty()).collect()
+}
+
+fn host_name() -> Option<String> {
+    nix::unistd::gethostname().ok()?.into_string().ok()
+}
+
 fn name(name: Option<String>) -> Result<String, ConfigError> {
-    let name = match name {
-        Some(name) => name,
-        None => nix::unistd::gethostname()
-            .ok()
-            .and_then(|host| host.into_string().ok())
-            .unwrap_or_else(|| "minik8s".to_owned()),
-    };
+    let name = name.or_else(host_name).unwrap_or_else(|| "minik8s".to_owned());
     let allowed = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
     if name.is_empty() || name.len() > 64 || !name.chars().all(allowed) {
         let help = "use 1 to 64 letters, digits, `-`, `_` and `.`";
@@ -380,6 +440,7 @@ mod tests {
                 &["--run-bytes-per-minute", "1Ki"],
                 "--run-bytes-per-minute 1Ki: does not hold the largest input of a run; give 1Mi or more",
             ),
+            (&["--etcd-quota", "1Mi"], "--etcd-quota 1Mi: is too small for a cluster; give 16Mi or more"),
             (&["--etcd", ","], "--etcd : names no endpoint; for example http"),
             (&["--cluster-cidr", "10.244.0.0/26"], "--cluster-cidr 10.244.0.0/26: has no room for a /24"),
             (&["--cluster-cidr", "10.244.1.0/16"], "has bits set after its prefix; write 10.244.0.0/16"),

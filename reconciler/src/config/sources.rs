@@ -14,6 +14,7 @@ use serde::{Deserialize, Deserializer};
 use super::repo::{POLL_DEFAULT, check_poll, reference};
 use super::{ConfigError, parse_duration};
 use crate::git::{Credentials, Mirror, SealedCredentials, SignaturePolicy, SourceConfig};
+use crate::text_file::read_text;
 
 /// Maximum number of sources: a longer list is more likely a wrong file; each source is a loop and a mirror.
 const SOURCES_MAX: usize = 256;
@@ -124,7 +125,7 @@ pub fn read_sources(file: &Path, state_dir: &Path) -> Result<Vec<SourceConfig>, 
     if size > FILE_BYTES_MAX {
         return Err(unreadable("is larger than 1 MiB".to_owned()));
     }
-    let text = fs::read_to_string(file).map_err(|error| unreadable(error.to_string()))?;
+    let text = read_text(file).map_err(|error| unreadable(error.to_string()))?;
     let folder = std::path::absolute(file).ok().and_then(|path| path.parent().map(Path::to_owned));
     parse(&text, &folder.unwrap_or_default(), state_dir).map_err(|why| wrong(why, HELP))
 }

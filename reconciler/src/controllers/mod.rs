@@ -3,8 +3,7 @@
 //! A controller reads the [`Snapshot`] and writes only the keys that [`schema::keys::Key::writer`] assigns to it.
 //! It knows nothing of Git.
 
-mod mass_outage;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use ipnet::Ipv4Net;
@@ -59,6 +58,8 @@ pub struct Observed {
     pub term_began: Timestamp,
     /// Nodes whose record of usage has not changed for so long that it says nothing of the present.
     pub outdated_usage: BTreeSet<String>,
+    /// Time at which each node's report of calls was first read.
+    pub demand_read_at: BTreeMap<String, Timestamp>,
     /// The arguments of `minik8s serve`.
     pub settings: Settings,
 }

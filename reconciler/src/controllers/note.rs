@@ -162,8 +162,9 @@ pub(super) fn subject(key: &Key) -> (&'static str, String, String) {
         | Key::NodeImage(node, _)
         | Key::Rules(node) => (Kind::Node.as_str(), String::new(), node.clone()),
         Key::Source(source) | Key::Revision(source, _) => ("Source", String::new(), source.clone()),
-        Key::Settings => (Kind::Cluster.as_str(), String::new(), CLUSTER_NAME.to_owned()),
+        Key::Settings | Key::Programmed => (Kind::Cluster.as_str(), String::new(), CLUSTER_NAME.to_owned()),
         Key::Leader => ("Leader", String::new(), "leader".to_owned()),
+        Key::DefragRequest | Key::EtcdUpkeep => ("Etcd", String::new(), "etcd".to_owned()),
         Key::Request(id) | Key::Answer(id) => ("Request", String::new(), id.clone()),
         Key::Event(_, namespace, id) => ("Event", namespace.clone(), id.clone()),
     }

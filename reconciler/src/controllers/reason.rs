@@ -6,7 +6,7 @@ use ipnet::Ipv4Net;
 use schema::object::short_commit;
 use schema::records::{Drain, EventType};
 
-use crate::plural::plural;
+use schema::violation::plural;
 
 /// Reason for a write.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -29,8 +29,10 @@ pub enum Reason {
     PodMoved { from: String },
     /// The daemon set no longer has a pod on this node; `why` names the node.
     NodeUnfit { why: String },
-    /// A rollout began, is complete or failed.
+    /// A rollout began or is complete.
     Rollout(String),
+    /// A rollout failed; pods of the last good template serve again, if there is one.
+    RolloutFailed(String),
     /// Pods of a workload came, went or became ready.
     PodsCounted,
     /// The template is wanted.
@@ -85,6 +87,8 @@ pub enum Reason {
     SubnetReassigned { holder: String, cidr: Ipv4Net },
     /// A published record changed: for example the address, ports or endpoints of a service, or the paths of a host.
     Published,
+    /// Nodes reported newer rules, came or went.
+    RulesReported,
     /// A node must build an image that no node has.
     BuildAssigned { node: String },
     /// The image is built, or nothing needs it any more.
@@ -107,7 +111,7 @@ impl Reason {
     /// Returns `Warning` if someone should investigate.
     pub fn event_type(&self) -> EventType {
         match self {
-            Reason::NodeSilent | Reason::NodeEvicted { .. } => EventType::Warning,
+            Reason::NodeSilent | Reason::NodeEvicted { .. } | Reason::RolloutFailed(_) => EventType::Warning,
             _ => EventType::Normal,
         }
     }
@@ -124,6 +128,7 @@ impl Reason {
             Reason::RolledOut { .. } => Some("RolledOut"),
             Reason::PodMoved { .. } => Some("Moved"),
             Reason::Rollout(_) => Some("Rollout"),
+            Reason::RolloutFailed(_) => Some("RolloutFailed"),
             Reason::DuplicateBinding { .. } => Some("DuplicateRemoved"),
             Reason::SubnetAssigned { .. } | Reason::SubnetKept { .. } | Reason::SubnetReassigned { .. } => {
                 Some("SubnetAssigned")
@@ -149,6 +154,7 @@ impl Reason {
             | Reason::PodGone
             | Reason::Settled
             | Reason::Published
+            | Reason::RulesReported
             | Reason::BuildOver
             | Reason::JobMoved { .. }
             | Reason::JobUpdated
@@ -175,7 +181,7 @@ impl fmt::Display for Reason {
             Reason::RolledOut { to } => write!(f, "replaced by pods of template {to}"),
             Reason::PodMoved { from } => write!(f, "it must leave node {from}; another pod replaces it"),
             Reason::NodeUnfit { why } => f.write_str(why),
-            Reason::Rollout(step) => f.write_str(step),
+            Reason::Rollout(step) | Reason::RolloutFailed(step) => f.write_str(step),
             Reason::PodsCounted => f.write_str("its pods changed"),
             Reason::TemplateKept => f.write_str("the template is needed"),
             Reason::TemplateReplaced => f.write_str("the template is no longer needed"),
@@ -206,6 +212,7 @@ impl fmt::Display for Reason {
             Reason::SubnetKept { cidr } => write!(f, "its pods already have {cidr}"),
             Reason::Settled => f.write_str("etcd matches Git"),
             Reason::Published => f.write_str("recomputed from its object and pods"),
+            Reason::RulesReported => f.write_str("nodes reported newer rules, came or went"),
             Reason::BuildAssigned { node } => write!(f, "no node has the image, node {node} builds it"),
             Reason::BuildOver => f.write_str("the image is built, or nothing needs it any more"),
             Reason::JobAssigned { node } => write!(f, "assigned to node {node}"),

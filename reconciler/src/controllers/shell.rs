@@ -25,7 +25,7 @@ use tokio::sync::watch;
 use tokio::time::Instant;
 
 use super::autoscaler::{Autoscaler, SampleAges};
-use super::functions::Functions;
+use super::functions::{Functions, ReportTimes};
 use super::nodes::Nodes;
 use super::note::{Note, subject};
 use super::writes::{Change, Write, Writes};
@@ -65,6 +65,7 @@ pub struct Shell<C> {
     /// Notes of the previous run, to report each only once.
     held: NoteHistory,
     sample_ages: SampleAges,
+    report_times: ReportTimes,
     controller: PhantomData<fn() -> C>,
 }
 
@@ -86,6 +87,7 @@ impl<C: Controller> Shell<C> {
             unsure: false,
             held: NoteHistory::default(),
             sample_ages: SampleAges::default(),
+            report_times: ReportTimes::default(),
             controller: PhantomData,
         }
     }
@@ -208,11 +210,12 @@ impl<C: Controller> Loop for Shell<C> {
         let last_known = if is_whole { Arc::default() } else { Arc::clone(&self.deps.last_known.borrow()) };
         let last_known = last_known.without_outdated(&snapshot);
         Ok(Observation::Ready(Observed {
-            snapshot,
             last_known,
             term_began: self.term_began,
             outdated_usage,
+            demand_read_at: self.report_times.observe(&snapshot, Timestamp::now()),
             settings: self.deps.settings.clone(),
+            snapshot,
         }))
     }
 
@@ -313,6 +316,7 @@ mod tests {
             last_known: Arc::default(),
             term_began: Timestamp::UNIX_EPOCH,
             outdated_usage: Default::default(),
+            demand_read_at: Default::default(),
             settings: crate::controllers::testing::settings(),
         };
         let notes = crate::controllers::scheduler::Scheduler::plan(&seen, Timestamp::UNIX_EPOCH).notes;

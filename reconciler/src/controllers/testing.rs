@@ -26,6 +26,7 @@ pub(crate) fn seen(snapshot: &Snapshot) -> Observed {
         last_known: Arc::default(),
         term_began: Timestamp::UNIX_EPOCH,
         outdated_usage: Default::default(),
+        demand_read_at: Default::default(),
         settings: settings(),
     }
 }

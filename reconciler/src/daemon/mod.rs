@@ -18,6 +18,7 @@ use schema::store::events::{EventRecorder, RECONCILER};
 use schema::store::reflector::SnapshotReader;
 use schema::store::{SharedStore, election, reflector};
 use tokio::net::TcpListener;
+use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
 use self::prepare::{StartupResources, described, prepare};
@@ -30,12 +31,13 @@ use crate::controllers::functions::Functions;
 use crate::controllers::jobs::Jobs;
 use crate::controllers::nodes::Nodes;
 use crate::controllers::scheduler::Scheduler;
-use crate::controllers::services::Services;
+use crate::controllers::services::{Rules, Services};
 use crate::controllers::settings::ClusterSettings;
 use crate::controllers::workloads::Workloads;
 use crate::controllers::{Deps, Shell};
-use crate::gitops::{SourceLoop, VerdictLoop};
+use crate::gitops::{SourceLoop, TimelineLoop, VerdictLoop};
 use crate::listener::Bounds;
+use crate::upkeep::{DefragRequests, OBSERVE_INTERVAL, RealMembers, UpkeepDeps, UpkeepLoop, UpkeepState};
 use crate::webhooks::calls::CallState;
 use crate::webhooks::{AnswersLoop, Hooks, Intake, SourceTarget, calls};
 use crate::{api, listener, webhooks};
@@ -61,7 +63,8 @@ pub async fn serve(config: ServeConfig, shutdown: CancellationToken) -> anyhow::
     logging::init(config.log.log_level.as_deref(), config.log.log_format == LogFormat::Json)?;
     // Boxed: the future is large, and lives only during startup.
     let Some(started) = shutdown.run_until_cancelled(Box::pin(start(config))).await else { return Ok(()) };
-    let runtime = started?;
+    let mut runtime = started?;
+    runtime.report_to_service_manager();
     let asked = stream::once(shutdown.cancelled_owned().map(|()| "shutdown").boxed());
     runtime.run_until(asked).await.context("the reconciler ended unexpectedly; see its log")
 }
@@ -72,6 +75,7 @@ fn drive_controllers(runtime: &mut Runtime, deps: &Deps) {
     runtime.drive(row(), Shell::<ClusterSettings>::new(deps.clone()));
     runtime.drive(row(), Shell::<Workloads>::new(deps.clone()));
     runtime.drive(row(), Shell::<Services>::new(deps.clone()));
+    runtime.drive(rules_row(&deps.snapshot, &deps.fence), Shell::<Rules>::new(deps.clone()));
     let row_of_usage = autoscaler_row(&deps.snapshot, &deps.fence);
     runtime.drive(row_of_usage, Shell::<Autoscaler>::new(deps.clone()));
     runtime.drive(functions_row(&deps.snapshot, &deps.fence), Shell::<Functions>::new(deps.clone()));
@@ -80,8 +84,14 @@ fn drive_controllers(runtime: &mut Runtime, deps: &Deps) {
 }
 
 /// Drives the loop of workflow runs, which requests for runs and ending runs also wake.
-fn drive_workflows(runtime: &mut Runtime, deps: &Deps, bytes_per_minute: u64) -> RequestQueue {
-    let (store, waiting) = (Arc::clone(&deps.store), RequestQueue::limited_to(bytes_per_minute));
+fn drive_workflows(
+    runtime: &mut Runtime,
+    deps: &Deps,
+    config: &ServeConfig,
+    etcd: EtcdStateReader,
+) -> RequestQueue {
+    let waiting = RequestQueue::limited_to(config.run_bytes_per_minute);
+    let store = Arc::clone(&deps.store);
     let follows = waiting.clone();
     let row = workflows_row(&deps.snapshot, &deps.fence).wake_by(|nudge| follows.follow(store, nudge));
     let the_loop = WorkflowsLoop::new(WorkflowsDeps {
@@ -90,10 +100,38 @@ fn drive_workflows(runtime: &mut Runtime, deps: &Deps, bytes_per_minute: u64) ->
         fence: deps.fence.clone(),
         last_known: deps.last_known.clone(),
         nudge: row.nudge(),
+        etcd,
         unknown_for: LEADER_UNKNOWN_MAX,
+        local_nodes: Arc::clone(&config.local_nodes),
     });
     runtime.drive(row, the_loop);
     waiting
+}
+
+type EtcdStateReader = watch::Receiver<Arc<UpkeepState>>;
+
+/// Drives the upkeep of etcd; returns its state, and the receiver of requests.
+fn drive_upkeep(
+    runtime: &mut Runtime,
+    deps: &Deps,
+    config: &ServeConfig,
+) -> (EtcdStateReader, DefragRequests) {
+    let row = upkeep_row(&deps.snapshot, &deps.fence);
+    let requests = DefragRequests::new(Arc::clone(&deps.store), config.name.clone(), row.nudge());
+    let upkeep = UpkeepDeps {
+        store: Arc::clone(&deps.store),
+        snapshot: deps.snapshot.clone(),
+        fence: deps.fence.clone(),
+        events: deps.events.reporting_as("etcd-upkeep"),
+        requests: requests.clone(),
+        endpoints: config.etcd.endpoints.clone(),
+        state_dir: config.state_dir.clone(),
+        is_on: config.etcd_upkeep,
+    };
+    let the_loop = UpkeepLoop::new(upkeep, RealMembers::new(config.etcd.clone(), config.etcd_quota));
+    let state = the_loop.state();
+    runtime.drive(row, the_loop);
+    (state, requests)
 }
 
 /// Serves webhooks; returns their counters.
@@ -115,6 +153,16 @@ fn write_events(runtime: &mut Runtime, store: &SharedStore) -> EventRecorder {
         EventRecorder::writing(Arc::clone(store), RECONCILER, "reconciler", runtime.token());
     runtime.task("events", writing);
     events
+}
+
+fn log_start(config: &ServeConfig) {
+    tracing::info!(
+        name = config.name,
+        listen = %config.listen,
+        etcd = ?config.etcd.endpoints,
+        sources = ?config.sources.iter().map(described).collect::<Vec<_>>(),
+        "reconciler started"
+    );
 }
 
 async fn start(config: ServeConfig) -> anyhow::Result<Runtime> {
@@ -153,8 +201,11 @@ async fn start(config: ServeConfig) -> anyhow::Result<Runtime> {
     };
     let verdicts = VerdictLoop::new(wakes, Arc::clone(&store), snapshot.clone(), fence.clone(), &deps.events);
     runtime.drive(controller_row(&snapshot, &fence, VERDICTS_GAP), verdicts);
+    let timelines = TimelineLoop::new(Arc::clone(&store), snapshot.clone(), fence.clone());
+    runtime.drive(timelines_row(&snapshot, &fence), timelines);
     drive_controllers(&mut runtime, &deps);
-    let waiting_runs = drive_workflows(&mut runtime, &deps, config.run_bytes_per_minute);
+    let (etcd, defrag_requests) = drive_upkeep(&mut runtime, &deps, &config);
+    let waiting_runs = drive_workflows(&mut runtime, &deps, &config, etcd.clone());
     let sweep = SweepLoop::new(BlobStore::new(&config.state_dir), snapshot.clone());
     runtime.drive(Row::every(SWEEP_INTERVAL), sweep);
     runtime.drive(keep.row(), keep);
@@ -168,25 +219,23 @@ async fn start(config: ServeConfig) -> anyhow::Result<Runtime> {
     let counts = hooks.map(|(listener, file)| serve_hooks(&mut runtime, listener, &intake, (file, calls)));
 
     let api = api::router(ApiDeps {
+        ui: config.ui,
         blobs: Blobs::new(&config.state_dir),
         snapshot,
         store,
         intake,
         hooks: counts,
         waiting_runs,
+        etcd,
+        defrag_requests,
         loops: runtime.runs(),
         identity: config.name.clone(),
         version: env!("CARGO_PKG_VERSION").to_owned(),
         hosts: config.hosts.clone(),
+        local_nodes: Arc::clone(&config.local_nodes),
     });
-    runtime.task("api", listener::serve(listener, API_BOUNDS, move |_| api.clone(), token));
-    tracing::info!(
-        name = config.name,
-        listen = %config.listen,
-        etcd = ?config.etcd.endpoints,
-        sources = ?config.sources.iter().map(described).collect::<Vec<_>>(),
-        "reconciler started"
-    );
+    runtime.task("api", listener::serve(listener, API_BOUNDS, api, token));
+    log_start(&config);
     Ok(runtime)
 }
 
@@ -194,6 +243,8 @@ async fn start(config: ServeConfig) -> anyhow::Result<Runtime> {
 
 /// Interval at which controllers run even if nothing changed.
 const CONTROLLER_INTERVAL: Duration = Duration::from_secs(60);
+/// Longest run of a source: a fetch lasts as long as the remote keeps sending.
+const FETCH_MAX: Duration = Duration::from_secs(3_600);
 /// Shortest time between two wake-ups of a controller by the snapshot.
 const WAKE_GAP: Duration = Duration::from_millis(10);
 /// Shortest time between wake-ups for verdicts, which are for people: a run may check every object of a commit.
@@ -206,7 +257,7 @@ const ANSWERS_RETRY_MAX: Duration = Duration::from_secs(2);
 /// Row of a source: woken by its interval, a change of leader and the first synced snapshot.
 pub(crate) fn source_row(poll: Duration, snapshot: &SnapshotReader, fence: &FenceReader) -> Row {
     let mut synced = snapshot.clone();
-    Row::every(poll).wake_on(fence.clone()).wake_by(|nudge| async move {
+    Row::every(poll).may_take(FETCH_MAX).wake_on(fence.clone()).wake_by(|nudge| async move {
         synced.synced().await;
         nudge.nudge();
         std::future::pending().await
@@ -218,6 +269,19 @@ pub(crate) fn source_row(poll: Duration, snapshot: &SnapshotReader, fence: &Fenc
 fn controller_row(snapshot: &SnapshotReader, fence: &FenceReader, gap: Duration) -> Row {
     let is_news = |before: &Snapshot, now: &Snapshot| !now.is_same_for_plans(before);
     Row::every(CONTROLLER_INTERVAL).wake_on(fence.clone()).wake_if(snapshot.clone(), gap, is_news)
+}
+
+/// Row of the timelines: woken by what they note.
+fn timelines_row(snapshot: &SnapshotReader, fence: &FenceReader) -> Row {
+    let is_news = |before: &Snapshot, now: &Snapshot| {
+        !now.bindings.ptr_eq(&before.bindings)
+            || !now.pod_status.ptr_eq(&before.pod_status)
+            || !now.services.ptr_eq(&before.services)
+            || !now.programmed.ptr_eq(&before.programmed)
+            || !now.revisions.ptr_eq(&before.revisions)
+            || now.synced != before.synced
+    };
+    Row::every(CONTROLLER_INTERVAL).wake_on(fence.clone()).wake_if(snapshot.clone(), WAKE_GAP, is_news)
 }
 
 /// Row of the autoscaler, which also wakes when nodes report usage.
@@ -237,6 +301,19 @@ fn functions_row(snapshot: &SnapshotReader, fence: &FenceReader) -> Row {
     Row::every(CONTROLLER_INTERVAL).wake_on(fence.clone()).wake_if(snapshot.clone(), WAKE_GAP, is_news)
 }
 
+/// Row of the rules controller, which wakes only when nodes report their rules, come or go: a pod may be waiting to
+/// end.
+fn rules_row(snapshot: &SnapshotReader, fence: &FenceReader) -> Row {
+    let is_news = |before: &Snapshot, now: &Snapshot| {
+        !now.rules.ptr_eq(&before.rules)
+            || !now.heartbeats.ptr_eq(&before.heartbeats)
+            || !now.programmed.ptr_eq(&before.programmed)
+            || now.malformed != before.malformed
+            || now.synced != before.synced
+    };
+    Row::every(CONTROLLER_INTERVAL).wake_on(fence.clone()).wake_if(snapshot.clone(), WAKE_GAP, is_news)
+}
+
 /// Row of workflows: woken by changes of objects and of the records of runs and triggers.
 fn workflows_row(snapshot: &SnapshotReader, fence: &FenceReader) -> Row {
     let is_news = |before: &Snapshot, now: &Snapshot| {
@@ -247,6 +324,13 @@ fn workflows_row(snapshot: &SnapshotReader, fence: &FenceReader) -> Row {
             || now.synced != before.synced
     };
     Row::every(CONTROLLER_INTERVAL).wake_on(fence.clone()).wake_if(snapshot.clone(), WAKE_GAP, is_news)
+}
+
+/// Row of etcd's upkeep: woken by requests. A failed act must not delay the next status.
+fn upkeep_row(snapshot: &SnapshotReader, fence: &FenceReader) -> Row {
+    let is_news = |before: &Snapshot, now: &Snapshot| !now.defrag_requests.ptr_eq(&before.defrag_requests);
+    let row = Row::every(OBSERVE_INTERVAL).backoff_max(OBSERVE_INTERVAL).wake_on(fence.clone());
+    row.wake_if(snapshot.clone(), WAKE_GAP, is_news)
 }
 
 /// Row of the answers: woken by runs of sources' loops, and by changes of requests and sources.
@@ -278,7 +362,7 @@ mod tests {
 
     /// Seen red without the comparison in `controller_row`, and with it alone in `autoscaler_row`.
     #[tokio::test(start_paused = true)]
-    async fn what_nodes_use_wakes_the_autoscaler_and_no_other_controller() {
+    async fn what_nodes_use_and_program_wakes_only_those_who_read_it() {
         let mut snapshot = Snapshot { synced: true, ..Snapshot::default() };
         let (publisher, reader) = SnapshotReader::channel(snapshot.clone());
         let store: SharedStore = Arc::new(schema::store::memory::MemoryStore::new());
@@ -289,10 +373,12 @@ mod tests {
         let (woken, nudged) = schema::control::Nudge::new();
         let answers_woken = woken.clone();
         let (scaler_woken, scaler_nudged) = schema::control::Nudge::new();
+        let (rules_woken, rules_nudged) = schema::control::Nudge::new();
         let mut runtime = Runtime::new();
         runtime.follow("controller", controller_row(&reader, &fence, WAKE_GAP), move || woken.nudge());
         runtime.follow("answers", answers_row(&reader, &fence, &[]), move || answers_woken.nudge());
         runtime.follow("autoscaler", autoscaler_row(&reader, &fence), move || scaler_woken.nudge());
+        runtime.follow("rules", rules_row(&reader, &fence), move || rules_woken.nudge());
         let stop = stream::once(token.clone().cancelled_owned().map(|()| "stop").boxed());
         let running = tokio::spawn(runtime.run_until(stop));
         let write = |snapshot: &mut Snapshot, key: schema::keys::Key, revision: i64| {
@@ -304,6 +390,7 @@ mod tests {
             window_seconds: 15,
             cpu: 0,
             memory: 0,
+            disk: None,
             pods: Default::default(),
             left_out: String::new(),
         };
@@ -311,6 +398,7 @@ mod tests {
         write(&mut snapshot, schema::keys::Key::Settled("n1".to_owned()), 1);
         while tokio::time::timeout(Duration::from_secs(1), nudged.wait()).await.is_ok() {}
         while tokio::time::timeout(Duration::from_secs(2), scaler_nudged.wait()).await.is_ok() {}
+        while tokio::time::timeout(Duration::from_secs(1), rules_nudged.wait()).await.is_ok() {}
         for revision in 2..5 {
             snapshot.put(&schema::keys::Key::Usage("n1".to_owned()), &usage, revision);
             publisher.publish(snapshot.clone());
@@ -318,7 +406,13 @@ mod tests {
             assert!(woken.is_err(), "a write of usage woke a controller");
             tokio::time::timeout(Duration::from_secs(2), scaler_nudged.wait()).await.unwrap();
         }
-        write(&mut snapshot, schema::keys::Key::Settled("n2".to_owned()), 5);
+        let rules = schema::keys::Key::Rules("n1".to_owned());
+        snapshot.put(&rules, &schema::records::RulesStatus::default(), 5);
+        publisher.publish(snapshot.clone());
+        tokio::time::timeout(Duration::from_secs(1), rules_nudged.wait()).await.unwrap();
+        let woken = tokio::time::timeout(Duration::from_secs(1), nudged.wait()).await;
+        assert!(woken.is_err(), "a report of rules woke a controller");
+        write(&mut snapshot, schema::keys::Key::Settled("n2".to_owned()), 6);
         tokio::time::timeout(Duration::from_secs(1), nudged.wait()).await.unwrap();
         token.cancel();
         running.await.unwrap().unwrap();

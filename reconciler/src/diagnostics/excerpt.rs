@@ -5,10 +5,9 @@ use std::cell::RefCell;
 use std::ops::Range;
 
 use annotate_snippets::{AnnotationKind, Level, Origin, Renderer, Snippet};
-use schema::violation::{Severity, Violation};
+use schema::violation::{Severity, Violation, is_invisible, visible};
 
 use super::redact::redacted;
-use super::{is_invisible, visible};
 
 /// Longest line shown whole; longer ones are cut around the underlined part, as a file may be one line of a megabyte.
 const LINE_CHARS_MAX: usize = 1_000;

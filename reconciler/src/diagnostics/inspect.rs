@@ -41,7 +41,7 @@ fn workflow_tests(folder: &Folder) -> (Vec<Violation>, CaseCounts) {
             let Resource::Workflow(spec) = &document.object.resource else { continue };
             let reference = &document.reference;
             let tests = cases::file_beside(file, &reference.name);
-            let Some(text) = folder::text(&folder.root, &tests) else { continue };
+            let Some(text) = folder.text(&tests) else { continue };
             let is_enough = !text.contains("afterSeconds") || limits.cover_all(spec, &reference.namespace);
             let limits = match is_enough {
                 true => &limits,
@@ -96,13 +96,6 @@ pub fn inspect_definitions(paths: &[impl AsRef<Path>]) -> Result<Inspection, Fol
     Ok(Inspection { report, root: PathBuf::new(), not_manifests })
 }
 
-/// Text of a file of the repository; `None` behind a link, which a commit does not follow.
-fn regular_text(root: &Path, file: &str) -> Option<String> {
-    let is_link = |at: &Path| root.join(at).symlink_metadata().is_ok_and(|meta| meta.is_symlink());
-    let is_file = root.join(file).symlink_metadata().is_ok_and(|meta| meta.is_file());
-    (is_file && !Path::new(file).ancestors().any(is_link)).then(|| folder::text(root, file))?
-}
-
 /// True for a violation that other files may resolve.
 fn depends_on_other_files(violation: &Violation) -> bool {
     [&rules::DANGLING_TARGET, &rules::DEPENDS_ON_QUARANTINED, &rules::SELECTOR_MATCHES_NOTHING]
@@ -128,9 +121,9 @@ pub fn inspect(paths: &[impl AsRef<Path>]) -> Result<Inspection, FolderError> {
     let files = folder.manifests.iter().map(|(file, loaded)| (&**file, &**loaded));
     let strays = match only_files {
         true => Vec::new(),
-        false => cases::unused(files, |file| folder::text(&folder.root, file)),
+        false => cases::unused(files, |file| folder.text(file)),
     };
-    let code = python::check(&folder.manifests, |file| regular_text(&folder.root, file));
+    let code = python::check(&folder.manifests, |file| folder.text(file));
     let beside = addresses.iter().chain(&tests).chain(&strays).chain(&code).chain(&folder.passed_over);
     let violations = own.chain(across).chain(beside).cloned();
     let objects = folder.manifests.values().map(|file| file.documents.len()).sum();

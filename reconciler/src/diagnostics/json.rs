@@ -1,10 +1,10 @@
 //! The report for programs. Every key of a violation is always present. Pure.
 
-use schema::violation::{Severity, Violation};
+use schema::violation::{Severity, Violation, visible};
 use serde::Serialize;
 
+use super::Report;
 use super::report::CaseCounts;
-use super::{Report, visible};
 
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use schema::violation::{Severity, Violation, rules};
 use serde::Serialize;
 
-use crate::plural::plural;
+use schema::violation::plural;
 
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Report {

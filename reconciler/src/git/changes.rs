@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use git2::{Oid, Repository, Sort, Tree, TreeEntry};
 
-use super::walk::DEPTH_MAX;
+use super::content::DEPTH_MAX;
 
 /// Limit on inspected commits; the newest win.
 const COMMITS_MAX: usize = 256;

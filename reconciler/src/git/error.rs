@@ -1,6 +1,6 @@
 //! Errors of a source: one variant per operation, each a single line with what, where, why and the remedy.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use schema::records::SourceErrorKind;
@@ -16,6 +16,8 @@ pub enum GitError {
     RemoteTimeout { url: String, act: &'static str, after: Duration },
     #[error("no Git repository at {url}: {why}; check --repo")]
     NotARepository { url: String, why: String },
+    #[error("cannot read repository {url}: {why}; {help}")]
+    UnsupportedFormat { url: String, why: String, help: &'static str },
     #[error(
         "repository {url} has moved: it answers with a redirect, which is not followed; pass its new address with --repo"
     )]
@@ -56,8 +58,65 @@ pub enum ReadError {
     Git(#[from] git2::Error),
     #[error("it holds more than {most} {what}; name the folder of the manifests with --path, or split it")]
     TooMuch { what: &'static str, most: usize },
-    #[error("{file} {why}, so what it excludes is unknown; make it a regular file")]
+    #[error("{file} {why}, so what it excludes is unknown; make it a regular file of UTF-8 text")]
     IgnoreFile { file: String, why: &'static str },
+}
+
+/// Reason why libgit2 can't open a repository of this machine, with the remedy.
+#[derive(Debug, Clone, thiserror::Error)]
+pub enum LocalFault {
+    #[error(
+        "the repository at {path} belongs to another user; allow it with 'git config --global --add safe.directory {path}'"
+    )]
+    Owner { path: String },
+    #[error("the repository at {path} can't be read: {why}; {help}")]
+    Format { path: String, why: String, help: &'static str },
+    #[error("no Git repository at {path}: {why}")]
+    Other { path: String, why: String },
+}
+
+impl LocalFault {
+    /// Translates the error from opening `path`, a folder of the repository.
+    pub fn new(path: &Path, error: &git2::Error) -> Self {
+        let why = error.message().to_owned();
+        if error.code() == git2::ErrorCode::Owner || is_of_another_user(&why) {
+            return LocalFault::Owner { path: root_around(path).display().to_string() };
+        }
+        let path = path.display().to_string();
+        match format_help(&why) {
+            Some(help) => LocalFault::Format { path, why, help },
+            None => LocalFault::Other { path, why },
+        }
+    }
+}
+
+/// Returns the root of the repository around a folder, as an absolute path: Git takes no other for `safe.directory`.
+fn root_around(path: &Path) -> PathBuf {
+    let full = path.canonicalize().unwrap_or_else(|_| path.to_owned());
+    let root = full.ancestors().find(|folder| folder.join(".git").symlink_metadata().is_ok());
+    root.map(Path::to_owned).unwrap_or(full)
+}
+
+/// True for libgit2's message about the owner; its code is lost on the way through a fetch.
+pub(super) fn is_of_another_user(message: &str) -> bool {
+    message.contains("is not owned by current user")
+}
+
+/// Returns the remedy if a message is about a format of repositories that libgit2 does not know.
+pub(super) fn format_help(message: &str) -> Option<&'static str> {
+    let message = message.to_ascii_lowercase();
+    let says = |words: &[&str]| words.iter().any(|word| message.contains(word));
+    if says(&["refstorage", "reftable"]) {
+        return Some(
+            "reftable is not supported: 'git refs migrate --ref-format=files', or clone with '--ref-format=files'",
+        );
+    }
+    if says(&["objectformat", "object format", "object-format", "sha256"]) {
+        return Some(
+            "objects named by SHA-256 are not supported: make the repository with '--object-format=sha1'",
+        );
+    }
+    says(&["unsupported extension"]).then_some("use a repository without this extension")
 }
 
 impl GitError {
@@ -67,6 +126,7 @@ impl GitError {
             GitError::RemoteUnreachable { .. }
             | GitError::RemoteTimeout { .. }
             | GitError::Redirected { .. }
+            | GitError::UnsupportedFormat { .. }
             | GitError::NotARepository { .. } => SourceErrorKind::RemoteUnreachable,
             GitError::AuthenticationFailed { .. } => SourceErrorKind::AuthenticationFailed,
             GitError::ReferenceNotFound { .. } | GitError::InvalidSource { .. } => {

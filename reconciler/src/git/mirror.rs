@@ -17,6 +17,7 @@ use schema::quantity::Memory;
 
 use super::config::{Reference, SourceConfig, Transport, user_info};
 use super::content::ContentError;
+use super::error::{format_help, is_of_another_user};
 use super::transport::proxy::{SizeLimit, Transfer};
 use super::transport::{credentials, proxy};
 use super::{FirstSeen, GitError, ReadError, signatures, transport};
@@ -443,9 +444,16 @@ pub(super) fn remote_error(config: &SourceConfig, error: &git2::Error) -> GitErr
     let why = cleaned(config, error.message());
     let lower = why.to_ascii_lowercase();
     let says = |words: &[&str]| words.iter().any(|word| lower.contains(word));
-    if error.code() == ErrorCode::Owner {
-        let help = "make its owner the user that runs minik8s, or run `git config --global --add safe.directory PATH` as that user".into();
+    if error.code() == ErrorCode::Owner || is_of_another_user(&why) {
+        // libgit2 names the folder between quotes.
+        let path = why.split('\'').nth(1).map_or("PATH", |path| path.trim_end_matches('/'));
+        let help = format!(
+            "make the user that runs minik8s its owner, or run 'git config --global --add safe.directory {path}' as that user"
+        );
         return GitError::AuthenticationFailed { url, why, help };
+    }
+    if let Some(help) = format_help(&why) {
+        return GitError::UnsupportedFormat { url, why, help };
     }
     // libgit2 sets the code for some of its TLS streams only.
     if error.code() == ErrorCode::Certificate || says(&["certificate is invalid"]) {
@@ -528,6 +536,18 @@ mod tests {
         assert_eq!(net("unexpected http status code: 403").kind(), SourceErrorKind::AuthenticationFailed);
         let ssh = translate("git@h:x", ErrorCode::Auth, ErrorClass::Ssh, "failed to authenticate");
         assert!(ssh.to_string().contains("--ssh-key"), "{ssh}");
+    }
+
+    #[test]
+    fn a_local_repository_that_can_not_be_read_is_said_with_its_remedy() {
+        let local = |message: &str| {
+            translate("/srv/x", ErrorCode::GenericError, ErrorClass::Config, message).to_string()
+        };
+        let owner = local("repository path '/srv/x/' is not owned by current user");
+        assert!(owner.contains("safe.directory /srv/x'"), "{owner}");
+        assert!(local("unsupported extension name extensions.refstorage").contains("--ref-format=files"));
+        let sha256 = local("unknown object format 'sha256'");
+        assert!(sha256.contains("SHA-256") && !sha256.contains("the network"), "{sha256}");
     }
 
     #[test]

@@ -17,16 +17,20 @@ mod tree;
 #[cfg(test)]
 mod tree_tests;
 mod walk;
+mod work_tree;
 
 pub use changes::{Changes, changes_since};
 pub use commit::{CommitMeta, Relation, commit_meta, plan_trailer, relation};
 pub(crate) use config::host_and_port;
 pub use config::{Credentials, Reference, SealedCredentials, SignaturePolicy, SourceConfig};
-pub use error::{GitError, ReadError};
+pub use content::DEPTH_MAX;
+pub use error::{GitError, LocalFault, ReadError};
 pub use mirror::Mirror;
 pub use signatures::{FirstSeen, check_keys};
 pub use transport::proxy::Transfer;
 pub use transport::remote::Remote;
-pub use tree::{BLOB_BYTES_MAX, Listing, SkippedEntry, blob, blob_at, changed_below, list};
-pub use walk::DEPTH_MAX;
-pub use walk::{FILE_NAME as IGNORE_FILE, IgnoreRules};
+pub use tree::{
+    BLOB_BYTES_MAX, IGNORE_LINK, IGNORE_TOO_LARGE, Listing, SkippedEntry, blob, blob_at, changed_below, list,
+};
+pub use walk::{FILE_NAME as IGNORE_FILE, IgnoreRules, PathPatterns, SourceEntryKind, ignore_text};
+pub use work_tree::{WorkTree, regular_bytes};

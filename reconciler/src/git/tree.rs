@@ -14,6 +14,9 @@ use super::walk;
 use super::walk::{FolderPosition, IgnoreRules, Limits, SourceEntry, Walk, classify_entry};
 
 pub const BLOB_BYTES_MAX: usize = 4 * 1024 * 1024;
+/// Faults of an ignore file.
+pub const IGNORE_LINK: &str = "is a symbolic link";
+pub const IGNORE_TOO_LARGE: &str = "is larger than 4 MiB";
 
 /// Files of one commit below the source's folder.
 #[derive(Debug, Clone, Default)]
@@ -177,7 +180,7 @@ fn ignore_files_above(
         let rules = tree.get_name(walk::FILE_NAME).and_then(|item| classify_entry(walk::FILE_NAME, &item));
         match rules {
             Some(SourceEntry::Ignore(id)) => found.push((at.clone(), id)),
-            Some(SourceEntry::IgnoreLink) => return Err(is_link(&joined(&at))),
+            Some(SourceEntry::IgnoreLink) => return Err(unreadable(&joined(&at), IGNORE_LINK)),
             _ => {}
         }
         let Some(below) = tree.get_name(part).map(|item| item.id()) else { break };
@@ -193,26 +196,24 @@ fn read_rules(
     entries: &OrdMap<Arc<str>, SourceEntry>,
 ) -> Result<IgnoreRules, ReadError> {
     let mut files = Vec::new();
-    let mut unreadable = Vec::new();
+    let mut broken = Vec::new();
     for (folder, id) in above {
-        match blob(repository, *id)? {
-            Some(text) => files.push((folder.as_str(), String::from_utf8_lossy(&text).into_owned())),
-            None => return Err(is_too_large(&joined(folder))),
-        }
+        let text = read_ignore_file(repository, *id)?;
+        files.push((folder.as_str(), text.map_err(|why| unreadable(&joined(folder), why))?));
     }
     for (path, entry) in entries {
         let folder = path.rsplit_once('/').map_or("", |(folder, _)| folder);
         match entry {
-            SourceEntry::Ignore(id) => match blob(repository, *id)? {
-                Some(text) => files.push((folder, String::from_utf8_lossy(&text).into_owned())),
-                None => unreadable.push((path, is_too_large(path))),
+            SourceEntry::Ignore(id) => match read_ignore_file(repository, *id)? {
+                Ok(text) => files.push((folder, text)),
+                Err(why) => broken.push((path, unreadable(path, why))),
             },
-            SourceEntry::IgnoreLink => unreadable.push((path, is_link(path))),
+            SourceEntry::IgnoreLink => broken.push((path, unreadable(path, IGNORE_LINK))),
             _ => {}
         }
     }
     let rules = IgnoreRules::new(files.into_iter());
-    match unreadable.into_iter().find(|(path, _)| !rules.ignores(path)) {
+    match broken.into_iter().find(|(path, _)| !rules.ignores(path)) {
         Some((_, error)) => Err(error),
         None => Ok(rules),
     }
@@ -223,12 +224,14 @@ fn joined(folder: &str) -> String {
     if folder.is_empty() { name.to_owned() } else { format!("{folder}/{name}") }
 }
 
-fn is_link(file: &str) -> ReadError {
-    ReadError::IgnoreFile { file: file.to_owned(), why: "is a symbolic link" }
+/// Reads an ignore file; the inner error is what is wrong with it.
+fn read_ignore_file(repository: &Repository, id: Oid) -> Result<Result<String, &'static str>, ReadError> {
+    let bytes = blob(repository, id)?;
+    Ok(bytes.map_or(Err(IGNORE_TOO_LARGE), |bytes| walk::ignore_text(&bytes)))
 }
 
-fn is_too_large(file: &str) -> ReadError {
-    ReadError::IgnoreFile { file: file.to_owned(), why: "is larger than 4 MiB" }
+fn unreadable(file: &str, why: &'static str) -> ReadError {
+    ReadError::IgnoreFile { file: file.to_owned(), why }
 }
 
 fn select<'a>(

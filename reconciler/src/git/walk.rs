@@ -9,11 +9,11 @@ use std::sync::Arc;
 use git2::{Oid, Repository, Tree};
 use ignore::Match;
 use ignore::gitignore::{Gitignore, GitignoreBuilder};
+use schema::file_text::without_mark;
 use schema::manifest::is_manifest_path;
 
+use super::content::{ContentEntry, DEPTH_MAX, EntryKind};
 use super::error::ReadError;
-
-pub const DEPTH_MAX: usize = 64;
 
 /// Limits on a commit, above which it does not count as a repository of manifests.
 #[derive(Debug, Clone, Copy)]
@@ -155,24 +155,55 @@ enum Side {
     New,
 }
 
-/// Classifies an entry that is not a folder.
-pub(super) fn classify_entry(name: &str, item: &git2::TreeEntry<'_>) -> Option<SourceEntry> {
-    const LINK: i32 = 0o120_000;
-    match item.kind() {
-        Some(git2::ObjectType::Commit) => Some(SourceEntry::Submodule),
-        Some(git2::ObjectType::Blob) if item.filemode() == LINK && name == FILE_NAME => {
-            Some(SourceEntry::IgnoreLink)
+/// Entry of interest that is not a folder.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum SourceEntryKind {
+    Manifest,
+    IgnoreFile,
+    IgnoreLink,
+    Link,
+    Submodule,
+}
+
+impl SourceEntryKind {
+    /// Classifies an entry of a commit, or of a folder on disk; `None` for a folder, and for files of no interest.
+    pub fn of(name: &str, kind: EntryKind) -> Option<Self> {
+        match kind {
+            EntryKind::Submodule => Some(Self::Submodule),
+            EntryKind::Link if name == FILE_NAME => Some(Self::IgnoreLink),
+            EntryKind::Link => Some(Self::Link),
+            EntryKind::File { .. } if name == FILE_NAME => Some(Self::IgnoreFile),
+            EntryKind::File { .. } if is_manifest_path(name) => Some(Self::Manifest),
+            EntryKind::File { .. } | EntryKind::Folder => None,
         }
-        Some(git2::ObjectType::Blob) if item.filemode() == LINK => Some(SourceEntry::Link),
-        Some(git2::ObjectType::Blob) if name == FILE_NAME => Some(SourceEntry::Ignore(item.id())),
-        Some(git2::ObjectType::Blob) if is_manifest_path(name) => Some(SourceEntry::Manifest(item.id())),
-        _ => None,
     }
 }
 
-// `.minik8signore`: gitignore syntax in any folder; the deeper file wins.
+/// Classifies an entry that is not a folder.
+pub(super) fn classify_entry(name: &str, item: &git2::TreeEntry<'_>) -> Option<SourceEntry> {
+    let found = ContentEntry::found(item)?;
+    Some(match SourceEntryKind::of(name, found.kind)? {
+        SourceEntryKind::Manifest => SourceEntry::Manifest(item.id()),
+        SourceEntryKind::IgnoreFile => SourceEntry::Ignore(item.id()),
+        SourceEntryKind::IgnoreLink => SourceEntry::IgnoreLink,
+        SourceEntryKind::Link => SourceEntry::Link,
+        SourceEntryKind::Submodule => SourceEntry::Submodule,
+    })
+}
+
+// `.minik8signore`: gitignore syntax in any folder; the deeper file wins, but nothing below an excluded folder comes
+// back, as in Git.
 
 pub const FILE_NAME: &str = ".minik8signore";
+
+/// Returns the text of an ignore file, or what keeps its rules from being known.
+pub fn ignore_text(bytes: &[u8]) -> Result<String, &'static str> {
+    // Lines that are not UTF-8 match no path of a manifest, but a text in UTF-16 would have no readable line at all.
+    if bytes.contains(&0) {
+        return Err("is not UTF-8 text");
+    }
+    Ok(String::from_utf8_lossy(without_mark(bytes)).into_owned())
+}
 
 /// Ignore rules of a commit by folder (without a trailing slash; empty for the root).
 #[derive(Debug, Clone, Default)]
@@ -181,36 +212,56 @@ pub struct IgnoreRules(BTreeMap<String, Gitignore>);
 impl IgnoreRules {
     /// Compiles rules from pairs of folder and text; unreadable lines are skipped, as in Git.
     pub fn new<'a>(files: impl Iterator<Item = (&'a str, String)>) -> Self {
-        let compile = |(folder, text): (&str, String)| {
-            let mut builder = GitignoreBuilder::new("");
-            for line in text.lines() {
-                let _ = builder.add_line(None, line);
-            }
-            (folder.to_owned(), builder.build().unwrap_or_else(|_| Gitignore::empty()))
-        };
-        Self(files.map(compile).collect())
+        Self(files.map(|(folder, text)| (folder.to_owned(), compiled(&text))).collect())
     }
 
+    /// True if a file, or a folder around it, is excluded.
     pub fn ignores(&self, path: &str) -> bool {
         if self.0.is_empty() {
             return false;
         }
-        let mut folder = path.rsplit_once('/').map_or("", |(folder, _)| folder);
-        loop {
-            if let Some(rules) = self.0.get(folder) {
-                let below = path.strip_prefix(folder).unwrap_or(path).trim_start_matches('/');
-                match rules.matched_path_or_any_parents(below, false) {
-                    Match::Ignore(_) => return true,
-                    Match::Whitelist(_) => return false,
-                    Match::None => {}
-                }
-            }
-            if folder.is_empty() {
-                return false;
-            }
-            folder = folder.rsplit_once('/').map_or("", |(parent, _)| parent);
-        }
+        let mut folders = path.match_indices('/').map(|(end, _)| &path[..end]);
+        folders.any(|folder| self.excludes(folder, true)) || self.excludes(path, false)
     }
+
+    /// True if the nearest ignore file with a pattern for an entry excludes it.
+    fn excludes(&self, path: &str, is_folder: bool) -> bool {
+        let mut folder = path;
+        while !folder.is_empty() {
+            folder = folder.rsplit_once('/').map_or("", |(parent, _)| parent);
+            let Some(rules) = self.0.get(folder) else { continue };
+            let below = path.strip_prefix(folder).unwrap_or(path).trim_start_matches('/');
+            match rules.matched(below, is_folder) {
+                Match::Ignore(_) => return true,
+                Match::Whitelist(_) => return false,
+                Match::None => {}
+            }
+        }
+        false
+    }
+}
+
+/// Patterns that select paths, with the syntax of ignore files. Unlike there, a pattern with `!` also takes back a
+/// file of a selected folder.
+#[derive(Debug, Clone)]
+pub struct PathPatterns(Gitignore);
+
+impl PathPatterns {
+    pub fn new(patterns: &[String]) -> Self {
+        Self(compiled(&patterns.join("\n")))
+    }
+
+    pub fn selects(&self, path: &str) -> bool {
+        self.0.matched_path_or_any_parents(path, false).is_ignore()
+    }
+}
+
+fn compiled(text: &str) -> Gitignore {
+    let mut builder = GitignoreBuilder::new("");
+    for line in text.lines() {
+        let _ = builder.add_line(None, line);
+    }
+    builder.build().unwrap_or_else(|_| Gitignore::empty())
 }
 
 #[cfg(test)]
@@ -237,5 +288,31 @@ mod tests {
         ] {
             assert_eq!(rules.ignores(path), ignored, "{path}");
         }
+    }
+
+    #[test]
+    fn nothing_below_an_excluded_folder_comes_back() {
+        let files = [
+            ("", "/drafts/\n!/drafts/kept.yaml\nlogs/*\n!logs/kept.yaml\n".to_owned()),
+            ("drafts", "!d.yaml\n".to_owned()),
+        ];
+        let rules = IgnoreRules::new(files.into_iter());
+        for (path, ignored) in [
+            ("drafts/d.yaml", true),
+            ("drafts/kept.yaml", true),
+            ("logs/a.yaml", true),
+            ("logs/kept.yaml", false),
+            ("drafts.yaml", false),
+        ] {
+            assert_eq!(rules.ignores(path), ignored, "{path}");
+        }
+    }
+
+    #[test]
+    fn a_byte_order_mark_is_no_part_of_the_first_pattern_and_utf_16_is_refused() {
+        let text = ignore_text(b"\xEF\xBB\xBFdrafts/\r\n*.tmp.yaml\r\n").unwrap();
+        let rules = IgnoreRules::new([("", text)].into_iter());
+        assert!(rules.ignores("drafts/d.yaml") && rules.ignores("a.tmp.yaml") && !rules.ignores("a.yaml"));
+        assert!(ignore_text(b"\xFF\xFEd\0r\0").is_err());
     }
 }

@@ -34,8 +34,11 @@ pub fn revision(mut revision: Revision) -> Revision {
         if codec::encode(&revision).is_ok() {
             break;
         }
-        let Revision { author, subject, verdict, removed, plan, .. } = &mut revision;
+        let Revision { author, subject, verdict, removed, plan, timeline, .. } = &mut revision;
         removed.clear();
+        if let Some(timeline) = timeline {
+            timeline.slowest.truncate(10);
+        }
         cut(author, chars);
         cut(subject, chars);
         if let Verdict::Degraded { why } | Verdict::Bad { why } = verdict {
@@ -85,7 +88,8 @@ mod tests {
     use schema::kinds::Kind;
     use schema::meta::ObjectRef;
     use schema::records::{
-        HeldPrune, PlanRecord, Quarantine, SourceError, SourceErrorKind, SourceState, WaitingObject,
+        HeldPrune, PlanRecord, PodTimeline, Quarantine, SourceError, SourceErrorKind, SourceState,
+        TIMELINE_PODS_MAX, Timeline, WaitingObject,
     };
     use schema::testing;
     use schema::violation::Severity;
@@ -159,7 +163,37 @@ mod tests {
                 matches: Some(false),
                 why: text.to_owned(),
             }),
+            timeline: Some(Timeline {
+                seen_at: Timestamp::UNIX_EPOCH,
+                seen_by: None,
+                read: Some(u64::MAX),
+                checked: Some(u64::MAX),
+                planned: Some(u64::MAX),
+                applied: Some(u64::MAX),
+                bound: Some(u64::MAX),
+                ready: Some(u64::MAX),
+                programmed: Some(u64::MAX),
+                decided: Some(u64::MAX),
+                pods: u64::MAX,
+                slowest: vec![longest_pod(); TIMELINE_PODS_MAX],
+            }),
             ..testing::revision(1, testing::COMMIT)
+        }
+    }
+
+    fn longest_pod() -> PodTimeline {
+        let name = "n".repeat(253);
+        PodTimeline {
+            object: format!("HorizontalPodAutoscaler/{name}/{name}"),
+            pod: format!("{name}/{name}"),
+            node: Some(name),
+            bound: Some(u64::MAX),
+            image: Some(u64::MAX),
+            created: Some(u64::MAX),
+            started: Some(u64::MAX),
+            ready: Some(u64::MAX),
+            reported: Some(u64::MAX),
+            programmed: Some(u64::MAX),
         }
     }
 

@@ -9,6 +9,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use git2::Oid;
+use jiff::Timestamp;
 use schema::meta::ObjectRef;
 use schema::object::Object;
 use schema::records::PlanRecord;
@@ -42,16 +43,39 @@ pub(super) struct Head {
     fetched: bool,
     /// Commit and time of the last rebuild.
     rebuilt: Option<(Oid, Instant)>,
+    /// Times of the commit loaded last.
+    read_times: Option<ReadTimes>,
+}
+
+/// Times at which a commit was fetched and read.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct ReadTimes {
+    /// Start of the query that found it.
+    pub(super) began: Timestamp,
+    pub(super) fetched: Timestamp,
+    /// End of parsing and checking its files.
+    pub(super) checked: Timestamp,
 }
 
 impl Head {
     pub(super) fn new(config: Arc<SourceConfig>, state_dir: &Path) -> Self {
         let blobs = BlobStore::new(state_dir);
-        Self { remote: Remote::new(config, state_dir), blobs, loaded: None, fetched: false, rebuilt: None }
+        Self {
+            remote: Remote::new(config, state_dir),
+            blobs,
+            loaded: None,
+            fetched: false,
+            rebuilt: None,
+            read_times: None,
+        }
     }
 
     pub(super) fn loaded(&self) -> Option<&LoadedCommit> {
         self.loaded.as_ref()
+    }
+
+    pub(super) fn read_times(&self) -> Option<ReadTimes> {
+        self.read_times
     }
 
     /// Queries the remote, and reads its commit if it is a new one. `applied` is the commit in the status; `live`
@@ -62,6 +86,7 @@ impl Head {
         live: impl FnOnce() -> BTreeSet<String>,
         accepted: impl FnOnce() -> FirstSeen,
     ) -> Result<Oid, GitError> {
+        let began = Timestamp::now();
         let head = self.remote.ls_remote().await?;
         // Without its mirror, content that agents ask for can't be rebuilt.
         let is_whole = self.remote.mirror().exists();
@@ -77,6 +102,7 @@ impl Head {
         self.fetched = true;
         // The fetched commit counts: the branch may have moved since the query.
         let head = self.remote.fetch().await?;
+        let fetched = Timestamp::now();
         let accepted = accepted();
         let loaded = match self.read(head, applied.clone(), &accepted).await {
             Err(error @ GitError::MirrorBroken { .. }) if self.may_rebuild(head) => {
@@ -90,6 +116,7 @@ impl Head {
         };
         let head = loaded.head;
         self.loaded = Some(loaded);
+        self.read_times = Some(ReadTimes { began, fetched, checked: Timestamp::now() });
         Ok(head)
     }
 
@@ -196,6 +223,8 @@ pub(super) struct FirstPlan {
 #[derive(Debug, Clone)]
 pub(super) struct StartedPlan {
     commit: Oid,
+    /// Time at which its first write began.
+    pub(super) at: Timestamp,
     /// Fence by which this process led at that time.
     fence: Fence,
     hash: String,
@@ -205,19 +234,18 @@ pub(super) struct StartedPlan {
 
 impl FirstPlan {
     /// Keeps the first plan of a commit: after a conflict, or while objects wait for others, a later plan is only
-    /// the rest.
+    /// the rest. `at` is the time at which its first write began.
     pub(super) fn begin(
         &mut self,
-        commit: Oid,
+        (commit, at): (Oid, Timestamp),
         fence: Fence,
         plan: &SyncPlan,
         live: &Table<ObjectRef, Object>,
     ) {
         let led_since = self.first.as_ref().filter(|known| known.fence == fence);
         if led_since.is_none_or(|known| known.commit != commit) {
-            let may_be_rest = led_since.is_none();
-            self.first =
-                Some(StartedPlan { commit, fence, hash: plan_hash(plan, live), may_be_partial: may_be_rest });
+            let (hash, may_be_partial) = (plan_hash(plan, live), led_since.is_none());
+            self.first = Some(StartedPlan { commit, at, fence, hash, may_be_partial });
         }
     }
 

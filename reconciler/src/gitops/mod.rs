@@ -2,7 +2,8 @@
 //!
 //! `bounds check diff prune plan gate review secrets status history` are pure. `source_loop` observes and reports,
 //! `apply` alone writes `objects/`. `record` writes the status of a configured source and its new revisions;
-//! `verdict` writes the outcome of a revision, once, and marks a source that is no longer configured.
+//! `verdict` writes the outcome of a revision, once, and marks a source that is no longer configured; `timeline` writes
+//! the times of its steps.
 
 pub mod apply;
 pub mod bounds;
@@ -21,8 +22,10 @@ pub mod source_loop;
 pub mod status;
 #[cfg(test)]
 mod tests;
+pub mod timeline;
 pub mod verdict;
 
 pub use read::preflight;
 pub use source_loop::SourceLoop;
+pub use timeline::TimelineLoop;
 pub use verdict::VerdictLoop;

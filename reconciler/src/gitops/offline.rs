@@ -9,7 +9,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use git2::{ErrorCode, MergeOptions, Oid, Repository};
-use schema::content_refs::{IDENTITY_RECIPIENT_FILE, SECRETS_FOLDER};
+use schema::content_refs::{IDENTITY_RECIPIENT_FILE, RECIPIENTS_FILE, SECRETS_FOLDER};
 use schema::kinds::{Kind, Resource};
 use schema::manifest::Layout;
 use schema::meta::ObjectRef;
@@ -26,11 +26,11 @@ use super::plan::{Act, PlanInput, PruneBaseline, SyncPlan, plan};
 use super::prune::Lineage;
 use super::review::effects::EffectsOf;
 use super::review::{NodeRoom, Review, ReviewContext, WorkflowTests, review};
-use crate::git::content::{self, ContentError};
-use crate::git::{self, CommitMeta, Listing, ReadError, Relation};
+use crate::git::content::{self, CommitTree, ContentError};
+use crate::git::{self, BLOB_BYTES_MAX, CommitMeta, Listing, LocalFault, ReadError, Relation};
 use crate::last_known::pod_security_records;
-use crate::plural::plural;
 use crate::simulate::workflow::{FunctionLimits, cases};
+use schema::violation::plural;
 
 /// Limit on the bytes of files in which the lines of fields are looked up; further fields have no line.
 const LOCATE_BYTES_MAX: usize = 16 * 1024 * 1024;
@@ -88,12 +88,10 @@ pub struct LiveState {
 /// Reason why there is no plan.
 #[derive(Debug, thiserror::Error)]
 pub enum OfflineError {
-    #[error("no Git repository at {path}: {why}; name one with --repo")]
-    Open { path: String, why: String },
-    #[error(
-        "the repository at {path} belongs to another user; allow it with 'git config --global --add safe.directory {path}'"
-    )]
-    Owner { path: String },
+    #[error("{0}; name one with --repo")]
+    NoRepository(LocalFault),
+    #[error(transparent)]
+    Open(LocalFault),
     #[error("the repository has no revision {revision}: {help}")]
     Revision { revision: String, help: String },
     #[error(
@@ -110,6 +108,11 @@ pub enum OfflineError {
     Folder { commit: String, folder: String },
     #[error("commit {commit} can't be read: {why}")]
     Commit { commit: String, why: ReadError },
+    #[error(
+        "this is a partial clone, which lacks an object: {0}; fetch all with 'git fetch --refetch --no-filter' \
+         ('filter' and 'sparse-checkout' of actions/checkout make such clones)"
+    )]
+    Partial(#[source] git2::Error),
     #[error("cannot read the repository: {0}; 'git fsck' shows what is wrong with it")]
     Read(#[source] git2::Error),
 }
@@ -117,29 +120,42 @@ pub enum OfflineError {
 /// Reviews `head` against `base`, or against the live state.
 pub fn compare(request: &Request<'_>) -> Result<Review, OfflineError> {
     let repository = open(request.repo)?;
+    compare_in(&repository, request).map_err(|error| match error {
+        OfflineError::Read(error) if error.code() == ErrorCode::NotFound && is_partial(&repository) => {
+            OfflineError::Partial(error)
+        }
+        other => other,
+    })
+}
+
+/// True for a clone that fetches objects only when Git needs them, which libgit2 can't.
+fn is_partial(repository: &Repository) -> bool {
+    let Ok(config) = repository.config() else { return false };
+    let Ok(mut promisors) = config.entries(Some(r"^remote\..*\.promisor$")) else { return false };
+    promisors.next().is_some()
+}
+
+fn compare_in(repository: &Repository, request: &Request<'_>) -> Result<Review, OfflineError> {
     // The results of a merge stay in memory.
     let odb = repository.odb().map_err(OfflineError::Read)?;
     let _memory = odb.add_new_mempack_backend(1000).map_err(OfflineError::Read)?;
     let applied = request.live.as_ref().and_then(|live| live.applied.as_deref());
     let mut notes = Vec::new();
     let typed_base = request.base.or(applied);
-    let base = typed_base.map(|base| resolve(&repository, base)).transpose();
-    // The applied commit may be newer than the clone; then only what is missing from the clone is unknown.
-    let base =
-        if request.live.is_some() && request.base.is_none() { base.unwrap_or_default() } else { base? };
-    let head = resolve(&repository, request.head)?;
+    let base = resolve_base(repository, typed_base, request, &mut notes)?;
+    let head = resolve(repository, request.head)?;
     let effective = match base {
         Some(base) if !request.in_place => {
-            merged(&repository, (base, typed_base.unwrap_or_default()), (head, request.head), &mut notes)?
+            merged(repository, (base, typed_base.unwrap_or_default()), (head, request.head), &mut notes)?
         }
         _ => head,
     };
     let (place, effects) = ((request.source, request.folder), request.effects);
     let before = match (&request.live, base) {
-        (None, Some(base)) => Some(read(&repository, base, place, None, None)?),
+        (None, Some(base)) => Some(read(repository, base, place, None, None)?),
         _ => None,
     };
-    let after = read(&repository, effective, place, base, before.as_ref())?;
+    let after = read(repository, effective, place, base, before.as_ref())?;
     let (live, nodes, base_name) = match (&request.live, &before) {
         (Some(live), _) => {
             (live.objects.clone(), Some(live.nodes.as_slice()), applied.unwrap_or("nothing").to_owned())
@@ -158,13 +174,13 @@ pub fn compare(request: &Request<'_>) -> Result<Review, OfflineError> {
     }
     let limits = limits(request, &live);
     let homes = homes_of_absent(request.source, &after.manifests, &live);
-    let lineage = lineage(&repository, request, truncated::commits(&homes), &after, base);
+    let lineage = lineage(repository, request, truncated::commits(&homes), &after, base);
     let homes = truncated::with_siblings(homes, request.source, &live);
     let whole = request.live.as_ref().map_or_else(|| lineage.base.clone(), |live| live.whole.clone());
     let situation = PlanInput {
         source: request.source.to_owned(),
         commit: Arc::new(CommitMeta { id: head.to_string(), ..(*after.commit).clone() }),
-        manifests: truncated::marked(&repository, effective, &after.manifests, whole.as_deref(), &homes),
+        manifests: truncated::marked(repository, effective, &after.manifests, whole.as_deref(), &homes),
         lineage,
         live,
         malformed: BTreeSet::new(),
@@ -180,13 +196,35 @@ pub fn compare(request: &Request<'_>) -> Result<Review, OfflineError> {
     let running = request.live.as_ref().map(|live| live.running.clone()).unwrap_or_default();
     let frame = ReviewContext { base: &base_name, nodes, running: &running, notes: &notes, effects };
     let mut review = review(&situation, &decided, &frame);
-    add_findings(&mut review, &repository, effective, &after);
+    add_findings(&mut review, repository, effective, &after);
     if let Some(base) = base {
-        review.name_files(|folder| changed_files(&repository, (base, effective), folder));
-        review.warnings = changed_recipients(&repository, (base, effective), request.folder);
+        review.name_files(|folder| changed_files(repository, (base, effective), folder));
+        review.warnings = changed_recipients(repository, (base, effective), request.folder);
     }
-    locate(&repository, after, &mut review);
+    locate(repository, after, &mut review);
     Ok(review)
+}
+
+/// Returns the commit to compare with. The applied commit may be newer than the clone; then only what is missing from
+/// the clone is unknown.
+fn resolve_base(
+    repository: &Repository,
+    typed: Option<&str>,
+    request: &Request<'_>,
+    notes: &mut Vec<String>,
+) -> Result<Option<Oid>, OfflineError> {
+    let base = typed.map(|base| resolve(repository, base)).transpose();
+    if request.live.is_none() || request.base.is_some() {
+        return base;
+    }
+    let base = base.unwrap_or_default();
+    if let (None, Some(applied)) = (base, typed) {
+        let applied = short_commit(applied);
+        notes.push(format!(
+            "the applied commit {applied} is not in this clone: fetch it to see changed recipients"
+        ));
+    }
+    Ok(base)
 }
 
 /// Adds what is found in the files of a commit besides its manifests.
@@ -208,9 +246,29 @@ fn limits(request: &Request<'_>, live: &Table<ObjectRef, Object>) -> CommitLimit
     request.live.as_ref().map_or_else(of_base, |live| live.limits.clone())
 }
 
-/// Warns of a changed recipient of secrets: the next `seal` encrypts to it, whoever wrote it.
+/// Warns of changed recipients: the next `seal` encrypts secrets to that of the cluster, and the identity is encrypted
+/// to those on the list, whoever wrote them.
 fn changed_recipients(repository: &Repository, (before, after): (Oid, Oid), folder: &str) -> Vec<String> {
-    let places: BTreeSet<String> = [folder, ""].into_iter().map(recipient_file).collect();
+    let mut warnings = changed_cluster_recipient(repository, (before, after), folder);
+    let blob = |commit: Oid, place: &str| git::blob_at(repository, &commit.to_string(), place);
+    for place in secrets_files(folder, RECIPIENTS_FILE) {
+        let former = blob(before, &place);
+        if former.is_some() && former != blob(after, &place) {
+            warnings.push(format!(
+                "{place} changes: the cluster's identity is encrypted to everyone on it from now on; check who was \
+                 added"
+            ));
+        }
+    }
+    warnings
+}
+
+fn changed_cluster_recipient(
+    repository: &Repository,
+    (before, after): (Oid, Oid),
+    folder: &str,
+) -> Vec<String> {
+    let places = secrets_files(folder, IDENTITY_RECIPIENT_FILE);
     let blob = |commit: Oid, place: &str| git::blob_at(repository, &commit.to_string(), place);
     // The first identity of a repository replaces nothing.
     if places.iter().all(|place| blob(before, place).is_none()) {
@@ -235,18 +293,16 @@ fn changed_recipients(repository: &Repository, (before, after): (Oid, Oid), fold
     changed.collect()
 }
 
-/// Returns the file of the cluster's recipient below a folder.
-fn recipient_file(folder: &str) -> String {
-    format!("{folder}/{SECRETS_FOLDER}/{IDENTITY_RECIPIENT_FILE}").trim_start_matches('/').to_owned()
+/// Returns the places of a file of the secrets: below the source's folder, and at the top.
+fn secrets_files(folder: &str, file: &str) -> BTreeSet<String> {
+    let place = |folder: &str| format!("{folder}/{SECRETS_FOLDER}/{file}").trim_start_matches('/').to_owned();
+    [folder, ""].into_iter().map(place).collect()
 }
 
 /// Returns the errors that keep the Python code of functions from being parsed.
 fn python_errors(repository: &Repository, commit: Oid, manifests: &Manifests) -> Vec<Violation> {
-    let text = |path: &str| {
-        let found = content::find(repository, commit, path).ok()?;
-        String::from_utf8(git::blob(repository, found.id).ok()??).ok()
-    };
-    python::check(manifests, text)
+    let tree = CommitTree { repository, commit };
+    python::check(manifests, |path| content::text(&tree, path, BLOB_BYTES_MAX as u64))
 }
 
 fn refused(files: usize) -> String {
@@ -261,11 +317,8 @@ fn workflow_tests(
     manifests: &Manifests,
     violations: &mut Vec<Violation>,
 ) -> Vec<WorkflowTests> {
-    let text = |file: &str| {
-        let blob = git::blob_at(repository, &commit.to_string(), file)?;
-        let bytes = git::blob(repository, blob).ok()??;
-        Some(String::from_utf8_lossy(&bytes).into_owned())
-    };
+    let tree = CommitTree { repository, commit };
+    let text = |file: &str| content::text(&tree, file, BLOB_BYTES_MAX as u64);
     let limits = FunctionLimits::from_documents(manifests.values().flat_map(|file| &file.documents));
     violations.extend(cases::unused(manifests.iter().map(|(file, loaded)| (&**file, &**loaded)), text));
     let mut all = Vec::new();
@@ -287,12 +340,9 @@ fn workflow_tests(
 }
 
 fn open(path: &Path) -> Result<Repository, OfflineError> {
-    Repository::discover(path).map_err(|error| {
-        let path = path.display().to_string();
-        match error.code() {
-            ErrorCode::Owner => OfflineError::Owner { path },
-            _ => OfflineError::Open { path, why: error.message().to_owned() },
-        }
+    Repository::discover(path).map_err(|error| match LocalFault::new(path, &error) {
+        fault @ LocalFault::Other { .. } => OfflineError::NoRepository(fault),
+        fault => OfflineError::Open(fault),
     })
 }
 
@@ -416,8 +466,8 @@ fn read(
     let parsed = load::with_passed_over(manifests, &old_listing.notes, &listing.notes);
     let nothing = HashedContent::new();
     let known = before.map_or(&nothing, |before| &before.known);
-    let mut lookup =
-        InCommit { repository, commit, store: None, before: known, now: HashedContent::new(), unkept: None };
+    let tree = CommitTree { repository, commit };
+    let mut lookup = InCommit { tree, store: None, before: known, now: HashedContent::new(), unkept: None };
     let resolved = with_definitions(&parsed, &mut lookup)
         .and_then(|defined| files::resolve(&defined, source, SourceFolder::Is(folder), &mut lookup));
     let manifests = resolved.map_err(|error| match error {

@@ -203,6 +203,20 @@ impl SyncPlan {
         }
     }
 
+    /// Sets the creation time of the objects that the plan creates, and of those that an older version created without
+    /// one.
+    #[must_use]
+    pub fn with_creation_time(mut self, now: Timestamp) -> Self {
+        for step in &mut self.steps {
+            if let Act::Create(object) | Act::Update(object) | Act::Replace(object) = &mut step.act
+                && object.created_at.is_none()
+            {
+                Arc::make_mut(object).created_at = Some(now);
+            }
+        }
+        self
+    }
+
     /// Makes the plan all or nothing: a single file that can't be applied blocks the whole commit.
     #[must_use]
     pub fn all_or_nothing(mut self) -> Self {
@@ -352,6 +366,7 @@ fn built(declared: &Declaration<'_>, provenance: Provenance, generation: u64) ->
         files: declared.document.files.clone(),
         hash: declared.document.hash.clone(),
         generation,
+        created_at: declared.live.and_then(|live| live.value.created_at),
     })
 }
 

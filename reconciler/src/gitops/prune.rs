@@ -13,7 +13,7 @@ use schema::object::short_commit;
 use schema::violation::shortened;
 
 use crate::git::Relation;
-use crate::plural::plural;
+use schema::violation::plural;
 
 /// True if an annotation keeps the object whatever Git says.
 pub fn is_protected(metadata: &ObjectMeta) -> bool {

@@ -17,6 +17,7 @@ use super::load::files::{self, HashedContent, InCommit, SourceFolder};
 use super::load::{self, Manifests};
 use super::prune::Lineage;
 use crate::blobs::BlobStore;
+use crate::git::content::CommitTree;
 use crate::git::{self, CommitMeta, GitError, Listing, Mirror, ReadError, Relation, Remote, SourceConfig};
 
 /// Limit on commits looked up; unknown ones only ever hold a prune.
@@ -80,8 +81,7 @@ pub(super) fn read_commit(
     let nothing = HashedContent::new();
     let known = before.map_or(&nothing, |before| &*before.known);
     let mut lookup = InCommit {
-        repository: &repository,
-        commit: head,
+        tree: CommitTree { repository: &repository, commit: head },
         store: Some(store),
         before: known,
         now: HashedContent::new(),

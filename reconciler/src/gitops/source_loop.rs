@@ -18,7 +18,7 @@ use schema::control::{Loop, LoopError, Next, Observation};
 use schema::keys::Key;
 use schema::meta::ObjectRef;
 use schema::object::{Object, short_commit};
-use schema::records::{PlanRecord, PodSecurityRecord, Revision, SourceStatus};
+use schema::records::{PlanRecord, PodSecurityRecord, Revision, SourceStatus, Timeline};
 use schema::snapshot::{Snapshot, Table, VersionedValue};
 use schema::store::SharedStore;
 use schema::store::election::{Fence, FenceReader};
@@ -40,6 +40,7 @@ use super::plan::{self, PlanInput, PruneBaseline, SyncPlan};
 use super::prune::Lineage;
 use super::read::LoadedCommit;
 use super::status::{self, Problem, RunSummary};
+use super::timeline;
 use crate::git::{GitError, SourceConfig};
 use crate::guarded_writes::caught_up;
 use crate::last_known::{LastKnown, pod_security_records};
@@ -343,7 +344,7 @@ impl Loop for SourceLoop {
         let Some(situation) = &observed.situation else {
             return SyncPlan { due: observed.due, ..SyncPlan::default() };
         };
-        let decided = plan::plan(situation);
+        let decided = plan::plan(situation).with_creation_time(now);
         let decided = if observed.strict { decided.all_or_nothing() } else { decided };
         gate(decided, &observed.snapshot, &situation.source, now)
     }
@@ -390,13 +391,13 @@ impl SourceLoop {
                 }
             }
         };
-        let began = Instant::now();
+        let (began, began_at) = (Instant::now(), self.now());
         let applied = apply::apply(&self.store, observed.fence, &plan.steps).await;
         if applied.done > 0 {
             let (planned, conflicts) = (apply::summary(&plan.steps), applied.conflicts.len());
             tracing::info!(written = applied.done, ?planned, conflicts, took = ?began.elapsed(), "objects written");
         }
-        self.planned.begin(loaded.head, observed.fence, &plan, &situation.live);
+        self.planned.begin((loaded.head, began_at), observed.fence, &plan, &situation.live);
         Outcome { plan: Some(plan), ahead, applied }
     }
 
@@ -423,6 +424,7 @@ impl SourceLoop {
         let (status, mut revision) = self.fold(&observed, &outcome, before.map(|(status, _)| status));
         if let Some(revision) = &mut revision {
             revision.plan = self.plan_record(&observed).await;
+            revision.timeline = self.timeline(&observed, revision.applied_at);
             // Before the commit counts as applied: a run requested twice is one run.
             self.start_triggered(&observed, &outcome).await?;
         }
@@ -536,6 +538,13 @@ impl SourceLoop {
         let applied = before.and_then(|(status, _)| status.applied_commit.clone());
         let record = self.head.plan_record(begun, applied).await;
         record.inspect_err(|error| tracing::warn!(%error, "review of the commit not read")).ok()
+    }
+
+    /// Returns the timeline up to the last write; `None` if another process began the commit.
+    fn timeline(&self, observed: &Observed, applied: Timestamp) -> Option<Timeline> {
+        let begun = self.planned.for_commit(observed.loaded.as_ref()?.head)?;
+        let (times, snapshot) = (self.head.read_times()?, self.snapshot.current());
+        Some(timeline::first_steps(&snapshot, &self.config.name, times, begun.at, applied))
     }
 
     fn place<'a>(&'a self, observed: &'a Observed, before: Option<(&SourceStatus, i64)>) -> StatusTarget<'a> {

@@ -15,7 +15,7 @@ use super::bounds;
 use super::plan::{Act, PruneBaseline, SyncPlan};
 use super::prune::{Prune, RELEASE_HELP};
 use crate::git::{CommitMeta, SourceConfig};
-use crate::plural::plural;
+use schema::violation::plural;
 
 /// Limit on the shown violations of a file, and on the shown objects of a held prune.
 const SHOWN_MAX: usize = 20;
@@ -267,6 +267,7 @@ fn revision(run: &RunSummary<'_>, plan: &SyncPlan, commit: &CommitMeta) -> Revis
         counts,
         removed: removed.map(|step| step.object.clone()).take(REMOVED_MAX).collect(),
         plan: None,
+        timeline: None,
     }
 }
 

@@ -5,6 +5,7 @@
 use std::collections::BTreeMap;
 
 use jiff::Timestamp;
+use schema::object::Object;
 use schema::snapshot::Snapshot;
 
 /// The time from `then` to `now`: `5s`, `3m12s`, `4h`, `2d`.
@@ -46,15 +47,18 @@ impl<'a> AppliedAt<'a> {
         self.0.get(commit).copied()
     }
 
-    /// Age of a commit; empty if its time is no longer known.
-    pub(super) fn age(&self, commit: &str, now: Timestamp) -> String {
-        self.time(commit).map(|then| age(then, now)).unwrap_or_default()
+    /// Time since the object was first applied; since its last change if an older version applied it, and empty if
+    /// that is no longer known.
+    pub(super) fn age(&self, object: &Object, now: Timestamp) -> String {
+        let since = object.created_at.or_else(|| self.time(&object.provenance.commit));
+        since.map(|then| age(then, now)).unwrap_or_default()
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::view::testing::*;
 
     #[test]
     fn ages_read_as_kubectl_writes_them() {
@@ -79,5 +83,17 @@ mod tests {
         ] {
             assert_eq!(human_duration(seconds), text, "{seconds}");
         }
+    }
+
+    #[test]
+    fn an_object_is_as_old_as_its_first_version() {
+        let snapshot = snapshot();
+        let changed = |commit: &str, created_at: Option<Timestamp>| {
+            let object = put_object(&mut Snapshot::default(), "web", commit);
+            AppliedAt::new(&snapshot).age(&Object { created_at, ..object }, at(100))
+        };
+        assert_eq!([changed(C1, Some(at(30))), changed(C2, Some(at(30)))], ["70s", "70s"]);
+        // As an older version wrote it.
+        assert_eq!([changed(C2, None), changed(C3, None)], ["40s", ""]);
     }
 }

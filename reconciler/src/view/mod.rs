@@ -16,6 +16,8 @@ mod sources;
 mod status;
 #[cfg(test)]
 pub(crate) mod testing;
+mod timeline;
+mod tree;
 mod usage;
 mod wait;
 mod workflows;
@@ -31,20 +33,23 @@ pub use functions::{FunctionDetail, FunctionRevision, FunctionView, function, fu
 pub use jobs::{JobDetail, JobView, job, jobs};
 pub use nodes::{NodeDetail, NodeView, node, nodes};
 pub use objects::{
-    ObjectDetail, ObjectView, Selection, StoredObject, WorkloadView, object, objects, stored_objects,
+    ObjectDetail, ObjectSummary, ObjectView, Selection, StoredObject, WorkloadView, object, objects,
+    stored_objects, summaries, unhealthy,
 };
 pub use pods::{PodDetail, PodView, pod, pods};
 pub use requests::{RequestView, request, requests};
 pub use selector::Selector;
 pub use services::{
-    EndpointView, EndpointsView, NodeRules, RouteView, ServiceDetail, ServiceView, endpoints, routes,
-    service, services,
+    BEHIND, EndpointView, EndpointsView, NOTHING_YET, NodeRules, PROGRAMMED, RouteView, ServiceDetail,
+    ServiceView, all_rules, endpoints, routes, service, services,
 };
-pub use sources::{RevisionView, SourceView, history, sources};
+pub use sources::{RevisionView, SourceView, changes, history, quarantine, sources};
 pub use status::{
-    ClusterStatus, HookCounts, LeaderView, MalformedKey, NodeCounts, PodCounts, SyncAccepted, SyncRun,
-    VersionView, cluster_status,
+    ClusterStatus, DefragAccepted, EtcdView, HookCounts, LeaderView, MalformedKey, NodeCounts, PodCounts,
+    SyncAccepted, SyncRun, VersionView, cluster_status, etcd,
 };
+pub use timeline::{StepView, TimelineView, seconds, timeline};
+pub use tree::{TreeNode, is_well, subtree, tree};
 pub use usage::{NodeUsageView, PodUsageView, ResourceUsage, node_usage, pod_usage};
 pub use wait::{WaitState, wait_state};
 pub use workflows::{

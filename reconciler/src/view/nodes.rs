@@ -20,6 +20,7 @@ pub struct NodeView {
     /// Ready or NotReady; as in kubectl with `,SchedulingDisabled` for a node that accepts no new pods.
     pub status: String,
     pub is_ready: bool,
+    /// Time at which a leader first saw the node; that of its own record if no leader has yet.
     pub registered_at: Timestamp,
     pub age: String,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -127,6 +128,9 @@ fn drain(snapshot: &Snapshot, node: &str) -> String {
 fn view(snapshot: &Snapshot, record: &NodeRecord, now: Timestamp) -> NodeView {
     let name = &record.name;
     let is_ready = snapshot.node_is_ready(name);
+    let first_seen_at =
+        snapshot.node_conditions.get(name).and_then(|conditions| conditions.value.first_seen_at);
+    let registered_at = first_seen_at.unwrap_or(record.registered_at);
     let subnet = snapshot.subnets.get(name).map(|s| s.value.cidr.to_string());
     let (mut pods, mut cpu, mut memory) = (0, Cpu::default(), Memory::default());
     for (_, binding) in snapshot.bindings_of(name) {
@@ -149,8 +153,8 @@ fn view(snapshot: &Snapshot, record: &NodeRecord, now: Timestamp) -> NodeView {
         name: name.clone(),
         status: if takes_pods { status.to_owned() } else { format!("{status},SchedulingDisabled") },
         is_ready,
-        registered_at: record.registered_at,
-        age: age(record.registered_at, now),
+        registered_at,
+        age: age(registered_at, now),
         heartbeat_since: snapshot.heartbeats.get(name).map(|h| h.value.since),
         version: record.versions.agent.clone(),
         docker: record.versions.docker.clone(),

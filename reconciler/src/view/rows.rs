@@ -24,7 +24,7 @@ pub(super) struct Common {
     pub(super) health: String,
     /// Reason that the object is not healthy; else empty.
     pub(super) note: String,
-    /// Time since the commit was applied; empty if no longer known.
+    /// Time since the object was first applied; empty if not known.
     pub(super) age: String,
     pub(super) labels: StringMap,
 }
@@ -56,9 +56,9 @@ impl<'a> Rows<'a> {
         }
     }
 
-    /// Returns the time since the object's commit was applied; empty if no longer known.
+    /// Returns the time since the object was first applied; empty if not known.
     pub(super) fn age(&self, object: &Object) -> String {
-        self.applied.age(&object.provenance.commit, self.now)
+        self.applied.age(object, self.now)
     }
 }
 

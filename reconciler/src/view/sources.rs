@@ -1,7 +1,10 @@
 //! Views of sources and their history.
 
 use jiff::Timestamp;
-use schema::records::{Revision, SourceState, SourceStatus, Verdict};
+use schema::kinds::Kind;
+use schema::meta::{NamespacedName, ObjectRef};
+use schema::object::Provenance;
+use schema::records::{ChangeCounts, Revision, SourceState, SourceStatus, Verdict};
 use schema::snapshot::Snapshot;
 use serde::{Deserialize, Serialize};
 
@@ -19,6 +22,12 @@ pub struct SourceView {
     pub subject: String,
     /// Time since the commit was applied; empty before the first commit.
     pub age: String,
+    /// Verdict on the commit, as in its revision; empty before the first commit.
+    #[serde(default)]
+    pub verdict: String,
+    /// Reason for the verdict, possibly of several lines.
+    #[serde(default)]
+    pub verdict_why: String,
     /// Problems, one line each; empty if there are none.
     pub problems: Vec<String>,
 }
@@ -35,6 +44,15 @@ pub struct RevisionView {
     pub status: String,
     pub why: String,
     pub age: String,
+}
+
+/// Formats changes as `+1 ~2 -3`: created, changed, removed; `!4` for quarantined files and held removals.
+pub fn changes(counts: &ChangeCounts) -> String {
+    let text = format!("+{} ~{} -{}", counts.create, counts.update + counts.replace, counts.delete);
+    match counts.quarantined + counts.held {
+        0 => text,
+        blocked => format!("{text} !{blocked}"),
+    }
 }
 
 pub fn sources(snapshot: &Snapshot, now: Timestamp) -> Vec<SourceView> {
@@ -80,13 +98,62 @@ fn source_view(snapshot: &Snapshot, status: &SourceStatus, now: Timestamp) -> So
         .get(&(status.name.clone(), status.revision))
         .map(|revision| &revision.value)
         .filter(|revision| Some(&revision.commit) == status.applied_commit.as_ref());
+    let judged = revision.map(|revision| revision_view(revision, now));
+    let (verdict, verdict_why) = judged.map(|judged| (judged.status, judged.why)).unwrap_or_default();
     SourceView {
+        verdict,
+        verdict_why,
         author: revision.map(|r| r.author.clone()).unwrap_or_default(),
         subject: revision.map(|r| r.subject.clone()).unwrap_or_default(),
         age: status.applied_at.map(|then| age(then, now)).unwrap_or_default(),
         problems: problems(status),
         status: status.clone(),
     }
+}
+
+/// Lines about the quarantined file that keeps an object, or the owner of a pod, as it was: the file, what runs
+/// instead, and the errors. Empty if there is none.
+pub fn quarantine(snapshot: &Snapshot, id: &ObjectRef) -> Vec<String> {
+    let pod = NamespacedName::new(&id.namespace, &id.name);
+    let pod = snapshot.pods.get(&pod).filter(|_| id.kind == Kind::Pod).map(|pod| &pod.value.owner);
+    let owner = pod.map(|owner| ObjectRef { kind: owner.kind, name: owner.name.clone(), ..id.clone() });
+    let id = owner.as_ref().unwrap_or(id);
+    let (live, name) = (snapshot.objects.get(id).map(|found| &found.value.provenance), id.to_string());
+    let instead = live.map_or_else(
+        || "there is no earlier version of the object".to_owned(),
+        |from| format!("{} runs instead", revision_of(snapshot, from)),
+    );
+    let mut lines = Vec::new();
+    for status in snapshot.sources.values().map(|source| &source.value) {
+        for file in &status.quarantined {
+            let own: Vec<_> =
+                file.violations.iter().filter(|one| one.object.as_ref() == Some(&name)).collect();
+            let is_home = live.is_some_and(|from| (&from.source, &from.file) == (&status.name, &file.file));
+            if own.is_empty() && !is_home {
+                continue;
+            }
+            let commit = short(&file.commit);
+            lines.push(format!(
+                "{} of commit {commit} by {} is not applied; {instead}",
+                file.file, file.author
+            ));
+            // The first error of the file, if none is about the object.
+            let shown: Vec<_> = if own.is_empty() { file.violations.iter().take(1).collect() } else { own };
+            lines.extend(shown.iter().map(ToString::to_string));
+            let more = file.violations_total.saturating_sub(shown.len() as u64);
+            lines.extend((more > 0).then(|| format!("{}: and {more} more", file.file)));
+        }
+    }
+    lines
+}
+
+/// Commit that set an object, with its number in the history if that has it.
+fn revision_of(snapshot: &Snapshot, from: &Provenance) -> String {
+    let all = (from.source.clone(), 0)..=(from.source.clone(), u64::MAX);
+    let mut history = snapshot.revisions.range(all).map(|(_, revision)| &revision.value);
+    let number = history.rfind(|revision| revision.commit == from.commit);
+    let number = number.map(|revision| format!(" (revision {})", revision.sequence)).unwrap_or_default();
+    format!("commit {}{number}", short(&from.commit))
 }
 
 fn problems(status: &SourceStatus) -> Vec<String> {
@@ -127,8 +194,50 @@ fn problems(status: &SourceStatus) -> Vec<String> {
 
 #[cfg(test)]
 mod tests {
+    use schema::records::{OwnerRef, Quarantine};
+    use schema::violation::{Violation, rules};
+
     use super::*;
-    use crate::view::testing::source;
+    use crate::view::testing::*;
+
+    #[test]
+    fn what_lies_in_a_quarantined_file_says_so_and_what_runs_instead() {
+        let mut snapshot = snapshot();
+        let web = put_object(&mut snapshot, "web", C1);
+        put_object(&mut snapshot, "other", C1);
+        let new = ObjectRef { name: "new".to_owned(), ..web.reference() };
+        let violation = |line: u32, message: &str| {
+            Violation::new(&rules::UNKNOWN_FIELD, "apps/web.yaml", (line, 1), message)
+        };
+        let file = Quarantine {
+            file: "apps/web.yaml".to_owned(),
+            commit: C2.to_owned(),
+            author: "Bob <b@c>".to_owned(),
+            violations: vec![violation(7, "`a`"), violation(17, "`b`").about(&new)],
+            violations_total: 3,
+        };
+        put_source(&mut snapshot, SourceStatus { quarantined: vec![file], ..source(C2, C2, 2) });
+        let said = |snapshot: &Snapshot, id: &ObjectRef| quarantine(snapshot, id).join("\n");
+        insta::assert_snapshot!(said(&snapshot, &web.reference()), @r"
+        apps/web.yaml of commit 2222222 by Bob <b@c> is not applied; commit 1111111 (revision 1) runs instead
+        apps/web.yaml:7:1: error[unknown-field]: `a`
+        apps/web.yaml: and 2 more
+        ");
+        insta::assert_snapshot!(said(&snapshot, &new), @r"
+        apps/web.yaml of commit 2222222 by Bob <b@c> is not applied; there is no earlier version of the object
+        apps/web.yaml:17:1: error[unknown-field]: `b`
+        apps/web.yaml: and 2 more
+        ");
+        let other = ObjectRef { name: "other".to_owned(), ..web.reference() };
+        assert_eq!(said(&snapshot, &other), "");
+        // A pod is as its owner.
+        let mut copy = put_instance(&mut snapshot, &web);
+        copy.name = "web-0123abcd-0".to_owned();
+        copy.owner = OwnerRef { kind: Kind::Pod, name: "web".to_owned() };
+        snapshot.pods.insert(copy.reference(), versioned(copy.clone()));
+        let copy = ObjectRef { name: copy.name, ..web.reference() };
+        assert_eq!(said(&snapshot, &copy), said(&snapshot, &web.reference()));
+    }
 
     #[test]
     fn a_source_without_objects_says_what_to_push() {

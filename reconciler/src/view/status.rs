@@ -3,13 +3,20 @@
 use std::collections::BTreeMap;
 
 use jiff::Timestamp;
+use schema::kinds::{Health, Kind};
+use schema::meta::NamespacedName;
+use schema::object::Object;
+use schema::records::EtcdMember;
 use schema::snapshot::Snapshot;
+use schema::snapshot::health::health;
+use schema::violation::grouped;
 use serde::{Deserialize, Serialize};
 use serde_with::skip_serializing_none;
 
 use super::pods::index::PodIndex;
 use super::pods::row;
 use super::sources::{SourceView, sources};
+use crate::upkeep::UpkeepState;
 
 const NAMED_MAX: usize = 10;
 
@@ -26,12 +33,23 @@ pub struct ClusterStatus {
     /// Sources with their problems.
     pub sources: Vec<SourceView>,
     pub pods: PodCounts,
+    /// Objects that need help, by reason: `Kind/namespace/name, Kind/namespace/name and 3 more: why`. Nodes, pods that
+    /// are not ready, and what the verdict on a commit says are left out.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub degraded: Vec<String>,
     pub nodes: NodeCounts,
     /// First etcd keys whose values can't be read.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub malformed: Vec<MalformedKey>,
+    /// Number of all such keys.
+    #[serde(default)]
+    pub malformed_total: u64,
     /// Error if etcd does not answer now; the page is then as old as its revision.
     pub etcd_error: Option<String>,
+    /// etcd's members as the answering reconciler sees them, and what is wrong with them and with disks; `None` from an
+    /// older reconciler.
+    #[serde(default)]
+    pub etcd: Option<EtcdView>,
     /// The last run of the answering reconciler's sync loop; `None` if it does not lead.
     pub last_sync: Option<SyncRun>,
     /// Webhook counters of the answering reconciler; `None` if webhooks are off.
@@ -52,6 +70,51 @@ pub struct HookCounts {
     pub slow: u64,
 }
 
+/// etcd and its upkeep.
+#[skip_serializing_none]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct EtcdView {
+    pub members: Vec<EtcdMember>,
+    /// Sentences about etcd and about disks that are nearly full.
+    pub problems: Vec<String>,
+    /// Set if the leader compacts and defragments this etcd.
+    pub upkeep: bool,
+    pub compacted_at: Option<Timestamp>,
+    pub defragmented_at: Option<Timestamp>,
+    /// Revision of the last request to defragment that was carried out.
+    pub answered_revision: i64,
+    /// Time at which the answering reconciler last carried out a request.
+    pub answered_at: Option<Timestamp>,
+}
+
+/// An accepted request to defragment etcd.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct DefragAccepted {
+    pub at: Timestamp,
+    /// Revision of the request; 0 if only the answering reconciler knows of it.
+    pub revision: i64,
+}
+
+/// Builds the view of etcd from its state in memory, and from the leader's record.
+pub fn etcd(snapshot: &Snapshot, state: &UpkeepState) -> EtcdView {
+    let record = snapshot.etcd_upkeep.get(&()).map(|record| record.value.clone()).unwrap_or_default();
+    let problem = |problem: &crate::upkeep::Problem| match problem.object_kind {
+        "Etcd" => problem.message.clone(),
+        kind => format!("{} {}: {}", kind.to_lowercase(), problem.name, problem.message),
+    };
+    EtcdView {
+        members: state.members.clone(),
+        problems: state.problems.iter().map(problem).collect(),
+        upkeep: state.is_on,
+        compacted_at: record.compacted_at,
+        defragmented_at: record.defragmented_at,
+        answered_revision: record.answered,
+        answered_at: state.answered_at,
+    }
+}
+
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LeaderView {
     pub id: String,
@@ -66,7 +129,7 @@ pub struct PodCounts {
     pub ready: u64,
     /// Counts by the status word of `get pods`.
     pub by_status: BTreeMap<String, u64>,
-    /// The first pods that are not ready: `namespace/name: status: why`.
+    /// Pods that are not ready, by reason: `namespace/name, namespace/name and 3 more: status: why`.
     pub waiting: Vec<String>,
 }
 
@@ -113,17 +176,21 @@ pub struct VersionView {
 /// Builds the page. `leader` is read separately, because it is not part of the snapshot.
 pub fn cluster_status(snapshot: &Snapshot, leader: Option<LeaderView>, now: Timestamp) -> ClusterStatus {
     let malformed = snapshot.malformed.iter().take(NAMED_MAX);
+    let sources = sources(snapshot, now);
     ClusterStatus {
         revision: snapshot.revision,
         synced: snapshot.synced,
         leader,
-        sources: sources(snapshot, now),
+        degraded: degraded(snapshot, &sources),
+        sources,
         pods: pod_counts(snapshot, now),
+        malformed_total: snapshot.malformed.len() as u64,
         nodes: node_counts(snapshot),
         malformed: malformed
             .map(|(key, why)| MalformedKey { key: key.clone(), why: why.to_string() })
             .collect(),
         etcd_error: None,
+        etcd: None,
         last_sync: None,
         webhooks: None,
     }
@@ -131,18 +198,51 @@ pub fn cluster_status(snapshot: &Snapshot, leader: Option<LeaderView>, now: Time
 
 fn pod_counts(snapshot: &Snapshot, now: Timestamp) -> PodCounts {
     let index = PodIndex::new(snapshot);
-    let mut counts = PodCounts::default();
+    let (mut counts, mut waiting) = (PodCounts::default(), Vec::new());
     for pod in index.pods() {
         let row = row(&index, pod, now);
         counts.total += 1;
         *counts.by_status.entry(row.status.clone()).or_default() += 1;
         if row.is_ready || row.status == "Completed" {
             counts.ready += 1;
-        } else if counts.waiting.len() < NAMED_MAX {
-            counts.waiting.push(format!("{pod}: {}: {}", row.status, row.why));
+        } else {
+            waiting.push((pod.to_string(), format!("{}: {}", row.status, row.why)));
         }
     }
+    counts.waiting = grouped(waiting, NAMED_MAX);
     counts
+}
+
+/// Finds objects that need help. A rollout that was given up has left pods that are all ready.
+fn degraded(snapshot: &Snapshot, sources: &[SourceView]) -> Vec<String> {
+    let is_in_verdict = |object: &str, why: &str| {
+        let names = |verdict: &str| {
+            [": ", ", ", " and "].iter().any(|end| verdict.contains(&format!("{object}{end}")))
+        };
+        sources.iter().any(|source| source.verdict_why.contains(why) && names(&source.verdict_why))
+    };
+    let objects = snapshot.objects.values().map(|object| &object.value);
+    let reasons = objects.filter_map(|object| {
+        let is_listed = match object.kind() {
+            Kind::Node => true,
+            // Its copies may be what is wrong.
+            Kind::Pod => !pod_is_ready(snapshot, object),
+            _ => false,
+        };
+        match health(snapshot, object) {
+            Health::Degraded { why } if !is_listed => Some((object.reference().to_string(), why)),
+            _ => None,
+        }
+    });
+    grouped(reasons.filter(|(object, why)| !is_in_verdict(object, why)), NAMED_MAX)
+}
+
+/// True if the pod of a Pod object is ready itself, whatever its copies are.
+fn pod_is_ready(snapshot: &Snapshot, object: &Object) -> bool {
+    let pod = NamespacedName::new(&object.metadata.namespace, &object.metadata.name);
+    let node = snapshot.binding_of(&pod).map(|binding| binding.value.node.clone());
+    let status = node.and_then(|node| snapshot.pod_status.get(&(node, pod)));
+    status.is_some_and(|status| status.value.is_ready())
 }
 
 fn node_counts(snapshot: &Snapshot) -> NodeCounts {

@@ -48,15 +48,18 @@ pub enum NoClaim {
 }
 
 /// Headers that carry a signature, in order of preference, with their providers.
-pub const SCHEMES: [(&str, Provider); 7] = [
+pub const SCHEMES: [(&str, Provider); 8] = [
     ("x-forgejo-signature", Provider::Forgejo),
     ("x-gitea-signature", Provider::Gitea),
     ("x-gogs-signature", Provider::Gogs),
     ("x-hub-signature-256", Provider::GitHub),
     ("webhook-signature", Provider::GitLab),
     ("x-gitlab-token", Provider::GitLab),
+    (HUB_SIGNATURE, Provider::Generic),
     ("x-signature", Provider::Generic),
 ];
+/// Bitbucket's signature by SHA-256. GitHub and its descendants send one by SHA-1 under this name, which counts as none.
+const HUB_SIGNATURE: &str = "x-hub-signature";
 
 const SHA256_BYTES: usize = 32;
 const SHA512_BYTES: usize = 64;
@@ -66,13 +69,17 @@ const SIGNATURES_MAX: usize = 4;
 const NAME_BYTES_MAX: usize = 64;
 
 pub fn claim(headers: &HeaderMap) -> Result<AuthClaim, NoClaim> {
-    let (header, provider) =
-        SCHEMES.into_iter().find(|(header, _)| headers.contains_key(*header)).ok_or(NoClaim::Missing)?;
+    let is_sha1 = |header: &str| {
+        let values = headers.get_all(header).into_iter();
+        header == HUB_SIGNATURE && values.into_iter().all(|value| value.as_bytes().starts_with(b"sha1="))
+    };
+    let is_claim = |(header, _): &(&str, Provider)| headers.contains_key(*header) && !is_sha1(header);
+    let (header, provider) = SCHEMES.into_iter().find(is_claim).ok_or(NoClaim::Missing)?;
     let value = only(headers, header).ok_or(NoClaim::Malformed)?;
     let proof = match header {
         "webhook-signature" => standard(headers, value),
         "x-gitlab-token" => Some(Proof::Token(value.to_vec())),
-        "x-hub-signature-256" => value.strip_prefix(b"sha256=").and_then(sha256),
+        "x-hub-signature-256" | HUB_SIGNATURE => value.strip_prefix(b"sha256=").and_then(sha256),
         "x-signature" => match value.strip_prefix(b"sha512=") {
             Some(hex) => unhex(hex, SHA512_BYTES).map(Proof::HmacSha512),
             None => value.strip_prefix(b"sha256=").and_then(sha256),
@@ -119,18 +126,21 @@ pub struct DeliveryHeaders {
 
 /// Reads the metadata of a request of this provider.
 pub fn envelope(provider: Provider, headers: &HeaderMap) -> DeliveryHeaders {
-    let (event, ids): (&str, &[&str]) = match provider {
-        Provider::GitHub => ("x-github-event", &["x-github-delivery"]),
-        Provider::Gitea => ("x-gitea-event", &["x-gitea-delivery"]),
-        Provider::Forgejo => ("x-forgejo-event", &["x-forgejo-delivery"]),
-        Provider::Gogs => ("x-gogs-event", &["x-gogs-delivery"]),
+    let (events, ids): (&[&str], &[&str]) = match provider {
+        Provider::GitHub => (&["x-github-event"], &["x-github-delivery"]),
+        Provider::Gitea => (&["x-gitea-event"], &["x-gitea-delivery"]),
+        Provider::Forgejo => (&["x-forgejo-event"], &["x-forgejo-delivery"]),
+        Provider::Gogs => (&["x-gogs-event"], &["x-gogs-delivery"]),
         // The key is the same for a redelivery; the UUID is shared by an event's hooks.
-        Provider::GitLab => ("x-gitlab-event", &["webhook-id", "idempotency-key", "x-gitlab-event-uuid"]),
-        Provider::Generic | Provider::Cli => ("x-event", &["x-delivery-id"]),
+        Provider::GitLab => (&["x-gitlab-event"], &["webhook-id", "idempotency-key", "x-gitlab-event-uuid"]),
+        // The second ones are Bitbucket's: of its cloud and of its data center.
+        Provider::Generic | Provider::Cli => {
+            (&["x-event", "x-event-key"], &["x-delivery-id", "x-request-uuid", "x-request-id"])
+        }
     };
     let word = |name: &str| only(headers, name).map(plain).filter(|text| !text.is_empty());
     DeliveryHeaders {
-        event: word(event).unwrap_or_else(|| "push".to_owned()),
+        event: events.iter().find_map(|name| word(name)).unwrap_or_else(|| "push".to_owned()),
         id: ids.iter().find_map(|name| word(name)),
     }
 }
@@ -153,7 +163,9 @@ pub fn event_kind(event: &str) -> EventKind {
     match event.to_ascii_lowercase().as_str() {
         // A new tag is a `create` at Gitea, Forgejo and Gogs; GitLab's system hooks include pushes.
         "push" | "create" | "push hook" | "tag push hook" | "system hook" => EventKind::Push,
-        "ping" => EventKind::Ping,
+        // Bitbucket's, with a colon in the header.
+        "repo_push" | "repo_refs_changed" => EventKind::Push,
+        "ping" | "diagnostics_ping" => EventKind::Ping,
         _ => EventKind::Other,
     }
 }

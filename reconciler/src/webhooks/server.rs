@@ -31,7 +31,7 @@ use super::limit::Failures;
 use super::provider::{self, EventKind};
 use super::verify::Verifier;
 use super::{payload, read_secrets};
-use crate::listener::{self, Bounds};
+use crate::listener::{self, Bounds, Peer};
 use crate::view::{HookCounts, Problem};
 
 /// Largest body; GitHub sends no larger ones.
@@ -105,9 +105,6 @@ impl Hooks {
     }
 }
 
-#[derive(Debug, Clone, Copy)]
-struct Peer(IpAddr);
-
 /// Serves webhooks and calls of triggers until shutdown, and gives those in progress a little longer.
 pub async fn serve(
     listener: TcpListener,
@@ -116,8 +113,7 @@ pub async fn serve(
     shutdown: CancellationToken,
 ) -> Result<(), Infallible> {
     let router = router(Arc::new(hooks)).merge(calls);
-    let of_peer = move |peer| router.clone().layer(Extension(Peer(peer)));
-    listener::serve(listener, BOUNDS, of_peer, shutdown).await
+    listener::serve(listener, BOUNDS, router, shutdown).await
 }
 
 fn router(hooks: Arc<Hooks>) -> Router {

@@ -213,6 +213,7 @@ impl WorkflowsLoop {
         let mut guards = vec![Guard::Absent(head_key.to_string())];
         ops.push(put(&head_key, &head)?);
         ops.push(put(&id.entries(0), &JournalPart::Begun { input: stored })?);
+        let bytes = journal::size_bytes(&ops);
         let definition = (id.workflow.clone(), head.definition.clone());
         if !self.book.definitions.contains(&definition) {
             ops.push(put(&definition_key(&definition), &spec)?);
@@ -245,7 +246,7 @@ impl WorkflowsLoop {
                 return Ok(Effect::Unsure(id));
             }
         };
-        let journal = Journal::at_beginning(id.clone());
+        let journal = Journal::at_beginning(id.clone(), bytes);
         Ok(Effect::Began(Box::new(ReadyRun { id, kept, spec, run, journal, cancelled, tried: None })))
     }
 
@@ -270,6 +271,8 @@ impl WorkflowsLoop {
         };
         let LoadedJournal { input, entries, journal } = loaded;
         let entry = journal.next();
+        let head = RunHead { bytes: journal.bytes(), ..kept.head };
+        let kept = StoredHead { head, ..kept };
         let next = match kept.head.next_try(entry) {
             Ok(next) => next,
             Err(why) => {
@@ -313,8 +316,8 @@ impl WorkflowsLoop {
     fn spawn_task(&mut self, fence: Fence, ready: ReadyRun) {
         let ReadyRun { id, kept, spec, run, journal, cancelled, tried } = ready;
         let (cancel, cancelled) = watch::channel(cancelled);
-        let progress =
-            Arc::new(Mutex::new(Progress { state: run.state_name().to_owned(), steps: run.steps() }));
+        let (state, steps) = (run.state_name().to_owned(), run.steps());
+        let progress = Arc::new(Mutex::new(Progress { state, steps, bytes: journal.bytes() }));
         let task = RunTask {
             store: Arc::clone(&self.deps.store),
             caller: Arc::clone(&self.caller),

@@ -28,6 +28,8 @@ pub struct Progress {
     pub state: String,
     /// Number of states entered.
     pub steps: u32,
+    /// Bytes of the run in etcd.
+    pub bytes: u64,
 }
 
 /// Progress of a run, shared with its task.

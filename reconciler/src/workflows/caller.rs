@@ -1,9 +1,9 @@
 //! Calls a function for a run, through the gateway of any node, until it is answered.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::convert::Infallible;
 use std::net::SocketAddr;
-use std::sync::LazyLock;
+use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 
 use reqwest::{Response, StatusCode, header};
@@ -42,6 +42,7 @@ pub(super) struct Caller {
     /// Created at the first call: for each client, OpenSSL reads all CAs of the machine, which would delay the start.
     http: LazyLock<reqwest::Client>,
     snapshot: SnapshotReader,
+    local_nodes: Arc<BTreeSet<String>>,
     /// Time until which a gateway may reject this reconciler because it does not know yet that it leads.
     known_at: Instant,
 }
@@ -71,10 +72,15 @@ enum Attempt {
 
 impl Caller {
     /// Creates a caller that every gateway knows as the leader's after `unknown_for`.
-    pub(super) fn new(snapshot: SnapshotReader, unknown_for: Duration) -> Self {
+    pub(super) fn new(
+        snapshot: SnapshotReader,
+        local_nodes: Arc<BTreeSet<String>>,
+        unknown_for: Duration,
+    ) -> Self {
         Self {
             http: LazyLock::new(|| outgoing::to_nodes(CONNECT_MAX)),
             snapshot,
+            local_nodes,
             known_at: Instant::now() + unknown_for,
         }
     }
@@ -133,7 +139,9 @@ impl Caller {
         let snapshot = self.snapshot.current();
         let ready = snapshot.nodes.iter().filter(|(name, _)| snapshot.node_is_ready(name));
         let all: Vec<SocketAddr> = ready
-            .filter_map(|(_, node)| node.value.server(&node.value.calls, outgoing::is_of_this_machine).ok())
+            .filter_map(|(name, node)| {
+                node.value.server(&node.value.calls, self.local_nodes.contains(name)).ok()
+            })
             .collect();
         all.get(turn.checked_rem(all.len())?).map(|gateway| outgoing::url(*gateway, ""))
     }

@@ -42,6 +42,8 @@ pub enum JournalError {
 pub struct Journal {
     id: RunId,
     next: u64,
+    /// Bytes of the run in etcd. A compaction changes little of them.
+    bytes: u64,
     /// Entries since the last compaction, each with its number.
     tail: Vec<(u64, Entry)>,
     tail_bytes: usize,
@@ -68,6 +70,15 @@ pub(super) fn store(id: &RunId, value: Json) -> (StoredValue, Vec<Op>) {
     let key = |part| Key::RunPayload(id.workflow.clone(), id.run.clone(), digest.clone(), part);
     let ops = parts.zip(0..).map(|(part, number)| Op::put(key(number), part)).collect();
     (StoredValue::Parts(ValueParts { digest: digest.clone(), count }), ops)
+}
+
+/// Returns the bytes that these writes add to etcd.
+pub(super) fn size_bytes(ops: &[Op]) -> u64 {
+    let size = |op: &Op| match op {
+        Op::Put { key, value, .. } => key.len() + value.len(),
+        Op::Delete { .. } => 0,
+    };
+    ops.iter().map(size).sum::<usize>() as u64
 }
 
 /// Splits a text into JSON strings of bounded size, and returns their number as well.
@@ -153,9 +164,14 @@ pub(super) fn prefixes_of(id: &RunId) -> [String; 2] {
 }
 
 impl Journal {
-    /// Creates the journal of a run whose beginning is written at 0.
-    pub fn at_beginning(id: RunId) -> Self {
-        Self { id, next: 1, tail: Vec::new(), tail_bytes: 0 }
+    /// Creates the journal of a run whose beginning is written at 0, with these bytes in etcd.
+    pub fn at_beginning(id: RunId, bytes: u64) -> Self {
+        Self { id, next: 1, bytes, tail: Vec::new(), tail_bytes: 0 }
+    }
+
+    /// Returns the bytes of the run in etcd.
+    pub(super) fn bytes(&self) -> u64 {
+        self.bytes
     }
 
     /// Returns the number of the next entry.
@@ -167,8 +183,9 @@ impl Journal {
     pub async fn load(store: &SharedStore, id: &RunId) -> Result<Option<LoadedJournal>, JournalError> {
         let listing = store.list(&format!("{}{id}/", prefix::RUN_JOURNALS)).await?;
         let (mut begun, mut entries) = (None, Vec::new());
-        let mut journal = Self::at_beginning(id.clone());
+        let mut journal = Self::at_beginning(id.clone(), 0);
         for item in listing.items {
+            journal.bytes += (item.key.len() + item.value.len()) as u64;
             let unreadable = |why: String| JournalError::Unreadable(format!("{}: {why}", item.key));
             let part = decode::<JournalPart>(&item.value).map_err(|error| unreadable(error.to_string()))?;
             let first = match item.key.parse() {
@@ -190,7 +207,9 @@ impl Journal {
         }
         let Some(begun) = begun else { return Ok(None) };
         let prefix = payload_prefix(id, &begun);
+        let in_parts = matches!(begun, StoredValue::Parts(_));
         let input = restore(store, begun, &prefix).await?;
+        journal.bytes += if in_parts { input.to_string().len() as u64 } else { 0 };
         for entry in &mut entries {
             let (Some(parts), Event::Returned { output, .. }) = (entry.output.clone(), &mut entry.event)
             else {
@@ -199,6 +218,7 @@ impl Journal {
             let stored = StoredValue::Parts(parts);
             let prefix = payload_prefix(id, &stored);
             *output = restore(store, stored, &prefix).await?;
+            journal.bytes += output.to_string().len() as u64;
         }
         Ok(Some(LoadedJournal { input, entries, journal }))
     }
@@ -227,8 +247,10 @@ impl Journal {
         let key = self.id.entries(self.next).to_string();
         let mut guards = vec![fence.guard(), Guard::Absent(key.clone())];
         ops.push(Op::put(&key, value.clone()));
+        self.bytes += size_bytes(&ops);
         if let Some((head, revision)) = head {
-            let bytes = encode(head).map_err(|error| JournalError::Unreadable(error.to_string()))?;
+            let head = RunHead { bytes: self.bytes, ..head.clone() };
+            let bytes = encode(&head).map_err(|error| JournalError::Unreadable(error.to_string()))?;
             guards.push(Guard::ModRevision(self.id.head().to_string(), revision));
             ops.push(Op::put(self.id.head(), bytes));
         }

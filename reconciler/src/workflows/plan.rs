@@ -27,6 +27,8 @@ pub(super) const KEPT_FOR: SignedDuration = SignedDuration::from_hours(7 * 24);
 pub(super) const KEPT_PER_WORKFLOW: usize = 1_000;
 /// Time for which the workflow of a requested run may be unknown.
 const UNKNOWN_FOR: SignedDuration = SignedDuration::from_secs(10);
+/// Share of etcd's quota for all runs, as a divisor.
+const SHARE_OF_QUOTA: u64 = 10;
 /// Maximum number of runs forgotten at once: others wait to begin meanwhile.
 const FORGOTTEN_AT_ONCE: usize = 200;
 /// Minimum interval between updates of a run's progress.
@@ -51,6 +53,8 @@ pub struct Observed {
     pub unreadable: Vec<(RunId, i64)>,
     /// Set when it is time to forget old runs.
     pub forgets: bool,
+    /// Quota of etcd.
+    pub quota_bytes: u64,
 }
 
 /// A run to begin.
@@ -467,8 +471,8 @@ fn unstarted(
     origin(&run).is_none().then_some(TriggerStart { run, ..start })
 }
 
-/// Forgets runs that ended too long ago, or that too many runs of the same workflow followed. The last run of a
-/// push stays.
+/// Forgets runs that ended too long ago, or that too many runs of the same workflow followed, and further ones while
+/// all runs together take more than their share of etcd. The last run of a push stays, unless there is nothing else.
 fn forget(seen: &Observed, runnables: &RunnableObjects<'_>, now: Timestamp, out: &mut RunSteps) {
     let mut ended: BTreeMap<&NamespacedName, BTreeSet<(Timestamp, &RunId)>> = BTreeMap::new();
     for (id, kept) in &seen.heads {
@@ -476,8 +480,8 @@ fn forget(seen: &Observed, runnables: &RunnableObjects<'_>, now: Timestamp, out:
             ended.entry(&id.workflow).or_default().insert((at, id));
         }
     }
-    let mut gone = Vec::new();
-    'workflows: for (workflow, runs) in ended {
+    let (mut gone, mut kept) = (Vec::new(), BTreeSet::new());
+    for (workflow, runs) in ended {
         let spec = runnables.get(workflow).map(|runnable| &*runnable.spec);
         let kept_for = spec.and_then(|spec| spec.ttl_seconds_after_finished);
         let kept_for = kept_for.map_or(KEPT_FOR, |seconds| SignedDuration::from_secs(i64::from(seconds)));
@@ -487,21 +491,40 @@ fn forget(seen: &Observed, runnables: &RunnableObjects<'_>, now: Timestamp, out:
         let last = record.and_then(|record| record.value.last_run.as_ref()).map(|last| last.id.as_str());
         let too_many = runs.len().saturating_sub(most);
         for (number, (at, id)) in runs.into_iter().enumerate() {
+            let is_last = last == Some(id.run.as_str());
             let is_old = now.duration_since(at) > kept_for;
-            if !(is_old || number < too_many) || last == Some(id.run.as_str()) {
-                continue;
+            if (is_old || number < too_many) && !is_last {
+                gone.push(id);
+            } else {
+                kept.insert((is_last, at, id));
             }
-            if gone.len() == FORGOTTEN_AT_ONCE {
-                out.has_more_to_forget = true;
-                out.plan_again_by(now);
-                break 'workflows;
-            }
-            gone.push(id);
         }
+    }
+    gone.extend(beyond_share(seen, &kept));
+    if gone.len() > FORGOTTEN_AT_ONCE {
+        gone.truncate(FORGOTTEN_AT_ONCE);
+        out.has_more_to_forget = true;
+        out.plan_again_by(now);
     }
     if !gone.is_empty() {
         out.steps.extend(with_definitions(seen, gone, &out.steps));
     }
+}
+
+/// Returns the first of these ended runs without which the others and those in progress fit into their share of etcd.
+fn beyond_share<'a>(seen: &Observed, ended: &BTreeSet<(bool, Timestamp, &'a RunId)>) -> Vec<&'a RunId> {
+    let bytes_of = |id: &RunId| seen.heads.get(id).map_or(0, |kept| kept.head.bytes);
+    let in_progress = seen.carried.values().map(|progress| progress.bytes);
+    let idle = seen.idle.iter().chain(&seen.resting).map(bytes_of);
+    let ended_bytes = ended.iter().map(|(_, _, id)| bytes_of(id));
+    let mut bytes: u64 = in_progress.chain(idle).chain(ended_bytes).sum();
+    let most = seen.quota_bytes / SHARE_OF_QUOTA;
+    let is_beyond = |(_, _, id): &&(bool, Timestamp, &RunId)| {
+        let is_beyond = bytes > most;
+        bytes -= bytes_of(id);
+        is_beyond
+    };
+    ended.iter().take_while(is_beyond).map(|(_, _, id)| *id).collect()
 }
 
 /// Returns the steps that forget these runs. A definition is deleted with the last of them that needs it, unless a

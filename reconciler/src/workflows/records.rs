@@ -183,6 +183,9 @@ pub struct RunHead {
     /// Number of states entered, once the run has ended.
     #[serde(default)]
     pub steps: u32,
+    /// Bytes of the run in etcd, once it has ended; 0 in heads of earlier versions.
+    #[serde(default)]
+    pub bytes: u64,
     /// Name of the error that ended the run; empty without one.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub error: String,
@@ -204,6 +207,7 @@ impl RunHead {
             finished_at: None,
             state: spec.start_at.clone(),
             steps: 0,
+            bytes: 0,
             error: String::new(),
             cause: String::new(),
             tries: None,

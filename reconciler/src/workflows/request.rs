@@ -29,8 +29,8 @@ const ASKED_INLINE_MAX_BYTES: usize = 1024;
 /// Pause after a broken watch.
 const REWATCH_WAIT: Duration = Duration::from_secs(1);
 
-/// Bytes of runs that callers may request of a workflow in a minute, unless set otherwise: an hour of them, which etcd
-/// may keep until it is compacted, is half of its 2 GiB.
+/// Bytes of runs that callers may request of a workflow in a minute, unless set otherwise: ten minutes of them, which
+/// etcd may keep until it is compacted, are a twelfth of its 2 GiB.
 pub const BYTES_PER_MINUTE: u64 = 16 << 20;
 /// Least of these bytes that may be set: enough for a run with the largest input.
 pub const BYTES_PER_MINUTE_MIN: u64 = 1 << 20;

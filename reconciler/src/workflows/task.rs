@@ -68,6 +68,7 @@ impl RunTask {
                 // The journal alone ends the run: today's limits are tighter than those it was written under, or
                 // the run ended as it began.
                 let head = final_head(&self.kept.head, outcome, &self.run, self.run.at());
+                let head = RunHead { bytes: self.journal.bytes(), ..head };
                 let ended = journal::write_head(&self.store, self.fence, &self.id, &self.kept, head).await;
                 return self.written(ended);
             }
@@ -226,11 +227,12 @@ impl RunTask {
         self.journal.append(&self.store, self.fence, entry, head).await?;
         self.earlier_attempts = None;
         if let Some(head) = ended {
-            self.kept.head = head;
+            self.kept.head = RunHead { bytes: self.journal.bytes(), ..head };
         }
         let mut progress = lock(&self.progress);
         self.run.state_name().clone_into(&mut progress.state);
         progress.steps = self.run.steps();
+        progress.bytes = self.journal.bytes();
         Ok(())
     }
 }

@@ -1,6 +1,7 @@
 //! The loop over all runs: observes and reports. It plans in `plan.rs` and `batches.rs` and acts in `act.rs`; each
 //! run has its own task, so that a transition needs no plan.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -9,6 +10,7 @@ use jiff::Timestamp;
 use schema::codec::decode;
 use schema::control::{Loop, LoopError, Next, Nudge, Observation, error_chain};
 use schema::keys::{Key, prefix};
+use schema::records::DEFAULT_QUOTA_BYTES;
 use schema::store::SharedStore;
 use schema::store::election::{Fence, FenceReader};
 use schema::store::reflector::SnapshotReader;
@@ -22,6 +24,7 @@ use super::plan;
 use super::plan::Observed;
 use super::records::{RunHead, RunId, RunRequest};
 use crate::controllers::LastKnown;
+use crate::upkeep::UpkeepState;
 
 /// Pause before a run is resumed whose task ended before it did.
 const RESUMED_AFTER: Duration = Duration::from_secs(10);
@@ -43,8 +46,18 @@ pub struct WorkflowsDeps {
     pub last_known: watch::Receiver<Arc<LastKnown>>,
     /// Wakes the loop when a task ends.
     pub nudge: Nudge,
+    /// State of etcd, whose quota bounds the runs that are kept.
+    pub etcd: watch::Receiver<Arc<UpkeepState>>,
     /// Time that gateways may take to learn that this process leads.
     pub unknown_for: Duration,
+    /// Names of the nodes on this machine, whose gateways may listen on loopback.
+    pub local_nodes: Arc<BTreeSet<String>>,
+}
+
+impl WorkflowsDeps {
+    fn caller(&self) -> Caller {
+        Caller::new(self.snapshot.clone(), Arc::clone(&self.local_nodes), self.unknown_for)
+    }
 }
 
 /// The loop over all runs.
@@ -61,7 +74,7 @@ pub struct WorkflowsLoop {
 impl WorkflowsLoop {
     /// Creates a loop that has observed nothing yet.
     pub fn new(deps: WorkflowsDeps) -> Self {
-        let caller = Arc::new(Caller::new(deps.snapshot.clone(), deps.unknown_for));
+        let caller = Arc::new(deps.caller());
         Self { deps, caller, term: None, book: RunBook::default(), forgets: false, forget_checked_at: None }
     }
 
@@ -72,7 +85,7 @@ impl WorkflowsLoop {
             return Ok(());
         }
         self.leave();
-        self.caller = Arc::new(Caller::new(self.deps.snapshot.clone(), self.deps.unknown_for));
+        self.caller = Arc::new(self.deps.caller());
         let listing = self.deps.store.list(prefix::RUN_HEADS).await;
         for item in listing.map_err(|error| LoopError::new("listing the runs", error))?.items {
             let (Ok(Key::RunHead(workflow, run)), Ok(head)) =
@@ -175,6 +188,7 @@ impl Loop for WorkflowsLoop {
             requests,
             unreadable,
             forgets: is_whole && self.forgets,
+            quota_bytes: self.deps.etcd.borrow().quota_bytes().unwrap_or(DEFAULT_QUOTA_BYTES),
         }))
     }
 

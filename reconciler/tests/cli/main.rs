@@ -9,6 +9,7 @@ use std::sync::Arc;
 
 use futures::StreamExt;
 use reconciler::api::{ApiDeps, router};
+use reconciler::upkeep::DefragRequests;
 use reconciler::webhooks::{Intake, SourceTarget};
 use schema::control::Nudge;
 use schema::keys::{Key, prefix};
@@ -124,16 +125,20 @@ async fn serve(snapshot: Snapshot) -> SocketAddr {
     let snapshot = reader;
     let target = SourceTarget::of_branch("main", "main", Nudge::default());
     let deps = ApiDeps {
+        ui: true,
         blobs: reconciler::blobs::Blobs::new(std::path::Path::new("/nonexistent")),
         intake: Arc::new(Intake::new(vec![target], snapshot.clone(), store.clone(), "host-1")),
         waiting_runs: reconciler::workflows::RequestQueue::default(),
         hooks: None,
+        etcd: tokio::sync::watch::Sender::new(Arc::default()).subscribe(),
+        defrag_requests: DefragRequests::new(store.clone(), "host-1".to_owned(), Nudge::default()),
         snapshot,
         store,
         loops: Default::default(),
         identity: "host-1".to_owned(),
         version: "9.9.9".to_owned(),
         hosts: schema::names::HostNames::default(),
+        local_nodes: Arc::default(),
     };
     tokio::spawn(async move { axum::serve(listener, router(deps)).await });
     address
@@ -229,6 +234,18 @@ async fn get_prints_tables_names_json_and_yaml() {
     assert_eq!((&one["name"], &one["file"]), (&json!("web"), &json!("apps/web.yaml:1")));
     let yaml = run(&server, &["get", "node", "n1", "-o", "yaml"]).await;
     assert!(String::from_utf8_lossy(&yaml.stdout).starts_with("name: n1\nstatus: Ready\n"));
+}
+
+#[tokio::test]
+async fn an_empty_list_before_the_first_commit_says_so() {
+    let empty = Snapshot { synced: true, ..Snapshot::default() };
+    let server = format!("http://{}", serve(empty).await);
+    let line = "no pods in namespace default; -A shows all namespaces; no commit is applied yet\n";
+    check(&run(&server, &["get", "pods"]).await, 0, "", line);
+    check(&run(&server, &["get", "nodes"]).await, 0, "", "no nodes\n");
+    let line =
+        "minik8s: not healthy after 0.3s: the reconciler is starting: it has fetched no repository yet\n";
+    check(&run(&server, &["wait", "--for", "healthy", "--timeout", "300ms"]).await, 1, "", line);
 }
 
 #[tokio::test]
@@ -330,6 +347,35 @@ async fn a_sync_that_is_waited_for_fails_unless_the_commit_is_applied_whole() {
                 field `imagee` (did you mean `image`?) (commit 2222222, Bob)\n";
     let output = run(&server, &["sync", "--wait"]).await;
     check(&output, 1, "source main: Degraded at commit 2222222\n", line);
+}
+
+#[tokio::test]
+async fn an_object_of_a_quarantined_file_is_described_with_what_is_wrong_there() {
+    let mut degraded = snapshot();
+    let mut status = source(C2);
+    status["quarantined"] = json!([{"file": "apps/db.yaml", "commit": C1, "author": "Bob", "violations": [{
+        "file": "apps/db.yaml", "line": 7, "column": 3, "severity": "error", "rule": "unknown-field",
+        "message": "unknown field `imagee`", "help": "did you mean `image`?", "object": "Pod/default/new"}],
+        "violationsTotal": 1}]);
+    put(&mut degraded, "sources/main", &status);
+    assert!(degraded.malformed.is_empty(), "{:?}", degraded.malformed);
+    let server = format!("http://{}", serve(degraded).await);
+    let error = "apps/db.yaml:7:3: error[unknown-field]: unknown field `imagee` (did you mean `image`?)";
+    let page = String::from_utf8(run(&server, &["describe", "pod/db"]).await.stdout).unwrap();
+    let head = format!(
+        "Quarantined:   apps/db.yaml of commit 1111111 by Bob is not applied; commit 2222222 runs instead\n\
+         {:15}{error}\nName:          db\n",
+        ""
+    );
+    assert!(page.starts_with(&head), "{page}");
+    // Also one that is not there yet.
+    let line = format!(
+        "minik8s: there is no pod new in namespace default; see 'minik8s get pods -A'; apps/db.yaml of commit 1111111 \
+         by Bob is not applied; there is no earlier version of the object; {error}\n"
+    );
+    check(&run(&server, &["describe", "pod/new"]).await, 1, "", &line);
+    let other = String::from_utf8(run(&server, &["describe", "pod/web"]).await.stdout).unwrap();
+    assert!(other.starts_with("Name:          web\n"), "{other}");
 }
 
 #[tokio::test]

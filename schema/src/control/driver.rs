@@ -1,5 +1,6 @@
 //! Driver: runs a loop on tick, nudge and shutdown. Holds the only `select!` of a loop, and the only clock.
 
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use jiff::Timestamp;
@@ -8,7 +9,7 @@ use tokio::time::{Instant, sleep_until};
 use tokio_util::sync::CancellationToken;
 use tracing::Instrument as _;
 
-use super::{Loop, LoopError, Next, NudgeReceiver, Observation, Plan};
+use super::{Loop, LoopError, Next, NudgeReceiver, Observation, Plan, lock};
 use crate::backoff::Backoff;
 use crate::errors::error_chain;
 
@@ -25,6 +26,35 @@ pub struct Driver {
     pub backoff_min: Duration,
     /// Longest wait after a failure.
     pub backoff_max: Duration,
+    /// Shows whether the loop hangs.
+    pub pulse: Pulse,
+}
+
+/// Sign of life of a loop, shared with the task that watches it.
+#[derive(Debug, Clone)]
+pub struct Pulse {
+    /// The start of the run in progress, else the time of the next run.
+    due_at: Arc<Mutex<Instant>>,
+    /// Longest time that a run may take, where it depends on others: a remote, a disk.
+    pub(super) may_take: Duration,
+}
+
+impl Default for Pulse {
+    fn default() -> Self {
+        Self { due_at: Arc::new(Mutex::new(Instant::now())), may_take: Duration::ZERO }
+    }
+}
+
+impl Pulse {
+    fn set_due_at(&self, at: Instant) {
+        *lock(&self.due_at) = at;
+    }
+
+    /// True if a run has lasted longer than `limit` (or than the loop may take, if that is longer), or is overdue by as
+    /// much, because its task is stuck elsewhere.
+    pub(super) fn hangs(&self, now: Instant, limit: Duration) -> bool {
+        now.saturating_duration_since(*lock(&self.due_at)) > limit.max(self.may_take)
+    }
 }
 
 /// Summary of a loop's last run, for status and metrics.
@@ -59,7 +89,12 @@ impl LastRun {
 impl Driver {
     /// Creates a driver with this interval that backs off from 200 ms to 30 s.
     pub fn every(interval: Duration) -> Self {
-        Self { interval, backoff_min: Duration::from_millis(200), backoff_max: Duration::from_secs(30) }
+        Self {
+            interval,
+            backoff_min: Duration::from_millis(200),
+            backoff_max: Duration::from_secs(30),
+            pulse: Pulse::default(),
+        }
     }
 
     /// Runs `the_loop` until `shutdown`; finishes a run in progress first. The first run starts immediately. A
@@ -71,6 +106,7 @@ impl Driver {
         shutdown: CancellationToken,
         last_run: watch::Sender<Option<LastRun>>,
     ) {
+        let pulse = self.pulse.clone();
         let mut pace = Pace::new(self);
         let mut last_logged = LastLogged::default();
         let (mut number, mut failures) = (0_u64, 0_u64);
@@ -89,6 +125,7 @@ impl Driver {
                 () = sleep_until(tick_at) => {}
             }
             number += 1;
+            pulse.set_due_at(Instant::now());
             let span = tracing::info_span!("loop", name = the_loop.name(), number);
             // Outside of the select: once begun, a run is never cancelled.
             let (mut record, next) = run_once(&mut the_loop).instrument(span).await;
@@ -99,6 +136,7 @@ impl Driver {
             let ended_at = Instant::now();
             tick_at = ended_at + wait.tick;
             rest_until = ended_at + wait.rest;
+            pulse.set_due_at(tick_at);
             last_run.send_replace(Some(record));
         }
     }

@@ -107,9 +107,9 @@ fn start(script: Vec<Do>, act_takes: Duration) -> Rig {
     let shutdown = CancellationToken::new();
     let (last_sender, last) = watch::channel(None);
     let driver = Driver {
-        interval: Duration::from_secs(100),
         backoff_min: Duration::from_secs(1),
         backoff_max: Duration::from_secs(8),
+        ..Driver::every(Duration::from_secs(100))
     };
     let begun = Instant::now();
     let task = tokio::spawn(driver.run(the_loop, nudged, shutdown.clone(), last_sender));

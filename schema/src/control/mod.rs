@@ -19,8 +19,8 @@ pub mod shutdown;
 
 pub use crate::errors::{causes, error_chain, root_cause, with_causes};
 pub use disk_record::{DiskRecord, Fsync};
-pub use driver::{Driver, LastRun, LastRunReader};
-pub use nudge::{Nudge, NudgeReceiver};
+pub use driver::{Driver, LastRun, LastRunReader, Pulse};
+pub use nudge::{Nudge, NudgeReceiver, publish};
 pub use process::{FileLock, LockOutcome, is_file_locked, lock_file};
 pub use process::{close_state_dir, spare_from_oom_killer};
 pub use row::{ChangeSource, Row};

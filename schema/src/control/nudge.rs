@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use tokio::sync::Notify;
+use tokio::sync::{Notify, watch};
 
 /// Wakes a loop. Clones wake the same loop.
 #[derive(Debug, Clone, Default)]
@@ -31,4 +31,13 @@ impl NudgeReceiver {
     pub async fn wait(&self) {
         self.0.notified().await;
     }
+}
+
+/// Publishes a value and wakes its receivers, but only if it differs. Returns true if it did.
+pub fn publish<T: PartialEq>(sender: &watch::Sender<T>, value: T) -> bool {
+    sender.send_if_modified(|known| {
+        let differs = *known != value;
+        *known = value;
+        differs
+    })
 }

@@ -1,13 +1,18 @@
-//! Steps of a daemon's process at its start: locks, each held by one process at a time, a state directory that only
-//! its user reads, and precedence when memory is short.
+//! A daemon as a process of its machine: locks, each held by one process at a time, a state directory that only its
+//! user reads, precedence when memory is short, and messages to the service manager.
 
 use std::fs::{self, File, OpenOptions, Permissions};
 use std::io;
 use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
 use std::path::Path;
+use std::time::Duration;
 
 use nix::errno::Errno;
 use nix::fcntl::{Flock, FlockArg};
+use nix::unistd::geteuid;
+use sd_notify::NotifyState;
+use tokio::time::sleep;
+use tokio_util::sync::CancellationToken;
 
 // File locks.
 
@@ -67,6 +72,11 @@ pub fn close_state_dir(root: &Path, own: &[&str], passable: Option<bool>) -> io:
         set_mode(&folder, mode(passable.unwrap_or_default()))?;
     }
     let there = fs::metadata(root)?;
+    let me = geteuid();
+    if !me.is_root() && there.uid() != me.as_raw() {
+        // Closed by its owner, who lets this user pass.
+        return Ok(());
+    }
     let was_passable = || there.mode() & PASSABLE == PASSABLE && root.join(AGENT_FOLDER).exists();
     let mut is_passed = passable.unwrap_or_else(was_passable);
     for entry in fs::read_dir(root)? {
@@ -110,6 +120,55 @@ fn lower_oom_score(file: &Path) -> Result<i64, (io::Error, i64)> {
     let present = fs::read_to_string(file).ok().and_then(|text| text.trim().parse().ok()).unwrap_or_default();
     let wanted = OOM_SCORE_ADJ.min(present);
     fs::write(file, wanted.to_string()).map(|()| -1000).map_err(|error| (error, present))
+}
+
+// Messages to the service manager that started this process, such as systemd: ready, alive, stopping. Without one, as when
+// `NOTIFY_SOCKET` is not set, nothing is sent. systemd restarts a process that sends no sign of life for longer than its
+// `WatchdogSec`, so a daemon falls silent once a loop hangs.
+
+/// Signs of life within the time that the service manager waits for one.
+const SIGNS_PER_LIMIT: u32 = 4;
+
+/// Reports until shutdown. `hung` returns the names of the loops that hang by this limit.
+pub(super) async fn report_to_service_manager(
+    hung: impl Fn(Duration) -> Vec<String> + Send + Sync,
+    shutdown: CancellationToken,
+) {
+    tell_service_manager(NotifyState::Ready);
+    match sd_notify::watchdog_enabled() {
+        // Cancel-safe: nothing is held between two signs.
+        Some(limit) => _ = shutdown.run_until_cancelled(send_signs_of_life(&hung, limit)).await,
+        None => shutdown.cancelled().await,
+    }
+    tell_service_manager(NotifyState::Stopping);
+}
+
+/// Sends a sign of life several times within `limit`, while no loop hangs.
+async fn send_signs_of_life(hung: &(impl Fn(Duration) -> Vec<String> + Sync), limit: Duration) {
+    let mut logged = Vec::new();
+    loop {
+        let hung = hung(limit);
+        if hung.is_empty() {
+            tell_service_manager(NotifyState::Watchdog);
+        }
+        if hung != logged {
+            match hung.is_empty() {
+                true => tracing::info!("no loop hangs any more"),
+                false => {
+                    tracing::error!(loops = ?hung, ?limit, "loops hang: the service manager restarts this process");
+                }
+            }
+            logged = hung;
+        }
+        sleep(limit / SIGNS_PER_LIMIT).await;
+    }
+}
+
+fn tell_service_manager(state: NotifyState<'_>) {
+    // Whoever listens no longer does not need the message.
+    if let Err(error) = sd_notify::notify(&[state]) {
+        tracing::debug!(%error, "service manager not reached");
+    }
 }
 
 #[cfg(test)]

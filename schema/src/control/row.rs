@@ -86,6 +86,13 @@ impl Row {
         self
     }
 
+    /// Sets the longest time that a run of a loop may take before the loop counts as hung, where it depends on others: a
+    /// remote, a disk.
+    pub fn may_take(mut self, longest: Duration) -> Self {
+        self.driver.pulse.may_take = longest;
+        self
+    }
+
     /// Sets the least time between two steps of a follower.
     pub fn rest(self, rest: Duration) -> Self {
         Self { rest, ..self }

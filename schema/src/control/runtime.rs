@@ -9,12 +9,13 @@ use futures::Stream;
 use jiff::Timestamp;
 use serde::Serialize;
 use tokio::sync::{mpsc, watch};
-use tokio::time::{sleep, timeout};
+use tokio::time::{Instant, sleep, timeout};
 use tokio_util::sync::CancellationToken;
 
+use super::process::report_to_service_manager;
 use super::row::run_with_wakers;
 use super::shutdown::{RunError, TaskEnded, TaskResult, Tasks};
-use super::{LastRun, LastRunReader, Loop, Row, lock};
+use super::{LastRun, LastRunReader, Loop, Pulse, Row, lock};
 
 /// The tasks of a daemon, and the runs of its loops.
 #[derive(Debug)]
@@ -58,7 +59,7 @@ impl Runtime {
     pub fn drive_as<L: Loop>(&mut self, name: impl Into<String>, row: Row, the_loop: L) -> LastRunReader {
         let name = name.into();
         let (sender, last_run) = watch::channel(None);
-        self.runs.add(name.clone(), last_run.clone());
+        self.runs.add(name.clone(), last_run.clone(), row.driver.pulse.clone());
         let (working, token) = (self.working.clone(), self.token());
         self.tasks.spawn_critical(name, async move {
             row.run(the_loop, token, sender).await;
@@ -145,6 +146,13 @@ impl Runtime {
         });
     }
 
+    /// Tells the service manager that started this process, if any, that it is ready, and that no loop hangs.
+    pub fn report_to_service_manager(&mut self) {
+        let runs = self.runs();
+        let hung = move |limit| runs.hung(Instant::now(), limit);
+        self.task("service manager", report_to_service_manager(hung, self.token()));
+    }
+
     /// Returns a future that ends once every loop has ended. Only the first call gets a future that waits.
     pub fn all_loops_ended(&mut self) -> impl Future<Output = ()> + Send + 'static {
         let all_ended = self.all_ended.take();
@@ -184,7 +192,14 @@ mod tests;
 
 /// The loops of a daemon in the order of its table. Clones share one table.
 #[derive(Debug, Clone, Default)]
-pub struct LoopRuns(Arc<Mutex<Vec<(String, LastRunReader)>>>);
+pub struct LoopRuns(Arc<Mutex<Vec<LoopEntry>>>);
+
+#[derive(Debug)]
+struct LoopEntry {
+    name: String,
+    last_run: LastRunReader,
+    pulse: Pulse,
+}
 
 /// A loop and its last run.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
@@ -210,20 +225,27 @@ pub struct LoopStatus {
 
 impl LoopRuns {
     /// Adds a loop.
-    pub fn add(&self, name: impl Into<String>, last_run: LastRunReader) {
-        lock(&self.0).push((name.into(), last_run));
+    pub fn add(&self, name: impl Into<String>, last_run: LastRunReader, pulse: Pulse) {
+        lock(&self.0).push(LoopEntry { name: name.into(), last_run, pulse });
+    }
+
+    /// Returns the names of the loops that hang, with `limit` as the longest run of loops without a longer one of their
+    /// own.
+    pub fn hung(&self, now: Instant, limit: Duration) -> Vec<String> {
+        let loops = lock(&self.0);
+        loops.iter().filter(|entry| entry.pulse.hangs(now, limit)).map(|entry| entry.name.clone()).collect()
     }
 
     /// Returns the status of every loop.
     pub fn statuses(&self) -> Vec<LoopStatus> {
-        lock(&self.0).iter().map(|(name, last)| status(name, last.borrow().as_ref())).collect()
+        lock(&self.0).iter().map(|entry| status(&entry.name, entry.last_run.borrow().as_ref())).collect()
     }
 
     /// Returns the newest run of any loop whose name begins with `prefix`.
     pub fn newest(&self, prefix: &str) -> Option<LastRun> {
         let loops = lock(&self.0);
-        let runs = loops.iter().filter(|(name, _)| name.starts_with(prefix));
-        runs.filter_map(|(_, last)| last.borrow().clone()).max_by_key(|run| run.started_at)
+        let runs = loops.iter().filter(|entry| entry.name.starts_with(prefix));
+        runs.filter_map(|entry| entry.last_run.borrow().clone()).max_by_key(|run| run.started_at)
     }
 }
 

@@ -124,6 +124,61 @@ async fn a_follower_steps_at_once_then_at_changes_not_more_often_than_it_rests_a
     assert_eq!(*lock(&blocking), [0, 1, 4, 5, 6], "its interval begins anew with each step");
 }
 
+/// A loop whose second run never ends.
+struct Hanging(u32);
+
+#[async_trait]
+impl Loop for Hanging {
+    type Observed = ();
+    type Plan = Nothing;
+    type Outcome = ();
+
+    fn name(&self) -> &'static str {
+        "hanging"
+    }
+
+    async fn observe(&mut self) -> Result<Observation<()>, LoopError> {
+        self.0 += 1;
+        if self.0 == 2 {
+            std::future::pending::<()>().await;
+        }
+        Ok(Observation::NotReady("nothing listed yet".to_owned()))
+    }
+
+    fn plan((): &(), _: Timestamp) -> Nothing {
+        Nothing
+    }
+
+    async fn act(&mut self, (): &(), _: Nothing) {}
+
+    async fn report(&mut self, (): (), (): ()) -> Result<Next, LoopError> {
+        Ok(Next::Interval)
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_loop_hangs_once_a_run_outlasts_the_limit_and_its_own_and_a_long_wait_is_none() {
+    let mut runtime = Runtime::new();
+    let hour = Duration::from_secs(3_600);
+    runtime.drive(Row::every(hour), noting(false).0);
+    // Their second run begins within half a second.
+    runtime.drive(Row::every(hour), Hanging(0));
+    runtime.drive_as("slow", Row::every(hour).may_take(Duration::from_secs(50)), Hanging(0));
+    let (runs, begun) = (runtime.runs(), Instant::now());
+    let hung_at = async |second| {
+        tokio::time::sleep_until(begun + Duration::from_secs(second)).await;
+        runs.hung(Instant::now(), Duration::from_secs(20))
+    };
+    let looks = async {
+        assert_eq!(hung_at(19).await, [""; 0]);
+        assert_eq!(hung_at(22).await, ["hanging"]);
+        assert_eq!(hung_at(49).await, ["hanging"]);
+        assert_eq!(hung_at(52).await, ["hanging", "slow"]);
+        assert_eq!(hung_at(3_000).await, ["hanging", "slow"]);
+    };
+    tokio::join!(looks, run_for(runtime, 3_001));
+}
+
 #[tokio::test(start_paused = true)]
 async fn the_end_of_all_loops_is_waited_for_without_holding_the_end_up() {
     let mut runtime = Runtime::new();

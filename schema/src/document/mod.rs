@@ -9,6 +9,8 @@ pub(crate) mod nearest;
 pub(crate) mod node;
 pub(crate) mod problems;
 pub(crate) mod yaml;
+
+use super::file_text::{is_git_crypt, without_mark};
 use super::violation::rules;
 use limits::FILE_MAX_BYTES;
 use node::{Budget, Mark, ParsedFile, Problem};
@@ -40,7 +42,7 @@ pub(crate) fn parse(format: Format, text: &str) -> ParsedFile {
     }
 }
 
-// Decodes file bytes to text: size, encoding, byte order mark, Git LFS pointers, control characters.
+// Decodes a manifest's bytes to text: size, encoding, byte order mark, Git LFS pointers, control characters.
 
 const IGNORE_HELP: &str = "if the file is not a manifest, list it in `.minik8signore`";
 
@@ -52,11 +54,16 @@ pub(crate) fn read(bytes: &[u8]) -> Result<&str, Problem> {
         let help = format!("split it into several files, or {IGNORE_HELP}");
         return Err(Problem::new(whole_file, &rules::TOO_LARGE, message).help(help));
     }
+    if is_git_crypt(bytes) {
+        return Err(Problem::new(whole_file, &rules::NOT_UTF8, "the file is encrypted by git-crypt").help(
+            "Minik8s reads the repository without the key of git-crypt: keep manifests out of its filter",
+        ));
+    }
     if bytes.starts_with(&[0xFE, 0xFF]) || bytes.starts_with(&[0xFF, 0xFE]) {
         let message = "the file is UTF-16; manifests are UTF-8";
         return Err(Problem::new(whole_file, &rules::NOT_UTF8, message).help("save it as UTF-8"));
     }
-    let bytes = bytes.strip_prefix(b"\xEF\xBB\xBF").unwrap_or(bytes);
+    let bytes = without_mark(bytes);
     let text = std::str::from_utf8(bytes).map_err(|error| {
         let mark = mark_after(&String::from_utf8_lossy(&bytes[..error.valid_up_to()]));
         let byte = bytes.get(error.valid_up_to()).copied().unwrap_or_default();

@@ -294,12 +294,36 @@ fn syntax_problem(error: &ScanError, mark: Mark, text: &str) -> Problem {
         return Problem::new(mark, &rules::YAML_SYNTAX, "not valid YAML: a tab in the indentation")
             .help("YAML is indented with spaces");
     }
+    if let Some((number, column, character)) = lines().find_map(|(number, line)| {
+        let (column, character) = invisible(line).filter(|_| !line.trim_start().starts_with('#'))?;
+        Some((number, column, character))
+    }) {
+        let message = format!("not valid YAML: an invisible character, U+{:04X}", u32::from(character));
+        return Problem::new(Mark { line: number, column }, &rules::YAML_SYNTAX, message)
+            .help("remove it, or write a plain space in its place: editors and copied text bring it along");
+    }
     let help = if lines().any(|(_, line)| line.contains("{{")) {
         "this looks like a template: put the rendered manifest into the repository"
     } else {
         "if the file is not a manifest, list it in `.minik8signore`"
     };
     Problem::new(mark, &rules::YAML_SYNTAX, format!("not valid YAML: {}", error.info())).help(help)
+}
+
+/// Finds a character that looks like nothing or like a space where YAML has its structure: in an indentation, after a
+/// `-` or a `:`; a byte order mark anywhere. Returns its column.
+fn invisible(line: &str) -> Option<(u32, char)> {
+    let is_blank =
+        |c: char| (c.is_whitespace() && !c.is_ascii()) || matches!(c, '\u{200b}'..='\u{200d}' | '\u{2060}');
+    let mut before = '\n';
+    for (column, character) in (1u32..).zip(line.chars()) {
+        let is_structure = matches!(before, '\n' | ' ' | '-' | ':' | '?');
+        if character == '\u{feff}' || (is_blank(character) && is_structure) {
+            return Some((column, character));
+        }
+        before = character;
+    }
+    None
 }
 
 // Accepts lists and mappings in brackets whose later lines are no deeper than their key:
@@ -349,5 +373,24 @@ impl<'a> IndentedText<'a> {
     pub(super) fn original_mark(&self, mark: Mark) -> Mark {
         let by = if self.moved.contains(&mark.line) { SHIFT_COLUMNS as u32 } else { 0 };
         Mark { line: mark.line, column: mark.column.saturating_sub(by).max(1) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn characters_that_nobody_sees_are_found_where_they_break_the_structure() {
+        for (line, found) in [
+            ("  \u{feff}kind: Pod", Some((3, '\u{feff}'))),
+            ("\u{a0} b: 2", Some((1, '\u{a0}'))),
+            ("a:\u{2003}1", Some((3, '\u{2003}'))),
+            ("- \u{200b}a", Some((3, '\u{200b}'))),
+            ("text: caf\u{e9}\u{a0}au lait", None),
+            ("plain: text", None),
+        ] {
+            assert_eq!(invisible(line), found, "{line:?}");
+        }
     }
 }

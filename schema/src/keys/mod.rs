@@ -136,13 +136,22 @@ macro_rules! key_table {
                     => "CPU and memory in use", Agent, "autoscaler, CLI", Own; usage: NodeUsage, ByName;
                 Rules(node: String), RULES, "/minik8s/rules/<node>"
                     => "revision of services/ that is programmed",
-                    Agent, "agents (drain), CLI", All; rules: RulesStatus, ByName;
+                    Agent, "rules controller, CLI", Own; rules: RulesStatus, ByName;
+                Programmed, PROGRAMMED, "/minik8s/programmed"
+                    => "revision of services/ that all live nodes have programmed",
+                    Controller("rules"), "agents (drain)", All; programmed: ProgrammedRules, ByName;
                 Request(id: String), REQUESTS, "/minik8s/requests/<id>"
                     => "a webhook's delivery or a `minik8s sync`, on a lease of 24 h",
                     Receiver, "the leader's gitops", Nothing; requests: SyncRequest, ByName;
                 Answer(id: String), ANSWERS, "/minik8s/answers/<id>"
                     => "outcome of a request, on a lease of 24 h",
                     Leader, "CLI, the reconciler that took the request", Nothing; answers: RequestAnswer, ByName;
+                DefragRequest, DEFRAG_REQUEST, "/minik8s/etcd/defrag"
+                    => "the last `minik8s etcd defrag`",
+                    Receiver, "the leader's upkeep", Nothing; defrag_requests: DefragRequest, ByName;
+                EtcdUpkeep, ETCD_UPKEEP, "/minik8s/etcd/upkeep"
+                    => "whether the leader maintains etcd, and when it last did",
+                    Leader, "CLI, doctor", All; etcd_upkeep: EtcdUpkeep, ByName;
             }
         }
     };

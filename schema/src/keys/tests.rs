@@ -40,8 +40,11 @@ fn samples() -> Vec<Key> {
         Key::PodStatus("n1".into(), pod),
         Key::Usage("n1".into()),
         Key::Rules("n1".into()),
+        Key::Programmed,
         Key::Request("github-1".into()),
         Key::Answer("github-1".into()),
+        Key::DefragRequest,
+        Key::EtcdUpkeep,
     ]
 }
 
@@ -106,8 +109,11 @@ fn keys_are_written_as_the_contract_says() {
             "status/n1/pods/default/web",
             "usage/n1",
             "rules/n1",
+            "programmed",
             "requests/github-1",
             "answers/github-1",
+            "etcd/defrag",
+            "etcd/upkeep",
         ]
     );
     assert_eq!((prefix::STATUS, prefix::LEADER), ("/minik8s/status/", "/minik8s/leader"));
@@ -149,12 +155,13 @@ fn a_node_writes_only_what_names_it() {
         read,
         [
             "read /minik8s/bindings/n1/ --prefix",
+            "read /minik8s/etcd/upkeep --prefix",
             "read /minik8s/functions/ --prefix",
             "read /minik8s/heartbeats/ --prefix",
             "read /minik8s/leader --prefix",
             "read /minik8s/nodes/ --prefix",
+            "read /minik8s/programmed --prefix",
             "read /minik8s/routes/ --prefix",
-            "read /minik8s/rules/ --prefix",
             "read /minik8s/services/ --prefix",
             "read /minik8s/settings --prefix",
             "read /minik8s/subnets/ --prefix",

@@ -108,6 +108,18 @@ pub(crate) fn has_words_of_manifest(bytes: &[u8]) -> bool {
     TOP_LEVEL.iter().any(|word| has_key(&text, word))
 }
 
+/// Most bytes of a text whose words are kept.
+const WORDS_TEXT_MAX_BYTES: usize = 256 * 1024;
+
+/// Returns the words of a text that can't be parsed; none for a large text, because every file keeps them in memory.
+pub(crate) fn words(text: &str) -> BTreeSet<String> {
+    if text.len() > WORDS_TEXT_MAX_BYTES {
+        return BTreeSet::new();
+    }
+    let is_part = |c: char| c.is_alphanumeric() || "-_./".contains(c);
+    text.split(|c: char| !is_part(c)).filter(|word| !word.is_empty()).map(str::to_owned).collect()
+}
+
 /// True if `word` is followed by a colon somewhere, possibly after a closing quote.
 fn has_key(text: &str, word: &str) -> bool {
     text.match_indices(word).any(|(at, _)| {

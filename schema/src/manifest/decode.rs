@@ -12,7 +12,7 @@ use crate::document::nearest::{nearest, suggestion};
 use crate::document::node::{Budget, Entry, Mark, Node, Problem, Root, Value};
 use crate::document::problems::{Faults, Problems, object_too_large, violation};
 use crate::kinds::{FieldPlacement, Kind, KindSpec, Resource, SpecVisitor, links, metadata};
-use crate::meta::{DEFAULT_NAMESPACE, ObjectMeta};
+use crate::meta::{DEFAULT_NAMESPACE, ObjectMeta, StringMap};
 use crate::violation::{Finding, Findings, OwnedStep, Path, rules};
 
 /// Longest part of an object's name that its violations show: Kubernetes' limit.
@@ -42,7 +42,8 @@ pub(crate) fn load(
         _ => {
             let reference =
                 object.as_deref().and_then(|name| metadata::parse_reference(name, DEFAULT_NAMESPACE).ok());
-            loaded.broken.extend(reference.map(|reference| BrokenDocument { reference, line }));
+            let labels = labels(&node);
+            loaded.broken.extend(reference.map(|reference| BrokenDocument { reference, line, labels }));
         }
     }
     if let Some(layout) = layout {
@@ -62,6 +63,17 @@ fn places(node: &Node, object: &DraftObject) -> Vec<FieldLocation> {
         FieldLocation { path, line, column }
     };
     paths.into_iter().map(place).collect()
+}
+
+/// Returns the labels of an object with errors and of its template, as far as they can be read.
+fn labels(node: &Node) -> Vec<StringMap> {
+    let of = |node: &Node| {
+        let labels = &node.entry("metadata")?.value.entry("labels")?.value;
+        let pair = |entry: &Entry| Some((entry.key.clone(), entry.value.text()?.to_owned()));
+        Some(labels.entries()?.iter().filter_map(pair).collect())
+    };
+    let template = node.entry("spec").and_then(|spec| spec.value.entry("template"));
+    [Some(node), template.map(|entry| &entry.value)].into_iter().flatten().filter_map(of).collect()
 }
 
 /// Returns the object's name as [`ObjectRef`](crate::meta::ObjectRef) shows it, if the document has it in readable

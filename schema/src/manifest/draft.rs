@@ -1,11 +1,12 @@
 //! Result of loading a file: objects without provenance, and violations.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use crate::content_refs::Files;
 use crate::kinds::Resource;
 use crate::kinds::pod::pool;
-use crate::meta::{ObjectMeta, ObjectRef};
+use crate::meta::{ObjectMeta, ObjectRef, StringMap};
 use crate::object::{Object, Provenance};
 use crate::violation::{OwnedStep, Severity, Violation};
 
@@ -17,6 +18,8 @@ pub struct ManifestFile {
     pub documents: Vec<Document>,
     /// Objects with errors, as far as their names can be read.
     pub broken: Vec<BrokenDocument>,
+    /// Words of a text that can't be parsed: names and labels of objects that it may hold.
+    pub words: BTreeSet<String>,
     /// Violations, in the order of the file.
     pub violations: Vec<Violation>,
     /// False if the file is certainly not a manifest. A file with errors always counts as a manifest.
@@ -50,6 +53,8 @@ pub struct BrokenDocument {
     pub reference: ObjectRef,
     /// 1-based line of the document's first key.
     pub line: u32,
+    /// Labels of the object and of its template, as far as they can be read.
+    pub labels: Vec<StringMap>,
 }
 
 impl ManifestFile {
@@ -116,6 +121,7 @@ impl DraftObject {
     pub fn into_object(self, provenance: Provenance, generation: u64) -> Object {
         let hash = self.hash();
         let Self { api_version, metadata, resource } = self;
-        Object { api_version, metadata, resource, provenance, files: Files::new(), hash, generation }
+        let (files, created_at) = (Files::new(), None);
+        Object { api_version, metadata, resource, provenance, files, hash, generation, created_at }
     }
 }

@@ -24,6 +24,7 @@ use super::kinds::content::Values;
 use super::kinds::{Kind, KindSpec, Resource, SpecVisitor};
 use super::meta::ObjectRef;
 use super::secrets::format::sops::is_sops;
+use crate::file_text::file_text;
 use crate::violation::{Rule, Severity, TEXT_MAX_CHARS, Violation, rules, shortened};
 use classify::{DocumentClass, expand_list};
 use decode::object_name;
@@ -53,6 +54,7 @@ const AROUND_POD_SECURITY: (&str, usize) =
 /// Reads a file with the fields of the Cluster object's `podSecurity`, as strictly as a manifest; or returns its
 /// errors.
 pub fn load_pod_security(file: &str, text: &str) -> Result<PodSecurity, Vec<Violation>> {
+    let text = file_text(text.as_bytes()).unwrap_or(text);
     let is_blank = |line: &str| matches!(line.trim(), "" | "---") || line.trim().starts_with('#');
     if text.lines().all(is_blank) {
         return Err(vec![Violation {
@@ -135,13 +137,21 @@ fn load_keeping(path: &str, bytes: &[u8], layout: Option<&mut Layout>) -> Manife
     let Some(format) = Format::from_path(path) else { return ManifestFile::default() };
     let text = match document::read(bytes) {
         Ok(text) => text,
-        Err(problem) => return broken_file(path, problem),
+        Err(problem) => {
+            let words = classify::words(&String::from_utf8_lossy(bytes));
+            return ManifestFile { words, ..broken_file(path, problem) };
+        }
     };
     let parsed = parse(format, text);
-    match (format, classify::vanished_manifest(text, &parsed)) {
-        (Format::Yaml, Some(problem)) => broken_file(path, problem),
-        _ => load_parsed(path, parsed, layout),
+    let is_cut_short = parsed.failure.is_some();
+    let (mut loaded, is_read) = match (format, classify::vanished_manifest(text, &parsed)) {
+        (Format::Yaml, Some(problem)) => (broken_file(path, problem), false),
+        _ => (load_parsed(path, parsed, layout), !is_cut_short),
+    };
+    if !is_read && loaded.is_manifest {
+        loaded.words = classify::words(text);
     }
+    loaded
 }
 
 fn load_parsed(path: &str, parsed: ParsedFile, mut layout: Option<&mut Layout>) -> ManifestFile {

@@ -319,6 +319,10 @@ pub enum NodeImageState {
 /// Calls of functions through a node's gateway. Written by its agent.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NodeDemand {
+    /// Time of this report by the node's clock, which may differ from others': readers compare the times below with
+    /// this one only. `None` from agents that did not report it yet.
+    #[serde(default)]
+    pub at: Option<Timestamp>,
     /// Time at which the gateway began to count; it knows nothing from before.
     pub since: Timestamp,
     /// Demand by `namespace/name`; functions without a call in the last window are left out.

@@ -28,22 +28,23 @@ pub use functions::{
 pub use jobs::{FormerJob, JobDependencyState, JobOrder, JobReport, ResultFile, ResultKind, UnfetchedFiles};
 pub use nodes::{ContainerUsage, NodeUsage, PodUsage};
 pub use nodes::{
-    DNS_ADDRESS_OFFSET, Drain, GATEWAY_ADDRESS_OFFSET, Heartbeat, NodeConditions, NodeRecord, NodeVersions,
-    Subnet, TaintAge, Vtep, default_service_cidr, dns_address, gateway_address, socket_of,
+    DNS_ADDRESS_OFFSET, DiskSpace, Drain, GATEWAY_ADDRESS_OFFSET, Heartbeat, NodeConditions, NodeRecord,
+    NodeVersions, Subnet, TaintAge, Vtep, default_service_cidr, dns_address, gateway_address, socket_of,
 };
 pub use pods::{Binding, OwnerRef, PodInstance, SettledRecord};
 pub use requests::{
-    CLI_REQUESTS_MAX, Provider, REQUEST_ID_MAX, RequestAnswer, RequestOutcome, SyncRequest,
-    WEBHOOK_REQUESTS_MAX,
+    CLI_REQUESTS_MAX, DEFAULT_QUOTA_BYTES, DefragRequest, EtcdMember, EtcdUpkeep, NO_SPACE, Provider,
+    REQUEST_ID_MAX, RequestAnswer, RequestOutcome, SyncRequest, WEBHOOK_REQUESTS_MAX, mib, repair_commands,
 };
 pub use rollouts::{ROLLOUT_STEPS_MAX, Rollout, RolloutFailure, RolloutProgress, RolloutStep, Template};
 pub use services::{
-    BackendRecord, BackendTarget, Endpoint, LEFT_OUT_MAX, LeftOutPod, PathRecord, PathTarget, RouteRecord,
-    RulesStatus, ServicePortRecord, ServiceRecord,
+    BackendRecord, BackendTarget, Endpoint, LEFT_OUT_MAX, LeftOutPod, PathRecord, PathTarget,
+    ProgrammedRules, RouteRecord, RulesStatus, ServicePortRecord, ServiceRecord,
 };
 pub use sources::{
-    AllowedObjects, ChangeCounts, HeldPrune, PlanRecord, PodSecurityRecord, Quarantine, Revision,
-    SourceError, SourceErrorKind, SourceState, SourceStatus, Verdict, WaitingObject,
+    AllowedObjects, ChangeCounts, HeldPrune, PlanRecord, PodSecurityRecord, PodTimeline, Quarantine,
+    Revision, SourceError, SourceErrorKind, SourceState, SourceStatus, TIMELINE_PODS_MAX, Timeline, Verdict,
+    WaitingObject,
 };
 pub use workflows::{TriggerRecord, TriggerStart, WorkflowRecord};
 

@@ -59,17 +59,16 @@ impl NodeRecord {
     }
 
     /// Returns the address of a server of this node, from the URL `http://address:port` in its record. Loopback counts
-    /// only if the node is on this machine: `is_here` is true for this machine's addresses.
+    /// only if the caller knows that the node is on its own machine; the record cannot say so, because the node writes it.
     ///
     /// # Errors
     /// The reason for sending nothing there, as a part of a sentence.
-    pub fn server(&self, url: &str, is_here: impl Fn(IpAddr) -> bool) -> Result<SocketAddr, String> {
+    pub fn server(&self, url: &str, is_local: bool) -> Result<SocketAddr, String> {
         let shown: String = url.chars().take(URL_SHOWN_CHARS).flat_map(char::escape_debug).collect();
         let Some(server) = socket_of(url) else {
             return Err(format!("its record names `{shown}`, which is not http://ADDRESS:PORT"));
         };
-        let is_local = || self.addresses.iter().all(|own| is_here(*own));
-        if self.has_address(server.ip()) || (server.ip().is_loopback() && is_local()) {
+        if self.has_address(server.ip()) || (server.ip().is_loopback() && is_local) {
             return Ok(server);
         }
         Err(format!("its record names `{shown}`, which is not at one of the node's own addresses"))
@@ -212,6 +211,8 @@ pub struct NodeConditions {
     pub ready: ConditionStatus,
     /// Time of the last change of `ready`.
     pub since: Timestamp,
+    /// Time at which a leader first saw the node: unlike that in its record, by a leader's clock.
+    pub first_seen_at: Option<Timestamp>,
     /// Time at which its pods were given up, after it had been silent for long enough.
     pub evicted_at: Option<Timestamp>,
     /// Start of the last silence that has ended.
@@ -226,7 +227,8 @@ pub struct NodeConditions {
 impl NodeConditions {
     /// Creates the conditions of a node about which nothing else is known.
     pub fn new(ready: ConditionStatus, since: Timestamp) -> Self {
-        Self { ready, since, evicted_at: None, last_silence: None, drain: None, taints: BTreeMap::new() }
+        let (first_seen_at, evicted_at, last_silence, drain) = (None, None, None, None);
+        Self { ready, since, first_seen_at, evicted_at, last_silence, drain, taints: BTreeMap::new() }
     }
 }
 
@@ -268,6 +270,9 @@ pub struct NodeUsage {
     pub cpu: u64,
     /// Bytes of memory in use on the node, without the page cache that is not in active use.
     pub memory: u64,
+    /// File system of the node's state directory; `None` if it could not be read.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub disk: Option<DiskSpace>,
     /// Running pods, by `namespace/name`.
     pub pods: BTreeMap<String, PodUsage>,
     /// Parts left out so that the record fits under its key, in a sentence; empty if it is complete.
@@ -318,6 +323,32 @@ pub struct ContainerUsage {
     pub memory: u64,
 }
 
+/// Share of a disk below which its free space is low, in percent.
+const DISK_LOW_PERCENT: u64 = 10;
+
+/// Space on the file system of a directory, as `df` counts it.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct DiskSpace {
+    /// Usable bytes, without the kernel's reserve for root.
+    pub total_bytes: u64,
+    /// Bytes available to users other than root.
+    pub free_bytes: u64,
+}
+
+impl DiskSpace {
+    /// Free share in percent, rounded down.
+    pub fn free_percent(self) -> u64 {
+        let total = u128::from(self.total_bytes.max(1));
+        u64::try_from(u128::from(self.free_bytes) * 100 / total).unwrap_or(100)
+    }
+
+    /// True if less than a tenth is free.
+    pub fn is_low(self) -> bool {
+        self.total_bytes > 0 && self.free_percent() < DISK_LOW_PERCENT
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -334,9 +365,8 @@ mod tests {
     #[test]
     fn only_servers_of_the_node_itself_are_believed() {
         let record = node(&["192.0.2.7", "2001:db8::7", "169.254.169.254", "127.0.0.1"]);
-        let elsewhere = |_: IpAddr| false;
         for url in ["http://192.0.2.7:7071", "http://192.0.2.7:7071/", "http://[2001:db8::7]:7071"] {
-            assert!(record.server(url, elsewhere).is_ok(), "{url}");
+            assert!(record.server(url, false).is_ok(), "{url}");
         }
         for url in [
             "",
@@ -352,15 +382,13 @@ mod tests {
             "http://[::ffff:127.0.0.1]:2379",
             "http://0.0.0.0:7071",
         ] {
-            assert!(record.server(url, elsewhere).is_err(), "{url}");
+            assert!(record.server(url, false).is_err(), "{url}");
         }
-        let here = |address: IpAddr| address == IpAddr::from([192, 0, 2, 7]);
         let loopback = "http://127.0.0.1:7071";
-        assert!(node(&["192.0.2.7"]).server(loopback, here).is_ok());
-        assert!(
-            node(&["192.0.2.7", "192.0.2.8"]).server(loopback, here).is_err(),
-            "one is another machine's"
-        );
+        assert!(node(&["192.0.2.7"]).server(loopback, true).is_ok());
+        for addresses in [&[][..], &["127.0.0.1"], &["0.0.0.0"], &["192.0.2.7"]] {
+            assert!(node(addresses).server(loopback, false).is_err(), "{addresses:?}");
+        }
     }
 
     // Would fail with any address taken.
@@ -382,5 +410,12 @@ mod tests {
             assert_eq!((check(address, false), check(address, true)), (in_range, on_host), "{address}");
         }
         assert!(record.check_pod_address([10, 244, 1, 5].into(), None, false).is_err());
+    }
+
+    #[test]
+    fn less_than_a_tenth_of_a_disk_is_low() {
+        for (total, free, low) in [(100, 10, false), (100, 9, true), (1000, 99, true), (0, 0, false)] {
+            assert_eq!(DiskSpace { total_bytes: total, free_bytes: free }.is_low(), low, "{free} of {total}");
+        }
     }
 }

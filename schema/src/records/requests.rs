@@ -1,7 +1,7 @@
-//! `requests/<id>`, of webhooks and `minik8s sync`, and `answers/<id>`.
+//! `requests/<id>`, of webhooks and `minik8s sync`, and `answers/<id>`; `etcd/defrag` and `etcd/upkeep`.
 //!
 //! The reconciler that receives a request records it; the leader answers once it has checked the repository after
-//! that. Both keys are on leases.
+//! that. These keys are on leases.
 
 use std::fmt;
 
@@ -132,6 +132,135 @@ pub struct RequestAnswer {
     pub commit: Option<String>,
 }
 
+// `etcd/defrag` and `etcd/upkeep`, and what members of etcd report about themselves.
+
+/// Name of the alarm under which etcd refuses writes: a member's file has reached the quota.
+pub const NO_SPACE: &str = "NOSPACE";
+/// Quota of an etcd that is given none.
+pub const DEFAULT_QUOTA_BYTES: u64 = 2 << 30;
+/// Share of the quota from which on a member is nearly full, in percent.
+const NEARLY_FULL_PERCENT: u64 = 80;
+/// Smallest file for which unused space matters.
+const FILE_MIN_BYTES: u64 = 16 << 20;
+
+/// Upkeep of etcd by the leader.
+#[skip_serializing_none]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct EtcdUpkeep {
+    /// True if the leader compacts and defragments this etcd.
+    pub is_on: bool,
+    /// Smallest quota of a member; `None` if it is unknown.
+    pub quota_bytes: Option<u64>,
+    /// Time of the last compaction.
+    pub compacted_at: Option<Timestamp>,
+    /// Revision up to which the history is compacted.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub compacted_revision: i64,
+    /// Time at which a member was last defragmented.
+    pub defragmented_at: Option<Timestamp>,
+    /// Revision of the last request that was carried out; 0 before the first.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub answered: i64,
+}
+
+/// Request to defragment etcd.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct DefragRequest {
+    /// Time of the request.
+    pub requested_at: Timestamp,
+    /// Name of the reconciler that received it.
+    pub by: String,
+}
+
+/// A member of etcd, as it reports about itself.
+#[skip_serializing_none]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct EtcdMember {
+    /// Id in hex, as etcdctl prints it; empty if the member has never answered.
+    pub id: String,
+    /// Name given to the member; empty if unknown.
+    pub name: String,
+    /// Address at which it answered last.
+    pub endpoint: String,
+    /// Version of etcd.
+    pub version: String,
+    /// Size of its file, which only a defragmentation makes smaller.
+    pub size_bytes: u64,
+    /// Part of the file in use.
+    pub in_use_bytes: u64,
+    /// Size of the file at which etcd refuses writes; `None` if it is unknown.
+    pub quota_bytes: Option<u64>,
+    /// Newest revision.
+    pub revision: i64,
+    /// True for the leader of etcd.
+    pub is_leader: bool,
+    /// Alarms of this member: `NOSPACE`, `CORRUPT`.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub alarms: Vec<String>,
+    /// Reason why it did not answer; the other values are then those of its last answer.
+    pub error: Option<String>,
+}
+
+impl EtcdMember {
+    /// Returns the member's name, else its address.
+    pub fn label(&self) -> &str {
+        if self.name.is_empty() { &self.endpoint } else { &self.name }
+    }
+
+    /// True if etcd refuses writes because of this member.
+    pub fn is_full(&self) -> bool {
+        self.alarms.iter().any(|alarm| alarm == NO_SPACE)
+    }
+
+    /// Unused bytes of the file.
+    pub fn free_bytes(&self) -> u64 {
+        self.size_bytes.saturating_sub(self.in_use_bytes)
+    }
+
+    /// Returns these bytes as a share of the quota, in percent; `None` if the quota is unknown.
+    pub fn share_of_quota(&self, bytes: u64) -> Option<u64> {
+        let quota = u128::from(self.quota_bytes.filter(|quota| *quota > 0)?);
+        Some(u64::try_from(u128::from(bytes) * 100 / quota).unwrap_or(u64::MAX))
+    }
+
+    /// True from 80 % of the quota on.
+    pub fn is_nearly_full(&self) -> bool {
+        self.share_of_quota(self.size_bytes).is_some_and(|share| share >= NEARLY_FULL_PERCENT)
+    }
+
+    /// True if at least half of a file of some size is unused, or a nearly full one would no longer be so.
+    pub fn is_worth_defragmenting(&self) -> bool {
+        let is_half_free = self.size_bytes >= FILE_MIN_BYTES && self.free_bytes() >= self.size_bytes / 2;
+        let shrinks = self.free_bytes() >= self.size_bytes / 8;
+        let in_use = self.share_of_quota(self.in_use_bytes);
+        is_half_free
+            || self.is_nearly_full() && shrinks && in_use.is_some_and(|share| share < NEARLY_FULL_PERCENT)
+    }
+
+    /// Returns the size of the file as a sentence without a full stop: `1638 MiB of its quota of 2048 MiB (80 %)`.
+    pub fn usage(&self) -> String {
+        let size = mib(self.size_bytes);
+        match (self.quota_bytes, self.share_of_quota(self.size_bytes)) {
+            (Some(quota), Some(share)) => format!("{size} of its quota of {} ({share} %)", mib(quota)),
+            _ => format!("{size}, and its quota is unknown"),
+        }
+    }
+}
+
+/// Returns bytes as `12 MiB`, rounded up so that little is not nothing.
+pub fn mib(bytes: u64) -> String {
+    format!("{} MiB", bytes.div_ceil(1 << 20))
+}
+
+/// Returns the commands that make room in etcd, for an administrator.
+pub fn repair_commands(endpoints: &[String], revision: i64) -> String {
+    let etcdctl = format!("etcdctl --endpoints={}", endpoints.join(","));
+    format!("{etcdctl} compact {revision} && {etcdctl} defrag && {etcdctl} alarm disarm")
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -149,5 +278,41 @@ mod tests {
         for provider in [Provider::GitHub, Provider::GitLab, Provider::Forgejo, Provider::Cli] {
             assert_eq!(serde_json::to_string(&provider).unwrap(), format!("\"{provider}\""));
         }
+    }
+
+    const MIB: u64 = 1 << 20;
+
+    fn member(size: u64, in_use: u64, quota: Option<u64>) -> EtcdMember {
+        EtcdMember {
+            size_bytes: size * MIB,
+            in_use_bytes: in_use * MIB,
+            quota_bytes: quota.map(|quota| quota * MIB),
+            ..EtcdMember::default()
+        }
+    }
+
+    #[test]
+    fn a_file_is_defragmented_for_half_of_it_or_to_leave_the_warning_behind() {
+        for (size, in_use, quota, nearly_full, worth) in [
+            (15, 0, Some(2048), false, false),
+            (16, 8, Some(2048), false, true),
+            (16, 9, Some(2048), false, false),
+            (100, 50, None, false, true),
+            (1638, 1500, Some(2048), false, false),
+            (1639, 1300, Some(2048), true, true),
+            (1639, 1500, Some(2048), true, false),
+            (2048, 1700, Some(2048), true, false),
+        ] {
+            let member = member(size, in_use, quota);
+            let found = (member.is_nearly_full(), member.is_worth_defragmenting());
+            assert_eq!(found, (nearly_full, worth), "{size} {in_use} {quota:?}");
+        }
+    }
+
+    #[test]
+    fn a_size_is_said_with_its_quota_if_there_is_one() {
+        assert_eq!(member(1639, 0, Some(2048)).usage(), "1639 MiB of its quota of 2048 MiB (80 %)");
+        assert_eq!(member(3, 0, None).usage(), "3 MiB, and its quota is unknown");
+        assert_eq!(mib(1), "1 MiB");
     }
 }

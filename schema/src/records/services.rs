@@ -1,4 +1,4 @@
-//! `services/<ns>/<name>`, `routes/<ns>/<name>` and `rules/<node>`.
+//! `services/<ns>/<name>`, `routes/<ns>/<name>`, `rules/<node>` and `programmed`.
 
 use std::collections::BTreeMap;
 use std::net::Ipv4Addr;
@@ -255,7 +255,7 @@ impl PathRecord {
     }
 }
 
-/// State of a node's rules: whoever takes an endpoint down waits for it.
+/// State of a node's rules.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct RulesStatus {
@@ -270,6 +270,13 @@ pub struct RulesStatus {
     /// `namespace/name` of services left out until they change or a retry succeeds, and why.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub left_out: BTreeMap<String, String>,
+}
+
+/// Rules of all live nodes: the end of a pod that was an endpoint waits for them.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ProgrammedRules {
+    /// Smallest revision that a live node reports in its [`RulesStatus`].
+    pub revision: i64,
 }
 
 #[cfg(test)]

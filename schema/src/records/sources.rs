@@ -6,6 +6,7 @@ use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 use serde_with::skip_serializing_none;
 
+use super::requests::Provider;
 use crate::codec::is_default;
 use crate::kinds::Kind;
 use crate::kinds::cluster::PodSecurity;
@@ -236,6 +237,74 @@ pub struct Revision {
     pub decided_at: Option<Timestamp>,
     /// Plan that was carried out, compared with the reviewed one.
     pub plan: Option<PlanRecord>,
+    /// Times of its steps, from its discovery to its verdict.
+    pub timeline: Option<Timeline>,
+}
+
+/// Maximum number of pods that a timeline names.
+pub const TIMELINE_PODS_MAX: usize = 50;
+
+/// Ends of the steps of a commit, from its discovery to its verdict, in milliseconds after `seen_at` by the clock of
+/// the leader. `None` for a step that was not reached, or that happened under another leader.
+#[skip_serializing_none]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Timeline {
+    /// Time at which the webhook or `minik8s sync` that led to the commit arrived, else the start of the poll that
+    /// found it.
+    pub seen_at: Timestamp,
+    /// Sender of that request; `None` for a poll.
+    pub seen_by: Option<Provider>,
+    /// Fetch of its files.
+    pub read: Option<u64>,
+    /// Parsing and checking of these files.
+    pub checked: Option<u64>,
+    /// Comparison with the live objects.
+    pub planned: Option<u64>,
+    /// Write of the last object.
+    pub applied: Option<u64>,
+    /// Binding of its last pod to a node.
+    pub bound: Option<u64>,
+    /// Report that its last pod was ready.
+    pub ready: Option<u64>,
+    /// Programming of its last pod that is an endpoint of a service, on all live nodes.
+    pub programmed: Option<u64>,
+    /// Final verdict.
+    pub decided: Option<u64>,
+    /// Number of its pods, including those that `slowest` leaves out.
+    pub pods: u64,
+    /// The pods that were ready last, slowest first, at most [`TIMELINE_PODS_MAX`].
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub slowest: Vec<PodTimeline>,
+}
+
+/// Times of the steps until a commit's pod was first ready, in milliseconds.
+#[skip_serializing_none]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct PodTimeline {
+    /// Object that the pod belongs to, `Kind/namespace/name`.
+    pub object: String,
+    /// Name of the pod.
+    pub pod: String,
+    /// Node that it was bound to.
+    pub node: Option<String>,
+    /// Binding, after the commit's `seen_at`, by the leader's clock.
+    pub bound: Option<u64>,
+    /// Time from the arrival of the binding at the node until all images were there, by the node's clock, as are the
+    /// next three.
+    pub image: Option<u64>,
+    /// Time from the previous step until its last container was created.
+    pub created: Option<u64>,
+    /// Time from the previous step until its last container was started.
+    pub started: Option<u64>,
+    /// Time from the previous step until it was ready.
+    pub ready: Option<u64>,
+    /// Report that it was ready, after the commit's `seen_at`, by the leader's clock.
+    pub reported: Option<u64>,
+    /// Programming on all live nodes, after the commit's `seen_at`, by the leader's clock; only for endpoints of a
+    /// service.
+    pub programmed: Option<u64>,
 }
 
 /// Plan of a revision, next to the reviewed one.

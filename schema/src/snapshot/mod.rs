@@ -18,14 +18,15 @@ use crate::kinds::pod::{PodStatus, pool};
 use crate::meta::{NamespacedName, ObjectRef};
 use crate::object::Object;
 use crate::records::{
-    AutoscalerRecord, Binding, BuildOrder, ClusterSettings, FunctionRecord, Heartbeat, JobOrder, JobReport,
-    NodeConditions, NodeDemand, NodeImage, NodeRecord, NodeUsage, PodInstance, RequestAnswer, RequestOutcome,
-    Revision, Rollout, RouteRecord, RulesStatus, ScaleRecord, ServiceRecord, SettledRecord, SourceStatus,
-    Subnet, SyncRequest, Template, TriggerRecord, WorkflowRecord,
+    AutoscalerRecord, Binding, BuildOrder, ClusterSettings, DefragRequest, EtcdUpkeep, FunctionRecord,
+    Heartbeat, JobOrder, JobReport, NodeConditions, NodeDemand, NodeImage, NodeRecord, NodeUsage,
+    PodInstance, ProgrammedRules, RequestAnswer, RequestOutcome, Revision, Rollout, RouteRecord, RulesStatus,
+    ScaleRecord, ServiceRecord, SettledRecord, SourceStatus, Subnet, SyncRequest, Template, TriggerRecord,
+    WorkflowRecord,
 };
 
-pub use nodes::BoundPod;
 pub use nodes::elapsed_seconds;
+pub use nodes::{AwayNodes, BoundPod, is_most_away, most_nodes_away};
 
 /// A decoded value with the revisions that guards refer to.
 #[derive(Debug, Clone, PartialEq)]

@@ -385,7 +385,7 @@ fn status_of<'a>(snapshot: &'a Snapshot, object: &Object) -> Result<&'a PodStatu
 /// is wrong.
 fn pod_progress(status: &PodStatus) -> Vec<Timestamp> {
     let ended = status.init_container_statuses.iter().filter_map(|container| match &container.state {
-        ContainerState::Terminated(end) if end.exit_code == 0 && container.restart_count == 0 => {
+        ContainerState::Terminated(end) if end.completes_init() && container.restart_count == 0 => {
             end.finished_at
         }
         _ => None,

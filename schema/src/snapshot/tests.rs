@@ -147,6 +147,7 @@ fn usage_and_requests_change_no_plan_and_everything_else_does() {
         window_seconds: 15,
         cpu: 1,
         memory: 2,
+        disk: None,
         pods: Default::default(),
         left_out: String::new(),
     };

@@ -490,6 +490,7 @@ mod tests {
             (name.to_owned(), FunctionDemand { waiting, in_flight, ..FunctionDemand::default() })
         };
         NodeDemand {
+            at: None,
             since: jiff::Timestamp::UNIX_EPOCH,
             functions: functions.iter().map(of).collect(),
             beats: BTreeMap::new(),

@@ -87,6 +87,7 @@ pub fn object_of(name: &str, resource: impl Into<Resource>) -> Object {
             line: 3,
         },
         generation: 1,
+        created_at: None,
     }
 }
 
@@ -264,5 +265,6 @@ pub fn revision(sequence: u64, commit: &str) -> Revision {
         verdict: Verdict::Applied,
         decided_at: None,
         plan: None,
+        timeline: None,
     }
 }

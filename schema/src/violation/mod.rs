@@ -1,5 +1,6 @@
 //! Violations: problems of a manifest, with place and advice.
 
+use std::borrow::Cow;
 use std::fmt;
 
 use serde::{Deserialize, Serialize};
@@ -100,6 +101,68 @@ pub fn shortened(mut text: String, chars: usize) -> String {
     text
 }
 
+/// `1 file`, `2 files`.
+pub fn plural(count: impl fmt::Display, word: &str) -> String {
+    let count = count.to_string();
+    let ending = if count == "1" { "" } else { "s" };
+    format!("{count} {word}{ending}")
+}
+
+/// Joins names that have the same reason, in the order of their first: `a, b and 3 more: why`. Names at most `max`
+/// for a reason, and gives at most `max` reasons; a last line counts the names without one: `and 12 more`.
+pub fn grouped(reasons: impl IntoIterator<Item = (String, String)>, max: usize) -> Vec<String> {
+    let mut groups: Vec<(String, Vec<String>, usize)> = Vec::new();
+    let mut left_out = 0;
+    for (name, why) in reasons {
+        match groups.iter().position(|(reason, ..)| *reason == why) {
+            Some(at) if groups[at].1.len() < max => groups[at].1.push(name),
+            Some(at) => groups[at].2 += 1,
+            None if groups.len() < max => groups.push((why, vec![name], 0)),
+            None => left_out += 1,
+        }
+    }
+    let group = |(why, names, more): (String, Vec<String>, usize)| {
+        let more = if more > 0 { format!(" and {more} more") } else { String::new() };
+        format!("{}{more}: {why}", names.join(", "))
+    };
+    let mut lines: Vec<String> = groups.into_iter().map(group).collect();
+    lines.extend((left_out > 0).then(|| format!("and {left_out} more")));
+    lines
+}
+
+// Makes the words of others safe to print: a name, a value or an output may contain terminal control sequences.
+
+/// Escapes control characters, invisible ones and those that change the direction of text.
+pub fn visible(text: &str) -> Cow<'_, str> {
+    if !text.contains(is_invisible) {
+        return Cow::Borrowed(text);
+    }
+    let mut shown = String::with_capacity(text.len() + 16);
+    for c in text.chars() {
+        match c {
+            '\n' => shown.push_str("\\n"),
+            '\r' => shown.push_str("\\r"),
+            '\t' => shown.push_str("\\t"),
+            c if is_invisible(c) => shown.push_str(&format!("\\u{{{:x}}}", u32::from(c))),
+            c => shown.push(c),
+        }
+    }
+    Cow::Owned(shown)
+}
+
+/// True for controls, zero-width characters, line separators, bidirectional controls and tags.
+pub fn is_invisible(c: char) -> bool {
+    let ranges = [
+        '\u{200b}'..='\u{200f}',
+        '\u{2028}'..='\u{202e}',
+        '\u{2060}'..='\u{206f}',
+        '\u{e0000}'..='\u{e007f}',
+    ];
+    c.is_control()
+        || matches!(c, '\u{ad}' | '\u{61c}' | '\u{180e}' | '\u{feff}' | '\u{fff9}'..='\u{fffb}')
+        || ranges.iter().any(|range| range.contains(&c))
+}
+
 impl fmt::Display for Severity {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
@@ -126,5 +189,28 @@ impl fmt::Display for Violation {
             write!(f, " ({help})")?;
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_drives_a_terminal_is_shown_as_an_escape() {
+        assert_eq!(visible("näme 漢"), "näme 漢");
+        assert_eq!(visible("a\u{1b}[31mb\nc\t\u{202e}d\u{7f}"), "a\\u{1b}[31mb\\nc\\t\\u{202e}d\\u{7f}");
+        assert_eq!(visible("a\u{61c}\u{ad}\u{e0041}"), "a\\u{61c}\\u{ad}\\u{e0041}");
+    }
+
+    #[test]
+    fn a_reason_is_given_once_with_all_that_have_it_and_what_is_left_out_is_counted() {
+        let reasons = |pairs: &[(&str, &str)]| {
+            grouped(pairs.iter().map(|(name, why)| ((*name).to_owned(), (*why).to_owned())), 2)
+        };
+        assert_eq!(reasons(&[]), [""; 0]);
+        assert_eq!(reasons(&[("a", "x"), ("b", "y"), ("c", "x")]), ["a, c: x", "b: y"]);
+        let many = [("a", "x"), ("b", "x"), ("c", "x"), ("d", "y"), ("e", "z"), ("f", "z"), ("g", "x")];
+        assert_eq!(reasons(&many), ["a, b and 2 more: x", "d: y", "and 2 more"]);
     }
 }

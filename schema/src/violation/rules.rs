@@ -120,9 +120,11 @@ rules! {
     WORKFLOW_TEST_UNUSED "workflow-test-unused" Warning "Test cases that are not run, because no workflow next to their file has its name; or a mock that no Task uses."
     PYTHON_SYNTAX "python-syntax" Error "Code of a Python function that Python can't parse."
     DOCKERFILE "dockerfile" Error "A function's Dockerfile has something that builds refuse, such as `ADD` of a URL."
+    FUNCTION_SOURCE "function-source" Error "A function's folder lacks what its runtime or its handler names."
     PYTHON_UNCHECKED "python-unchecked" Note "Code of Python functions that was not checked, because this machine has no Python."
     // The disk.
     UNREADABLE "unreadable" Error "A file or folder can't be read."
+    REPOSITORY_UNREADABLE "repository-unreadable" Warning "The Git repository around a folder can't be read, so what Git ignores is checked as well."
     FILE_NAME "file-name" Error "The path of a manifest is not UTF-8, so it can't be read."
     // The repository's other files.
     REPO_FILE "repo-file" Error "A file or folder that a volume names is not in the repository, or can't be mounted."

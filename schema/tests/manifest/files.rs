@@ -28,7 +28,7 @@ fn files_without_kinds_are_left_alone() {
 
 #[test]
 fn a_file_that_cannot_be_read_may_have_been_a_manifest() {
-    let cases: [(&[u8], &str); 14] = [
+    let cases: [(&[u8], &str); 15] = [
         (b"a: [1\n", "yaml-syntax 2:1"),
         (b"a: b: c\n", "yaml-syntax 1:5"),
         (b"a:\n\tb: c\n", "yaml-syntax 2:1"),
@@ -39,6 +39,7 @@ fn a_file_that_cannot_be_read_may_have_been_a_manifest() {
         (b"\xff\xfea\0:\0", "not-utf8 0:0"),
         (b"a: b\0\nkind: Pod\n", "control-character 1:5"),
         (b"version https://git-lfs.github.com/spec/v1\noid sha256:00\nsize 1\n", "lfs-pointer 1:1"),
+        (b"\0GITCRYPT\0\xff", "not-utf8 0:0"),
         (
             b"#{\"apiVersion\":\"v1\",\"kind\":\"Pod\",\"metadata\":{},\"spec\":{}}\n",
             "commented-manifest 1:1",

@@ -2,6 +2,8 @@
 #![allow(dead_code, reason = "each test file uses its own part of this")]
 
 use std::future::Future;
+use std::io::{Read as _, Write as _};
+use std::net::TcpStream;
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
@@ -86,6 +88,18 @@ impl PrivateEtcd {
         let pid = self.child.id().to_string();
         let status = Command::new("kill").args([&format!("-{name}"), &pid]).status().unwrap();
         assert!(status.success());
+    }
+
+    /// Returns the number of streams of watches that etcd serves, and of their watches.
+    pub(crate) fn watch_counts(&self) -> [u32; 2] {
+        let mut connection = TcpStream::connect(("127.0.0.1", self.client_port)).unwrap();
+        connection.write_all(b"GET /metrics HTTP/1.0\r\n\r\n").unwrap();
+        let mut text = String::new();
+        connection.read_to_string(&mut text).unwrap();
+        ["watch_stream_total", "watcher_total"].map(|name| {
+            let name = format!("etcd_debugging_mvcc_{name} ");
+            text.lines().find_map(|line| line.strip_prefix(&name)).unwrap().parse().unwrap()
+        })
     }
 
     /// Compacts the history up to `revision`, as an operator would.

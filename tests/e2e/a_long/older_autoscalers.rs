@@ -2,10 +2,10 @@
 //! and for a Pod from Git. New pods run on several nodes and are reached through the Service.
 
 use std::collections::BTreeSet;
+use std::time::{Duration, Instant};
 
 use harness::{
-    Change, Cluster, ClusterOptions, Context as _, Happened, IMAGE, Moment, Result, Timeline, Where, ensure,
-    eventually, secs,
+    Change, Cluster, ClusterOptions, Context as _, IMAGE, Result, Where, ensure, eventually, secs,
 };
 use schema::keys::prefix;
 use schema::records::ScaleRecord;
@@ -13,9 +13,6 @@ use schema::records::ScaleRecord;
 use crate::workloads::{Runs, Workload, per_node};
 
 const MOST: usize = 3;
-/// Largest time by which a step may seem early: it is measured where containers start and end, not where it is
-/// decided.
-const JITTER_NANOS: i64 = 2_000_000_000;
 
 /// A server that burns CPU until `/tmp/idle` exists, and returns its pod's name at `/`.
 fn burner(name: &str, kind: &str) -> Change {
@@ -48,23 +45,60 @@ fn autoscaler(name: &str, api: &str, spec: &str) -> Change {
     Change::write(format!("{name}-hpa.yaml"), text)
 }
 
+/// A change of a number of replicas: the start of the last look that did not see it yet, and the end of the first
+/// that did.
+type Step = (Instant, Instant);
+
+/// Desired replicas of a workload in etcd, looked at again and again.
+struct Scale {
+    key: String,
+    replicas: u32,
+    /// Start of the last look that saw `replicas`.
+    looked: Instant,
+    ups: Vec<Step>,
+    downs: Vec<Step>,
+}
+
+impl Scale {
+    fn new(kind: &str, name: &str) -> Self {
+        let key = format!("{}{kind}/default/{name}", prefix::SCALE);
+        Self { key, replicas: 1, looked: Instant::now(), ups: Vec::new(), downs: Vec::new() }
+    }
+
+    fn look(&mut self, cluster: &Cluster) -> Result<()> {
+        let began = Instant::now();
+        if let Some(key) = cluster.etcd.key(&self.key)? {
+            let ScaleRecord { replicas, .. } = serde_json::from_str(&key.value)?;
+            if replicas != self.replicas {
+                let steps = if replicas > self.replicas { &mut self.ups } else { &mut self.downs };
+                steps.push((self.looked, Instant::now()));
+                self.replicas = replicas;
+            }
+        }
+        self.looked = began;
+        Ok(())
+    }
+
+    /// Checks that steps up, and steps down, are an interval apart. Between two looks nothing is known, so a step
+    /// counts as made as early, and the next one as late, as the looks allow.
+    fn steps_are_apart(&self, interval: Duration) -> Result<()> {
+        for steps in [&self.ups, &self.downs] {
+            let gaps: Vec<Duration> = steps.windows(2).map(|pair| pair[1].1 - pair[0].0).collect();
+            println!("{}: at most {gaps:?} apart", self.key);
+            ensure!(!gaps.is_empty() && gaps.iter().all(|gap| *gap >= interval), "{}: {gaps:?}", self.key);
+        }
+        Ok(())
+    }
+}
+
 /// Waits until `wanted` pods of each workload run.
-fn count(cluster: &Cluster, all: &[Workload], wanted: usize) -> Result<Vec<Vec<Runs>>> {
+fn count(cluster: &Cluster, all: &[Workload], scales: &mut [Scale], wanted: usize) -> Result<Vec<Vec<Runs>>> {
     eventually(&format!("{wanted} of each run"), secs(150), || {
+        scales.iter_mut().try_for_each(|scale| scale.look(cluster))?;
         let running = all.iter().map(|one| one.running(cluster)).collect::<Result<Vec<_>>>()?;
         ensure!(running.iter().all(|running| running.len() == wanted), "{running:?}");
         Ok(running)
     })
-}
-
-/// Checks that events of this type in the workload's containers are at least the interval apart.
-fn are_apart(moments: &[&Moment], happened: Happened, interval: u64) -> Result<()> {
-    let at: Vec<i64> = moments.iter().filter(|m| m.happened == happened).map(|m| m.at_nanos).collect();
-    let gaps: Vec<i64> = at.windows(2).map(|pair| pair[1] - pair[0]).collect();
-    println!("{happened:?}: {:?} ms apart", gaps.iter().map(|gap| gap / 1_000_000).collect::<Vec<_>>());
-    let least = secs(interval).as_nanos();
-    ensure!(gaps.iter().all(|gap| i128::from(gap + JITTER_NANOS) >= least.cast_signed()), "{moments:?}");
-    Ok(())
 }
 
 // Seen red with a `Rate::step_limit` that allows one pod more: two started within 215 ms.
@@ -72,7 +106,6 @@ fn are_apart(moments: &[&Moment], happened: Happened, interval: u64) -> Result<(
 fn the_older_forms_add_and_remove_one_replica_per_interval() -> Result<()> {
     let options = ClusterOptions { place: Where::Namespaces(3), ..ClusterOptions::default() };
     Cluster::run(options, |cluster| {
-        let timeline = Timeline::begin(cluster)?;
         let forms = [
             (
                 "adjust",
@@ -92,6 +125,7 @@ fn the_older_forms_add_and_remove_one_replica_per_interval() -> Result<()> {
             ),
         ];
         let all = forms.map(|(name, ..)| Workload::new(name, MOST));
+        let mut scales = forms.map(|(name, kind, ..)| Scale::new(kind, name));
         let mut files = Vec::new();
         for (workload, (name, kind, _, api, spec)) in all.iter().zip(forms) {
             files.extend([workload.service(), burner(name, kind), autoscaler(name, api, spec)]);
@@ -101,7 +135,7 @@ fn the_older_forms_add_and_remove_one_replica_per_interval() -> Result<()> {
             let running = all[0].running(cluster)?;
             running.into_iter().find(|runs| runs.pod == "adjust").context("not yet")
         })?;
-        let burning = count(cluster, &all, MOST)?;
+        let burning = count(cluster, &all, &mut scales, MOST)?;
         for (workload, running) in all.iter().zip(&burning) {
             ensure!(per_node(running).len() == MOST, "{running:?}");
             let url = format!("http://{}/", workload.address(cluster)?);
@@ -119,19 +153,15 @@ fn the_older_forms_add_and_remove_one_replica_per_interval() -> Result<()> {
                 }
             }
         }
-        let last = count(cluster, &all, 1)?;
+        let last = count(cluster, &all, &mut scales, 1)?;
         ensure!(last[0] == [named], "Git's own pod is never a victim: {:?}", last[0]);
-        let moments = timeline.moments()?;
-        for (workload, (name, kind, interval, ..)) in all.iter().zip(forms) {
-            println!("{name}, one per {interval} s:");
-            let moments = workload.moments(&moments);
-            are_apart(&moments, Happened::Began, interval)?;
-            are_apart(&moments, Happened::Signalled, interval)?;
-            let changes = cluster.etcd.changes(&format!("{}{kind}/default/{name}", prefix::SCALE), 0)?;
+        for (scale, (_, _, interval, ..)) in scales.iter().zip(forms) {
+            scale.steps_are_apart(secs(interval))?;
+            let changes = cluster.etcd.changes(&scale.key, 0)?;
             let counts = changes.iter().filter_map(|change| change.value.as_deref());
             let counts = counts.map(|value| Ok(serde_json::from_str::<ScaleRecord>(value)?.replicas));
             let counts: Vec<u32> = counts.collect::<Result<_>>()?;
-            println!("{name}: {counts:?} replicas one after the other");
+            println!("{}: {counts:?} replicas one after the other", scale.key);
             ensure!(counts.windows(2).all(|pair| pair[0].abs_diff(pair[1]) <= 1), "{counts:?}");
             ensure!(counts.ends_with(&[3, 2, 1]), "{counts:?}");
         }

@@ -67,6 +67,8 @@ fn callers_from_outside_need_leave_or_the_token_and_none_may_call_too_often() ->
         let page = ["-H", "Origin: http://evil.example"];
         let said = from_machine(cluster, "closed", &page)?;
         ensure!(said.0 == 403 && said.1.contains("ForeignOrigin"), "{said:?}");
+        let said = from_machine(cluster, "open", &page)?;
+        ensure!(said.0 == 200, "every page may call a public function: {said:?}");
         expect(cluster, "open", &[], 200, "word")?;
         expect(cluster, "door", &[], 401, "TokenMissing")?;
         expect(cluster, "door", &["-H", "Authorization: Bearer open-sesame"], 401, "TokenWrong")?;

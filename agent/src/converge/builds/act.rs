@@ -13,7 +13,7 @@ use reqwest::Url;
 use schema::control::{Next, lock};
 use schema::kinds::Kind;
 use schema::kinds::cluster::cluster_reference;
-use schema::kinds::function::{Runtime, image_hash};
+use schema::kinds::function::{DOCKERFILE, Runtime, detect_runtime, image_hash, is_python_file};
 use schema::meta::NamespacedName;
 use schema::records::{BuildOrder, EventType};
 use schema::store::events::EventDraft;
@@ -21,7 +21,7 @@ use tokio::net::lookup_host;
 use tokio::time::{sleep, timeout};
 
 use super::pin::RESOLVE_MAX;
-use super::plan::{BuildsPlan, Observed, RUNTIME_FILES, Removal, runtime};
+use super::plan::{BuildsPlan, Observed, Removal};
 use super::python::{ContextPart, bases, tar};
 use super::{BuildOutcome, BuildsDeps, BuildsLoop, failed_again, log_dir, log_path, pin, python};
 use crate::names;
@@ -66,6 +66,17 @@ impl BuildLog {
         let from = (0..=end.len()).find(|at| end.is_char_boundary(*at) && end.len() - at <= WHY_BYTES);
         end[from.unwrap_or_default()..].to_owned()
     }
+}
+
+/// True if a Python module is in the folder or below it. Links to folders are not followed.
+fn holds_python(folder: &Path) -> bool {
+    fs::read_dir(folder).into_iter().flatten().flatten().any(|entry| {
+        let is_folder = entry.file_type().is_ok_and(|kind| kind.is_dir());
+        match is_folder {
+            true => holds_python(&entry.path()),
+            false => is_python_file(&entry.file_name().to_string_lossy()),
+        }
+    })
 }
 
 /// Returns the Dockerfile of a folder, which a link may not take from elsewhere on the node.
@@ -222,23 +233,24 @@ impl BuildsDeps {
         self.files.ensure(&order.path, &order.source).await.map_err(|error| error.to_string())?;
         let folder = self.files.folder(&order.source);
         let mut secret = None;
-        let files: Vec<&str> = RUNTIME_FILES.into_iter().filter(|name| folder.join(name).is_file()).collect();
-        let (parts, needs_network) = match runtime(order, &files)? {
-            Runtime::Dockerfile => {
-                let pinned = self.pinned(&pin::parse(&dockerfile_text(&folder)?)?, None, log).await?;
-                let dockerfile = ContextPart::Text { path: "Dockerfile", text: pinned };
-                // The later one of two files takes the other's place.
-                (vec![ContextPart::Folder { path: "", folder }, dockerfile], true)
-            }
-            Runtime::Python => {
-                let scratch = self.state_dir.join("agent");
-                let bases = bases(self.docker.as_ref(), order.base.as_deref(), &scratch, log).await?;
-                secret = self.index_login(order).await?;
-                let (dockerfile, network) = python::dockerfile(&bases, order, &folder, secret.is_some());
-                let pinned = self.pinned(&pin::parse(&dockerfile)?, order.base.as_deref(), log).await?;
-                (python::content(&pinned, &folder), network)
-            }
-        };
+        let (has_dockerfile, has_python) = (folder.join(DOCKERFILE).is_file(), holds_python(&folder));
+        let (parts, needs_network) =
+            match detect_runtime(&order.path, order.runtime, has_dockerfile, has_python)? {
+                Runtime::Dockerfile => {
+                    let pinned = self.pinned(&pin::parse(&dockerfile_text(&folder)?)?, None, log).await?;
+                    let dockerfile = ContextPart::Text { path: "Dockerfile", text: pinned };
+                    // The later one of two files takes the other's place.
+                    (vec![ContextPart::Folder { path: "", folder }, dockerfile], true)
+                }
+                Runtime::Python => {
+                    let scratch = self.state_dir.join("agent");
+                    let bases = bases(self.docker.as_ref(), order.base.as_deref(), &scratch, log).await?;
+                    secret = self.index_login(order).await?;
+                    let (dockerfile, network) = python::dockerfile(&bases, order, &folder, secret.is_some());
+                    let pinned = self.pinned(&pin::parse(&dockerfile)?, order.base.as_deref(), log).await?;
+                    (python::content(&pinned, &folder), network)
+                }
+            };
         let context =
             tokio::task::spawn_blocking(move || tar(&parts)).await.map_err(|error| error.to_string())?;
         let context = context.map_err(|error| format!("cannot read the function's folder: {error}"))?;

@@ -13,8 +13,10 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use jiff::{SignedDuration, Timestamp};
+use schema::content_refs::Files;
 use schema::control::{Loop, LoopError, Next, Nudge, Observation, lock};
 use schema::keys::Key;
+use schema::kinds::cluster::Registry;
 use schema::kinds::function::image_hash;
 use schema::records::{BuildOrder, FunctionImage, NodeImage, RegistryCopy};
 use schema::store::StoreError;
@@ -91,6 +93,8 @@ pub struct BuildsLoop {
     failed: BTreeMap<String, Failure>,
     push_failed: BTreeMap<String, Failure>,
     removal_failed: BTreeMap<String, Failure>,
+    /// The registry and login with which these failed.
+    registry_access: (Option<Registry>, Files),
     unneeded_since: BTreeMap<String, Timestamp>,
 }
 
@@ -143,6 +147,7 @@ impl BuildsLoop {
             failed: BTreeMap::new(),
             push_failed: BTreeMap::new(),
             removal_failed: BTreeMap::new(),
+            registry_access: Default::default(),
             unneeded_since: BTreeMap::new(),
         }
     }
@@ -159,6 +164,16 @@ impl BuildsLoop {
             let outcome = deps.build(&running.hash, &order).await;
             running.end(outcome);
         });
+    }
+
+    /// Forgets what failed with another registry or login, so that it is tried again immediately with this one.
+    fn note_registry(&mut self) {
+        let access = self.deps.registry.access();
+        if access != self.registry_access {
+            self.push_failed.clear();
+            self.removal_failed.clear();
+            self.registry_access = access;
+        }
     }
 
     /// Records the outcomes of the builds that ended.
@@ -229,6 +244,7 @@ impl Loop for BuildsLoop {
 impl BuildsLoop {
     async fn gather(&mut self) -> Result<Observation<Observed>, LoopError> {
         self.note_finished();
+        self.note_registry();
         let snapshot = self.deps.snapshot.current();
         if !snapshot.synced {
             return Ok(Observation::NotReady("etcd has not been listed yet".to_owned()));

@@ -13,6 +13,7 @@ use tokio::time::timeout;
 use super::BuildsDeps;
 use crate::names;
 use crate::worlds::docker::DockerError;
+use crate::worlds::host::own_addresses;
 
 /// Maximum time to resolve the addresses of the index, or of a registry.
 pub(super) const RESOLVE_MAX: Duration = Duration::from_secs(5);
@@ -162,11 +163,14 @@ impl BuildsDeps {
         let found = found.map_err(|_| refused(format!("the name {host} was not resolved in time")))?;
         let found = found.map_err(|error| refused(format!("cannot resolve {host}: {error}")))?;
         let addresses: Vec<IpAddr> = found.map(|address| address.ip()).collect();
-        match addresses.iter().find(|address| !is_public(**address)) {
+        let own = own_addresses()
+            .map_err(|error| refused(format!("cannot list this node's addresses: {error}")))?;
+        let is_allowed = |address: &IpAddr| is_public(*address) && !own.contains(&address.to_canonical());
+        match addresses.iter().find(|address| !is_allowed(address)) {
             None if !addresses.is_empty() => Ok(()),
             None => Err(refused(format!("{host} has no address"))),
             Some(address) => Err(refused(format!(
-                "{host} is at {address}, which is no public address; list it in functions.registries of the Cluster \
+                "{host} is at {address}, which is this node or no public address; list it in functions.registries of the Cluster \
                  object if builds may pull from it"
             ))),
         }

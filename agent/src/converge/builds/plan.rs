@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use jiff::{SignedDuration, Timestamp};
-use schema::kinds::function::{Runtime, image_hash, registry_image, split_registry_image};
+use schema::kinds::function::{image_hash, registry_image, split_registry_image};
 use schema::records::{BuildOrder, NodeImage, NodeImageState, RegistryCopy};
 
 use super::python::own_bases;
@@ -322,20 +322,4 @@ fn removal(hash: &str, image: &StoredImage, own: &str) -> Option<Removal> {
         names.extend(image.tags.iter().filter(|tag| image_hash(tag) == Some(hash)).cloned());
     }
     (!names.is_empty()).then(|| Removal { hash: hash.to_owned(), pushed, names })
-}
-
-/// Files that determine how a folder becomes an image.
-pub(super) const RUNTIME_FILES: [&str; 3] = ["Dockerfile", "main.py", "func.py"];
-
-/// Returns the runtime for an order's folder: as the manifest says, or else by the [`RUNTIME_FILES`] in it.
-pub(super) fn runtime(order: &BuildOrder, files: &[&str]) -> Result<Runtime, String> {
-    let has = |name| files.contains(&name);
-    let (docker, python) = (has("Dockerfile"), has("main.py") || has("func.py"));
-    let path = &order.path;
-    match (order.runtime, docker, python) {
-        (Some(Runtime::Dockerfile), true, _) | (None, true, _) => Ok(Runtime::Dockerfile),
-        (Some(Runtime::Python), _, _) | (None, false, true) => Ok(Runtime::Python),
-        (Some(Runtime::Dockerfile), false, _) => Err(format!("{path} holds no Dockerfile")),
-        (None, false, false) => Err(format!("{path} holds neither main.py nor func.py nor a Dockerfile")),
-    }
 }

@@ -12,11 +12,11 @@ use jiff::{SignedDuration, Timestamp};
 use schema::archive::Archive;
 use schema::codec::hex;
 use schema::content_refs::{BlobKind, BlobRef};
-use schema::control::Nudge;
-use schema::kinds::cluster::FunctionDefaults;
+use schema::control::{Loop as _, Nudge, Observation};
+use schema::kinds::cluster::{FunctionDefaults, Registry};
 use schema::kinds::function::RUNTIME_VERSION;
 use schema::meta::NamespacedName;
-use schema::records::{BuildOrder, NodeImageState, RegistryCopy};
+use schema::records::{BuildOrder, ClusterSettings, NodeImageState, RegistryCopy};
 use schema::snapshot::Snapshot;
 use schema::store::events::EventRecorder;
 use schema::store::reflector::SnapshotReader;
@@ -345,6 +345,7 @@ struct Rig {
     builds: BuildsLoop,
     source: BlobRef,
     book: Arc<ImageBook>,
+    settings: watch::Sender<Arc<Catalog>>,
     _state: tempfile::TempDir,
 }
 
@@ -369,7 +370,7 @@ fn rig(
     }
     let mut catalog = Catalog::default();
     catalog.settings.spec.functions = functions;
-    let catalog = watch::channel(Arc::new(catalog)).1;
+    let (settings, catalog) = watch::channel(Arc::new(catalog));
     let (network, confinement) = node_network::channel();
     confinement.in_place.send_replace(Some(Arc::default()));
     let disk = FakeDisk::default();
@@ -393,7 +394,27 @@ fn rig(
         catalog,
         events: EventRecorder::disabled(),
     };
-    Rig { builds: BuildsLoop::new(deps, watch::channel(None).0), source, book, _state: state }
+    Rig { builds: BuildsLoop::new(deps, watch::channel(None).0), source, book, settings, _state: state }
+}
+
+// Seen red without `note_registry`.
+#[tokio::test]
+async fn what_another_registry_or_login_refused_is_tried_again_immediately() {
+    let mut rig = rig(&Arc::new(FakeDocker::default()), &PACKAGED, FunctionDefaults::default(), &[]);
+    let file = order().source;
+    type Edit<'a> = &'a dyn Fn(&mut ClusterSettings);
+    let changes: [(Edit<'_>, bool); 4] = [
+        (&|_| {}, false),
+        (&|settings| drop(settings.logins.insert("login".to_owned(), file.clone())), true),
+        (&|settings| settings.spec.registry = Some(Registry::default()), true),
+        (&|settings| settings.generation += 1, false),
+    ];
+    for (number, (change, is_forgotten)) in changes.into_iter().enumerate() {
+        rig.builds.push_failed.insert(HASH.to_owned(), failure(0));
+        rig.settings.send_modify(|catalog| change(&mut Arc::make_mut(catalog).settings));
+        let Observation::Ready(observed) = rig.builds.observe().await.unwrap() else { panic!("not ready") };
+        assert_eq!(observed.push_failed.is_empty(), is_forgotten, "change {number}");
+    }
 }
 
 /// Builds `order` in this loop. Returns the reason of a failure.
@@ -466,9 +487,9 @@ async fn what_a_dockerfile_may_not_reach_is_named_and_nothing_is_fetched() {
         (
             "FROM 127.0.0.1:5000/a\n",
             &[][..],
-            "127.0.0.1, which is no public address; list it in functions.registries",
+            "127.0.0.1, which is this node or no public address; list it in functions.registries",
         ),
-        ("FROM scratch\nCOPY --from=localhost:5000/a /x /x\n", &[], "which is no public address"),
+        ("FROM scratch\nCOPY --from=localhost:5000/a /x /x\n", &[], "no public address"),
         ("FROM quay.io/a\n", &["r.lan"], "builds may pull from r.lan (functions.registries"),
         ("FROM triggers:1\n", &[], "has ONBUILD instructions"),
         ("FROM scratch\nADD http://127.0.0.1/ /x\n", &[], "Dockerfile:2: ADD would fetch http://127.0.0.1/"),
@@ -572,5 +593,5 @@ fn a_login_for_the_index_is_a_word_that_every_python_reads_alike() {
 #[test]
 fn the_program_in_each_image_has_its_version() {
     let digest = hex(&Sha256::digest(format!("{SHIM}{BASE_SCRIPT}")));
-    assert_eq!((RUNTIME_VERSION, &digest[..16]), (5, "ae7e0bb3c700b63a"));
+    assert_eq!((RUNTIME_VERSION, &digest[..16]), (6, "8fbf71d667c77e71"));
 }

@@ -11,8 +11,8 @@ use super::plan::{
 };
 use super::resolv::PORT;
 use super::{DnsLoop, Handler, host};
-use crate::publish::publish;
 use crate::standby::{Role, copy};
+use schema::control::publish;
 
 /// Result of carrying out a plan.
 #[derive(Debug, Default)]

@@ -38,10 +38,10 @@ use self::server::Handler;
 use self::zone::{Zone, ZoneSettings};
 use super::shared::node_network::NodeDns;
 use crate::catalog::Catalog;
-use crate::publish::publish;
 use crate::standby::Handover;
 use crate::worlds::netlink::Netlink;
 use plan::ResolvedState;
+use schema::control::publish;
 
 pub use act::Outcome;
 

@@ -417,7 +417,13 @@ impl Calls {
                 functions.insert(id.to_string(), demand);
             }
         }
-        fit_to_limit(NodeDemand { since: book.began, functions, beats: self.beats.counts(), failures })
+        fit_to_limit(NodeDemand {
+            at: Some(Timestamp::now()),
+            since: book.began,
+            functions,
+            beats: self.beats.counts(),
+            failures,
+        })
     }
 }
 
@@ -437,12 +443,12 @@ fn fit_to_limit(demand: NodeDemand) -> NodeDemand {
         let kept = entries.into_iter().take_while(fits).collect();
         (room, kept)
     }
-    let NodeDemand { since, functions, beats, failures } = demand;
+    let NodeDemand { at, since, functions, beats, failures } = demand;
     let (mut functions, mut failures) = (Vec::from_iter(functions), Vec::from_iter(failures));
     functions.sort_by_key(|(_, of)| (of.waiting + of.in_flight == 0, Reverse(of.idle_since)));
     failures.sort_by_key(|(_, of)| Reverse(of.first().map(|newest| newest.last)));
     let (room, beats) = kept(VALUE_MAX_BYTES - FRAME_BYTES, Vec::from_iter(beats));
     let (room, functions) = kept(room, functions);
     let (_, failures) = kept(room, failures);
-    NodeDemand { since, functions, beats, failures }
+    NodeDemand { at, since, functions, beats, failures }
 }

@@ -230,8 +230,8 @@ impl Functions {
             return Err(self.refuse_stranger(id, caller));
         }
         let message = format!(
-            "function {id} is not public, and the call comes from a page of another host in a browser; set `public: true` \
-             in its manifest to let every page call it, or call it from a program"
+            "function {id} is not public, and the request names another host, as for a page in a browser; set `public: true` \
+             in its manifest to let every page call it, or call it from a program at an address of the gateway"
         );
         Err(CallError::new(StatusCode::FORBIDDEN, "ForeignOrigin", message))
     }
@@ -392,11 +392,13 @@ fn record<'c>(catalog: &'c Catalog, id: &NamespacedName) -> Result<&'c FunctionR
     }
 }
 
-/// True if a browser sent the request for a page that was not loaded from here. `names`: those of the gateway besides
-/// its addresses; `None` for a host of a Dns object, which has the name that the request was routed by.
+/// True if a browser may have sent the request for a page that was not loaded from here. `names`: those of the gateway
+/// besides its addresses; `None` for a host of a Dns object, which has the name that the request was routed by.
 fn is_for_foreign_page(request: &Request<Incoming>, names: Option<&HostNames>) -> bool {
     let origin = routes::origin_of(request.headers(), request.uri());
-    if origin.origin.is_none() {
+    // A page whose name was pointed here names no origin in a GET, only its own host.
+    let is_read = names.is_some() && request.method() == Method::GET;
+    if origin.origin.is_none() && !is_read {
         return false;
     }
     let routed = || origin.hosts.iter().map(|host| String::from_utf8_lossy(host).into_owned());

@@ -37,10 +37,10 @@ use crate::catalog::Catalog;
 use crate::files::PodFiles;
 use crate::http::server;
 use crate::http::server::{Limits, Server};
-use crate::publish::publish;
 use crate::standby::{Handover, Role, copy};
 use caller_policy::ClusterAddresses;
 use plan::{FunctionsPlan, Observed};
+use schema::control::publish;
 
 pub use call_queue::Calls;
 pub use handler::Functions;
@@ -175,10 +175,16 @@ impl Loop for FunctionsLoop {
     }
 }
 
-/// Creates a step that publishes the demand report if it changed.
+/// Creates a step that publishes the demand report if more than its time changed.
 pub fn publish_demand(calls: Calls, demand: watch::Sender<Option<NodeDemand>>) -> impl FnMut() + Send {
     move || {
-        publish(&demand, Some(calls.demand()));
+        let mut next = calls.demand();
+        let before = demand.borrow().as_ref().and_then(|before| before.at);
+        let at = std::mem::replace(&mut next.at, before);
+        let is_same = demand.borrow().as_ref() == Some(&next);
+        if !is_same {
+            publish(&demand, Some(NodeDemand { at, ..next }));
+        }
     }
 }
 

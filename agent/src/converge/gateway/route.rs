@@ -97,7 +97,8 @@ impl Route {
     pub fn rewritten(&self, path: &str) -> Option<String> {
         let (rewrite, rest) = (self.rewrite.as_ref()?, rest_behind(&self.prefix, path)?);
         let both = format!("{}{rest}", rewrite.trim_end_matches('/'));
-        Some(if both.is_empty() { "/".to_owned() } else { both })
+        // The rest may begin with an encoded separator.
+        Some(if both.starts_with('/') { both } else { format!("/{both}") })
     }
 }
 

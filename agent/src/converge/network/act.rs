@@ -13,8 +13,8 @@ use super::state::{NetworkLoop, TRIALS_MAX, TrialResult, WrittenFrames, try_chec
 use super::tunnel::TunnelStep;
 use crate::packet_rules::restore::{RuleChange, restore_input};
 use crate::packet_rules::saved::{Doubts, only_we_wrote, words};
-use crate::publish::publish;
 use crate::worlds::iptables::{IptablesError, loud_steps};
+use schema::control::publish;
 
 /// Result of carrying out a plan.
 #[derive(Debug, Default)]

@@ -8,6 +8,7 @@ use std::sync::Arc;
 
 use ipnet::Ipv4Net;
 use jiff::{SignedDuration, Timestamp};
+use schema::codec::content_hash;
 use schema::kinds::Kind;
 use schema::kinds::cluster::PodSecurity;
 use schema::kinds::pod::{HostPortStatus, PodStatus, SeccompProfile, SeccompProfileType};
@@ -103,6 +104,8 @@ pub struct Container {
     pub failing: Option<String>,
     /// Digests of the files mounted in the pod (pause containers).
     pub files: Vec<String>,
+    /// Hash of the spec with which the pod was created (pause containers).
+    pub spec_hash: String,
     pub state: State,
 }
 
@@ -167,7 +170,7 @@ impl Container {
             hash: label(names::HASH).to_owned(),
             image: row.image.clone(),
             image_id: row.image_id.clone(),
-            created_at: row.created_at,
+            created_at: details.created_at.unwrap_or(row.created_at),
             started_at: details.started_at,
             grace: label(names::GRACE).parse().unwrap_or(schema::kinds::pod::DEFAULT_GRACE_SECONDS),
             pid: details.pid,
@@ -177,6 +180,7 @@ impl Container {
             health: None,
             failing: None,
             files: label(names::FILES).split(',').filter(|d| !d.is_empty()).map(str::to_owned).collect(),
+            spec_hash: label(names::SPEC).to_owned(),
             state: state(row, details),
         };
         (uid, pod, container)
@@ -231,8 +235,13 @@ pub struct NodeFacts {
 }
 
 impl NodeFacts {
-    /// Returns why this node's own restrictions forbid the pod, if they do.
-    pub fn forbids(&self, pod: &PodInstance) -> Option<String> {
+    /// Returns why this node's own restrictions forbid containers of the pod, if they do. They don't forbid the spec with
+    /// which `pause`, its live pause container, was created: that one was admitted. Any other spec may come from
+    /// whoever writes etcd.
+    pub fn forbids(&self, pod: &PodInstance, pause: Option<&Container>) -> Option<String> {
+        if *self.pod_security_floor == PodSecurity::default() {
+            return None;
+        }
         let mut spec = Cow::Borrowed(&*pod.spec);
         if pod.owner.kind == Kind::Function {
             // Its manifest can't name the profile that Docker gives it.
@@ -243,7 +252,8 @@ impl NodeFacts {
         let (floor, at) = (&self.pod_security_floor, Path::ROOT.field("spec"));
         let found = floor.check("this node (--pod-security)", &pod.namespace, &spec, &at);
         let found: Vec<String> = found.into_iter().map(|finding| finding.message).collect();
-        (!found.is_empty()).then(|| found.join("; "))
+        let is_admitted = || pause.is_some_and(|pause| pause.spec_hash == content_hash(&*pod.spec));
+        (!found.is_empty() && !is_admitted()).then(|| found.join("; "))
     }
 }
 
@@ -440,8 +450,8 @@ pub struct Drain {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum DrainReason {
     Services,
-    /// The rules of these nodes are older, or their age is unknown.
-    Nodes(Vec<String>),
+    /// The rules of this node or another live one are older, or their age is unknown.
+    Nodes,
     /// Function calls may be in progress, for at most this long; no gateway starts new ones.
     Calls(SignedDuration),
 }
@@ -450,7 +460,7 @@ impl Drain {
     /// Returns the time at which the wait ends at the latest.
     pub fn until(&self) -> Timestamp {
         let longest = match &self.reason {
-            DrainReason::Services | DrainReason::Nodes(_) => DRAIN_MAX,
+            DrainReason::Services | DrainReason::Nodes => DRAIN_MAX,
             DrainReason::Calls(longest) => *longest,
         };
         self.since.checked_add(longest).unwrap_or(Timestamp::MAX)

@@ -31,11 +31,11 @@ use crate::catalog::Catalog;
 use crate::desired::{DesiredState, DesiredStore, DiskError, ETCD_GRACE, StateOrigin};
 use crate::files::PodFiles;
 use crate::node_address::NodeAddress;
-use crate::publish::publish;
 use crate::worlds::docker::Docker;
 use crate::worlds::netlink::Netlink;
 use crate::worlds::peers::ImageSource;
 use crate::worlds::prober::Prober;
+use schema::control::publish;
 
 pub mod act;
 pub mod container;
@@ -236,7 +236,9 @@ impl PodsLoop {
 
     /// Adds the loop's wake-up sources to its row: etcd, the moment from which it does without etcd, its containers.
     pub fn wake(&self, row: Row) -> Row {
-        self.observer.wake(row.wake_on(self.snapshot.clone()).wake_by(observe::at_grace))
+        let row = row.wake_if(self.snapshot.clone(), Duration::ZERO, is_news).wake_by(observe::at_grace);
+        let events = self.worker.events.clone();
+        self.observer.wake(row, move |draft| events.record(draft))
     }
 
     /// Returns the newest statuses, as they are, or will be, in etcd.
@@ -408,6 +410,14 @@ impl Loop for PodsLoop {
         // No decision: the current report is withdrawn then, and nothing else wakes the loop for that.
         Ok(last_words.map_or(Next::Interval, Next::After))
     }
+}
+
+/// True if the snapshots differ in more than this loop's own reports. The last report on a pod counts: once it is shown
+/// it is withdrawn.
+fn is_news(before: &Snapshot, now: &Snapshot) -> bool {
+    let but_reports = Snapshot { pod_status: before.pod_status.clone(), ..now.clone() };
+    !but_reports.is_same_for_plans(before)
+        || now.pod_status.values().any(|status| status.value.is_terminating())
 }
 
 /// Returns the images of all wanted pods; `None` if the wanted pods are not known.

@@ -9,8 +9,11 @@ use std::time::Duration;
 
 use futures::{StreamExt as _, stream};
 use schema::control::{LoopError, Nudge, Row, lock};
+use schema::kinds::Kind;
 use schema::kinds::pod::{ContainerState, ContainerStatus};
 use schema::meta::NamespacedName;
+use schema::records::EventType;
+use schema::store::events::EventDraft;
 use tokio::time::{Instant, sleep};
 
 use super::facts::{Container, PodFacts, State, Uid};
@@ -19,7 +22,8 @@ use super::probe::machine::ProbeHealth;
 use crate::desired::ETCD_GRACE;
 use crate::names;
 use crate::worlds::docker::{
-    ContainerDetails, Docker, DockerError, EngineState, ListedContainer, LogOptions, repo_digest,
+    ContainerDetails, ContainerEvent, Docker, DockerError, EngineState, ListedContainer, LogOptions,
+    repo_digest,
 };
 
 /// Maximum number of concurrent inspects.
@@ -47,7 +51,7 @@ const LINES_TIMEOUT: Duration = Duration::from_secs(1);
 pub struct ContainerObserver {
     docker: Arc<dyn Docker>,
     instance: String,
-    stale: Stale,
+    pub(super) stale: Stale,
     known: BTreeMap<String, (EngineState, ContainerDetails)>,
     /// Last output of containers that failed.
     last_outputs: BTreeMap<String, String>,
@@ -65,10 +69,11 @@ impl ContainerObserver {
         Self { docker, instance, stale, known, last_outputs, failing, digests, next_listing: None }
     }
 
-    /// Adds the wake-up source to a row: events of these containers, which are inspected again afterwards.
-    pub(super) fn wake(&self, row: Row) -> Row {
+    /// Adds the wake-up source to a row: events of these containers, which are inspected again afterwards. `tell` gets
+    /// what users should learn of them.
+    pub(super) fn wake(&self, row: Row, tell: impl Fn(EventDraft) + Send + 'static) -> Row {
         let (docker, instance, stale) = (Arc::clone(&self.docker), self.instance.clone(), self.stale.clone());
-        row.wake_by(|nudge| on_docker(docker, instance, stale, nudge))
+        row.wake_by(|nudge| on_docker(docker, instance, (stale, tell), nudge))
     }
 
     /// Returns all containers of the instance, by pod uid.
@@ -78,17 +83,23 @@ impl ContainerObserver {
         }
         // Before the listing: an event after it makes the next run inspect again.
         let stale = std::mem::take(&mut *lock(&self.stale));
+        let ran = |id: &&String| matches!(self.known.get(*id), Some((EngineState::Running, _)));
+        let may_have_ended = stale.ids.iter().filter(ran).cloned().collect();
         if stale.all {
             self.known.clear();
         }
         self.known.retain(|id, _| !stale.ids.contains(id));
         self.failing.retain(|id, _| !stale.ids.contains(id));
         let began = Instant::now();
-        let rows = self.docker.list(&self.instance).await;
+        let listing = async { (self.docker.list(&self.instance).await, began.elapsed()) };
+        // At the same time: the restart of a container waits for both.
+        let inspecting = inspect_all(self.docker.as_ref(), may_have_ended);
+        let ((rows, took), inspected) = futures::join!(listing, inspecting);
         let rows = rows.map_err(|e| LoopError::new("cannot list the containers", e))?;
-        let pause = (began.elapsed() * LISTING_SHARE).min(LISTING_PAUSE_MAX);
-        self.next_listing = Some(Instant::now() + pause);
-        self.inspect(&rows).await.map_err(|e| LoopError::new("cannot inspect a container", e))?;
+        let pause = (took * LISTING_SHARE).min(LISTING_PAUSE_MAX);
+        self.next_listing = Some(began + took + pause);
+        let done = self.inspect(&rows, inspected).await;
+        done.map_err(|e| LoopError::new("cannot inspect a container", e))?;
         self.name_images(&rows).await;
         Ok(self.group(&rows))
     }
@@ -113,7 +124,12 @@ impl ContainerObserver {
         }
     }
 
-    async fn inspect(&mut self, rows: &[ListedContainer]) -> Result<(), DockerError> {
+    /// Inspects containers about which the listing says something new. `inspected` are answers from before its end.
+    async fn inspect(
+        &mut self,
+        rows: &[ListedContainer],
+        inspected: Vec<Inspected>,
+    ) -> Result<(), DockerError> {
         let here: BTreeSet<&str> = rows.iter().map(|row| row.id.as_str()).collect();
         self.known.retain(|id, _| here.contains(id.as_str()));
         self.failing.retain(|id, _| here.contains(id.as_str()));
@@ -125,21 +141,20 @@ impl ContainerObserver {
                 && !matches!(row.state, EngineState::Removing | EngineState::Dead)
                 && self.known.get(&row.id).is_none_or(|(state, _)| *state != row.state)
         });
-        let requests: Vec<_> = unknown.map(|row| (row.id.clone(), row.state)).collect();
-        let docker = &self.docker;
-        let answers: Vec<_> = stream::iter(requests)
-            .map(|(id, state)| async move {
-                let details = docker.inspect(&id).await;
-                let wrote = match &details {
-                    Ok(details) if failed_by_itself(details) => last_lines(docker.as_ref(), &id).await,
-                    _ => String::new(),
-                };
-                (id, state, details, wrote)
-            })
-            .buffer_unordered(INSPECTS)
-            .collect()
-            .await;
-        for (id, state, details, wrote) in answers {
+        let mut states: BTreeMap<String, EngineState> =
+            unknown.map(|row| (row.id.clone(), row.state)).collect();
+        // Only an end that both report is sure: any other container may have changed in between.
+        let is_sure = |(id, details, _): &Inspected| match details {
+            Ok(details) => states.get(id) == Some(&EngineState::Exited) && has_ended(details),
+            Err(_) => true,
+        };
+        let mut answers: Vec<Inspected> = inspected.into_iter().filter(is_sure).collect();
+        let is_missing = |id: &&String| !answers.iter().any(|(answered, ..)| answered == *id);
+        let missing = states.keys().filter(is_missing).cloned().collect();
+        let others = inspect_all(self.docker.as_ref(), missing).await;
+        answers.extend(others);
+        for (id, details, wrote) in answers {
+            let Some(state) = states.remove(&id) else { continue };
             if wrote.is_empty() {
                 self.last_outputs.remove(&id);
             } else {
@@ -205,6 +220,29 @@ impl ContainerObserver {
     }
 }
 
+/// A container's id, its details, and the last lines of its output if it failed.
+type Inspected = (String, Result<ContainerDetails, DockerError>, String);
+
+async fn inspect_all(docker: &dyn Docker, ids: Vec<String>) -> Vec<Inspected> {
+    stream::iter(ids)
+        .map(|id| async move {
+            let details = docker.inspect(&id).await;
+            let wrote = match &details {
+                Ok(details) if failed_by_itself(details) => last_lines(docker, &id).await,
+                _ => String::new(),
+            };
+            (id, details, wrote)
+        })
+        .buffer_unordered(INSPECTS)
+        .collect()
+        .await
+}
+
+/// True if it has run and runs no more.
+fn has_ended(details: &ContainerDetails) -> bool {
+    details.pid == 0 && details.finished_at.is_some() && details.finished_at >= details.started_at
+}
+
 /// True if it ended with an error, and not by a signal to stop it.
 fn failed_by_itself(details: &ContainerDetails) -> bool {
     const STOPPED: [i64; 2] = [128 + 9, 128 + 15];
@@ -238,11 +276,8 @@ fn with_known_exit<'a>(
     row: &'a ListedContainer,
     details: Option<&ContainerDetails>,
 ) -> Cow<'a, ListedContainer> {
-    let ended = details.is_some_and(|details| {
-        details.pid == 0 && details.finished_at.is_some() && details.finished_at >= details.started_at
-    });
     match row.state {
-        EngineState::Running if ended => {
+        EngineState::Running if details.is_some_and(has_ended) => {
             Cow::Owned(ListedContainer { state: EngineState::Exited, ..row.clone() })
         }
         _ => Cow::Borrowed(row),
@@ -306,6 +341,24 @@ pub(super) struct StaleSet {
     pub(super) all: bool,
 }
 
+/// Returns the event of a pod in which the kernel killed a process. Where that was a child of the container's first
+/// process, nothing else shows it: the container goes on.
+pub(super) fn memory_event(event: &ContainerEvent) -> Option<EventDraft> {
+    let label = |key: &str| event.labels.get(key).map(String::as_str);
+    let (namespace, pod) = (label(names::NAMESPACE)?, label(names::POD)?);
+    let container = label(names::CONTAINER).filter(|_| event.action == "oom")?;
+    let message = format!(
+        "the kernel killed a process of container {container}, because the container used more memory than its limit"
+    );
+    Some(EventDraft::about(
+        EventType::Warning,
+        Kind::Pod,
+        &NamespacedName::new(namespace, pod),
+        "OOMKilling",
+        message,
+    ))
+}
+
 /// Nudges at the moment from which an agent without etcd acts from its disk.
 pub(super) async fn at_grace(nudge: Nudge) -> Infallible {
     sleep(ETCD_GRACE).await;
@@ -317,7 +370,7 @@ pub(super) async fn at_grace(nudge: Nudge) -> Infallible {
 pub(super) async fn on_docker(
     docker: Arc<dyn Docker>,
     instance: String,
-    stale: Stale,
+    (stale, tell): (Stale, impl Fn(EventDraft)),
     nudge: Nudge,
 ) -> Infallible {
     loop {
@@ -326,6 +379,7 @@ pub(super) async fn on_docker(
             lock(&stale).all = true;
             nudge.nudge();
             while let Some(Ok(event)) = events.next().await {
+                memory_event(&event).into_iter().for_each(&tell);
                 lock(&stale).ids.insert(event.id);
                 // The task that starts a container reports it.
                 if event.action != "start" {

@@ -61,8 +61,11 @@ pub fn plan(observed: &Observed, now: Timestamp) -> PodsPlan {
         let mut decision = plan_wanted(observed, binding, &mut pool, now);
         // Regardless of any task in progress: neither waits for it.
         if let Some(facts) = observed.pods.get(*uid) {
-            plan.probes.extend(probe::render::targets(&observed.node, binding, facts));
-            needs::kills(&observed.work, &binding.pod.spec, facts, now, &mut decision);
+            // A probe asks whatever host its spec names.
+            if observed.node.forbids(&binding.pod, facts.live_pause()).is_none() {
+                plan.probes.extend(probe::render::targets(&observed.node, binding, facts));
+                needs::kills(&observed.work, &binding.pod.spec, facts, now, &mut decision);
+            }
             plan.final_statuses.extend(
                 final_status(observed, binding, facts, &decision, now).map(|end| ((*uid).to_owned(), end)),
             );
@@ -90,7 +93,7 @@ fn final_status(
     if decision.why != DecisionReason::Finished || observed.finished.contains_key(uid) {
         return None;
     }
-    let seen = wanted::WantedPod { node: &observed.node, binding, facts, decision };
+    let seen = wanted::WantedPod { node: &observed.node, binding, facts, decision, lacks_image: false };
     let former = last_report_on(&observed.last_reported, &decision.pod, uid);
     // Some of its containers may have to be stopped before it has ended.
     Some(wanted::wanted_status(seen, former, now)).filter(is_final)
@@ -202,8 +205,9 @@ fn plan_wanted(
     let nothing = PodFacts::default();
     let facts = observed.pods.get(uid).unwrap_or(&nothing);
     let trouble = observed.work.recent_failures.get(&(uid.clone(), String::new()));
+    let stuck = observed.work.removal_failure(uid).map(|trouble| trouble.message.clone());
     if observed.work.busy.contains_key(uid) {
-        let decision = Decision::idle(pod, DecisionReason::InFlight);
+        let decision = Decision { stuck, ..Decision::idle(pod, DecisionReason::InFlight) };
         let Some(trouble) = trouble else { return in_flight(observed, binding, facts, decision, now) };
         return all_wait(decision, binding, facts, &trouble.reason, &trouble.message);
     }
@@ -213,21 +217,26 @@ fn plan_wanted(
         return Decision::idle(pod, DecisionReason::FormerPod);
     }
     if let Some(trouble) = trouble.filter(|trouble| trouble.retry_at > now) {
-        let idle = Decision::idle(pod, DecisionReason::Waits);
+        let idle = Decision { stuck, ..Decision::idle(pod, DecisionReason::Waits) };
         let mut decision = all_wait(idle, binding, facts, &trouble.reason, &trouble.message);
-        decision.stuck = trouble.is_removal_failure().then(|| trouble.message.clone());
         decision.next_at = Some(trouble.retry_at);
         return decision;
     }
     let needs = needs::needs(&observed.work, facts, &binding.pod.spec, now);
+    let input = PodInput { observed, binding, facts, needs: &needs, now };
     if observed.finished.contains_key(uid) {
         // Regardless of any containers left.
-        return plan_finished(PodInput { observed, binding, facts, needs: &needs, now });
+        return plan_finished(input);
     }
-    match facts.live_pause() {
-        Some(pause) => plan_with_namespaces(PodInput { observed, binding, facts, needs: &needs, now }, pause),
-        None => plan_without_namespaces(PodInput { observed, binding, facts, needs: &needs, now }, pool),
+    let mut decision = match facts.live_pause() {
+        Some(pause) => plan_with_namespaces(input, pause),
+        None => plan_without_namespaces(input, pool),
+    };
+    // The task is the next try, and may fail again.
+    if matches!(decision.task, Some(PodTask::Up(_))) {
+        decision.stuck = decision.stuck.or(stuck);
     }
+    decision
 }
 
 /// Decides on a pod with a task in progress: its containers keep waiting for the same things.
@@ -265,7 +274,15 @@ fn plan_with_namespaces(look: PodInput<'_>, pause: &Container) -> Decision {
         return plan_finished(look);
     }
     let at = Placement { node: &observed.node, binding, address: pause.address, ports: &pause.ports };
+    let forbidden = observed.node.forbids(pod, Some(pause));
+    // What runs of a forbidden pod goes on as it is, with its link.
+    let nothing = Needs::default();
+    let needs: &Needs<'_> = if forbidden.is_some() { &nothing } else { needs };
     let mut decision = Decision::idle(pod.reference(), needs.why());
+    if let Some(why) = forbidden {
+        decision = all_wait(decision, binding, facts, "CreateContainerConfigError", &why);
+        decision.why = DecisionReason::Forbidden(why);
+    }
     let steps = needs::steps(&observed.work, at, needs, now, &mut decision);
     let pause_step = match pause.state {
         State::Running { .. } => PauseStep::Runs(pause.id.clone()),
@@ -310,7 +327,7 @@ fn plan_without_namespaces(look: PodInput<'_>, pool: &mut AllocationPool) -> Dec
     if needs.finished {
         return plan_finished(look);
     }
-    if let Some(why) = observed.node.forbids(pod) {
+    if let Some(why) = observed.node.forbids(pod, None) {
         let decision = Decision::idle(pod.reference(), DecisionReason::Forbidden(why.clone()));
         return all_wait(decision, binding, facts, "CreateContainerConfigError", &why);
     }

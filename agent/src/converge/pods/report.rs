@@ -73,7 +73,10 @@ pub fn fold(observed: &Observed, plan: &PodsPlan, own: &Statuses, now: Timestamp
             continue;
         }
         let facts = observed.pods.get(uid).unwrap_or(&nothing);
-        let seen = wanted::WantedPod { node, binding, facts, decision };
+        let work = &observed.work;
+        let mut without_image = work.pulling.keys().chain(&work.missing);
+        let lacks_image = !decision.pulls.is_empty() || without_image.any(|(of, _)| of == uid);
+        let seen = wanted::WantedPod { node, binding, facts, decision, lacks_image };
         let mut status = wanted::wanted_status(seen, last(pod, uid), now);
         if decision.why == DecisionReason::FormerPod {
             let former = observed
@@ -125,5 +128,5 @@ pub fn publish(
     });
     let mut next = starting;
     next.extend(running);
-    crate::publish::publish(table, Some(Arc::new(next)));
+    schema::control::publish(table, Some(Arc::new(next)));
 }

@@ -8,6 +8,7 @@ use jiff::{SignedDuration, Timestamp};
 use schema::control::Nudge;
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
+use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use super::facts::{ContainerKey, ExitStatus, PullInProgress, RecentFailure, RunningTask, Uid, Work};
@@ -23,6 +24,8 @@ pub struct Supervisor {
     tasks: JoinSet<()>,
     reports: mpsc::UnboundedReceiver<TaskReport>,
     reporter: Reporter,
+    /// Wall clock and monotonic clock when the times of failures were last set or moved.
+    clocks: (Timestamp, Instant),
 }
 
 impl Supervisor {
@@ -30,7 +33,8 @@ impl Supervisor {
     pub fn new(nudge: Nudge) -> Self {
         let (reporter, reports) = Reporter::new(nudge);
         let (work, tasks) = (Work::default(), JoinSet::new());
-        Self { work, hooks_done: BTreeSet::new(), kills: BTreeMap::new(), tasks, reports, reporter }
+        let clocks = (Timestamp::now(), Instant::now());
+        Self { work, hooks_done: BTreeSet::new(), kills: BTreeMap::new(), tasks, reports, reporter, clocks }
     }
 
     /// Returns a reporter for a task.
@@ -40,11 +44,28 @@ impl Supervisor {
 
     /// Applies the reports that tasks have sent so far.
     pub fn take_reports(&mut self) -> &Work {
+        self.follow_wall_clock();
         while let Ok(report) = self.reports.try_recv() {
             self.apply(report);
         }
         while self.tasks.try_join_next().is_some() {}
         &self.work
+    }
+
+    /// Moves the times of failures by as much as the wall clock was set: plans compare them with it, but retries wait
+    /// by the monotonic clock.
+    fn follow_wall_clock(&mut self) {
+        let now = (Timestamp::now(), Instant::now());
+        let (wall, monotonic) = std::mem::replace(&mut self.clocks, now);
+        let elapsed = SignedDuration::try_from(now.1 - monotonic).unwrap_or_default();
+        let set_by = now.0.duration_since(wall).saturating_sub(elapsed);
+        let Work { recent_failures, stop_failures, removal_failures, .. } = &mut self.work;
+        let of_containers = stop_failures.values_mut().chain(removal_failures.values_mut());
+        for failure in recent_failures.values_mut().chain(of_containers) {
+            for at in [&mut failure.at, &mut failure.retry_at] {
+                *at = at.checked_add(set_by).unwrap_or(*at);
+            }
+        }
     }
 
     /// Registers the task of a pod, with the containers that it stops.
@@ -243,6 +264,11 @@ impl Reporter {
         (Self { sender, nudge }, receiver)
     }
 
+    /// Wakes the loop before the end of the task.
+    pub fn wake(&self) {
+        self.nudge.nudge();
+    }
+
     /// Sends a report. The loop is woken at the end of the task, or immediately for the progress of a pull.
     pub fn send(&self, report: TaskReport) {
         let wakes = matches!(report, TaskReport::Progress(..) | TaskReport::WorkEnded(_));
@@ -355,6 +381,21 @@ mod tests {
         assert!(again.wait_for_kill("c").await && supervisor.work.stop_failures.contains_key("c"));
         supervisor.forget_containers_but(&BTreeSet::new());
         assert!(supervisor.hooks_done.is_empty() && supervisor.work.stop_failures.is_empty());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_retry_is_due_by_the_monotonic_clock_whatever_the_wall_clock_says() {
+        let mut supervisor = supervisor();
+        supervisor.reporter().send(TaskReport::Kill("c".into(), Some("no exit event".into())));
+        let mut is_due = || {
+            let retry_at = supervisor.take_reports().stop_failures["c"].retry_at;
+            retry_at <= supervisor.clocks.0
+        };
+        assert!(!is_due());
+        tokio::time::advance(std::time::Duration::from_secs(4)).await;
+        assert!(!is_due(), "after 4 s of 5");
+        tokio::time::advance(std::time::Duration::from_secs(60)).await;
+        assert!(is_due(), "the wall clock has hardly advanced");
     }
 
     // Seen red with a count that carries over.

@@ -118,7 +118,11 @@ impl Worker {
             let _slot = self.creations.acquire().await;
             self.make(id, &up).await?;
         }
-        self.remove_obsolete(id, &up.obsolete).await;
+        if !up.obsolete.is_empty() {
+            // The pod's new state is reported meanwhile.
+            self.reporter.wake();
+            self.remove_obsolete(id, &up.obsolete).await;
+        }
         Ok(())
     }
 

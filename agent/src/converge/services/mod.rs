@@ -27,9 +27,9 @@ use schema::store::events::EventDraft;
 
 use self::plan::{Observed, ServicesPlan};
 use crate::desired::StateOrigin;
-use crate::publish::publish;
 use act::Refusal;
 use refused::RETRY;
+use schema::control::publish;
 
 pub use act::Outcome;
 pub use state::{ServicesDeps, ServicesLoop};
@@ -122,9 +122,9 @@ impl ServicesLoop {
             tracing::warn!(object = %id.of_kind(Kind::Service), addresses, "external IPs withheld");
             let why = match self.deps.forbids_external_ips {
                 true => "its --pod-security sets forbidExternalIPs",
-                false => "they are addresses of nodes or in the cluster's ranges",
+                false => "they are addresses of a node, of etcd or a reconciler, or in the cluster's ranges",
             };
-            let message = format!("node {node} does not lead {addresses} to it: {why}");
+            let message = format!("node {node} does not route {addresses} to this service: {why}");
             let draft =
                 EventDraft::about(EventType::Warning, Kind::Service, id, "ExternalIPWithheld", message);
             self.deps.events.record(draft);

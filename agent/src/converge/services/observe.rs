@@ -1,6 +1,7 @@
 //! Observes the inputs of the services loop: renders the changed parts of the catalog, and reads the kernel's rules.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
 use std::sync::Arc;
 
 use schema::control::LoopError;
@@ -13,6 +14,7 @@ use super::render::{RenderContext, WithheldAddresses, service_rules};
 use super::state::{RenderCache, ServicesLoop};
 use crate::catalog::Catalog;
 use crate::desired::StateOrigin;
+use crate::worlds::host::own_addresses;
 
 impl ServicesLoop {
     pub(super) async fn read_inputs(
@@ -23,10 +25,18 @@ impl ServicesLoop {
         let random_fully = self.deps.iptables.has_random_fully().await;
         let random_fully =
             random_fully.map_err(|e| LoopError::new("cannot ask iptables for its version", e))?;
+        let mut own: BTreeSet<IpAddr> = self.deps.address.known().into_iter().collect();
+        // Every pod has a link, so they are listed only where the answer counts.
+        if catalog.services.values().any(|service| !service.value.external_ips.is_empty()) {
+            let links = own_addresses();
+            own.extend(links.map_err(|e| LoopError::new("cannot list the machine's addresses", e))?);
+        }
+        let control = self.deps.control.borrow().clone();
         let withheld = WithheldAddresses {
             all: self.deps.forbids_external_ips,
             subnet,
-            own: self.deps.address.v4(),
+            own: &own,
+            control: &control,
             catalog,
         };
         let place = RenderContext {

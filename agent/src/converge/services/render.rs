@@ -4,7 +4,7 @@
 //! its own node through a service, because the reply must come back through the node's IP layer.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::net::{Ipv4Addr, SocketAddrV4};
+use std::net::{IpAddr, Ipv4Addr, SocketAddrV4};
 
 use ipnet::Ipv4Net;
 use schema::kinds::pod::Protocol;
@@ -14,6 +14,7 @@ use schema::records::{ServicePortRecord, ServiceRecord, Subnet};
 use super::names::{ChainRole, ServiceNames};
 use super::present::{Fingerprint, fingerprint};
 use crate::catalog::{Catalog, Peer};
+use crate::converge::shared::control_plane::ControlPlane;
 use crate::packet_rules::chain::{ChainRef, Table, protocol_name};
 
 /// Bit of a packet's mark that requests masquerading. It is kube-proxy's and means the same to everyone who uses
@@ -36,7 +37,9 @@ pub struct WithheldAddresses<'a> {
     /// True if the node has no external IPs at all.
     pub all: bool,
     pub subnet: &'a Subnet,
-    pub own: Option<Ipv4Addr>,
+    /// Addresses of all links of this machine, at which its programs listen.
+    pub own: &'a BTreeSet<IpAddr>,
+    pub control: &'a ControlPlane,
     pub catalog: &'a Catalog,
 }
 
@@ -47,13 +50,17 @@ impl WithheldAddresses<'_> {
         services.copied().filter(|address| self.all || self.is_of_cluster(*address)).collect()
     }
 
-    /// True for an address of a node, or in the ranges of pods and services, which has name server and gateway.
+    /// True for an address of a node, of etcd or a reconciler, or in the ranges of pods and services, which has name
+    /// server and gateway.
     fn is_of_cluster(&self, address: Ipv4Addr) -> bool {
         let Catalog { peers, own_address, .. } = self.catalog;
         let is_peers = |peer: &Peer| peer.address == Some(address) || peer.vtep.address == address;
+        let ControlPlane { etcd, reconcilers } = self.control;
         self.subnet.cluster_cidr.contains(&address)
             || self.subnet.service_cidr.contains(&address)
-            || [self.own, *own_address].contains(&Some(address))
+            || *own_address == Some(address)
+            || self.own.contains(&address.into())
+            || etcd.iter().chain(reconcilers).any(|at| *at.ip() == address)
             || peers.values().any(is_peers)
     }
 }

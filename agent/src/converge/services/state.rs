@@ -17,6 +17,7 @@ use super::present::{ExistingRules, Fingerprint, present};
 use super::refused::Refusals;
 use super::render::{RenderContext, ServiceRules};
 use crate::catalog::Catalog;
+use crate::converge::shared::control_plane::ControlPlane;
 use crate::node_address::NodeAddress;
 use crate::packet_rules::reader::RulesReader;
 use crate::packet_rules::saved::Spellings;
@@ -30,6 +31,7 @@ pub struct ServicesDeps {
     pub iptables: Arc<dyn Iptables>,
     pub subnet: watch::Receiver<Option<Subnet>>,
     pub catalog: watch::Receiver<Arc<Catalog>>,
+    pub control: watch::Receiver<ControlPlane>,
     /// Status for other nodes; a `StatusWriter` writes it.
     pub status: watch::Sender<Option<RulesStatus>>,
     pub events: EventRecorder,

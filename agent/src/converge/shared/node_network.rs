@@ -12,7 +12,7 @@ use schema::meta::NamespacedName;
 use tokio::sync::watch;
 use tokio::time::timeout;
 
-use crate::publish::publish;
+use schema::control::publish;
 
 /// DNS settings for pods.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]

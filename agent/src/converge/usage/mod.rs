@@ -1,6 +1,6 @@
 //! The usage loop: resource usage of this node and its pods.
 //!
-//! Reads Docker's listing, cgroups and the files in volumes; `plan.rs` computes usage from two samples; writes
+//! Reads Docker's listing, cgroups, the files in volumes and the space on the disk of the state directory; `plan.rs` computes usage from two samples; writes
 //! `usage/<node>` once per [`INTERVAL`]. This does not wake controllers (see `Snapshot::is_same_for_plans`).
 
 mod observe;
@@ -23,6 +23,7 @@ use tokio::time::Instant;
 use self::plan::{Observed, PreviousSample, UsagePlan, VolumeSizes};
 use crate::worlds::cgroups::{CgroupPaths, Cgroups};
 use crate::worlds::docker::Docker;
+use crate::worlds::host::Disk;
 
 /// Interval between writes. The driver comes up to a tenth sooner, so that nodes do not all write at the same time,
 /// and never more often than every 15 s.
@@ -37,6 +38,7 @@ pub struct UsageDeps {
     pub state_dir: PathBuf,
     pub docker: Arc<dyn Docker>,
     pub cgroups: Arc<dyn Cgroups>,
+    pub disk: Arc<dyn Disk>,
     /// The newest record; a `StatusWriter` writes it.
     pub records: watch::Sender<Option<NodeUsage>>,
 }

@@ -10,6 +10,7 @@ use std::time::Duration;
 use jiff::Timestamp;
 use schema::control::LoopError;
 use schema::meta::NamespacedName;
+use schema::records::DiskSpace;
 use tokio::time::Instant;
 
 use super::UsageLoop;
@@ -63,7 +64,10 @@ impl UsageLoop {
         let now = PreviousSample { machine: machine.cpu_ns, containers: cpu };
         let former = self.former.replace((now, at)).map(|(former, then)| (former, at.duration_since(then)));
         let volumes = self.walked.iter().map(|(uid, (_, volumes))| (uid.clone(), volumes.clone())).collect();
-        Ok(Observed { machine, containers, volumes, former })
+        let disk = self.deps.disk.usage(&self.deps.state_dir).await.ok();
+        let disk =
+            disk.map(|disk| DiskSpace { total_bytes: disk.total_bytes(), free_bytes: disk.free_bytes });
+        Ok(Observed { machine, containers, volumes, disk, former })
     }
 
     /// Finds the cgroup of each container, once for each.

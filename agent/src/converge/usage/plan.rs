@@ -6,7 +6,7 @@ use std::time::Duration;
 use jiff::Timestamp;
 use schema::codec::{CodecError, encode};
 use schema::meta::NamespacedName;
-use schema::records::{ContainerUsage, NodeUsage, PodUsage};
+use schema::records::{ContainerUsage, DiskSpace, NodeUsage, PodUsage};
 
 use crate::worlds::cgroups::Sample;
 
@@ -53,6 +53,8 @@ pub struct Observed {
     pub containers: BTreeMap<String, ContainerSample>,
     /// Volume sizes by pod uid.
     pub volumes: BTreeMap<String, VolumeSizes>,
+    /// File system of the state directory; `None` if it can't be read.
+    pub disk: Option<DiskSpace>,
     /// The previous sample and its age; `None` at the start.
     pub former: Option<(PreviousSample, Duration)>,
 }
@@ -83,6 +85,7 @@ pub fn plan(observed: &Observed, now: Timestamp) -> UsagePlan {
         window_seconds: window.as_secs_f64().round() as u64,
         cpu: millicores(observed.machine.cpu_ns.saturating_sub(former.machine), *window),
         memory: observed.machine.memory_bytes,
+        disk: observed.disk,
         pods: BTreeMap::new(),
         left_out: String::new(),
     };

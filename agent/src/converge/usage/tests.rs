@@ -2,13 +2,14 @@
 
 use schema::codec::{VALUE_MAX_BYTES, decode};
 use schema::meta::NamespacedName;
-use schema::records::NodeUsage;
+use schema::records::{DiskSpace, NodeUsage};
 
 use super::plan::{ContainerSample, VolumeSizes, plan};
 use super::*;
 use crate::testing::own_container;
 use crate::worlds::cgroups::{FakeCgroups, Sample};
 use crate::worlds::docker::FakeDocker;
+use crate::worlds::host::FakeDisk;
 
 const MS: u64 = 1_000_000;
 
@@ -35,6 +36,7 @@ fn two_looks(former: &[(&str, u64)], containers: Vec<(String, ContainerSample)>)
         machine: Sample { cpu_ns: 16_000 * MS, memory_bytes: 1 << 30 },
         containers: containers.into_iter().collect(),
         volumes: BTreeMap::new(),
+        disk: Some(DiskSpace { total_bytes: 100, free_bytes: 9 }),
         former: Some((former, Duration::from_secs(15))),
     }
 }
@@ -127,6 +129,7 @@ impl Rig {
             instance: "mk8s".into(),
             state_dir: state.path().into(),
             docker: docker.clone(),
+            disk: Arc::new(FakeDisk::default()),
             cgroups: cgroups.clone(),
             records,
         });

@@ -122,7 +122,7 @@ fn is_target(target: &str) -> bool {
 
 // Common parts of the heads of plain requests and responses.
 
-/// Maximum number of headers in a plain head; heads with more go to hyper, which accepts 100.
+/// Maximum number of headers in a plain head; heads with more go to hyper.
 pub(super) const HEADERS_MAX: usize = 64;
 /// Space for httparse's headers.
 pub(super) const NO_HEADERS: [Header<'static>; HEADERS_MAX] = [httparse::EMPTY_HEADER; HEADERS_MAX];

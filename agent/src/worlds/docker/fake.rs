@@ -106,6 +106,8 @@ pub struct FakeEngine {
     /// Names of containers that can't be killed: stop and removal are refused.
     pub unkillable: BTreeSet<String>,
     pub unreachable: bool,
+    /// Time that each query takes, by tokio's clock.
+    pub query_time: Duration,
     crashed: bool,
     next_id: u64,
 }
@@ -220,14 +222,18 @@ impl FakeDocker {
         &self,
         read: impl FnOnce(&FakeEngine) -> Result<T, DockerError>,
     ) -> Result<T, DockerError> {
-        let outcome = {
+        let (outcome, takes) = {
             let engine = self.engine();
-            match (engine.crashed, engine.unreachable) {
+            let outcome = match (engine.crashed, engine.unreachable) {
                 (true, _) => None,
                 (_, true) => Some(Err(DockerError::Unreachable { message: "fake outage".into() })),
                 _ => Some(read(&engine)),
-            }
+            };
+            (outcome, engine.query_time)
         };
+        if !takes.is_zero() {
+            tokio::time::sleep(takes).await;
+        }
         match outcome {
             Some(outcome) => outcome,
             None => std::future::pending().await,

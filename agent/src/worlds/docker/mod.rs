@@ -64,6 +64,8 @@ pub struct ListedContainer {
 pub struct ContainerDetails {
     /// Process id on the host, 0 if the container does not run.
     pub pid: i32,
+    /// Time of creation, more precise than in a listing.
+    pub created_at: Option<Timestamp>,
     pub started_at: Option<Timestamp>,
     pub finished_at: Option<Timestamp>,
     pub exit_code: i64,
@@ -86,6 +88,8 @@ pub struct ContainerEvent {
     pub id: String,
     /// `die`, `start`, `destroy`, `oom`.
     pub action: String,
+    /// Labels of the container, beside its name and image.
+    pub labels: BTreeMap<String, String>,
 }
 
 /// Maximum bytes kept of a command's output; the kubelet's limit.

@@ -86,6 +86,7 @@ impl Docker for RealDocker {
         let state = answer.state.unwrap_or_default();
         Ok(ContainerDetails {
             pid: state.pid.and_then(|pid| i32::try_from(pid).ok()).unwrap_or_default(),
+            created_at: answer.created.as_deref().and_then(|text| text.parse().ok()),
             started_at: time(state.started_at.as_deref()),
             finished_at: time(state.finished_at.as_deref()),
             exit_code: state.exit_code.unwrap_or_default(),
@@ -315,9 +316,13 @@ impl Docker for RealDocker {
         Ok(stream
             .map(|event| {
                 event
-                    .map(|e| ContainerEvent {
-                        id: e.actor.and_then(|a| a.id).unwrap_or_default(),
-                        action: e.action.unwrap_or_default(),
+                    .map(|e| {
+                        let actor = e.actor.unwrap_or_default();
+                        ContainerEvent {
+                            id: actor.id.unwrap_or_default(),
+                            action: e.action.unwrap_or_default(),
+                            labels: actor.attributes.unwrap_or_default().into_iter().collect(),
+                        }
                     })
                     .map_err(|e| DockerError::from_client("to stream events", &e))
             })

@@ -130,7 +130,7 @@ fn href(file: &ResultFile) -> String {
 }
 
 /// Percent-encodes a part of a URL: everything but letters, digits, `-`, `_` and `.`.
-fn percent_encode(text: &str) -> String {
+pub(in crate::api) fn percent_encode(text: &str) -> String {
     let mut out = String::new();
     for byte in text.bytes() {
         match byte {
@@ -141,7 +141,8 @@ fn percent_encode(text: &str) -> String {
     out
 }
 
-fn escape_html(text: &str) -> String {
+/// Escapes text for HTML, and makes control characters visible.
+pub(in crate::api) fn escape_html(text: &str) -> String {
     let safe = |c: char| match c {
         '&' | '<' | '>' | '"' | '\'' => format!("&#{};", u32::from(c)),
         c if c.is_control() => c.escape_unicode().to_string(),

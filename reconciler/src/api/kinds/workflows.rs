@@ -1,13 +1,14 @@
 //! Workflow runs: lists and pages. Any reconciler accepts requests for a run here.
 
+use std::net::Ipv4Addr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use axum::Json;
 use axum::extract::{DefaultBodyLimit, FromRequest as _, Path, Request, State};
 use axum::http::StatusCode;
 use axum::response::{IntoResponse as _, Response};
 use axum::routing::{MethodRouter, get};
+use axum::{Extension, Json};
 use jiff::Timestamp;
 use schema::kinds::Kind;
 use schema::kinds::trigger::Trigger;
@@ -16,10 +17,11 @@ use serde::Deserialize;
 use tokio::time::timeout;
 
 use super::{JsonResult, object_not_found};
-use crate::api::app::{ApiState, App};
+use crate::api::app::{ApiState, App, STARTS_MAX};
 use crate::api::error::ApiError;
 use crate::api::input::{self, QueryParams};
 use crate::api::read::NamespaceQuery;
+use crate::listener::{AddressPlace, Peer, loopback_share};
 use crate::view::{self, List, RunAccepted, RunBody};
 use crate::workflows;
 use crate::workflows::{JournalError, RequestError, RunId};
@@ -153,11 +155,15 @@ async fn no_list() -> ApiError {
 async fn start(
     State(app): App,
     Path((namespace, name)): Path<(String, String)>,
+    peer: Option<Extension<Peer>>,
     request: Request,
 ) -> Result<(StatusCode, Json<RunAccepted>), ApiError> {
     let workflow = workflow_id(namespace, name)?;
-    let busy = |_| ApiError::unavailable("too many runs requested at once", "try again in a few seconds");
-    let _place = app.starts.try_acquire().map_err(busy)?;
+    let busy = || ApiError::unavailable("too many runs requested at once", "try again in a few seconds");
+    let address = peer.map_or(Ipv4Addr::LOCALHOST.into(), |Extension(Peer(address))| address);
+    let most = if address.is_loopback() { loopback_share(STARTS_MAX) } else { STARTS_MAX / 4 };
+    let _of_address = AddressPlace::of(&app.starts_of, address, most).ok_or_else(busy)?;
+    let _place = app.starts.try_acquire().map_err(|_| busy())?;
     let asked = timeout(BODY_WAIT, Json::<RunBody>::from_request(request, &())).await;
     let slow =
         |_| ApiError::new(StatusCode::REQUEST_TIMEOUT, "the body did not arrive in time", "send it again");

@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use futures::StreamExt;
 use jiff::Timestamp;
 use schema::codec::encode;
-use schema::control::{LastRun, LoopRuns, Nudge, NudgeReceiver};
+use schema::control::{LastRun, LoopRuns, Nudge, NudgeReceiver, Pulse};
 use schema::keys::Key;
 use schema::kinds::pod::{ContainerState, TerminatedState};
 use schema::names::HostNames;
@@ -21,10 +21,12 @@ use tokio::sync::watch;
 use super::super::workflows::RequestQueue;
 use super::*;
 use crate::blobs::Blobs;
+use crate::upkeep::{DefragRequests, Problem, UpkeepState};
 use crate::view::testing::*;
 use crate::webhooks::{Intake, SourceTarget};
 
 mod objects;
+mod page;
 mod runs;
 
 struct Api {
@@ -32,26 +34,46 @@ struct Api {
     store: Arc<MemoryStore>,
     nudged: NudgeReceiver,
     waiting: RequestQueue,
+    etcd: watch::Sender<Arc<UpkeepState>>,
 }
 
 impl Api {
     async fn over(snapshot: Snapshot) -> Self {
+        Self::beside("n1", snapshot).await
+    }
+
+    /// Serves the API on the machine of this node.
+    async fn beside(local_node: &str, snapshot: Snapshot) -> Self {
+        Self::reading(local_node, SnapshotReader::fixed(snapshot)).await
+    }
+
+    /// Serves the API on the machine of this node, over a snapshot that may change.
+    async fn reading(local_node: &str, snapshot: SnapshotReader) -> Self {
         let store = Arc::new(MemoryStore::new());
         let (sync, nudged) = Nudge::new();
-        let (snapshot, waiting) = (SnapshotReader::fixed(snapshot), RequestQueue::default());
+        let etcd = watch::Sender::new(Arc::default());
+        let waiting = RequestQueue::default();
         let deps = ApiDeps {
+            ui: true,
             blobs: Blobs::new(std::path::Path::new("/nonexistent")),
             intake: intake(sync, &snapshot, &store),
             hooks: None,
             waiting_runs: waiting.clone(),
             snapshot,
             store: Arc::clone(&store) as SharedStore,
+            etcd: etcd.subscribe(),
+            defrag_requests: DefragRequests::new(
+                Arc::clone(&store) as SharedStore,
+                "host-1".to_owned(),
+                Nudge::default(),
+            ),
             loops: LoopRuns::default(),
             identity: "host-1".to_owned(),
             version: "9.9.9".to_owned(),
             hosts: HostNames::new(["api.example".to_owned()]),
+            local_nodes: Arc::new([local_node.to_owned()].into()),
         };
-        Self { address: bind_and_serve(router(deps)).await, store, nudged, waiting }
+        Self { address: bind_and_serve(router(deps)).await, store, nudged, waiting, etcd }
     }
 
     async fn answer(&self, method: reqwest::Method, path: &str) -> (u16, Value) {
@@ -132,7 +154,7 @@ async fn every_route_answers_with_json() {
 async fn errors_are_json_with_the_right_code_and_say_what_to_do() {
     let api = Api::over(with_web()).await;
     for (path, code) in [
-        ("/", 404),
+        ("/nothing", 404),
         ("/v1/pods/default/nobody", 404),
         ("/v1/nodes/nobody", 404),
         ("/v1/pods/default/-web", 400),
@@ -156,11 +178,13 @@ async fn errors_are_json_with_the_right_code_and_say_what_to_do() {
 #[tokio::test]
 async fn before_etcd_is_read_views_are_unavailable_but_health_and_wait_answer() {
     let api = Api::over(Snapshot::default()).await;
+    let why = "the reconciler is starting: it has not read etcd yet";
     for path in ["/v1/status", "/v1/pods", "/v1/nodes", "/v1/sources", "/v1/history"] {
-        assert_eq!(api.get(path).await.0, 503, "{path}");
+        let (status, body) = api.get(path).await;
+        assert_eq!((status, &body["error"]), (503, &Value::from(why)), "{path}");
     }
     assert_eq!(api.get("/v1/healthz").await.0, 200);
-    assert_eq!(api.get("/v1/wait-state").await.1["why"], "the reconciler has not read etcd yet");
+    assert_eq!(api.get("/v1/wait-state").await.1["why"], why);
 }
 
 #[tokio::test]
@@ -207,7 +231,7 @@ async fn the_leader_is_shown_and_a_dead_etcd_leaves_the_page_standing() {
     assert_eq!(api.get("/v1/pods/default/web").await.0, 200);
 }
 
-// Would fail without `refuse_foreign` in the router: 200 and 202.
+// Seen red without `refuse_foreign` in the router: 200 and 202.
 #[tokio::test]
 async fn a_page_of_somebody_else_in_a_browser_of_this_machine_reads_and_starts_nothing() {
     let api = Api::over(with_web()).await;
@@ -314,8 +338,7 @@ fn with_node_api(api: String) -> Snapshot {
     for name in ["new", "odd"] {
         put_pod(&mut snapshot, name, running());
     }
-    let addresses = vec![std::net::Ipv4Addr::LOCALHOST.into()];
-    let node = NodeRecord { api, addresses, ..snapshot.nodes["n1"].value.clone() };
+    let node = NodeRecord { api, ..snapshot.nodes["n1"].value.clone() };
     snapshot.nodes.insert("n1".to_owned(), versioned(node));
     snapshot
 }
@@ -339,7 +362,7 @@ async fn logs_are_streamed_from_the_node_of_the_pod() {
     assert_eq!((status, &body["help"]), (404, &Value::from("its containers are app")));
 }
 
-// Would fail with the URL of the record taken as it is, and with a client that follows redirects.
+// Seen red with a client that follows redirects; would fail with the URL of the record taken as it is.
 #[tokio::test]
 async fn a_node_sends_the_reconciler_nowhere_but_to_itself() {
     let secret = bind_and_serve(Router::new().fallback(|| async { "the metadata service" })).await;
@@ -357,14 +380,16 @@ async fn a_node_sends_the_reconciler_nowhere_but_to_itself() {
         assert_eq!(status, 502, "{api}: {body}");
         assert!(!body.to_string().contains("metadata service"), "{api}: {body}");
     }
-    // The node is another machine.
-    let mut snapshot = with_node_api(format!("http://{secret}"));
-    let addresses = vec!["192.0.2.7".parse().unwrap()];
-    let node = NodeRecord { addresses, ..snapshot.nodes["n1"].value.clone() };
-    snapshot.nodes.insert("n1".to_owned(), versioned(node));
-    let (status, body) = Api::over(snapshot).await.get("/v1/logs/default/web").await;
-    assert_eq!(status, 502, "{body}");
-    assert!(body["error"].as_str().unwrap().contains("not at one of the node's own addresses"), "{body}");
+    // The node is not one of this machine, whatever its record says.
+    for addresses in [&[][..], &["192.0.2.7"], &["127.0.0.1"], &["0.0.0.0"]] {
+        let mut snapshot = with_node_api(format!("http://{secret}"));
+        let addresses = addresses.iter().map(|address| address.parse().unwrap()).collect();
+        let node = NodeRecord { addresses, name: "n9".into(), ..snapshot.nodes["n1"].value.clone() };
+        snapshot.nodes.insert("n1".to_owned(), versioned(node));
+        let (status, body) = Api::beside("n9", snapshot).await.get("/v1/logs/default/web").await;
+        assert_eq!(status, 502, "{body}");
+        assert!(body["error"].as_str().unwrap().contains("not at one of the node's own addresses"), "{body}");
+    }
 }
 
 /// Seen red without `not_started`: the node would report that the container does not exist.
@@ -469,20 +494,24 @@ async fn the_last_sync_is_shown_where_it_is_known() {
         failures: 1,
     };
     let loops = LoopRuns::default();
-    loops.add("gitops/main", watch::channel(Some(last)).1);
-    loops.add("nodes", watch::channel(None).1);
+    loops.add("gitops/main", watch::channel(Some(last)).1, Pulse::default());
+    loops.add("nodes", watch::channel(None).1, Pulse::default());
     let (snapshot, store) = (SnapshotReader::fixed(with_web()), Arc::new(MemoryStore::new()));
     let deps = ApiDeps {
+        ui: true,
         blobs: Blobs::new(std::path::Path::new("/nonexistent")),
         intake: intake(Nudge::default(), &snapshot, &store),
         hooks: None,
         waiting_runs: RequestQueue::default(),
+        etcd: watch::Sender::new(Arc::default()).subscribe(),
+        defrag_requests: DefragRequests::new(store.clone(), "host-1".to_owned(), Nudge::default()),
         snapshot,
         store,
         loops,
         identity: "host-1".to_owned(),
         version: "9.9.9".to_owned(),
         hosts: HostNames::default(),
+        local_nodes: Arc::default(),
     };
     let address = bind_and_serve(router(deps)).await;
     let page: Value =
@@ -500,4 +529,43 @@ async fn the_last_sync_is_shown_where_it_is_known() {
         },
     ]});
     assert_eq!(page, expected);
+}
+
+fn full() -> UpkeepState {
+    let problem = Problem {
+        reason: "EtcdFull",
+        object_kind: "Etcd",
+        name: "m1".to_owned(),
+        message: "etcd refuses writes".to_owned(),
+    };
+    UpkeepState { problems: vec![problem], is_on: true, acts: true, ..UpkeepState::default() }
+}
+
+#[tokio::test]
+async fn a_full_etcd_is_in_status_and_nothing_new_counts_as_reached() {
+    let api = Api::over(with_web()).await;
+    let wait =
+        async |query: &str| api.answer(reqwest::Method::GET, &format!("/v1/wait-state{query}")).await.1;
+    let before = wait("").await;
+    assert_eq!(before["synced"], true, "{before}");
+    api.etcd.send_replace(Arc::new(full()));
+    let (_, page) = api.answer(reqwest::Method::GET, "/v1/status").await;
+    assert_eq!(page["etcd"]["problems"], json!(["etcd refuses writes"]));
+    let now = wait("").await;
+    assert_eq!((&now["synced"], &now["why"]), (&false.into(), &"etcd refuses writes".into()), "{now}");
+    let other = wait("?commit=3333333").await;
+    assert_eq!(other["why"], "etcd refuses writes", "{other}");
+}
+
+#[tokio::test]
+async fn a_defragmentation_is_requested_only_where_the_reconcilers_maintain_etcd() {
+    let api = Api::over(with_web()).await;
+    let (code, body) = api.answer(reqwest::Method::POST, "/v1/etcd/defrag").await;
+    assert_eq!(code, 409, "{body}");
+    assert!(body["help"].as_str().unwrap().contains("etcdctl"), "{body}");
+    assert!(api.store.get("/minik8s/etcd/defrag").await.unwrap().is_none());
+    api.etcd.send_replace(Arc::new(UpkeepState { problems: Vec::new(), ..full() }));
+    let (code, body) = api.answer(reqwest::Method::POST, "/v1/etcd/defrag").await;
+    let written = api.store.get("/minik8s/etcd/defrag").await.unwrap().unwrap();
+    assert_eq!((code, body["revision"].as_i64()), (202, Some(written.mod_revision)), "{body}");
 }

@@ -68,7 +68,7 @@ async fn what_cannot_be_a_run_is_refused_and_leaves_nothing() {
         (RUNS, "{\"inputs\": {}}".to_owned(), 400, "unknown field"),
         (RUNS, with_id(""), 400, "not a valid run name"),
         (RUNS, with_id("a/b"), 400, "not a valid run name"),
-        // Would fail without `Trigger::owner_of`: 202, and the tick ran with this input.
+        // Seen red without `Trigger::owner_of`: 202, and the tick ran with this input.
         (RUNS, with_id("tick.20261129T0300Z"), 409, "belong to trigger tick"),
         (RUNS, with_id("-a"), 400, "not a valid run name"),
         (RUNS, with_id(&"a".repeat(254)), 400, "not a valid run name"),

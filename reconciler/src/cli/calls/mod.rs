@@ -16,6 +16,7 @@ use super::error::CliError;
 use super::output::{note, print_error, write_out};
 use crate::args::{InvokeArgs, RunArgs};
 use crate::outgoing;
+use crate::text_file::read_text;
 use crate::view::{RunAccepted, RunBody, RunDetail, RunView, root_cause};
 
 /// Input from `--data` or `--file`; `None` if neither is given.
@@ -25,7 +26,7 @@ fn read_input(data: Option<&String>, file: Option<&Path>) -> Result<Option<Strin
         let mut text = String::new();
         std::io::stdin().read_to_string(&mut text).map(|_| text)
     } else {
-        std::fs::read_to_string(file)
+        read_text(file)
     };
     read.map(Some).map_err(|error| CliError::Usage(format!("cannot read {}: {error}", file.display())))
 }
@@ -131,7 +132,7 @@ fn body(args: &InvokeArgs) -> Result<String, CliError> {
 
 /// Reads the token from a file, without surrounding white space.
 fn token(file: &Path) -> Result<String, CliError> {
-    let text = std::fs::read_to_string(file)
+    let text = read_text(file)
         .map_err(|error| CliError::Usage(format!("cannot read {}: {error}", file.display())))?;
     match text.trim() {
         "" => Err(CliError::Usage(format!("{} holds no token", file.display()))),

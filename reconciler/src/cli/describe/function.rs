@@ -133,7 +133,7 @@ mod tests {
         for (node, failures) in of_nodes {
             let failures = [("default/hello".to_owned(), failures)].into();
             let (functions, beats) = Default::default();
-            let demand = NodeDemand { since: at(0), functions, beats, failures };
+            let demand = NodeDemand { at: None, since: at(0), functions, beats, failures };
             snapshot.demand.insert(node.to_owned(), versioned(demand));
         }
         let id = NamespacedName::new("default", "hello");

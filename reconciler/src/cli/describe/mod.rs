@@ -43,7 +43,14 @@ pub(super) async fn run(args: &DescribeArgs) -> Result<(), CliError> {
         ResourceKind::Object(kind) => {
             let namespace = &args.namespace;
             let subject = Subject { client: &client, kind, namespace, name, screen, now };
-            write_out(&(kinds::of(kind).describe)(&subject).await?)
+            let page = match (kinds::of(kind).describe)(&subject).await {
+                Err(error) if !error.is_not_found() => return Err(error),
+                answer => answer,
+            };
+            // An older reconciler does not know.
+            let path = ["objects", kind.as_str(), namespace, name, "quarantine"];
+            let lines = client.get::<List<String>>(&path, &[]).await.map(|list| list.items);
+            write_out(&with_quarantine(page, lines.unwrap_or_default())?)
         }
         ResourceKind::Run => {
             let Some((workflow, id)) = name.split_once('/') else {
@@ -82,8 +89,23 @@ pub(super) async fn run(args: &DescribeArgs) -> Result<(), CliError> {
     }
 }
 
+/// Adds the lines about an object's quarantined file to its page, or to the error that there is no such object.
+fn with_quarantine(page: Result<String, CliError>, lines: Vec<String>) -> Result<String, CliError> {
+    match page {
+        Err(error) if error.is_not_found() && !lines.is_empty() => {
+            Err(CliError::NotFound(format!("{error}; {}", lines.join("; "))))
+        }
+        Err(error) => Err(error),
+        Ok(text) => {
+            let mut head = Page::default();
+            head.fields(0, "Quarantined", lines);
+            Ok(head.text() + &text)
+        }
+    }
+}
+
 /// Finds a revision by name, as accepted by `get revision NAME`, or by `SOURCE/NUMBER`.
-fn one_revision<'a>(all: &'a [RevisionView], name: &str) -> Result<&'a RevisionView, CliError> {
+pub(super) fn one_revision<'a>(all: &'a [RevisionView], name: &str) -> Result<&'a RevisionView, CliError> {
     let is_it = |row: &&RevisionView| {
         let full = || format!("{}/{}", row.revision.source, row.revision.sequence);
         row.is_named(name) || full() == name

@@ -3,9 +3,9 @@
 use jiff::Timestamp;
 use schema::condition::Condition;
 use schema::meta::StringMap;
+use schema::violation::visible;
 
 use crate::cli::output::{Column, Layout, Screen, column, cuttable, format_rows};
-use crate::diagnostics::visible;
 use crate::view::{EventGroup, EventView, age, event_groups};
 
 const EVENTS_MAX: usize = 20;
@@ -21,12 +21,14 @@ impl Page {
         self.0
     }
 
-    /// Adds a line with its key; skips an empty value.
+    /// Adds a value with its key, and its further lines below; skips an empty value.
     pub(in crate::cli) fn field(&mut self, indent: usize, key: &str, value: &str) {
-        if !value.is_empty() {
+        let mut lines = value.lines();
+        if let Some(first) = lines.next() {
             let key = format!("{:indent$}{key}:", "");
-            self.line(&format!("{key:<14} {value}"));
+            self.line(&format!("{key:<14} {first}"));
         }
+        lines.for_each(|line| self.line(&format!("{:15}{line}", "")));
     }
 
     /// Adds a status word with its key, in the word's color.
@@ -47,7 +49,7 @@ impl Page {
         for (position, value) in values.into_iter().enumerate() {
             match position {
                 0 => self.field(indent, key, &value),
-                _ => self.line(&format!("{:15}{value}", "")),
+                _ => value.lines().for_each(|line| self.line(&format!("{:15}{line}", ""))),
             }
         }
     }
@@ -125,4 +127,24 @@ pub(in crate::cli) fn indented(screen: Screen) -> Screen {
 
 pub(in crate::cli) fn pairs(map: &StringMap) -> Vec<String> {
     map.iter().map(|(key, value)| format!("{key}={value}")).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_reason_of_several_lines_stays_one_of_several_lines() {
+        let mut page = Page::default();
+        page.field(0, "Note", "no matching distribution\nhint: \u{1b}[31m");
+        page.field(0, "Why", "");
+        page.fields(0, "Images", ["a".to_owned(), "b\nc".to_owned()]);
+        insta::assert_snapshot!(page.text(), @r"
+        Note:          no matching distribution
+                       hint: \u{1b}[31m
+        Images:        a
+                       b
+                       c
+        ");
+    }
 }

@@ -17,8 +17,10 @@ const FOLLOW_EVERY: Duration = Duration::from_secs(2);
 const LOST_MAX: Duration = Duration::from_secs(120);
 
 pub(super) async fn run(client: &Client, args: &LogsArgs, name: &str) -> Result<(), CliError> {
-    if args.tail.is_some() || args.since.is_some() || args.timestamps || args.previous {
-        let why = "the output of a job is printed as a whole; leave out --tail, --since, --timestamps and -p";
+    let is_cut = args.tail.is_some() || args.since.is_some() || args.grep.is_some();
+    if is_cut || args.timestamps || args.previous {
+        let why = "the output of a job is printed as a whole; leave out --tail, --since, --grep, --timestamps and \
+                   -p";
         return Err(CliError::Usage(why.to_owned()));
     }
     let path = ["jobs", args.namespace.as_str(), name, "output"];

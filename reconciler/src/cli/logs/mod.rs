@@ -51,7 +51,7 @@ pub(super) async fn run(args: &LogsArgs) -> Result<(), CliError> {
             let otherwise = "only pods, functions, runs and jobs have logs; write pod/NAME";
             let name = parse_name(pod, Kind::Pod, otherwise)?;
             let answer = open(&client, args, &name, args.tail).await?;
-            print_stream(&client, answer).await?;
+            print_one(&client, args, answer).await?;
         }
         (None, Some(selector)) => {
             let query = [("namespace", args.namespace.as_str()), ("selector", selector.as_str())];
@@ -73,7 +73,7 @@ async fn print_function_logs(client: &Client, args: &LogsArgs, name: &str) -> Re
     let namespace = args.namespace.as_str();
     if args.build {
         let answer = client.stream(&["functions", namespace, name, "build-log"], &[]).await?;
-        return print_stream(client, answer).await;
+        return print_one(client, args, answer).await;
     }
     let selector = format!("{FUNCTION_LABEL}={name}");
     let query = [("namespace", namespace), ("selector", selector.as_str())];
@@ -102,9 +102,7 @@ async fn print_run_logs(client: &Client, args: &LogsArgs, name: &str) -> Result<
             note(&format!("minik8s: {}: function {} no longer has a replica", call.state, call.function));
             continue;
         };
-        let only = Some(format!("[{}] ", call.activation));
-        let mut lines =
-            LineBuffer { prefix, line_prefix: only, has_timestamps: args.timestamps, rest: Vec::new() };
+        let mut lines = LineBuffer::new(args, prefix, Some(&call.activation));
         write_bytes(&lines.take(log))?;
         write_bytes(&lines.end())?;
     }
@@ -165,13 +163,15 @@ async fn print_all(
         let why = format!("{count} pods match {selector}, but at most {FOLLOWED_MAX} can be followed");
         return Err(CliError::Usage(why));
     }
-    let is_chosen = args.since.is_some() || args.activation.is_some();
+    let is_chosen = args.since.is_some() || args.activation.is_some() || args.grep.is_some();
     let tail = args.tail.or((!is_chosen).then_some(TAIL_OF_MANY));
     let (mut opened, mut first_error) = (Vec::new(), None);
     for pod in pods {
         match open(client, args, &pod.name, tail).await {
-            Ok(answer) if args.follow => opened.push(print_lines(client, args, &pod.name, answer)),
-            Ok(answer) => print_lines(client, args, &pod.name, answer).await?,
+            Ok(answer) if args.follow => {
+                opened.push(print_lines(client, args, format!("[{}] ", pod.name), answer));
+            }
+            Ok(answer) => print_lines(client, args, format!("[{}] ", pod.name), answer).await?,
             Err(error @ CliError::Refused { .. }) => {
                 note(&format!("minik8s: {}: {error}", pod.name));
                 first_error.get_or_insert(error);
@@ -187,13 +187,23 @@ async fn print_all(
         .map_or(Ok(()), |_| Err(CliError::NotReached("some logs can't be shown, see above".to_owned())))
 }
 
-/// Prints whole lines, so that lines of several pods do not mix, each prefixed with the pod's name.
-async fn print_lines(client: &Client, args: &LogsArgs, pod: &str, answer: Response) -> Result<(), CliError> {
+/// Prints the log of one container.
+async fn print_one(client: &Client, args: &LogsArgs, answer: Response) -> Result<(), CliError> {
+    match args.grep {
+        Some(_) => print_lines(client, args, String::new(), answer).await,
+        None => print_stream(client, answer).await,
+    }
+}
+
+/// Prints whole lines, so that lines of several pods do not mix, each after `prefix`.
+async fn print_lines(
+    client: &Client,
+    args: &LogsArgs,
+    prefix: String,
+    answer: Response,
+) -> Result<(), CliError> {
     let mut chunks = answer.bytes_stream();
-    let only = args.activation.as_ref().map(|id| format!("[{id}] "));
-    let prefix = format!("[{pod}] ");
-    let mut lines =
-        LineBuffer { prefix, line_prefix: only, has_timestamps: args.timestamps, rest: Vec::new() };
+    let mut lines = LineBuffer::new(args, prefix, args.activation.as_deref());
     while let Some(chunk) = chunks.next().await {
         write_bytes(&lines.take(&chunk.map_err(|error| interrupted_error(client, &error))?))?;
     }
@@ -205,12 +215,21 @@ struct LineBuffer {
     prefix: String,
     /// Prefix that selects lines, after the timestamp if they have one.
     line_prefix: Option<String>,
+    /// Text that selects lines.
+    grep: Option<String>,
     /// Set if each line begins with its timestamp and a space.
     has_timestamps: bool,
     rest: Vec<u8>,
 }
 
 impl LineBuffer {
+    /// Creates an empty buffer for the lines of this call, if one is given, that have the text asked for.
+    fn new(args: &LogsArgs, prefix: String, activation: Option<&str>) -> Self {
+        let line_prefix = activation.map(|id| format!("[{id}] "));
+        let grep = args.grep.clone();
+        Self { prefix, line_prefix, grep, has_timestamps: args.timestamps, rest: Vec::new() }
+    }
+
     /// Returns the lines that `bytes` completes.
     fn take(&mut self, bytes: &[u8]) -> Vec<u8> {
         let mut out = Vec::new();
@@ -236,12 +255,15 @@ impl LineBuffer {
     }
 
     fn counts(&self, line: &[u8]) -> bool {
-        let Some(only) = &self.line_prefix else { return true };
         let text = match self.has_timestamps {
             true => line.splitn(2, |byte| *byte == b' ').nth(1).unwrap_or_default(),
             false => line,
         };
-        text.starts_with(only.as_bytes())
+        let has = |wanted: &String| {
+            wanted.is_empty() || text.windows(wanted.len()).any(|part| part == wanted.as_bytes())
+        };
+        self.line_prefix.as_ref().is_none_or(|only| text.starts_with(only.as_bytes()))
+            && self.grep.as_ref().is_none_or(has)
     }
 }
 
@@ -267,6 +289,7 @@ mod tests {
         let mut lines = LineBuffer {
             prefix: "[a] ".to_owned(),
             line_prefix: None,
+            grep: None,
             has_timestamps: false,
             rest: Vec::new(),
         };
@@ -282,22 +305,25 @@ mod tests {
     // Seen red with the time taken for the beginning of the line, and without `only`.
     #[test]
     fn lines_of_one_call_are_chosen_also_behind_their_time() {
-        let chosen = |stamped, text: &str| {
+        let chosen = |stamped, grep: Option<&str>, text: &str| {
             let only = Some("[a1] ".to_owned());
             let mut lines = LineBuffer {
                 prefix: "[p] ".to_owned(),
                 line_prefix: only,
+                grep: grep.map(str::to_owned),
                 has_timestamps: stamped,
                 rest: Vec::new(),
             };
             String::from_utf8([lines.take(text.as_bytes()), lines.end()].concat()).unwrap()
         };
         assert_eq!(
-            chosen(false, "[a1] one\n[a2] two\nsays [a1] three\n[a1] end"),
+            chosen(false, None, "[a1] one\n[a2] two\nsays [a1] three\n[a1] end"),
             "[p] [a1] one\n[p] [a1] end\n"
         );
         let stamped = "2026-01-01T00:00:00.5Z [a1] one\n2026-01-01T00:00:01.5Z [a2] two\n\
                        2026-01-01T00:00:02.5Z says [a1] three\n2026-01-01T00:00:03.5Z \n";
-        assert_eq!(chosen(true, stamped), "[p] 2026-01-01T00:00:00.5Z [a1] one\n");
+        assert_eq!(chosen(true, None, stamped), "[p] 2026-01-01T00:00:00.5Z [a1] one\n");
+        assert_eq!(chosen(false, Some("nd"), "[a1] one\n[a1] end\n[a2] end\n"), "[p] [a1] end\n");
+        assert_eq!(chosen(true, Some("2026"), stamped), "", "the time is no part of the line");
     }
 }

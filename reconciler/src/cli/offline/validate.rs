@@ -8,7 +8,7 @@ use schema::explain;
 use schema::explain::ExplainError;
 use schema::kinds::Kind;
 use schema::manifest::json_schema;
-use schema::violation::Severity;
+use schema::violation::{Severity, visible};
 
 use crate::args::{BareKind, ExplainArgs, ReportFormat, SchemaArgs, ValidateArgs};
 use crate::cli::error::CliError;
@@ -17,7 +17,7 @@ use crate::diagnostics::excerpt::{Lines, Style};
 use crate::diagnostics::inspect::{Inspection, inspect_definitions};
 use crate::diagnostics::json::JsonReport;
 use crate::diagnostics::report::is_truncation_note;
-use crate::diagnostics::{excerpt, inspect, json, visible};
+use crate::diagnostics::{excerpt, inspect, json};
 use crate::simulate::workflow::cases;
 
 /// Exit code: 0 without errors, 1 with errors, 2 if a path can't be read.

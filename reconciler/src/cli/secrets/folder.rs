@@ -14,6 +14,7 @@ use schema::content_refs::{
 
 use crate::args::SecretsArgs;
 use crate::crypt;
+use crate::text_file::read_text;
 
 /// Path of a person's own identity, below the home folder.
 const OWN_IDENTITY: &str = ".config/minik8s/age-identity.txt";
@@ -101,7 +102,7 @@ impl SecretsFolder {
     /// Reads `recipients.txt`: one recipient per line, named by the comment above it.
     pub(super) fn listed(&self) -> anyhow::Result<Vec<ListedRecipient>> {
         let path = self.root.join(RECIPIENTS_FILE);
-        let text = match fs::read_to_string(&path) {
+        let text = match read_text(&path) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
             text => text.with_context(|| format!("cannot read {}", path.display()))?,
         };
@@ -137,7 +138,7 @@ impl SecretsFolder {
     /// The recipient of the cluster's identity.
     pub(super) fn cluster(&self) -> anyhow::Result<Recipient> {
         let path = self.root.join(IDENTITY_RECIPIENT_FILE);
-        let text = fs::read_to_string(&path)
+        let text = read_text(&path)
             .with_context(|| format!("cannot read {}; 'minik8s secrets init' creates it", path.display()))?;
         crypt::recipient(&text)
     }
@@ -160,7 +161,7 @@ impl SecretsFolder {
 
     /// The person's own identities; `None` if the file is missing.
     pub(super) fn own(&self) -> anyhow::Result<Option<Vec<Identity>>> {
-        match fs::read_to_string(&self.own) {
+        match read_text(&self.own) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
             text => {
                 let text = text.with_context(|| format!("cannot read {}", self.own.display()))?;

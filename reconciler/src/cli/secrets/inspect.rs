@@ -15,6 +15,7 @@ use super::folder::{ListedRecipient, SecretsFolder, keys_file};
 use crate::cli::client::Client;
 use crate::cli::output::write_lines;
 use crate::crypt;
+use crate::text_file::read_text;
 use crate::view::{List, NodeView};
 
 /// Recipients that a node reports.
@@ -148,7 +149,7 @@ pub(super) fn check_files(folder: &SecretsFolder) -> anyhow::Result<FileCheck> {
         match format::entries(header.format, values) {
             Err(why) => problems.push(format!("{shown} {why}")),
             Ok(entries) => {
-                let text = fs::read_to_string(keys_file(path)).unwrap_or_default();
+                let text = read_text(&keys_file(path)).unwrap_or_default();
                 let listed: BTreeSet<&str> =
                     text.lines().map(str::trim).filter(|line| !line.is_empty()).collect();
                 if !text.is_empty() && listed != entries.keys().map(String::as_str).collect() {

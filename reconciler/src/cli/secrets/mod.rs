@@ -10,7 +10,7 @@ use age::x25519::Identity;
 use anyhow::{Context as _, bail};
 use schema::content_refs::{SOURCES_NAMESPACE, is_sops};
 
-use super::output::write_out;
+use super::output::write_lines;
 use crate::args::{RecipientsChange, SecretsArgs, SecretsCommand};
 use crate::crypt;
 
@@ -33,7 +33,7 @@ pub(super) async fn run(args: &SecretsArgs) -> anyhow::Result<ExitCode> {
         SecretsCommand::Check { server } => return inspect::run(&folder, server.as_deref()).await,
         SecretsCommand::Recipients { change } => recipients(&folder, change.as_ref())?,
     };
-    write_out(&said)?;
+    write_lines(&said)?;
     Ok(ExitCode::SUCCESS)
 }
 

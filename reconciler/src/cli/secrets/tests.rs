@@ -107,7 +107,8 @@ fn a_node_that_joins_reads_all_and_changes_no_secret() {
     let (three, three_is) = node();
     fs::write(
         fixture.path("recipients.txt"),
-        fixture.text("recipients.txt") + &format!("# node-3\n{three_is}\n"),
+        // As an editor of Windows would save it.
+        format!("\u{feff}{}# node-3\n{three_is}\n", fixture.text("recipients.txt")),
     )
     .unwrap();
     assert!(fixture.problems()[0].contains("recipients add"), "{:?}", fixture.problems());

@@ -1,5 +1,6 @@
 //! Commands of the programs that `up` runs, and their readiness checks.
 
+use std::collections::BTreeMap;
 use std::env;
 use std::net::{SocketAddr, TcpListener};
 use std::os::unix::net::UnixStream;
@@ -19,11 +20,49 @@ const FUNCTIONS_PORT: u16 = 8081;
 /// Interval between probes of a child that does not answer yet.
 const PROBE_INTERVAL: Duration = Duration::from_millis(50);
 
+/// A program that `up` runs as its child, or as a service: its settings as flags and as environment variables.
+pub(super) struct Program {
+    pub(super) name: &'static str,
+    pub(super) path: PathBuf,
+    subcommand: Option<&'static str>,
+    /// Beginning of the variables that stand for flags.
+    prefix: &'static str,
+    flags: Vec<(&'static str, String)>,
+    /// Flags given by the user, which override all others.
+    pub(super) more_flags: Vec<String>,
+    /// Variables for which no flag is passed: everyone may read a command line, and an address may hold a password.
+    env: Vec<(String, String)>,
+}
+
+impl Program {
+    /// The command of a child.
+    pub(super) fn command(self) -> ChildCommand {
+        let mut args: Vec<String> = self.subcommand.map(str::to_owned).into_iter().collect();
+        args.extend(self.flags.into_iter().flat_map(|(flag, value)| [flag.to_owned(), value]));
+        args.extend(self.more_flags);
+        ChildCommand { name: self.name, program: self.path, args, env: self.env }
+    }
+
+    /// The same settings as variables: `MINIK8S_NODE_IP` for `--node-ip`. A repeated flag becomes a list.
+    pub(super) fn variables(&self) -> BTreeMap<String, String> {
+        let mut variables: BTreeMap<String, String> = self.env.iter().cloned().collect();
+        for (flag, value) in &self.flags {
+            let name = match (self.name, *flag) {
+                ("agent", "--listen") => "MINIK8S_AGENT_LISTEN".to_owned(),
+                _ => format!("{}{}", self.prefix, flag[1..].replace('-', "_").to_uppercase()),
+            };
+            let list = variables.entry(name).or_default();
+            *list = if list.is_empty() { value.clone() } else { format!("{list},{value}") };
+        }
+        variables
+    }
+}
+
 /// A single-member etcd on loopback with its data in the state directory.
-pub(super) fn etcd(state: &StateDir, record: &UpRecord) -> Result<ChildCommand> {
+pub(super) fn etcd(state: &StateDir, record: &UpRecord) -> Result<Program> {
     let client = outgoing::url(loopback(record.etcd_port), "");
     let peer = outgoing::url(loopback(record.etcd_port.saturating_add(1)), "");
-    let args = [
+    let mut flags = vec![
         ("--name", "minik8s".to_owned()),
         ("--data-dir", path_text(&state.root().join("etcd"))?),
         ("--listen-client-urls", client.clone()),
@@ -31,38 +70,55 @@ pub(super) fn etcd(state: &StateDir, record: &UpRecord) -> Result<ChildCommand> 
         ("--listen-peer-urls", peer.clone()),
         ("--initial-advertise-peer-urls", peer.clone()),
         ("--initial-cluster", format!("minik8s={peer}")),
-        ("--auto-compaction-mode", "periodic".to_owned()),
-        ("--auto-compaction-retention", "1h".to_owned()),
         ("--logger", "zap".to_owned()),
         ("--log-level", "warn".to_owned()),
     ];
-    Ok(ChildCommand { name: "etcd", program: etcd_program()?, args: words(args), env: Vec::new() })
+    flags.extend(record.upkeep.quota_bytes()?.map(|bytes| ("--quota-backend-bytes", bytes.to_string())));
+    Ok(Program {
+        name: "etcd",
+        path: etcd_program()?,
+        subcommand: None,
+        prefix: "ETCD",
+        flags,
+        more_flags: Vec::new(),
+        env: Vec::new(),
+    })
 }
 
-pub(super) fn reconciler(state: &StateDir, record: &UpRecord) -> Result<ChildCommand> {
-    let mut args = vec!["serve".to_owned()];
-    args.extend(words([
+pub(super) fn reconciler(state: &StateDir, record: &UpRecord) -> Result<Program> {
+    let mut flags = vec![
         ("--etcd", record.etcd_url()),
         ("--state-dir", path_text(state.root())?),
         ("--listen", record.listen.to_string()),
+        ("--local-node", record.node.clone()),
         ("--cluster-cidr", record.cluster_cidr.to_string()),
         ("--service-cidr", record.service_cidr.to_string()),
-    ]));
-    args.extend(login(record)?);
-    args.extend(allowed_hosts(record));
+    ];
+    flags.extend(login(record)?);
+    flags.extend(record.upkeep.etcd_quota.clone().map(|quota| ("--etcd-quota", quota)));
+    flags.extend(allowed_hosts(record));
     if let (Some(address), Some(file)) = (record.webhook_listen, &record.webhook_secret_file) {
         let secret = path_text(file)?;
-        args.extend(words([("--webhook-listen", address.to_string()), ("--webhook-secret-file", secret)]));
+        flags.extend([("--webhook-listen", address.to_string()), ("--webhook-secret-file", secret)]);
     }
-    let program = env::current_exe().context("cannot find the path of this program")?;
-    // In the environment, because everyone may read the command line and an address may hold a password.
-    let env = record.repo.environment();
-    Ok(ChildCommand { name: "reconciler", program, args, env })
+    let mut env = record.repo.environment();
+    // Nobody else maintains a private etcd.
+    if record.etcd.is_none() || record.upkeep.etcd_upkeep {
+        env.push(("MINIK8S_ETCD_UPKEEP".to_owned(), "true".to_owned()));
+    }
+    Ok(Program {
+        name: "reconciler",
+        path: env::current_exe().context("cannot find the path of this program")?,
+        subcommand: Some("serve"),
+        prefix: "MINIK8S",
+        flags,
+        more_flags: Vec::new(),
+        env,
+    })
 }
 
-pub(super) fn agent(state: &StateDir, record: &UpRecord) -> Result<ChildCommand> {
-    let mut args = vec!["run".to_owned()];
-    args.extend(words([
+pub(super) fn agent(state: &StateDir, record: &UpRecord) -> Result<Program> {
+    let mut flags = vec![
         ("--etcd", record.etcd_url()),
         ("--node", record.node.clone()),
         ("--state-dir", path_text(state.root())?),
@@ -70,36 +126,38 @@ pub(super) fn agent(state: &StateDir, record: &UpRecord) -> Result<ChildCommand>
         ("--docker", record.docker.clone()),
         ("--listen", record.agent_listen.to_string()),
         ("--reconciler", record.api_url()),
-    ]));
-    args.extend(words(record.node_ip.map(|address| ("--node-ip", address.to_string()))));
+    ];
+    flags.extend(record.node_ip.map(|address| ("--node-ip", address.to_string())));
     // Both daemons may share a user; the agent may have its own, restricted to its node.
     if !record.agent_args.iter().any(|flag| flag.starts_with("--etcd-user")) {
-        args.extend(login(record)?);
+        flags.extend(login(record)?);
     }
-    args.extend(allowed_hosts(record));
-    args.extend(record.agent_args.iter().cloned());
+    flags.extend(allowed_hosts(record));
     // As a variable, so that a flag of the agent overrides it. Strangers have no way to this address, and pods do: the
     // agent adds that of their bridge.
-    let functions = (FUNCTIONS_LISTEN.to_owned(), loopback(FUNCTIONS_PORT).to_string());
-    let env = if env::var_os(FUNCTIONS_LISTEN).is_some() { Vec::new() } else { vec![functions] };
-    Ok(ChildCommand { name: "agent", program: agent_program()?, args, env })
+    let functions = env::var(FUNCTIONS_LISTEN).unwrap_or_else(|_| loopback(FUNCTIONS_PORT).to_string());
+    Ok(Program {
+        name: "agent",
+        path: agent_program()?,
+        subcommand: Some("run"),
+        prefix: "MINIK8S",
+        flags,
+        more_flags: record.agent_args.clone(),
+        env: vec![(FUNCTIONS_LISTEN.to_owned(), functions)],
+    })
 }
 
-fn allowed_hosts(record: &UpRecord) -> Vec<String> {
-    words(record.allow_host.iter().map(|name| ("--allow-host", name.clone())))
+fn allowed_hosts(record: &UpRecord) -> impl Iterator<Item = (&'static str, String)> {
+    record.allow_host.iter().map(|name| ("--allow-host", name.clone()))
 }
 
 /// Flags of a daemon's login at etcd.
-fn login(record: &UpRecord) -> Result<Vec<String>> {
+fn login(record: &UpRecord) -> Result<Vec<(&'static str, String)>> {
     let login = &record.etcd_login;
     let Some((user, file)) = login.etcd_user.clone().zip(login.etcd_password_file.as_deref()) else {
         return Ok(Vec::new());
     };
-    Ok(words([("--etcd-user", user), ("--etcd-password-file", path_text(file)?)]))
-}
-
-fn words(flags: impl IntoIterator<Item = (&'static str, String)>) -> Vec<String> {
-    flags.into_iter().flat_map(|(flag, value)| [flag.to_owned(), value]).collect()
+    Ok(vec![("--etcd-user", user), ("--etcd-password-file", path_text(file)?)])
 }
 
 /// Finds `minik8s-agent` next to this program, else on the PATH.

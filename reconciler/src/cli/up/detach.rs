@@ -3,22 +3,26 @@
 
 use std::env;
 use std::fs::File;
-use std::io::{IsTerminal as _, Read, Write as _};
+use std::io::{Read, Write as _};
 use std::process::Stdio;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
 use schema::control::{DiskRecord, Fsync};
+use schema::violation::visible;
 use serde::{Deserialize, Serialize};
 use tokio::process::Command;
+use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep};
 
 use super::record::StateDir;
 use crate::cli::client::Client;
-use crate::diagnostics::visible;
+use crate::cli::output::print_error;
 use crate::view::{ClusterStatus, WaitState};
 
 const HEALTHY_WITHIN: Duration = Duration::from_secs(180);
+/// Interval between looks at the mark of the daemons' progress.
+const LOOK_INTERVAL: Duration = Duration::from_millis(100);
 
 /// Outcome of `up`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -61,29 +65,49 @@ pub(super) async fn run(state: &StateDir) -> Result<Outcome> {
         if let Some(status) = ended {
             return Ok(if status.success() { Outcome::Ended } else { Outcome::Failed });
         }
-        match marked {
-            Some(ProgressMark::Healthy) => return Ok(Outcome::Running),
-            Some(ProgressMark::Failed(why)) => {
-                eprintln!(
-                    "minik8s: {}; push a commit that fixes it; the daemons keep running in the background: see 'minik8s \
-                     status' and {}",
-                    visible(&why),
-                    log.display()
-                );
-                return Ok(Outcome::Unhealthy);
-            }
-            None => {}
+        if let Some(outcome) = judge(marked, deadline, &log.display().to_string()) {
+            return Ok(outcome);
         }
-        if Instant::now() >= deadline {
-            eprintln!(
-                "minik8s: not healthy after {} s; the daemons keep running in the background: see 'minik8s status' and {}",
-                HEALTHY_WITHIN.as_secs(),
-                log.display()
-            );
-            return Ok(Outcome::Unhealthy);
-        }
-        sleep(Duration::from_millis(100)).await;
+        sleep(LOOK_INTERVAL).await;
     }
+}
+
+/// Shows the progress of daemons that something else runs, until the wait is over. `logs` is where their logs are.
+pub(super) async fn until_healthy(api_url: String, state: &StateDir, logs: &str) -> Outcome {
+    remove_mark(state);
+    // Ends with this function.
+    let mut shown = JoinSet::new();
+    shown.spawn(show(api_url, state.clone(), ""));
+    let deadline = Instant::now() + HEALTHY_WITHIN;
+    loop {
+        if let Some(outcome) = judge(read_mark(state), deadline, logs) {
+            return outcome;
+        }
+        sleep(LOOK_INTERVAL).await;
+    }
+}
+
+/// Outcome of the wait if it is over, with the reason on stderr if that is not a good one.
+fn judge(marked: Option<ProgressMark>, deadline: Instant, logs: &str) -> Option<Outcome> {
+    match marked {
+        Some(ProgressMark::Healthy) => return Some(Outcome::Running),
+        Some(ProgressMark::Failed(why)) => {
+            print_error(&format!(
+                "{why}; push a commit that fixes it; the daemons keep running in the background: see 'minik8s status' \
+                 and {logs}"
+            ));
+            return Some(Outcome::Unhealthy);
+        }
+        None => {}
+    }
+    if Instant::now() < deadline {
+        return None;
+    }
+    eprintln!(
+        "minik8s: not healthy after {} s; the daemons keep running in the background: see 'minik8s status' and {logs}",
+        HEALTHY_WITHIN.as_secs()
+    );
+    Some(Outcome::Unhealthy)
 }
 
 fn show_new(log: &mut File) -> Result<()> {
@@ -97,13 +121,15 @@ fn show_new(log: &mut File) -> Result<()> {
 const POLL_INTERVAL: Duration = Duration::from_millis(300);
 const POLL_INTERVAL_HEALTHY: Duration = Duration::from_secs(3);
 
-/// Prints a line. Ignores a closed stdout, because the daemons must keep running.
+/// Prints a line, and further ones below its second column. Ignores a closed stdout, because the daemons must keep
+/// running.
 pub(super) fn print_line(line: &str) {
-    let _ = writeln!(std::io::stdout(), "{}", visible(line));
+    let lines: Vec<_> = line.lines().map(visible).collect();
+    let _ = writeln!(std::io::stdout(), "{}", lines.join("\n            "));
 }
 
-/// Prints changes until it is cancelled.
-pub(super) async fn show(api_url: String, state: StateDir) {
+/// Prints changes until it is cancelled; `hint` ends the line about a healthy repository.
+pub(super) async fn show(api_url: String, state: StateDir, hint: &'static str) {
     let Ok(client) = Client::new(&api_url) else { return };
     remove_mark(&state);
     let (mut last, mut looked) = (WaitState::default(), false);
@@ -111,7 +137,7 @@ pub(super) async fn show(api_url: String, state: StateDir) {
         if let Ok(now) = client.get::<WaitState>(&["wait-state"], &[]).await {
             mark(&state, &now, looked);
             if now != last {
-                print_line(&line(&now));
+                print_line(&line(&now, hint));
                 last = now;
             }
         }
@@ -161,13 +187,9 @@ fn mark(state: &StateDir, now: &WaitState, looked: bool) {
     }
 }
 
-fn line(state: &WaitState) -> String {
+fn line(state: &WaitState, hint: &str) -> String {
     match state {
         WaitState { healthy: true, .. } => {
-            let hint = match std::io::stdout().is_terminal() {
-                true => "; Ctrl-C stops the daemons but not the pods",
-                false => "",
-            };
             format!("healthy     everything in the repository is running{hint}")
         }
         WaitState { failed: true, why, .. } => format!("failed      {why}"),
@@ -240,7 +262,7 @@ mod tests {
         };
         let both = async {
             tokio::select! {
-                () = show(url, state.clone()) => {}
+                () = show(url, state.clone(), "") => {}
                 () = seen => {}
             }
         };

@@ -1,14 +1,17 @@
 //! `minik8s up`: a private etcd, the reconciler and the agent on this machine, supervised.
 //!
 //! Reads its flags and the record of an earlier `up`, starts three children in order, shows the
-//! progress of the repository, and restarts a child that dies. Ends the daemons, never the pods.
+//! progress of the repository, and restarts a child that dies. Ends the daemons, never the pods. With `--systemd` the
+//! same three are services, and systemd does the rest.
 
 mod children;
 mod detach;
 pub(crate) mod record;
+mod services;
 mod supervise;
 
 use std::fs;
+use std::io::IsTerminal as _;
 use std::path::Path;
 use std::process::{ExitCode, Stdio};
 use std::time::Duration;
@@ -53,6 +56,7 @@ async fn start(args: &UpArgs) -> Result<Outcome> {
         return Ok(Outcome::Failed);
     }
     children::check_machine(&record)?;
+    services::check_choice(&state, args.systemd)?;
     if let Some(pid) = state.running()
         && let Some(running) = &earlier
         && *running != record
@@ -75,6 +79,9 @@ async fn start(args: &UpArgs) -> Result<Outcome> {
         eprintln!("minik8s: {line}");
     }
     let lock = state.lock()?;
+    if args.systemd {
+        return services::start(&state, &record).await;
+    }
     // Before the children, which inherit it: etcd does not set its own.
     spare_from_oom_killer();
     state.end_leftovers().await?;
@@ -114,7 +121,11 @@ async fn supervise_all(state: &StateDir, record: &UpRecord) -> Result<Outcome> {
     // A separate task, because a stopped terminal must not keep the daemons from being restarted. Cancel-safe: a mark
     // is written in one step, and a lost line does no harm.
     let mut shown = JoinSet::new();
-    shown.spawn(detach::show(record.api_url(), state.clone()));
+    let hint = match std::io::stdout().is_terminal() {
+        true => "; Ctrl-C stops the daemons but not the pods",
+        false => "",
+    };
+    shown.spawn(detach::show(record.api_url(), state.clone(), hint));
     tokio::select! {
         // Cancel-safe: the children stay owned by `children`.
         () = children.keep_alive() => {}
@@ -129,22 +140,30 @@ async fn supervise_all(state: &StateDir, record: &UpRecord) -> Result<Outcome> {
 
 async fn start_children(state: &StateDir, record: &UpRecord, children: &mut Children) -> Result<()> {
     if record.etcd.is_none() {
-        let child = Child::spawn(etcd(state, record)?, state)?;
+        let child = Child::spawn(etcd(state, record)?.command(), state)?;
         children.add(child).until_ready(children::wait_for_etcd(record.etcd_port)).await?;
         print_line(&format!("etcd        ready at {}", record.etcd_url()));
     }
-    let child = Child::spawn(reconciler(state, record)?, state)?;
+    let child = Child::spawn(reconciler(state, record)?.command(), state)?;
     children.add(child).until_ready(children::wait_for_api(&record.api_url())).await?;
     print_line(&format!("reconciler  ready at {}", record.api_url()));
-    let child = Child::spawn(agent(state, record)?, state)?;
+    let child = Child::spawn(agent(state, record)?.command(), state)?;
     children.add(child).until_ready(children::wait_for_api(&record.agent_url())).await?;
     print_line(&format!("agent       ready as node {}", record.node));
+    if let Some(line) = services::suggestion(state) {
+        print_line(line);
+    }
     Ok(())
 }
 
 /// Cleans up after a failed first start: removes what the agent may have created, and the state directory.
 async fn clean_up_failed_start(args: &UpArgs) {
     let dir = args.state_dir.as_path();
+    if services::are_installed(dir)
+        && let Err(error) = services::remove().await
+    {
+        eprintln!("minik8s: {error:#}");
+    }
     let record = StateDir::open(dir).and_then(|state| state.load()).ok().flatten();
     if let Some(record) = record
         && let Err(error) = reset_node(&record, Stdio::null()).await
@@ -190,6 +209,10 @@ pub async fn down(args: DownArgs) -> Result<ExitCode> {
         bail!("cannot stop daemons and remove containers on this machine: not root; run 'sudo minik8s down'");
     }
     let state = StateDir::open(&args.state_dir)?;
+    if services::are_installed(state.root()) {
+        println!("stopping and removing the services");
+        services::remove().await?;
+    }
     let Some(record) = state.load()? else {
         println!("nothing to remove: no 'minik8s up' was run on {}", state.root().display());
         return Ok(ExitCode::SUCCESS);

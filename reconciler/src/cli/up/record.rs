@@ -21,7 +21,7 @@ use serde::{Deserialize, Serialize};
 use tokio::time::{Instant, sleep};
 
 use crate::args::{EtcdLogin, UpArgs};
-use crate::config::{RepoArgs, flag_of};
+use crate::config::{EtcdUpkeepArgs, RepoArgs, flag_of};
 use crate::{outgoing, state_dir};
 
 /// Value of `--etcd` for a private etcd.
@@ -40,6 +40,8 @@ pub(crate) struct UpRecord {
     pub(crate) etcd: Option<String>,
     #[serde(flatten)]
     pub(crate) etcd_login: EtcdLogin,
+    #[serde(flatten)]
+    pub(crate) upkeep: EtcdUpkeepArgs,
     pub(crate) etcd_port: u16,
     pub(crate) state_dir: PathBuf,
     pub(crate) instance: String,
@@ -90,6 +92,15 @@ impl UpRecord {
                 EtcdLogin { etcd_user: None, .. } => before.etcd_login,
                 given => given.absolute()?,
             },
+            upkeep: {
+                args.upkeep.quota_bytes()?;
+                // As a login does, it belongs to the etcd that it was given with.
+                let kept = if args.etcd.is_some() { EtcdUpkeepArgs::default() } else { before.upkeep };
+                EtcdUpkeepArgs {
+                    etcd_upkeep: args.upkeep.etcd_upkeep || kept.etcd_upkeep,
+                    etcd_quota: args.upkeep.etcd_quota.clone().or(kept.etcd_quota),
+                }
+            },
             etcd_port: args.etcd_port.unwrap_or(before.etcd_port),
             state_dir: std::path::absolute(&args.state_dir)
                 .context("the state directory has no absolute path")?,
@@ -114,6 +125,7 @@ impl UpRecord {
             repo: RepoArgs::default(),
             etcd: None,
             etcd_login: EtcdLogin::default(),
+            upkeep: EtcdUpkeepArgs::default(),
             etcd_port: 7079,
             state_dir: PathBuf::new(),
             instance: "mk8s".to_owned(),
@@ -277,6 +289,12 @@ impl StateDir {
         is_file_locked(&path).then(|| fs::read_to_string(&path).ok()?.trim().parse().ok()).flatten()
     }
 
+    /// Id of the `up` that runs, or starts, the reconciler at this address; `None` for another address.
+    pub(crate) fn running_at(&self, server: &str) -> Option<i32> {
+        let record = self.load().ok().flatten().filter(|record| record.api_url() == server);
+        record.and_then(|_| self.running())
+    }
+
     /// Ends the children that a killed `up` left.
     pub(crate) async fn end_leftovers(&self) -> Result<()> {
         let Ok(entries) = fs::read_dir(self.root.join("run")) else { return Ok(()) };
@@ -395,6 +413,11 @@ mod tests {
             merge(&["--etcd", "http://192.0.2.2:2379"], &with_login).unwrap().etcd_login,
             back.etcd_login
         );
+        let maintained = merge(&["--etcd-upkeep", "--etcd-quota", "8Gi"], &other).unwrap();
+        assert_eq!(maintained.differences(&other), ["--etcd-quota", "--etcd-upkeep"]);
+        assert_eq!(merge(&[], &maintained).unwrap(), maintained);
+        assert_eq!(merge(&["--etcd", "private"], &maintained).unwrap().upkeep, back.upkeep);
+        assert!(merge(&["--etcd-quota", "much"], &other).is_err());
         let path = merge(&["--path", "apps", "--etcd-port", "7179"], &other).unwrap();
         assert_eq!(path.differences(&other), ["--etcd-port", "--path"]);
         assert_eq!(other.differences(&other), [""; 0]);
@@ -408,6 +431,21 @@ mod tests {
         let mode = fs::metadata(dir.path().join(RECORD_FILE)).unwrap().permissions().mode();
         assert_eq!(mode & 0o077, 0, "{mode:o}: the address may hold a password");
         assert_eq!(state.load().unwrap().unwrap().repo.repo.unwrap(), "https://ada:s3cret@git.example/a.git");
+    }
+
+    #[test]
+    fn an_up_that_starts_is_found_by_the_address_of_its_reconciler() {
+        let dir = tempfile::tempdir().unwrap();
+        let state = StateDir::create(dir.path()).unwrap();
+        let record = record(&["--listen", "127.0.0.1:7170"]);
+        state.save(&record).unwrap();
+        let found = || ["http://127.0.0.1:7170", "http://127.0.0.1:7070"].map(|url| state.running_at(url));
+        assert_eq!(found(), [None, None]);
+        let lock = state.lock().unwrap();
+        let own = i32::try_from(std::process::id()).unwrap();
+        assert_eq!(found(), [Some(own), None]);
+        drop(lock);
+        assert_eq!(found(), [None, None]);
     }
 
     #[test]

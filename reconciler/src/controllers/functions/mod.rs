@@ -15,6 +15,8 @@ pub(crate) mod scaling;
 #[cfg(test)]
 mod tests;
 
+pub(super) use scaling::ReportTimes;
+
 #[derive(Debug)]
 pub struct Functions;
 
@@ -22,6 +24,6 @@ impl Controller for Functions {
     const NAME: &'static str = "functions";
 
     fn plan(seen: &Observed, now: Timestamp) -> Writes {
-        plan::plan(&seen.snapshot, &seen.last_known, now)
+        plan::plan(&seen.snapshot, &seen.last_known, &seen.demand_read_at, now)
     }
 }

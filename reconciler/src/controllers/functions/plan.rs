@@ -1,6 +1,6 @@
 //! Plans the writes for functions. Pure.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use jiff::{SignedDuration, Timestamp};
 use schema::keys::{Key, prefix};
@@ -22,7 +22,12 @@ use crate::last_known::LastKnown;
 /// Minimum advance of the last call's time before it is written again: the record counts only where gateways forgot.
 const ACTIVE_STEP: SignedDuration = SignedDuration::from_secs(5);
 
-pub(super) fn plan(snapshot: &Snapshot, last_known: &LastKnown, now: Timestamp) -> Writes {
+pub(super) fn plan(
+    snapshot: &Snapshot,
+    last_known: &LastKnown,
+    demand_read_at: &BTreeMap<String, Timestamp>,
+    now: Timestamp,
+) -> Writes {
     let mut out = Writes::default();
     let cluster = snapshot.cluster();
     // An unreadable object may still need its image and its record.
@@ -39,6 +44,7 @@ pub(super) fn plan(snapshot: &Snapshot, last_known: &LastKnown, now: Timestamp) 
             replicas: &replicas,
             rollout: snapshot.rollouts.get(&object.reference()).map(|record| &record.value),
             last_known,
+            demand_read_at,
             now,
         };
         let needed = NeededImage::for_function(snapshot, object, &planned.spec, &cluster.functions);
@@ -87,6 +93,7 @@ struct FunctionPlan<'a> {
     rollout: Option<&'a Rollout>,
     /// State of etcd before it was lost.
     last_known: &'a LastKnown,
+    demand_read_at: &'a BTreeMap<String, Timestamp>,
     now: Timestamp,
 }
 
@@ -96,7 +103,7 @@ impl FunctionPlan<'_> {
         let before = snapshot.functions.get(&self.id);
         let scale = snapshot.scales.get(&self.object.reference());
         let running = self.rollout.map_or(0, |rollout| rollout.status.replicas);
-        let demand = demand(snapshot, &self.id, self.now);
+        let demand = demand(snapshot, &self.id, self.demand_read_at, self.now);
         let last_active = before.and_then(|before| before.value.last_active);
         let FunctionReplicas { ready: replicas, crashed } =
             self.replicas.get(&self.id).cloned().unwrap_or_default();

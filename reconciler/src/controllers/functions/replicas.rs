@@ -10,7 +10,7 @@ use schema::meta::NamespacedName;
 use schema::records::{PodInstance, Replica, ReplicaStart, Trouble};
 use schema::snapshot::{BoundPod, Snapshot};
 
-use crate::controllers::mass_outage::most_nodes_away;
+use schema::snapshot::most_nodes_away;
 
 /// The replicas of one function.
 #[derive(Debug, Clone, Default)]

@@ -1,9 +1,11 @@
 //! Decides how many replicas a function should have. Pure.
 
+use std::collections::BTreeMap;
+
 use jiff::{SignedDuration, Timestamp};
 use schema::kinds::function::FunctionSpec;
 use schema::meta::NamespacedName;
-use schema::records::{FunctionDemand, Rollout};
+use schema::records::{FunctionDemand, NodeDemand, Rollout};
 use schema::snapshot::Snapshot;
 
 use super::decider::{Config, Mode, Observation, ScalerMemory, TICK, decide};
@@ -23,8 +25,43 @@ pub(super) struct Demand {
     pub(super) is_partly_unknown: bool,
 }
 
-/// Returns the sum of the calls that the gateways of live nodes report.
-pub(super) fn demand(snapshot: &Snapshot, function: &NamespacedName, now: Timestamp) -> Demand {
+/// Times at which this reconciler first read each node's present report of calls: a node's clock may differ from its
+/// own.
+#[derive(Debug, Clone, Default)]
+pub(in crate::controllers) struct ReportTimes(BTreeMap<String, (i64, Timestamp)>);
+
+impl ReportTimes {
+    /// Notes new reports, and returns the time of each node's.
+    pub(in crate::controllers) fn observe(
+        &mut self,
+        snapshot: &Snapshot,
+        now: Timestamp,
+    ) -> BTreeMap<String, Timestamp> {
+        self.0.retain(|node, _| snapshot.demand.contains_key(node));
+        for (node, report) in &snapshot.demand {
+            let (revision, read_at) = self.0.entry(node.clone()).or_insert((report.mod_revision, now));
+            if *revision != report.mod_revision {
+                (*revision, *read_at) = (report.mod_revision, now);
+            }
+        }
+        self.0.iter().map(|(node, (_, read_at))| (node.clone(), *read_at)).collect()
+    }
+}
+
+/// Converts a time of a report to this reconciler's clock. Without the time at which the report was read or written,
+/// both clocks count as equal.
+fn by_own_clock(time: Timestamp, report: &NodeDemand, read_at: Option<Timestamp>) -> Timestamp {
+    let (Some(read_at), Some(at)) = (read_at, report.at) else { return time };
+    read_at.checked_sub(at.duration_since(time)).unwrap_or(time)
+}
+
+/// Returns the sum of the calls that the gateways of live nodes report. `read_at`: from [`ReportTimes`].
+pub(super) fn demand(
+    snapshot: &Snapshot,
+    function: &NamespacedName,
+    read_at: &BTreeMap<String, Timestamp>,
+    now: Timestamp,
+) -> Demand {
     let mut sum = Demand::default();
     let name = function.to_string();
     for node in snapshot.nodes.keys() {
@@ -39,7 +76,8 @@ pub(super) fn demand(snapshot: &Snapshot, function: &NamespacedName, now: Timest
             continue;
         };
         // A gateway that has just started covers only part of the window.
-        let seen = now.duration_since(reported.since);
+        let own = |time| by_own_clock(time, reported, read_at.get(node).copied());
+        let seen = now.duration_since(own(reported.since));
         sum.is_partly_unknown |= !seen.is_negative() && seen < WINDOW;
         let of_function = reported.functions.get(&name).copied();
         let FunctionDemand { waiting, in_flight, stable_milli, panic_milli, idle_since, .. } =
@@ -47,8 +85,9 @@ pub(super) fn demand(snapshot: &Snapshot, function: &NamespacedName, now: Timest
         sum.busy += waiting + in_flight;
         sum.stable += milli(stable_milli);
         sum.panic += milli(panic_milli);
-        // A time in the future comes from a node whose clock is wrong.
-        sum.idle_since = sum.idle_since.max(Some(idle_since.unwrap_or(reported.since).min(now)));
+        // A time in the future comes from a clock that was set back.
+        let idle_since = own(idle_since.unwrap_or(reported.since));
+        sum.idle_since = sum.idle_since.max(Some(idle_since.min(now)));
     }
     sum
 }

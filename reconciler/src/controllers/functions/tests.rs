@@ -19,11 +19,12 @@ use schema::records::{
 use schema::snapshot::Snapshot;
 use schema::testing::{SnapshotBuilder, object_of};
 
-use crate::controllers::testing::ApplyPlan as _;
-use crate::controllers::{Change, LastKnown, Writes};
+use crate::controllers::functions::{Functions, ReportTimes};
+use crate::controllers::testing::{ApplyPlan as _, seen};
+use crate::controllers::{Change, Controller as _, LastKnown, Writes};
 
 fn plan(snapshot: &Snapshot, now: Timestamp) -> Writes {
-    super::plan::plan(snapshot, &LastKnown::default(), now)
+    super::plan::plan(snapshot, &LastKnown::default(), &BTreeMap::new(), now)
 }
 
 fn at(seconds: i64) -> Timestamp {
@@ -88,6 +89,7 @@ fn orders(plan: &Writes) -> Vec<(String, bool)> {
 fn demand(functions: &[(&str, FunctionDemand)]) -> NodeDemand {
     let functions = functions.iter().map(|(name, demand)| ((*name).to_owned(), *demand));
     NodeDemand {
+        at: Some(at(0)),
         since: at(-1000),
         functions: functions.collect(),
         beats: BTreeMap::new(),
@@ -351,6 +353,36 @@ fn a_gateway_that_has_just_begun_takes_no_replica_away() {
     }
 }
 
+// Would fail with the times of the report taken as they are: a clock ahead keeps the replica for good, and one behind
+// takes it away at once.
+#[test]
+fn a_gateway_whose_clock_is_wrong_keeps_a_replica_as_long_as_any_other() {
+    let object = function('a');
+    let scale = Key::Scale(object.reference());
+    let one = ScaleRecord { replicas: 1, scaler: object.reference().to_string() };
+    let builder = SnapshotBuilder::new().nodes(1).object(&object);
+    let builder = builder.put(&Key::NodeImage("n1".to_owned(), hash(&object)), &ready(&object));
+    let builder = builder.put(&Key::Rollout(object.reference()), &rollout(&object, at(-100)));
+    let builder = builder.put(&scale, &one);
+    for ahead in [0, 3600, -3600] {
+        // The last call ended a second before the report, which was read at 0.
+        let idle = FunctionDemand { idle_since: Some(at(ahead - 1)), ..Default::default() };
+        let reported =
+            NodeDemand { at: Some(at(ahead)), since: at(ahead - 1000), ..demand(&[("default/hello", idle)]) };
+        let snapshot = builder.clone().put(&Key::Demand("n1".to_owned()), &reported).snapshot;
+        let mut times = ReportTimes::default();
+        times.observe(&snapshot, at(0));
+        let scaled = |now: i64, times: &mut ReportTimes| {
+            let mut seen = seen(&snapshot);
+            seen.demand_read_at = times.observe(&snapshot, at(now));
+            let planned = Functions::plan(&seen, at(now));
+            written::<ScaleRecord>(&planned, &scale).map(|scale| scale.replicas)
+        };
+        assert_eq!(scaled(10, &mut times), None, "{ahead}");
+        assert_eq!(scaled(1000, &mut times), Some(0), "{ahead}");
+    }
+}
+
 // Seen red with the pods that run alone counted: the scale written was one.
 #[test]
 fn an_etcd_that_was_lost_gets_the_scale_that_was_last_known() {
@@ -363,7 +395,7 @@ fn an_etcd_that_was_lost_gets_the_scale_that_was_last_known() {
     let known = LastKnown::from_snapshot(&whole.snapshot, at(0)).unwrap();
     let known = LastKnown::from_disk(&known.to_disk());
     let scaled = |snapshot: &Snapshot| {
-        let planned = super::plan::plan(snapshot, &known, at(500));
+        let planned = super::plan::plan(snapshot, &known, &BTreeMap::new(), at(500));
         written::<ScaleRecord>(&planned, &scale).map(|scale| scale.replicas)
     };
     assert_eq!(scaled(&builder.snapshot), Some(5));

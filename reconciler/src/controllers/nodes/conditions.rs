@@ -13,10 +13,10 @@ use schema::kinds::pod::TaintEffect;
 use schema::records::{Drain, NodeConditions, TaintAge};
 use schema::snapshot::{Snapshot, VersionedValue};
 
-use crate::controllers::mass_outage::{AwayNodes, is_most_away, most_nodes_away};
 use crate::controllers::note::{Note, NoteKind};
 use crate::controllers::reason::Reason;
 use crate::controllers::{Observed, Writes};
+use schema::snapshot::{AwayNodes, is_most_away, most_nodes_away};
 
 /// Lease of a heartbeat. No node is evicted this soon after the start of a term: after an outage of etcd, which
 /// ends the term, agents need this time to beat again. The same holds after most nodes were away: they do not come
@@ -103,9 +103,13 @@ fn observed_conditions(
         (true, has_range) => has_range.into(),
     };
     let same = before.filter(|before| before.ready == ready);
+    // Older versions kept the node's own time only.
+    let registered = || snapshot.nodes.get(node).map(|record| record.value.registered_at.min(now));
+    let first_seen_at = before.and_then(|before| before.first_seen_at.or_else(registered));
     let returned = before.filter(|before| before.ready == ConditionStatus::Unknown && ready != before.ready);
     NodeConditions {
         ready,
+        first_seen_at: first_seen_at.or(Some(now)),
         last_silence: returned.map(|before| before.since).or_else(|| before?.last_silence),
         taints: BTreeMap::new(),
         // A time in the future comes from a leader whose clock was wrong.

@@ -9,7 +9,6 @@ use super::{Controller, Observed, Writes};
 
 mod conditions;
 mod plan;
-mod subnets;
 #[cfg(test)]
 mod tests;
 

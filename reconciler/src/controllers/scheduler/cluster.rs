@@ -8,7 +8,7 @@ use super::fit::{FitFailures, is_avoided, node_failure, pod_failure};
 use super::node::{Needs, NodeLoad, Owner, PodNeeds};
 use super::strategy::{Rank, Ranking, Strategy, lot, seed};
 
-use crate::plural::plural;
+use schema::violation::plural;
 
 pub(super) struct Cluster<'a> {
     /// Sorted by name.

@@ -268,7 +268,7 @@ fn readable(bytes: u64) -> Memory {
 impl fmt::Display for FitFailures {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if self.nodes == 0 {
-            return f.write_str("0/0 nodes fit: no node has registered; start minik8s-agent on one");
+            return f.write_str("0/0 nodes fit: no node has registered yet; a node registers a few seconds after minik8s-agent starts on it");
         }
         write!(f, "0/{} nodes fit: {}", self.nodes, self.reasons())
     }

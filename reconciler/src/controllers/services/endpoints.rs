@@ -1,16 +1,17 @@
 //! Endpoints of a service: ready pods that its selector matches, or the addresses in its manifest.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::net::{IpAddr, Ipv4Addr};
 
+use jiff::Timestamp;
 use schema::condition::ConditionStatus;
-use schema::kinds::pod::{PodSpec, PodStatus, PortReference, Protocol};
-use schema::kinds::service::{ServicePort, ServiceSpec};
+use schema::kinds::pod::{PodSpec, PodStatus, PortReference, Protocol, UnsteadyContainer};
+use schema::kinds::service::{ServicePort, ServiceSpec, TrafficPolicy};
 use schema::meta::{NamespacedName, matches_service_selector};
 use schema::records::{Endpoint, LEFT_OUT_MAX, LeftOutPod, PodInstance};
 use schema::snapshot::{BoundPod, Snapshot};
 
-use crate::controllers::mass_outage::most_nodes_away;
+use schema::snapshot::most_nodes_away;
 
 /// Endpoints of a service, and the pods left out with the reason.
 #[derive(Debug, Default, PartialEq)]
@@ -31,12 +32,17 @@ pub(super) struct EndpointLookup<'a> {
     /// Sorted by name. A service inspects only the pods of its rarest label: all pods for each of 1,000 services
     /// would take a second.
     pods: HashMap<NamespacedLabel<'a>, Vec<(&'a NamespacedName, &'a PodInstance)>>,
+    starting: StartingPods<'a>,
 }
+
+/// Pods of a crashing template that have just started.
+type StartingPods<'a> = HashMap<&'a NamespacedName, UnsteadyContainer<'a>>;
 
 impl<'a> EndpointLookup<'a> {
     pub(super) fn new(
         snapshot: &'a Snapshot,
         services: &'a BTreeMap<NamespacedName, &'a ServiceSpec>,
+        now: Timestamp,
     ) -> Self {
         let mut pods: HashMap<NamespacedLabel<'a>, Vec<_>> = HashMap::new();
         for (service, spec) in services {
@@ -52,7 +58,13 @@ impl<'a> EndpointLookup<'a> {
             }
         }
         let bound = snapshot.bound_by_pod();
-        Self { snapshot, bound, trust_heartbeats: most_nodes_away(snapshot).is_none(), pods }
+        let trust_heartbeats = most_nodes_away(snapshot).is_none();
+        Self { snapshot, bound, trust_heartbeats, pods, starting: starting_pods(snapshot, now) }
+    }
+
+    /// Returns the time from which the endpoints may differ if nothing changes before.
+    pub(super) fn changes_at(&self) -> Option<Timestamp> {
+        self.starting.values().map(|starting| starting.steady_at).min()
     }
 
     /// Returns the pods that a service selects, sorted by name.
@@ -79,18 +91,35 @@ impl<'a> EndpointLookup<'a> {
             behind.endpoints = manifest_endpoints(spec);
             return behind;
         }
+        let (mut left_out, mut starting) = (Vec::new(), Vec::new());
+        let present = self.snapshot.services.get(service).map_or(&[][..], |record| &record.value.endpoints);
+        // A pod that ended has left them.
+        let is_listed = |endpoint: &Endpoint| present.iter().any(|listed| listed.pod == endpoint.pod);
+        let has_substitutes = any_endpoint_will_do(spec);
         for (id, pod) in self.selected(service, spec) {
             match self.endpoint(id, pod, service, spec) {
-                Ok(endpoint) => behind.endpoints.push(endpoint),
-                Err(None) => {}
-                Err(Some(why)) => {
-                    behind.left_out_count += 1;
-                    if behind.left_out.len() < LEFT_OUT_MAX {
-                        behind.left_out.push(LeftOutPod { pod: id.name.clone(), why });
+                Ok(endpoint) => {
+                    match self.starting.get(id).filter(|_| has_substitutes && !is_listed(&endpoint)) {
+                        None => behind.endpoints.push(endpoint),
+                        Some(container) => starting.push((endpoint, id, container)),
                     }
                 }
+                Err(None) => {}
+                Err(Some(why)) => left_out.push((id, why)),
             }
         }
+        if behind.endpoints.is_empty() {
+            // A pod that may end again is better than none.
+            behind.endpoints.extend(starting.into_iter().map(|(endpoint, ..)| endpoint));
+        } else {
+            left_out.extend(starting.into_iter().map(|(_, id, container)| {
+                (id, format!("a pod of its template ended within 1 s of its start, and {container}"))
+            }));
+            left_out.sort();
+        }
+        behind.left_out_count = u32::try_from(left_out.len()).unwrap_or(u32::MAX);
+        let shown = left_out.into_iter().take(LEFT_OUT_MAX);
+        behind.left_out = shown.map(|(id, why)| LeftOutPod { pod: id.name.clone(), why }).collect();
         behind.endpoints.sort_by(|a, b| (a.address, &a.pod).cmp(&(b.address, &b.pod)));
         behind
     }
@@ -141,6 +170,32 @@ impl<'a> EndpointLookup<'a> {
             hostname: hostname(&pod.spec, &service.name),
         })
     }
+}
+
+/// True if every client of the service can use any of its endpoints: it connects to the service's address, and no node
+/// sends it to its own pods only.
+fn any_endpoint_will_do(spec: &ServiceSpec) -> bool {
+    let is_local =
+        [spec.internal_traffic_policy, spec.external_traffic_policy].contains(&TrafficPolicy::Local);
+    !spec.is_headless() && !is_local && !spec.publish_not_ready_addresses
+}
+
+/// Returns the pods that may end again a moment after this start: their own former start or that of another pod of the
+/// same template did, and no readiness probe shows that this one is better.
+fn starting_pods(snapshot: &Snapshot, now: Timestamp) -> StartingPods<'_> {
+    let reported = || snapshot.pod_status.iter().map(|((_, id), record)| (id, &record.value));
+    let crashed = reported().filter(|(_, status)| !status.is_terminating() && status.has_ended_at_start());
+    let crashing: HashSet<(&str, &str)> =
+        crashed.map(|(id, status)| (id.namespace.as_str(), status.hash.as_str())).collect();
+    if crashing.is_empty() {
+        return StartingPods::new();
+    }
+    let starting = reported().filter_map(|(id, status)| {
+        let pod = &snapshot.pods.get(id)?.value;
+        let is_like_them = pod.uid == status.uid && crashing.contains(&(&*id.namespace, &*status.hash));
+        Some((id, status.starting_container(&pod.spec, now).filter(|_| is_like_them)?))
+    });
+    starting.collect()
 }
 
 /// Returns the name of a pod in a service. As in Kubernetes, a pod with a `subdomain` has one only in the service

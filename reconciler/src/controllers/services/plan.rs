@@ -1,16 +1,17 @@
-//! Plans the writes below `services/` and `routes/`.
+//! Plans the writes below `services/` and `routes/`, and the one to `programmed`.
 //!
 //! Services keep their addresses and ports; then come the manifests that name theirs, then the rest.
 
 use std::collections::BTreeMap;
 use std::net::Ipv4Addr;
 
+use jiff::Timestamp;
 use schema::keys::{Key, prefix};
 use schema::kinds::pod::PortReference;
 use schema::kinds::service::{ServicePort, ServiceSpec, ServiceType, TrafficPolicy};
 use schema::kinds::{Kind, Resource};
 use schema::meta::{NamespacedName, ObjectRef};
-use schema::records::{ServicePortRecord, ServiceRecord};
+use schema::records::{ProgrammedRules, ServicePortRecord, ServiceRecord};
 use schema::snapshot::Snapshot;
 
 use super::allocate::{Addresses, NodePorts};
@@ -22,7 +23,7 @@ use crate::controllers::reason::Reason;
 use crate::controllers::writes::Writes;
 
 /// Returns the writes below `services/` and `routes/`.
-pub(super) fn plan(seen: &Observed) -> Writes {
+pub(super) fn plan(seen: &Observed, now: Timestamp) -> Writes {
     let snapshot = &*seen.snapshot;
     let mut out = Writes::default();
     for text in snapshot.malformed.keys().filter(|text| is_ours(text)) {
@@ -30,8 +31,30 @@ pub(super) fn plan(seen: &Observed) -> Writes {
             out.note(Note::about_key(&key, NoteKind::Unreadable { key: text.clone() }));
         }
     }
-    plan_services(seen, &mut out);
+    plan_services(seen, now, &mut out);
     plan_routes(snapshot, &mut out);
+    out
+}
+
+/// Returns the write to `programmed`. A live node without a report programs nothing; one whose report can't be read
+/// may have the oldest rules.
+pub(super) fn plan_programmed(snapshot: &Snapshot) -> Writes {
+    let mut out = Writes::default();
+    if is_malformed(snapshot, &Key::Programmed) {
+        let kind = NoteKind::Unreadable { key: Key::Programmed.to_string() };
+        out.note(Note::about_key(&Key::Programmed, kind));
+        return out;
+    }
+    let reported = snapshot.rules.iter().map(|(node, rules)| (node.clone(), rules.value.revision));
+    let unreadable = snapshot.malformed.keys().filter_map(|text| match text.parse() {
+        Ok(Key::Rules(node)) => Some((node, 0)),
+        _ => None,
+    });
+    let live = reported.chain(unreadable).filter(|(node, _)| snapshot.node_is_ready(node));
+    if let Some(revision) = live.map(|(_, revision)| revision).min() {
+        let wanted = ProgrammedRules { revision };
+        out.put_if_changed(Key::Programmed, snapshot.programmed.get(&()), &wanted, Reason::RulesReported);
+    }
     out
 }
 
@@ -52,7 +75,7 @@ fn is_malformed(snapshot: &Snapshot, key: &Key) -> bool {
     snapshot.malformed.contains_key(&key.to_string())
 }
 
-fn plan_services(seen: &Observed, out: &mut Writes) {
+fn plan_services(seen: &Observed, now: Timestamp, out: &mut Writes) {
     let snapshot = &*seen.snapshot;
     let wanted: BTreeMap<NamespacedName, &ServiceSpec> = snapshot
         .objects
@@ -71,7 +94,10 @@ fn plan_services(seen: &Observed, out: &mut Writes) {
     // An unreadable address may be any address: allocate nothing until it is repaired.
     let blind = snapshot.malformed.keys().any(|key| key.starts_with(prefix::SERVICES));
     let given = allocate_all(seen, &wanted, blind, out);
-    let lookup = EndpointLookup::new(snapshot, &wanted);
+    let lookup = EndpointLookup::new(snapshot, &wanted, now);
+    if let Some(at) = lookup.changes_at() {
+        out.plan_again_by(at);
+    }
     for (id, spec) in &wanted {
         let key = Key::Service(id.clone());
         let present = snapshot.services.get(id).filter(|_| !is_malformed(snapshot, &key));

@@ -1,16 +1,20 @@
 //! Tables for the services plan.
 
+use jiff::{SignedDuration, Timestamp};
 use schema::codec::decode;
 use schema::condition::Condition;
 use schema::keys::Key;
 use schema::kinds::KindSpec;
 use schema::kinds::dns::{DnsPath, DnsSpec, ServiceReference};
-use schema::kinds::pod::{ContainerPort, PodPhase, PodSpec, PodStatus, PortReference, Protocol};
-use schema::kinds::service::{ServicePort, ServiceSpec, ServiceType};
+use schema::kinds::pod::{
+    ContainerPort, ContainerState, ContainerStatus, PodPhase, PodSpec, PodStatus, PortReference, Protocol,
+    RunningState, TerminatedState,
+};
+use schema::kinds::service::{ServicePort, ServiceSpec, ServiceType, TrafficPolicy};
 use schema::meta::NamespacedName;
 use schema::records::{PodInstance, RouteRecord, ServiceRecord};
 use schema::snapshot::Snapshot;
-use schema::testing::{SnapshotBuilder, at, condition, instance, object_of, pod_ref, spec};
+use schema::testing::{SnapshotBuilder, at, condition, container, instance, object_of, pod_ref, spec};
 
 use super::plan::plan;
 use crate::controllers::testing::seen;
@@ -74,7 +78,7 @@ fn web(name: &str) -> PodInstance {
 }
 
 fn planned(builder: &SnapshotBuilder) -> Writes {
-    plan(&seen(&builder.snapshot))
+    plan(&seen(&builder.snapshot), at(0))
 }
 
 /// Record that the plan writes for a service.
@@ -120,7 +124,89 @@ fn a_service_gets_an_address_and_the_ready_pods_that_it_selects() {
     assert!(planned(&applied(builder)).writes.is_empty(), "a second plan changes nothing");
 }
 
-// Would fail with any address taken: the traffic of a service went wherever a node said.
+/// Adds a pod whose container started at that second; its former start ended after that many milliseconds.
+fn with_start(
+    builder: SnapshotBuilder,
+    pod: &PodInstance,
+    second: i64,
+    former: Option<i64>,
+) -> SnapshotBuilder {
+    let ip = format!("10.244.0.{}", pod.name.as_bytes()[0]);
+    let builder = with_instance(builder, pod, "n1", &ip, true);
+    let key = ("n1".to_owned(), pod_ref(&pod.name));
+    let mut status = builder.snapshot.pod_status[&key].value.clone();
+    status.hash.clone_from(&pod.hash);
+    let running = ContainerState::Running(RunningState { started_at: at(second) });
+    let last_state = former.map(|ran| TerminatedState {
+        exit_code: 1,
+        reason: "Error".into(),
+        message: String::new(),
+        started_at: Some(at(0)),
+        finished_at: Some(at(0) + SignedDuration::from_millis(ran)),
+    });
+    let restart_count = u32::from(former.is_some());
+    status.container_statuses =
+        vec![ContainerStatus { restart_count, last_state, ..container("main", running) }];
+    builder.put(&Key::PodStatus(key.0, key.1), &status)
+}
+
+#[test]
+fn a_pod_that_may_end_again_at_its_start_gets_no_clients_while_others_serve() {
+    let base = |spec: &ServiceSpec| with_service(SnapshotBuilder::new().nodes(1), "web", spec.clone());
+    let other = |name: &str| {
+        let mut pod = web(name);
+        pod.hash = "other".into();
+        pod
+    };
+    let probed = |name: &str| {
+        let mut pod = web(name);
+        let probe = serde_json::json!({"tcpSocket": {"port": 8080}});
+        std::sync::Arc::make_mut(&mut pod.spec).containers[0].readiness_probe =
+            Some(serde_json::from_value(probe).unwrap());
+        pod
+    };
+    let open = ServiceSpec { publish_not_ready_addresses: true, ..service(&[("", 80)]) };
+    let local = ServiceSpec { internal_traffic_policy: TrafficPolicy::Local, ..service(&[("", 80)]) };
+    let names = |builder: &SnapshotBuilder, now: Timestamp| {
+        let plan = plan(&seen(&builder.snapshot), now);
+        let record = written(&plan, "web");
+        let names: Vec<_> = record.endpoints.iter().filter_map(|one| one.pod.as_deref()).collect();
+        assert_eq!(record.left_out.len(), usize::try_from(record.left_out_count).unwrap());
+        (names.join(" "), record.left_out.first().map(|one| one.why.clone()), plan.again_at)
+    };
+    let why = "a pod of its template ended within 1 s of its start, and container main has no readinessProbe and has \
+               run for less than 1 s since its start";
+    let (of_all, later) = (service(&[("", 80)]), Some(at(101)));
+    for (spec, pods, expected) in [
+        (&of_all, vec![(web("a"), 0, None), (web("b"), 100, Some(400))], "a"),
+        (&of_all, vec![(web("a"), 0, Some(400)), (web("b"), 100, None)], "a"),
+        (&of_all, vec![(web("a"), 0, None), (web("b"), 100, Some(5000))], "a b"),
+        (&of_all, vec![(web("a"), 0, None), (web("b"), 100, None)], "a b"),
+        (&of_all, vec![(web("a"), 0, Some(400)), (other("b"), 100, None)], "a b"),
+        (&of_all, vec![(probed("a"), 0, None), (probed("b"), 100, Some(400))], "a b"),
+        (&of_all, vec![(web("a"), 100, None), (web("b"), 100, Some(400))], "a b"),
+        (&open, vec![(web("a"), 0, None), (web("b"), 100, Some(400))], "a b"),
+        (&local, vec![(web("a"), 0, None), (web("b"), 100, Some(400))], "a b"),
+    ] {
+        let start = |builder, (pod, second, former): &(PodInstance, i64, Option<i64>)| {
+            with_start(builder, pod, *second, *former)
+        };
+        let builder = pods.iter().fold(base(spec), start);
+        let (serving, left_out, again_at) = names(&builder, at(100));
+        assert_eq!(serving, expected, "{pods:?}");
+        if expected == "a" {
+            assert_eq!((left_out.as_deref(), again_at), (Some(why), later), "{pods:?}");
+        }
+        assert_eq!(names(&builder, at(101)), ("a b".to_owned(), None, None), "a second later: {pods:?}");
+        // A pod that clients reach already stays.
+        let all = written(&plan(&seen(&builder.snapshot), at(101)), "web");
+        let listed = builder.put(&Key::Service(pod_ref("web")), &all);
+        let plan = plan(&seen(&listed.snapshot), at(100));
+        assert!(plan.writes.is_empty(), "{plan}");
+    }
+}
+
+// Seen red with any address taken: the traffic of a service went wherever a node said.
 #[test]
 fn a_pod_at_an_address_that_its_node_does_not_have_is_no_endpoint() {
     let on_host = |name: &str| {

@@ -98,11 +98,14 @@ impl<'n> WorkloadPlan<'_, '_, 'n> {
         let workload = &self.workload;
         let record = self.snapshot.rollouts.get(&workload.reference);
         self.keep_templates(rollout, out);
-        let reason =
-            Reason::Rollout(rollout.steps.last().map(|step| step.message.clone()).unwrap_or_default());
+        let step = || rollout.steps.last().map(|step| step.message.clone()).unwrap_or_default();
         let key = Key::Rollout(workload.reference.clone());
         let changed_step = record.is_none_or(|record| record.value.steps != rollout.steps);
-        let reason = if changed_step { reason } else { Reason::PodsCounted };
+        let reason = match (changed_step, &rollout.failure) {
+            (false, _) => Reason::PodsCounted,
+            (true, None) => Reason::Rollout(step()),
+            (true, Some(_)) => Reason::RolloutFailed(step()),
+        };
         out.put_if_changed(key, record, rollout, reason);
         let matures = self.living().filter_map(|pod| pod.available_at(workload.min_ready_seconds, self.now));
         let next = matures.filter(|at| *at > self.now).chain(rollout::deadline(workload, rollout)).min();

@@ -208,7 +208,7 @@ fn every_other_ssh_signature_is_refused_with_its_reason() {
     bench.refused(good(), None, none, "neither SSH nor GPG");
 }
 
-// Would fail with the committer's date alone, and with times that are not kept.
+// Seen red with the committer's date alone; would fail with times that are not kept.
 #[test]
 fn a_key_whose_time_is_over_signs_nothing_new_whatever_date_the_commit_has() {
     let bench = Bench::new();

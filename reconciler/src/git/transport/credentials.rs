@@ -14,6 +14,7 @@ use super::known_hosts::{HostKey, look_up};
 use super::{known_hosts, proxy};
 use crate::git::GitError;
 use crate::git::config::{SourceConfig, Transport};
+use crate::text_file::read_text;
 
 const FILE_BYTES_MAX: u64 = 1024 * 1024;
 
@@ -252,7 +253,7 @@ fn read(config: &SourceConfig, file: &Path) -> Result<String, GitError> {
     if size > FILE_BYTES_MAX {
         return Err(unreadable("larger than 1 MiB".into()));
     }
-    fs::read_to_string(file).map_err(|error| unreadable(error.to_string()))
+    read_text(file).map_err(|error| unreadable(error.to_string()))
 }
 
 fn refused(config: &SourceConfig) -> GitError {

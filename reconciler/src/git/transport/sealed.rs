@@ -5,7 +5,6 @@
 //! like those of pods: to namespace `.sources`, which no pod can have, and to the source's name.
 
 use std::collections::BTreeMap;
-use std::fs;
 
 use git2::{Oid, Repository};
 use schema::content_refs::{LIMITS, SECRET_ENDING, SECRETS_FOLDER, SOURCES_NAMESPACE, normalize_path};
@@ -14,6 +13,7 @@ use schema::secrets::format;
 use crate::crypt;
 use crate::git::config::{Reference, SealedCredentials};
 use crate::git::{FirstSeen, signatures};
+use crate::text_file::read_text;
 
 /// Keys that such a secret may have.
 const KEYS: [&str; 4] = ["token", "username", "sshKey", "knownHosts"];
@@ -33,7 +33,7 @@ impl SealedCredentials {
     pub(super) fn read(&self, source: &str) -> Result<BTreeMap<String, String>, CredentialsError> {
         let (path, ciphertext) = self.ciphertext(source)?;
         let seal = format!("'minik8s secrets seal {source} -n {SOURCES_NAMESPACE} --from FILE' writes it");
-        let text = fs::read_to_string(&self.identity).map_err(|error| CredentialsError {
+        let text = read_text(&self.identity).map_err(|error| CredentialsError {
             why: format!("{} cannot be read: {error}", self.identity.display()),
             help: "let this user read it, or restart the reconciler, which creates it".to_owned(),
         })?;
@@ -105,6 +105,7 @@ impl SealedCredentials {
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
     use std::path::Path;
 
     use age::x25519::Identity;

@@ -240,6 +240,7 @@ mod tests {
                 verdict: Verdict::Applied,
                 decided_at: None,
                 plan: None,
+                timeline: None,
             };
             let versioned = VersionedValue { value, create_revision: 1, mod_revision: 1 };
             table.insert((source.to_owned(), sequence), Arc::new(versioned));

@@ -8,7 +8,7 @@ use schema::object::Object;
 use schema::snapshot::Table;
 use serde_json::{Value as Json, json};
 
-use crate::git::{Changes, CommitMeta, IgnoreRules};
+use crate::git::{Changes, CommitMeta, PathPatterns};
 use crate::gitops::plan::Step;
 use crate::workflows::{Origin, RunId};
 
@@ -60,7 +60,7 @@ pub(in crate::gitops) fn starts(
     let mut starts = Vec::new();
     for (meta, changes) in commits {
         for ((object, trigger), patterns) in triggers.iter().zip(&patterns) {
-            let fits = |path: &&String| patterns.as_ref().is_none_or(|patterns| patterns.ignores(path));
+            let fits = |path: &&String| patterns.as_ref().is_none_or(|patterns| patterns.selects(path));
             let paths: Vec<&String> = changes.paths.iter().filter(fits).collect();
             if patterns.is_none() || !paths.is_empty() {
                 starts.push(start((object, trigger), meta, &paths));
@@ -71,9 +71,9 @@ pub(in crate::gitops) fn starts(
 }
 
 /// Compiles the path patterns; `None` matches every commit, even one without changes.
-fn patterns(commits: Option<&OnCommit>) -> Option<IgnoreRules> {
-    let paths = commits.map(|commits| commits.paths.join("\n")).filter(|paths| !paths.is_empty())?;
-    Some(IgnoreRules::new([("", paths)].into_iter()))
+fn patterns(commits: Option<&OnCommit>) -> Option<PathPatterns> {
+    let paths = commits.map(|commits| &commits.paths).filter(|paths| !paths.is_empty())?;
+    Some(PathPatterns::new(paths))
 }
 
 fn start((object, trigger): (&ObjectRef, &Trigger), meta: &CommitMeta, paths: &[&String]) -> RunStart {

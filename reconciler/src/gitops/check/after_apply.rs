@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use schema::kinds::Resource;
+use schema::manifest::ManifestFile;
 use schema::manifest::limits::VIOLATIONS_MAX;
 use schema::meta::ObjectRef;
 use schema::object::Object;
@@ -31,6 +32,8 @@ pub struct Scene<'a> {
     removed: BTreeSet<&'a ObjectRef>,
     /// Files of the objects that violations mention, including objects whose document can't be read.
     mentioned: BTreeMap<String, Arc<str>>,
+    /// Files with errors of their own.
+    pub(super) with_errors: &'a [(&'a Arc<str>, &'a ManifestFile)],
 }
 
 /// A problem with a field.
@@ -92,6 +95,7 @@ impl<'a> Scene<'a> {
             absent_of,
             removed,
             mentioned,
+            with_errors: &[],
         }
     }
 
@@ -157,6 +161,12 @@ impl<'a> Scene<'a> {
             return Some(declared.file);
         }
         self.mentioned.get(&object.to_string()).map(|file| &**file)
+    }
+
+    /// Returns a file that can't be read and may hold the object, by a word of its text.
+    pub(super) fn possible_home(&self, object: &ObjectRef) -> Option<&str> {
+        let mut files = self.with_errors.iter();
+        files.find(|(_, manifest)| manifest.words.contains(&object.name)).map(|(file, _)| &***file)
     }
 
     /// Records a problem with a field of a document. Returns true if this put its file into quarantine.

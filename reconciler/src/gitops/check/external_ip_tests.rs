@@ -5,7 +5,7 @@ use schema::snapshot::Table;
 use super::link_tests::{found, found_within, pod};
 use super::{CommitLimits, ReservedAddresses};
 
-/// Seen red without `reserved`: each was programmed, so the service got the node's connections.
+/// Would fail without `reserved`: each is programmed, so the service gets the node's connections.
 #[test]
 fn an_external_address_is_none_of_the_clusters_own() {
     let with = |address: &str| {
@@ -36,7 +36,7 @@ fn an_external_address_is_none_of_the_clusters_own() {
     assert_eq!(with("192.0.2.2"), [""; 0]);
 }
 
-/// Seen red with pods alone checked.
+/// Would fail with pods alone checked.
 #[test]
 fn external_addresses_can_be_forbidden() {
     let cluster = "apiVersion: minik8s.io/v1\nkind: Cluster\nmetadata: {name: cluster}\nspec: {podSecurity: {forbidExternalIPs: true}}\n";
@@ -46,7 +46,7 @@ fn external_addresses_can_be_forbidden() {
     assert_eq!(all, [format!("s.yaml: forbidden-by-cluster: {message}")]);
 }
 
-/// Seen red without external addresses.
+/// Would fail without external addresses among the exclusive uses of a service.
 #[test]
 fn a_port_of_an_external_address_has_one_owner() {
     let none = Table::new();

@@ -16,7 +16,7 @@ fn load(files: &[(&str, &str)]) -> Manifests {
 }
 
 /// Live objects of `source`, parsed from these files.
-fn live(source: &str, files: &[(&str, &str)]) -> Table<ObjectRef, Object> {
+pub(super) fn live(source: &str, files: &[(&str, &str)]) -> Table<ObjectRef, Object> {
     let mut table = Table::new();
     for (file, manifest) in load(files) {
         assert!(!manifest.has_errors(), "{file}: {:?}", manifest.violations);
@@ -68,7 +68,7 @@ fn after(name: &str, dependencies: &str) -> String {
     pod(name, &format!("  dependsOn: [{dependencies}]\n"))
 }
 
-fn service(name: &str, port: u16) -> String {
+pub(super) fn service(name: &str, port: u16) -> String {
     format!(
         "apiVersion: v1\nkind: Service\nmetadata: {{name: {name}}}\nspec:\n  type: NodePort\n  selector: {{app: web}}\n  ports:\n  - port: 80\n    name: http\n    nodePort: {port}\n"
     )
@@ -86,7 +86,7 @@ fn hpa(name: &str, target: &str) -> String {
     )
 }
 
-fn dns(name: &str, host: &str, service: &str, port: &str) -> String {
+pub(super) fn dns(name: &str, host: &str, service: &str, port: &str) -> String {
     format!(
         "apiVersion: minik8s.io/v1\nkind: Dns\nmetadata: {{name: {name}}}\nspec:\n  host: {host}\n  paths:\n  - path: /\n    service:\n      name: {service}\n      port: {port}\n"
     )
@@ -463,7 +463,7 @@ fn taker(name: &str) -> String {
 const TYPO: &str = "apiVersion: v1\nkind: Pod\nmetadata: {name: typo}\nspec: {contaners: []}\n";
 
 /// Broken rules, by file.
-fn by_rule(all: &[String]) -> Vec<String> {
+pub(super) fn by_rule(all: &[String]) -> Vec<String> {
     all.iter().map(|v| v.splitn(3, ": ").take(2).collect::<Vec<_>>().join(" ")).collect()
 }
 

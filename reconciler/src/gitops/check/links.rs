@@ -289,11 +289,19 @@ fn missing<'s>(
                 home: None,
                 is_port: false,
             },
-            None => MissingTarget {
-                message: format!("there is no {target}"),
-                help: others(scene, target),
-                home: None,
-                is_port: false,
+            None => match scene.possible_home(target) {
+                Some(file) => MissingTarget {
+                    message: format!("there is no {target}, unless {file} has it, which can't be read"),
+                    help: format!("fix {file} first"),
+                    home: Some(file),
+                    is_port: false,
+                },
+                None => MissingTarget {
+                    message: format!("there is no {target}"),
+                    help: others(scene, target),
+                    home: None,
+                    is_port: false,
+                },
             },
         });
     };
@@ -306,22 +314,23 @@ fn missing<'s>(
     if service.ports.iter().any(|served| serves(served, port)) {
         return None;
     }
-    // The target's quarantined file may declare the port.
-    let comes = scene.declared(target).filter(|declared| scene.is_quarantined(declared)).is_some_and(|declared| {
-        matches!(&declared.document.object.resource, Resource::Service(s) if s.ports.iter().any(|p| serves(p, port)))
+    // The target's quarantined file may declare the port, in a document with errors or without.
+    let comes = scene.declared(target).is_none_or(|declared| {
+        scene.is_quarantined(declared)
+            && matches!(&declared.document.object.resource, Resource::Service(s) if s.ports.iter().any(|p| serves(p, port)))
     });
+    let home = home().filter(|_| comes);
     let ports: Vec<String> = service.ports.iter().take(NAMED_MAX).map(shown_port).collect();
     let port = match port {
         PortReference::Number(number) => number.to_string(),
         PortReference::Name(name) => format!("`{name}`"),
     };
-    let help = if ports.is_empty() { String::new() } else { format!("it has {}", ports.join(", ")) };
-    Some(MissingTarget {
-        message: format!("{target} has no port {port}"),
-        help,
-        home: if comes { home() } else { None },
-        is_port: true,
-    })
+    let help = match home {
+        Some(file) => format!("fix {file} first"),
+        None if ports.is_empty() => String::new(),
+        None => format!("it has {}", ports.join(", ")),
+    };
+    Some(MissingTarget { message: format!("{target} has no port {port}"), help, home, is_port: true })
 }
 
 /// Reports a target whose content differs in a file that can't be applied: objects that name it would be created

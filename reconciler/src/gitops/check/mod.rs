@@ -71,6 +71,8 @@ pub struct Documents<'a> {
     pub absent: Vec<LiveObject<'a>>,
     /// Files that can't be applied, with all their violations.
     quarantined: BTreeMap<Arc<str>, Vec<Violation>>,
+    /// Files with errors of their own, which may hold more than their documents.
+    with_errors: Vec<(&'a Arc<str>, &'a ManifestFile)>,
     /// Number of files meant to be manifests.
     pub manifest_files: usize,
 }
@@ -86,7 +88,9 @@ impl<'a> Documents<'a> {
         live: &'a Table<ObjectRef, Object>,
     ) -> Self {
         let mut quarantined: BTreeMap<Arc<str>, Vec<Violation>> = BTreeMap::new();
-        for (file, manifest) in manifests.iter().filter(|(_, manifest)| manifest.has_errors()) {
+        let all = manifests.iter().map(|(file, manifest)| (file, &**manifest));
+        let with_errors: Vec<_> = all.filter(|(_, manifest)| manifest.has_errors()).collect();
+        for &(file, manifest) in &with_errors {
             quarantined.insert(Arc::clone(file), manifest.violations.clone());
         }
         let declarations = declarations(manifests, live);
@@ -106,7 +110,7 @@ impl<'a> Documents<'a> {
         let of_one = declarations.chunk_by(|one, next| one.document.reference == next.document.reference);
         let declarations: Vec<Declaration<'a>> = of_one.map(of_object).collect();
         let manifest_files = manifests.values().filter(|manifest| manifest.is_manifest).count();
-        Self { declarations, absent, quarantined, manifest_files }
+        Self { declarations, absent, quarantined, with_errors, manifest_files }
     }
 }
 
@@ -120,6 +124,7 @@ pub fn fit<'a>(
 ) -> Scene<'a> {
     let quarantined = documents.quarantined.clone();
     let mut scene = Scene::new(source, &documents.declarations, &documents.absent, live, quarantined);
+    scene.with_errors = &documents.with_errors;
     owners::allowed(&mut scene, &limits.allow);
     after_apply::reserved(&mut scene, &limits.reserved);
     check(&mut scene, &in_force_before(&limits.pod_security, commit));

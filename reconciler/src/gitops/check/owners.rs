@@ -1,9 +1,9 @@
 //! Ownership of objects: the present owner keeps an object, the error is the newcomer's. Pure.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use schema::kinds::Resource;
+use schema::kinds::{Pods, Resource};
 use schema::manifest::ManifestFile;
 use schema::meta::{ObjectMeta, ObjectRef, StringMap, matches_service_selector};
 use schema::object::Object;
@@ -207,9 +207,8 @@ pub(super) fn check(scene: &Scene<'_>) -> Vec<Violation> {
     let documents = scene.declarations.iter().map(|declared| &declared.document.object);
     let documents = documents.map(|object| (&object.metadata, &object.resource));
     let live = scene.live.values().map(|live| (&live.value.metadata, &live.value.resource));
-    for (namespace, labels) in
-        documents.chain(live).filter_map(|(metadata, resource)| pod_labels(metadata, resource))
-    {
+    let known = documents.chain(live).filter_map(|(metadata, resource)| pod_labels(metadata, resource));
+    for (namespace, labels) in known.chain(labels_of_broken(scene)) {
         for (key, value) in labels {
             if let Some(found) = labelled.get_mut(&(namespace, key.as_str(), value.as_str())) {
                 found.push(labels);
@@ -225,9 +224,16 @@ pub(super) fn check(scene: &Scene<'_>) -> Vec<Violation> {
         let fewest = candidates.min_by_key(|found| found.len());
         fewest.is_some_and(|found| found.iter().any(|labels| matches_service_selector(selector, labels)))
     };
+    // A file that can't be read may hold the pods.
+    let may_come = |(_, selector): &&(&Declaration<'_>, &StringMap)| {
+        let has = |words: &BTreeSet<String>| {
+            selector.iter().all(|(key, value)| words.contains(key) && words.contains(value))
+        };
+        scene.with_errors.iter().any(|(_, manifest)| has(&manifest.words))
+    };
     selecting
         .iter()
-        .filter(|one| !answers(one))
+        .filter(|one| !answers(one) && !may_come(one))
         .map(|(declared, selector)| remark(declared, selector))
         .collect()
 }
@@ -242,6 +248,16 @@ fn selector<'a>(declared: &Declaration<'a>) -> Option<&'a StringMap> {
 /// Returns namespace and labels of the pods that an object is, or creates.
 fn pod_labels<'a>(metadata: &'a ObjectMeta, resource: &'a Resource) -> Option<(&'a str, &'a StringMap)> {
     Some((&metadata.namespace, resource.pod(metadata)?.labels))
+}
+
+/// Returns namespace and labels of the pods of documents with errors.
+fn labels_of_broken<'a>(scene: &Scene<'a>) -> impl Iterator<Item = (&'a str, &'a StringMap)> {
+    let broken = scene.with_errors.iter().flat_map(|(_, manifest)| &manifest.broken);
+    let with_pods = broken.filter(|broken| broken.reference.kind.descriptor().pods != Pods::None);
+    with_pods.flat_map(|broken| {
+        let namespace = broken.reference.namespace.as_str();
+        broken.labels.iter().map(move |labels| (namespace, labels))
+    })
 }
 
 fn remark(declared: &Declaration<'_>, selector: &StringMap) -> Violation {

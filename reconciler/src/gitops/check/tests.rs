@@ -3,6 +3,7 @@
 use schema::object::Provenance;
 use schema::snapshot::VersionedValue;
 
+use super::link_tests::{self, by_rule, dns, found, service};
 use super::*;
 use schema::manifest::load_file as parse;
 
@@ -119,7 +120,7 @@ fn a_file_that_stops_being_a_manifest_is_no_removal() {
     check_row((&emptied, &of_another, &["b.yaml:y"], &[]));
 }
 
-/// Seen red without `allowed`, and with objects of the whole cluster taken for those of the default namespace.
+/// Seen red without `allowed`; would fail with objects of the whole cluster taken for those of the default namespace.
 #[test]
 fn an_object_outside_of_what_its_source_may_hold_is_refused() {
     let of_cluster =
@@ -152,4 +153,40 @@ fn an_object_outside_of_what_its_source_may_hold_is_refused() {
             format!("shop.yaml:1 {holds} namespace `shop`; its `allow.namespaces` are default")
         ]
     );
+}
+
+fn rules_broken(files: &[(&str, &str)], live: &Table<ObjectRef, Object>) -> Vec<String> {
+    by_rule(&found(files, live))
+}
+
+#[test]
+fn what_follows_from_a_file_with_errors_is_no_error_of_another() {
+    let none = Table::new();
+    let (web, route) = (service("web", 30001), dns("d", "a.example", "web", "80"));
+    // A text that can't be parsed may hold what it names.
+    let broken = web.replace("spec:", "spec: [");
+    let all = found(&[("d.yaml", &route), ("s.yaml", &broken)], &none);
+    assert_eq!(by_rule(&all), ["d.yaml depends-on-quarantined", "s.yaml yaml-syntax"], "{all:?}");
+    assert!(
+        all[0].ends_with("there is no Service/default/web, unless s.yaml has it, which can't be read"),
+        "{all:?}"
+    );
+    let other = dns("d", "a.example", "wbe", "80");
+    let all = rules_broken(&[("d.yaml", &other), ("s.yaml", &broken)], &none);
+    assert_eq!(all, ["d.yaml dangling-target", "s.yaml yaml-syntax"]);
+    // A document with errors may add the port.
+    let more = web.replace("nodePort: 30001", "nodPort: 30001\n  - port: 81\n    name: more");
+    let before = link_tests::live("main", &[("s.yaml", &web)]);
+    let pods = link_tests::pod("w", "  labels: {app: web}\n");
+    let route = dns("d", "a.example", "web", "81");
+    let all = rules_broken(&[("d.yaml", &route), ("s.yaml", &more), ("w.yaml", &pods)], &before);
+    assert_eq!(all, ["d.yaml depends-on-quarantined", "s.yaml unknown-field"]);
+    let all = rules_broken(&[("d.yaml", &route), ("s.yaml", &web), ("w.yaml", &pods)], &before);
+    assert_eq!(all, ["d.yaml dangling-target"]);
+    // A selector matches the pods of a file with errors, as far as these can be read.
+    let selects = |pods: &str| rules_broken(&[("p.yaml", pods), ("s.yaml", &web)], &none);
+    assert_eq!(selects(&pods.replace("image:", "imagee:")), ["p.yaml unknown-field"]);
+    assert_eq!(selects(&pods.replace("]}", "]")), ["p.yaml yaml-syntax"]);
+    let other = pods.replace("app: web", "app: shop").replace("image:", "imagee:");
+    assert_eq!(selects(&other), ["p.yaml unknown-field", "s.yaml selector-matches-nothing"]);
 }

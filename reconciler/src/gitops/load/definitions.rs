@@ -48,7 +48,7 @@ pub(in crate::gitops) fn with_definitions(
                 documents.push(document);
             } else {
                 let Document { reference, line, .. } = document;
-                file.broken.push(BrokenDocument { reference, line });
+                file.broken.push(BrokenDocument { reference, line, labels: Vec::new() });
             }
         }
         file.documents = documents;

@@ -4,26 +4,26 @@
 //! violation of the document that names it, which keeps that file from being applied.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::fs;
-use std::io::{self, Read as _};
+use std::io;
 use std::path::Path;
 use std::sync::Arc;
 
-use git2::{ObjectType, Oid, Repository};
 use schema::content_refs::{
     BlobKind, BlobRef, ContentRef, ContentUse, Files, KEYS_ENDING, KeyUse, LIMITS, SECRET_ENDING,
-    identity_paths, is_lfs_pointer, is_sops, normalize_path, secret_paths,
+    identity_paths, is_sops, normalize_path, secret_paths,
 };
 use schema::dockerfile::{self, Fault};
 use schema::kinds::Resource;
-use schema::kinds::function::Runtime;
+use schema::kinds::function::{
+    DEFAULT_HANDLER, DOCKERFILE, FunctionFolder, Runtime, detect_runtime, handler_fault, is_python_file,
+};
 use schema::object::Object;
 use schema::secrets::format::sops::SopsFile;
-use schema::violation::{Violation, rules};
+use schema::violation::{Violation, field_path, rules};
 
 use crate::blobs::BlobStore;
-use crate::git::content::{self, ContentEntry, ContentError, check_ciphertext};
-use crate::git::{self, BLOB_BYTES_MAX};
+use crate::git::content::{self, CommitTree, ContentEntry, ContentError, ContentTree, EntryKind, Found};
+use crate::git::{BLOB_BYTES_MAX, WorkTree};
 use crate::gitops::load::Manifests;
 use crate::gitops::load::contents::too_large;
 use schema::manifest::{Document, ManifestFile};
@@ -33,15 +33,22 @@ pub(in crate::gitops) type HashedContent = BTreeMap<(ContentEntry, String, bool)
 
 /// Source of files: a commit or the disk.
 pub(in crate::gitops) trait ContentSource {
-    /// Returns a reference to the content of `path`, where content is hashed; an error that is not the commit's
-    /// fault ends everything.
-    fn find_blob(&mut self, path: &str, is_secret: bool) -> Result<Option<BlobRef>, ContentError>;
+    type Tree: ContentTree;
+
+    fn tree(&self) -> &Self::Tree;
+
+    /// Returns a reference to the content of `path`; an error that is not the commit's fault ends everything.
+    fn find_blob(&mut self, path: &str, is_secret: bool) -> Result<BlobRef, ContentError>;
 
     /// Reads the file at `path`; `None` for a folder, or for a file too large to be a manifest.
-    fn document(&mut self, path: &str) -> Result<Option<Vec<u8>>, ContentError>;
+    fn document(&self, path: &str) -> Result<Option<Vec<u8>>, ContentError> {
+        content::bytes(self.tree(), path, BLOB_BYTES_MAX as u64)
+    }
 
     /// Reads a short text at `path`; `None` if there is no such file.
-    fn text(&self, path: &str) -> Option<String>;
+    fn text(&self, path: &str) -> Option<String> {
+        content::text(self.tree(), path, KEYS_BYTES_MAX)
+    }
 }
 
 /// Limit on a secret's list of keys, and on a SOPS file.
@@ -49,8 +56,7 @@ const KEYS_BYTES_MAX: u64 = LIMITS.secret_bytes;
 
 /// Files of a commit.
 pub(in crate::gitops) struct InCommit<'a> {
-    pub(in crate::gitops) repository: &'a Repository,
-    pub(in crate::gitops) commit: Oid,
+    pub(in crate::gitops) tree: CommitTree<'a>,
     /// `None` if content is only hashed.
     pub(in crate::gitops) store: Option<&'a BlobStore>,
     /// Hashes of the last commit.
@@ -61,128 +67,60 @@ pub(in crate::gitops) struct InCommit<'a> {
     pub(in crate::gitops) unkept: Option<String>,
 }
 
-impl ContentSource for InCommit<'_> {
-    fn find_blob(&mut self, path: &str, is_secret: bool) -> Result<Option<BlobRef>, ContentError> {
-        let found = content::find(self.repository, self.commit, path)?;
-        let key = (found, path.to_owned(), is_secret);
+impl<'a> ContentSource for InCommit<'a> {
+    type Tree = CommitTree<'a>;
+
+    fn tree(&self) -> &CommitTree<'a> {
+        &self.tree
+    }
+
+    fn find_blob(&mut self, path: &str, is_secret: bool) -> Result<BlobRef, ContentError> {
+        let found = content::find(&self.tree, path)?;
+        let key = (found.entry, path.to_owned(), is_secret);
         let known = self.before.get(&key).filter(|blob| self.store.is_none_or(|store| store.has(blob)));
+        let hash = || hashed(&self.tree, &found, path, is_secret);
         let blob = match (known, self.store) {
             (Some(known), _) => known.clone(),
-            (None, Some(store)) => match store.make(self.repository, found, path, is_secret) {
+            (None, Some(store)) => match store.make(&self.tree, &found, path, is_secret) {
                 // A full disk must not keep everything else of the commit from being applied. The content is built
                 // when an agent asks for it.
                 Err(error @ ContentError::Write { .. }) => {
                     self.unkept.get_or_insert_with(|| error.to_string());
-                    self.hashed(found, path, is_secret)?
+                    hash()?
                 }
                 made => made?,
             },
-            (None, None) => self.hashed(found, path, is_secret)?,
+            (None, None) => hash()?,
         };
         self.now.insert(key, blob.clone());
-        Ok(Some(blob))
-    }
-
-    fn document(&mut self, path: &str) -> Result<Option<Vec<u8>>, ContentError> {
-        let found = content::find(self.repository, self.commit, path)?;
-        let is_file = self.repository.find_object(found.id, None)?.kind() == Some(ObjectType::Blob);
-        if is_file { Ok(git::blob(self.repository, found.id)?) } else { Ok(None) }
-    }
-
-    fn text(&self, path: &str) -> Option<String> {
-        let found = content::find(self.repository, self.commit, path).ok()?;
-        let (size, _) = self.repository.odb().ok()?.read_header(found.id).ok()?;
-        let blob = (size as u64 <= KEYS_BYTES_MAX).then(|| self.repository.find_blob(found.id).ok())??;
-        String::from_utf8(blob.content().to_vec()).ok()
+        Ok(blob)
     }
 }
 
-impl InCommit<'_> {
-    fn hashed(&self, found: ContentEntry, path: &str, is_secret: bool) -> Result<BlobRef, ContentError> {
-        let (made, kind) = content::archive(self.repository, found, path, is_secret, io::sink())?;
-        Ok(BlobRef { digest: made.digest, size: made.size, kind, texts: Vec::new(), source: String::new() })
+/// Files of a folder on disk, as a commit of it would hold them.
+pub(in crate::gitops) struct OnDisk<'a>(pub(in crate::gitops) &'a WorkTree);
+
+impl ContentSource for OnDisk<'_> {
+    type Tree = WorkTree;
+
+    fn tree(&self) -> &WorkTree {
+        self.0
+    }
+
+    fn find_blob(&mut self, path: &str, is_secret: bool) -> Result<BlobRef, ContentError> {
+        let found = content::find(self.0, path)?;
+        hashed(self.0, &found, path, is_secret)
     }
 }
 
-/// Files of a folder on disk, as a commit of it would hold them; nothing is hashed.
-pub(in crate::gitops) struct OnDisk<'a, K: Fn(&str) -> bool> {
-    pub(in crate::gitops) root: &'a Path,
-    /// True for a path that Git keeps out of commits.
-    pub(in crate::gitops) is_kept_out: K,
-}
-
-impl<K: Fn(&str) -> bool> ContentSource for OnDisk<'_, K> {
-    fn find_blob(&mut self, path: &str, is_secret: bool) -> Result<Option<BlobRef>, ContentError> {
-        let absent = || ContentError::Absent(path.to_owned());
-        if path.contains('\0') || path.split('/').any(|part| part == "..") {
-            return Err(absent());
-        }
-        let mut at = self.root.to_owned();
-        let unread = |source| ContentError::Unreadable { path: path.to_owned(), source };
-        for part in path.split('/').filter(|part| *part != ".") {
-            at.push(part);
-            let kind = fs::symlink_metadata(&at).map_err(|error| match error.kind() {
-                io::ErrorKind::NotFound | io::ErrorKind::NotADirectory => absent(),
-                _ => unread(error),
-            })?;
-            let kind = kind.file_type();
-            // The target of a link is not in the commit, so the path does not exist.
-            if kind.is_symlink() {
-                let is_last = at == self.root.join(path);
-                return Err(if is_last { ContentError::IsLink(path.to_owned()) } else { absent() });
-            }
-        }
-        if (self.is_kept_out)(path) {
-            return Err(absent());
-        }
-        if at.is_dir() {
-            return if is_secret { Err(ContentError::NoFile(path.to_owned())) } else { Ok(None) };
-        }
-        // No commit holds a pipe or device, and opening one may block forever.
-        if !at.is_file() {
-            return Err(absent());
-        }
-        let mut beginning = Vec::new();
-        let enough = if is_secret { LIMITS.secret_bytes } else { 1024 };
-        fs::File::open(&at).map_err(unread)?.take(enough).read_to_end(&mut beginning).map_err(unread)?;
-        let size = fs::metadata(&at).map_err(unread)?.len();
-        if is_secret {
-            if size > LIMITS.secret_bytes {
-                let why = format!("a secret has at most {} KiB", LIMITS.secret_bytes / 1024);
-                return Err(ContentError::TooMuch { path: path.to_owned(), why });
-            }
-            check_ciphertext(path, &beginning)?;
-        }
-        if size == beginning.len() as u64 && is_lfs_pointer(&beginning) {
-            return Err(ContentError::Lfs(path.to_owned()));
-        }
-        if size > LIMITS.bytes {
-            let why = format!("it holds more than {} MiB", LIMITS.bytes / 1024 / 1024);
-            return Err(ContentError::TooMuch { path: path.to_owned(), why });
-        }
-        Ok(None)
-    }
-
-    fn document(&mut self, path: &str) -> Result<Option<Vec<u8>>, ContentError> {
-        self.find_blob(path, false)?;
-        let at = self.root.join(path);
-        let is_fit =
-            fs::metadata(&at).is_ok_and(|meta| meta.is_file() && meta.len() <= BLOB_BYTES_MAX as u64);
-        let read = is_fit.then(|| fs::read(&at)).transpose();
-        read.map_err(|source| ContentError::Unreadable { path: path.to_owned(), source })
-    }
-
-    fn text(&self, path: &str) -> Option<String> {
-        // Called only for paths next to those that `look` found, so no folder of the path is a link.
-        self.is_file(path).then(|| fs::read_to_string(self.root.join(path)).ok())?
-    }
-}
-
-impl<K: Fn(&str) -> bool> OnDisk<'_, K> {
-    fn is_file(&self, path: &str) -> bool {
-        let meta = fs::symlink_metadata(self.root.join(path));
-        meta.is_ok_and(|meta| meta.is_file() && meta.len() <= KEYS_BYTES_MAX) && !(self.is_kept_out)(path)
-    }
+fn hashed<T: ContentTree>(
+    tree: &T,
+    found: &Found<T::Entry>,
+    path: &str,
+    is_secret: bool,
+) -> Result<BlobRef, ContentError> {
+    let (made, kind) = content::archive(tree, found, path, is_secret, io::sink())?;
+    Ok(BlobRef { digest: made.digest, size: made.size, kind, texts: Vec::new(), source: String::new() })
 }
 
 /// Reason why there is no content to use.
@@ -197,7 +135,7 @@ struct Refusal {
 /// Content that a manifest names and the commit holds.
 #[derive(Clone, Default)]
 struct NamedContent {
-    /// Path and reference; `None` where nothing is hashed.
+    /// Path and reference; `None` for an object's, which `contents` resolves.
     found: Option<(String, BlobRef)>,
     /// Keys of a secret and the file that lists them, if there is one.
     keys: Option<(String, BTreeSet<String>)>,
@@ -272,7 +210,7 @@ pub(in crate::gitops) fn resolve(
                 known.insert(key, granted);
             }
             if reported.is_empty() {
-                file.violations.extend(dockerfile_faults(draft, lookup));
+                file.violations.extend(function_faults(name, draft, lookup));
             }
             if !files.is_empty() {
                 draft.hash = Object::hash_of(&draft.object.resource, &files);
@@ -285,14 +223,35 @@ pub(in crate::gitops) fn resolve(
     Ok(resolved)
 }
 
-/// Reports what a build of the function's Dockerfile would refuse.
-fn dockerfile_faults(draft: &Document, lookup: &impl ContentSource) -> Vec<Violation> {
+/// Reports why a function's folder can't be built or run, as far as its files tell.
+fn function_faults(file: &str, draft: &Document, lookup: &impl ContentSource) -> Vec<Violation> {
     let Resource::Function(spec) = &draft.object.resource else { return Vec::new() };
-    let Some(source) = spec.source.as_deref().filter(|_| spec.runtime != Some(Runtime::Python)) else {
-        return Vec::new();
+    let Some(path) = spec.source.as_deref().map(normalize_path) else { return Vec::new() };
+    let folder = FolderIn { tree: lookup.tree(), path: &path };
+    let has_python = folder.holds_python();
+    let fault = match detect_runtime(&path, spec.runtime, folder.holds(DOCKERFILE), has_python) {
+        Ok(Runtime::Dockerfile) => return dockerfile_faults(draft, &folder),
+        Ok(Runtime::Python) => {
+            let is_typed = spec.handler.as_deref().is_some_and(|handler| handler != DEFAULT_HANDLER);
+            let field = if is_typed { "handler" } else { "source" };
+            handler_fault(spec, &path, &folder).map(|message| (field, message))
+        }
+        Err(message) => Some((if spec.runtime.is_some() { "runtime" } else { "source" }, message)),
     };
-    let path = normalize_path(&format!("{source}/Dockerfile"));
-    let Some(Err(faults)) = lookup.text(&path).map(|text| dockerfile::parse(&text)) else {
+    let violation = |(field, message): (&str, String)| {
+        let place = draft.place(&field_path(&["spec", field]));
+        let found = Violation::new(&rules::FUNCTION_SOURCE, file, place, format!("spec.{field}: {message}"));
+        found
+            .with_help("paths are from the root of the repository; commit what is missing")
+            .about(&draft.reference)
+    };
+    fault.map(violation).into_iter().collect()
+}
+
+/// Reports what a build of the function's Dockerfile would refuse.
+fn dockerfile_faults<T: ContentTree>(draft: &Document, folder: &FolderIn<'_, T>) -> Vec<Violation> {
+    let path = folder.at(DOCKERFILE);
+    let Some(Err(faults)) = folder.text(DOCKERFILE).map(|text| dockerfile::parse(&text)) else {
         return Vec::new();
     };
     let violation = |Fault { line, message, help }: Fault| {
@@ -300,6 +259,47 @@ fn dockerfile_faults(draft: &Document, lookup: &impl ContentSource) -> Vec<Viola
         found.with_help(help).about(&draft.reference)
     };
     faults.into_iter().map(violation).collect()
+}
+
+/// The folder of a function.
+struct FolderIn<'t, T> {
+    tree: &'t T,
+    path: &'t str,
+}
+
+impl<T: ContentTree> FolderIn<'_, T> {
+    fn at(&self, below: &str) -> String {
+        normalize_path(&format!("{}/{below}", self.path))
+    }
+
+    fn holds_python(&self) -> bool {
+        let mut left = LIMITS.entries;
+        content::find(self.tree, self.path)
+            .is_ok_and(|folder| holds_python(self.tree, &folder.entry, &mut left))
+    }
+}
+
+fn holds_python<T: ContentTree>(tree: &T, folder: &T::Entry, left: &mut usize) -> bool {
+    tree.entries(folder).unwrap_or_default().iter().any(|(name, found)| {
+        *left = left.saturating_sub(1);
+        match found.kind {
+            _ if *left == 0 => false,
+            EntryKind::Folder => holds_python(tree, &found.entry, left),
+            EntryKind::File { .. } | EntryKind::Link => is_python_file(&String::from_utf8_lossy(name)),
+            EntryKind::Submodule => false,
+        }
+    })
+}
+
+impl<T: ContentTree> FunctionFolder for FolderIn<'_, T> {
+    fn holds(&self, path: &str) -> bool {
+        // What a link leads to is seen on the node.
+        matches!(content::find(self.tree, &self.at(path)), Ok(_) | Err(ContentError::IsLink(_)))
+    }
+
+    fn text(&self, path: &str) -> Option<String> {
+        content::text(self.tree, &self.at(path), KEYS_BYTES_MAX)
+    }
 }
 
 /// Adds a file. A file used both as a secret and as a plain file is a secret: its content is the same.
@@ -365,7 +365,7 @@ fn resolve_content(
             Ok(found) => {
                 let is_keyed = matches!(named, ContentRef::Secret(_));
                 let keys = is_keyed.then(|| listed_keys(path, lookup)).flatten();
-                return Ok(Ok(NamedContent { found: found.map(|blob| (path.clone(), blob)), keys }));
+                return Ok(Ok(NamedContent { found: Some((path.clone(), found)), keys }));
             }
             Err(ContentError::Absent(_)) => {}
             Err(error) if error.is_ours() => return Err(error),

@@ -3,8 +3,7 @@
 use schema::kinds::pod::{Container, PodSpec, ResourceRequirements};
 use schema::quantity::{Cpu, Memory};
 
-use super::effects::PlannedObjects;
-use super::node_room::NodeRoom;
+use super::effects::{NodeRoom, PlannedObjects};
 
 #[derive(Default)]
 struct Need {

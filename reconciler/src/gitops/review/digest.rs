@@ -10,6 +10,7 @@ use schema::codec::content_hash;
 use schema::meta::ObjectRef;
 use schema::object::Object;
 use schema::snapshot::Table;
+use schema::violation::grouped;
 
 use super::Action;
 use crate::gitops::load::spread::spread;
@@ -84,34 +85,28 @@ pub fn same_hash(one: &str, other: &str) -> bool {
 
 // Nodes that new pods would get, in readable form. Pure.
 
-/// Limit on pods that are named one by one.
-const NAMED_MAX: usize = 40;
+/// Limit on lines for pods.
+const LINES_MAX: usize = 40;
+/// Limit on reasons for fitting nowhere, and on pods named for each.
+const NAMED_MAX: usize = 10;
 
-/// Formats a line per pod, those that fit nowhere first; pods beyond the limit are counted by node.
+/// Formats a line per reason for fitting nowhere, then a line per other pod; pods beyond the limit are counted by node.
 pub(super) fn lines(placements: &[Placement]) -> Vec<String> {
-    let (placed, unplaced): (Vec<_>, Vec<_>) = placements.iter().partition(|one| one.node.is_some());
-    let all = || unplaced.iter().chain(&placed);
-    let mut lines: Vec<String> = all().take(NAMED_MAX).map(|one| line(one)).collect();
-    let mut more: BTreeMap<Option<&str>, usize> = BTreeMap::new();
-    for one in all().skip(NAMED_MAX) {
-        *more.entry(one.node.as_deref()).or_default() += 1;
+    let name = |one: &Placement| format!("{}/{}", one.namespace, one.pod);
+    let unplaced = placements.iter().filter(|one| one.node.is_none());
+    let mut lines = grouped(unplaced.map(|one| (name(one), format!("no node: {}", one.why))), NAMED_MAX);
+    let mut placed = placements.iter().filter_map(|one| Some((name(one), one.node.as_deref()?)));
+    let shown = placed.by_ref().take(LINES_MAX - lines.len());
+    lines.extend(shown.map(|(pod, node)| format!("{pod} -> {node}")));
+    let mut more: BTreeMap<&str, usize> = BTreeMap::new();
+    for (_, node) in placed {
+        *more.entry(node).or_default() += 1;
     }
     if !more.is_empty() {
-        let count = |(node, count): (&Option<&str>, &usize)| match node {
-            Some(node) => format!("{count} on {node}"),
-            None => format!("{count} without a node"),
-        };
-        let counts: Vec<String> = more.iter().map(count).collect();
+        let counts: Vec<String> = more.iter().map(|(node, count)| format!("{count} on {node}")).collect();
         lines.push(format!("{} more: {}", more.values().sum::<usize>(), counts.join(", ")));
     }
     lines
-}
-
-fn line(Placement { namespace, pod, node, why }: &Placement) -> String {
-    match node {
-        Some(node) => format!("{namespace}/{pod} -> {node}"),
-        None => format!("{namespace}/{pod}: no node: {why}"),
-    }
 }
 
 #[cfg(test)]
@@ -126,12 +121,13 @@ mod tests {
     #[test]
     fn what_fits_nowhere_comes_first_and_many_are_counted() {
         let mut all: Vec<Placement> = (0..50).map(|number| placement(number, Some("n1"))).collect();
-        all.push(placement(50, None));
+        all.extend([placement(50, None), placement(51, None)]);
         let lines = lines(&all);
-        assert_eq!(lines.len(), NAMED_MAX + 1);
-        assert_eq!(lines[0], "default/web-50: no node: 0/2 nodes fit");
+        assert_eq!(lines.len(), LINES_MAX + 1);
+        // The reason is given once.
+        assert_eq!(lines[0], "default/web-50, default/web-51: no node: 0/2 nodes fit");
         assert_eq!(lines[1], "default/web-0 -> n1");
-        assert_eq!(lines[NAMED_MAX], "11 more: 11 on n1");
+        assert_eq!(lines[LINES_MAX], "11 more: 11 on n1");
         assert!(super::lines(&[]).is_empty());
     }
 }

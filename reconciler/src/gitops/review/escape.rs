@@ -4,17 +4,12 @@
 //! into code, where neither HTML nor links nor mentions work; characters that control a terminal or change the
 //! direction of writing are removed everywhere.
 
-use schema::violation::shortened;
+use schema::violation::{is_invisible, shortened};
 
 /// Puts the text on one line and removes control characters and invisible ones.
 pub(super) fn plain(text: &str) -> String {
     let breaks = |c: char| if matches!(c, '\n' | '\r' | '\t') { ' ' } else { c };
-    text.chars().map(breaks).filter(|c| !c.is_control() && !is_invisible(*c)).collect()
-}
-
-/// Recognizes zero-width characters, and those that change the direction of writing.
-fn is_invisible(c: char) -> bool {
-    matches!(c, '\u{ad}' | '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{206f}' | '\u{feff}')
+    text.chars().map(breaks).filter(|c| !is_invisible(*c)).collect()
 }
 
 /// Formats the text as inline code, cut to `chars_max` characters.

@@ -13,7 +13,7 @@ use schema::violation::{Severity, Violation};
 use super::escape::{code, html};
 use super::text::field_line;
 use super::{Action, Change, Review, digest, short_hash};
-use crate::plural::plural;
+use schema::violation::plural;
 
 /// First line of the comment, by which it is found again.
 pub const MARKER: &str = "<!-- minik8s-plan -->";

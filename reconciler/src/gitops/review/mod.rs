@@ -3,7 +3,6 @@
 //! Reads a plan and the situation that it was made from, decides the words and the order. The same for a pull
 //! request and for what the reconciler applies. Pure: same input, same bytes.
 
-mod node_room;
 use std::collections::BTreeMap;
 
 use schema::kinds::Kind;
@@ -14,9 +13,9 @@ use serde::Serialize;
 use super::diff::FILES;
 use super::plan::{PlanInput, Step, StepReason, SyncPlan};
 use super::prune::Prune;
-use crate::plural::plural;
 use crate::simulate::placements::{ObjectChanges, Placement};
 use crate::simulate::workflow::cases::CaseResult;
+use schema::violation::plural;
 
 mod capacity;
 pub(crate) mod change;
@@ -32,8 +31,8 @@ pub use change::{Action, Change, Field};
 pub use digest::{plan_hash, same_hash, short_hash};
 pub use effects::Effect;
 use effects::EffectsOf;
+pub use effects::NodeRoom;
 pub use markdown::{BYTES_MAX, MARKER, markdown, no_review};
-pub use node_room::NodeRoom;
 pub use text::text;
 
 /// Limit on named held removals.

@@ -9,7 +9,7 @@ use super::effects::Effect;
 use super::escape::plain;
 use super::{Action, Change, Field, Review, digest, short_hash};
 use crate::gitops::diff::brief;
-use crate::plural::plural;
+use schema::violation::plural;
 
 /// Formats the review as text; `colour` for a terminal.
 pub fn text(review: &Review, colour: bool) -> String {

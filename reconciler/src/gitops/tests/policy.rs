@@ -53,8 +53,8 @@ fn head(repo: &Repo) -> String {
     repo.git().refname_to_id("refs/heads/main").unwrap().to_string()
 }
 
-/// Seen red with the commit's own restrictions alone; and without the record in the status: then the second run of the
-/// same commit applies the pod.
+/// Seen red with the commit's own restrictions alone; would fail without the record in the status: then the second run of
+/// the same commit applies the pod.
 #[tokio::test]
 async fn a_commit_that_lifts_a_restriction_is_still_bound_by_it_and_the_next_is_not() {
     for removes in [false, true] {
@@ -84,7 +84,7 @@ async fn a_commit_that_lifts_a_restriction_is_still_bound_by_it_and_the_next_is_
     }
 }
 
-/// Seen red with the record written after the objects.
+/// Would fail with the record written after the objects.
 #[tokio::test]
 async fn a_crash_between_any_two_writes_lifts_nothing() {
     for (writes, lost) in (0..4).flat_map(|writes| [(writes, false), (writes, true)]) {
@@ -102,7 +102,7 @@ async fn a_crash_between_any_two_writes_lifts_nothing() {
     }
 }
 
-/// Seen red with the restrictions of etcd alone.
+/// Would fail with the restrictions of etcd alone.
 #[tokio::test]
 async fn an_empty_etcd_lifts_nothing_that_is_last_known() {
     let mut repo = strict();
@@ -151,7 +151,7 @@ fn refused(request: &Request<'_>) -> Vec<String> {
     errors.map(|error| format!("{}: {}", error.file, error.message)).collect()
 }
 
-/// Seen red with the head's own restrictions in `compare`.
+/// Would fail with the head's own restrictions in `compare`.
 #[tokio::test]
 async fn a_plan_refuses_what_the_push_would() {
     let mut repo = strict();
@@ -182,7 +182,7 @@ async fn a_plan_refuses_what_the_push_would() {
     }
 }
 
-/// Seen red without `refused` of the effects, and with the objects that the former settings forbade, too.
+/// Would fail without `refused` of the effects, and with the objects that the former settings forbid, too.
 #[test]
 fn tighter_restrictions_name_what_runs_and_would_be_refused() {
     let with =
@@ -206,7 +206,7 @@ fn tighter_restrictions_name_what_runs_and_would_be_refused() {
         let of_cluster = review.changes.iter().find(|change| change.name == CLUSTER_NAME).unwrap();
         of_cluster.effects.iter().skip(1).map(ToString::to_string).collect()
     };
-    let later = "runs on until it is replaced, and is refused then";
+    let later = "runs on, and a push that changes it is refused";
     let sets = "Forbidden: the Cluster object sets podSecurity.level: baseline";
     assert_eq!(
         effects(&base, &tight),
@@ -218,7 +218,7 @@ fn tighter_restrictions_name_what_runs_and_would_be_refused() {
     assert_eq!(effects(&tight, &tighter), [""; 0], "both were refused before");
 }
 
-/// Seen red with the warning among the notes.
+/// Would fail with the warning among the notes.
 #[test]
 fn warnings_head_each_form_of_a_plan() {
     let repo = strict();

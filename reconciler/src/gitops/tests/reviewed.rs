@@ -283,4 +283,10 @@ async fn a_changed_recipient_of_secrets_heads_the_plan() {
     let gone = repo.commit("Gone");
     assert!(warned(&repo, &commits[4], &gone)[0].contains("to nothing"));
     assert_eq!(warned(&repo, &commits[4], &commits[4]), [""; 0]);
+    repo.set("secrets/recipients.txt", "# node-1\nage1x\n");
+    let listed = repo.commit("A list");
+    assert_eq!(warned(&repo, &gone, &listed), [""; 0], "the first replaces nothing");
+    repo.set("secrets/recipients.txt", "# node-1\nage1x\n# node-2\nage1mallory\n");
+    let longer = repo.commit("One more");
+    assert!(warned(&repo, &listed, &longer)[0].starts_with("secrets/recipients.txt changes: "));
 }

@@ -58,6 +58,8 @@ async fn an_image_replaces_and_a_label_updates_in_place() {
     cluster.settle().await;
     let labelled = cluster.objects().await["a"].clone();
     assert_eq!((&labelled.hash, labelled.generation), (&first.hash, 1));
+    let applied_at = cluster.revisions().await[0].applied_at;
+    assert!(first.created_at.is_some_and(|at| at <= applied_at));
     assert_eq!((labelled.metadata.labels["tier"].as_str(), &labelled.provenance.commit), ("front", &commit));
 
     repo.set("a.yaml", pod("a", "two"));
@@ -65,6 +67,7 @@ async fn an_image_replaces_and_a_label_updates_in_place() {
     cluster.settle().await;
     let replaced = cluster.objects().await["a"].clone();
     assert_eq!(replaced.generation, 2);
+    assert_eq!([labelled.created_at, replaced.created_at], [first.created_at; 2]);
     assert_ne!(replaced.hash, first.hash);
     let counts: Vec<_> = cluster
         .revisions()
@@ -276,7 +279,10 @@ async fn what_a_hand_did_in_etcd_is_healed_without_a_new_revision() {
     ];
     let _ = cluster.store.txn(vec![], ops).await.unwrap();
     cluster.settle().await;
-    assert_eq!(cluster.objects().await, before);
+    let mut healed = cluster.objects().await;
+    // What is created again is younger.
+    healed.iter_mut().for_each(|(name, object)| object.created_at = before[name].created_at);
+    assert_eq!(healed, before);
     assert_eq!(cluster.revisions().await.len(), 1);
 }
 

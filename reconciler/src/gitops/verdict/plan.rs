@@ -18,10 +18,10 @@ use schema::snapshot::{Snapshot, VersionedValue};
 
 use crate::gitops::gate;
 use crate::gitops::gate::progress_deadline;
-use crate::plural::plural;
+use schema::violation::{grouped, plural};
 
-/// Limit on objects named in the reason of a verdict.
-const NAMED_MAX: usize = 5;
+/// Limit on reasons of a verdict, and on objects named for each.
+const NAMED_MAX: usize = 10;
 
 /// Decisions to write down.
 #[derive(Debug, Default)]
@@ -133,16 +133,17 @@ fn judge(
         judged.push(object);
     }
     let objects = judged;
-    let (mut troubles, is_open) = troubles(snapshot, revision, &objects, released_at, now);
-    troubles.extend(waits);
-    let failed: Vec<&Trouble> = troubles.iter().filter(|trouble| trouble.ends_at() <= now).collect();
-    if !failed.is_empty() {
-        return Some(Verdict::Bad { why: why_bad(&failed, &revision.verdict) });
+    let (troubles, is_open) = troubles(snapshot, revision, &objects, released_at, now);
+    let all = || troubles.iter().chain(&waits);
+    if all().any(|trouble| trouble.has_failed(now)) {
+        // An object that waits for another has time left.
+        let waits = waits.iter().filter(|wait| wait.has_failed(now));
+        return Some(Verdict::Bad { why: why_bad(troubles.iter().chain(waits), &revision.verdict, now) });
     }
     // An object that counts as ready as soon as it runs may end a moment later, and a verdict is final.
     let steady = objects.iter().filter(|judged| judged.trouble.is_none());
     let steady_at = steady.filter_map(|judged| unsteady(snapshot, judged.object, now)).map(|u| u.steady_at);
-    let next = troubles.iter().map(Trouble::ends_at).chain(steady_at).min();
+    let next = all().map(Trouble::ends_at).chain(steady_at).min();
     if next.is_none() && !is_open && waiting().next().is_none() {
         let ChangeCounts { create, update, replace, moved, .. } = revision.counts;
         let is_whole = objects.len() as u64 >= (create + update + replace).saturating_sub(moved);
@@ -228,20 +229,29 @@ impl Trouble {
     fn ends_at(&self) -> Timestamp {
         self.began_at.checked_add(self.within).unwrap_or(Timestamp::MAX)
     }
+
+    fn has_failed(&self, now: Timestamp) -> bool {
+        self.ends_at() <= now
+    }
 }
 
-fn why_bad(failed: &[&Trouble], before: &Verdict) -> String {
-    let named = failed.iter().take(NAMED_MAX).map(|Trouble { object, why, within, .. }| {
-        format!("{object}: not healthy within {} s: {why}", within.as_secs())
+/// Names the objects that have failed, then those that are not healthy yet: the verdict is final, so no later one
+/// would name them.
+fn why_bad<'a>(troubles: impl Iterator<Item = &'a Trouble>, before: &Verdict, now: Timestamp) -> String {
+    let (failed, open): (Vec<_>, Vec<_>) = troubles.partition(|trouble| trouble.has_failed(now));
+    let failed = failed.into_iter().map(|Trouble { object, why, within, .. }| {
+        (object.to_string(), format!("not healthy within {} s: {why}", within.as_secs()))
     });
-    let named = named.collect::<Vec<_>>().join("; ");
-    let more = failed.len().saturating_sub(NAMED_MAX);
-    let more = if more > 0 { format!("; and {more} more") } else { String::new() };
-    let besides = match before {
-        Verdict::Degraded { why } => format!("; also, {why}"),
-        _ => String::new(),
-    };
-    format!("{named}{more}{besides}")
+    let open = open
+        .into_iter()
+        .map(|Trouble { object, why, .. }| (object.to_string(), format!("not healthy yet: {why}")));
+    let mut parts = grouped(failed.chain(open), NAMED_MAX);
+    if let Verdict::Degraded { why } = before {
+        parts.push(format!("also, {why}"));
+    }
+    // A reason may have several lines.
+    let gap = if parts.iter().any(|part| part.contains('\n')) { "\n" } else { "; " };
+    parts.join(gap)
 }
 
 /// Reports, once, a source that is no longer configured. Its objects stay.

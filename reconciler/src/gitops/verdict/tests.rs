@@ -50,8 +50,26 @@ async fn a_commit_is_looked_at_again_when_the_first_of_its_objects_may_have_fail
     let early = decided(&mut cluster, 4).await;
     assert_eq!((verdicts(&early), early.again_at), (vec![], Some(applied + SignedDuration::from_secs(5))));
     let late = verdicts(&decided(&mut cluster, 5).await);
-    let why = "ReplicaSet/default/web: not healthy within 5 s: its pods are not created yet".to_owned();
+    // The verdict is final, so it also names what has time left.
+    let why = "ReplicaSet/default/web: not healthy within 5 s: its pods are not created yet; \
+               Pod/default/a: not healthy yet: its pod is not created yet"
+        .to_owned();
     assert_eq!(late, [(1, Verdict::Bad { why })]);
+}
+
+#[tokio::test]
+async fn a_verdict_names_all_that_are_bad_with_a_reason_once_and_counts_the_rest() {
+    let repo = Repo::new(pods((0..13).map(|number| format!("p{number:02}"))));
+    let mut cluster = Cluster::new(&repo).await;
+    cluster.settle().await;
+    cluster.report("p00", PodPhase::Failed, false).await;
+    for number in 1..13 {
+        cluster.report(&format!("p{number:02}"), PodPhase::Pending, false).await;
+    }
+    let late = verdicts(&decided(&mut cluster, 120).await);
+    let [(1, Verdict::Bad { why })] = &late[..] else { panic!("{late:?}") };
+    let named: Vec<String> = (0..10).map(|number| format!("Pod/default/p{number:02}")).collect();
+    assert_eq!(*why, format!("{} and 3 more: not healthy within 120 s: it is not ready", named.join(", ")));
 }
 
 // Seen red without the check of `unsteady`: good immediately.

@@ -29,7 +29,7 @@ pub struct FunctionView {
     pub wanted: u32,
     /// Calls that wait for a replica, on all nodes.
     pub waiting: u32,
-    /// Calls at replicas.
+    /// Calls under way at replicas, not their number over time.
     pub in_flight: u32,
     /// Calls answered per second, the mean over the last minute.
     #[serde(default)]
@@ -43,7 +43,7 @@ pub struct FunctionView {
     /// Healthy, Progressing or Degraded.
     pub health: String,
     pub note: String,
-    /// Time since the commit was applied; empty if no longer known.
+    /// Time since the object was first applied; empty if not known.
     pub age: String,
     pub labels: StringMap,
 }

@@ -8,7 +8,7 @@ use crate::view::testing::*;
 fn put_demand(snapshot: &mut Snapshot, node: &str, of: &str, demand: FunctionDemand) {
     let functions = [(of.to_owned(), demand)].into();
     let (beats, failures) = (BTreeMap::new(), BTreeMap::new());
-    let demand = NodeDemand { since: at(0), functions, beats, failures };
+    let demand = NodeDemand { at: None, since: at(0), functions, beats, failures };
     snapshot.demand.insert(node.to_owned(), versioned(demand));
 }
 

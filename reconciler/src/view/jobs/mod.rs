@@ -36,7 +36,7 @@ pub struct JobView {
     /// Healthy, Progressing, Degraded or Unknown.
     pub health: String,
     pub note: String,
-    /// Time since the commit was applied; empty if no longer known.
+    /// Time since the object was first applied; empty if not known.
     pub age: String,
     pub labels: StringMap,
 }

@@ -42,7 +42,7 @@ pub struct ObjectView {
     pub file: String,
     /// 1-based line in the file.
     pub line: u32,
-    /// Time since the commit was applied; empty if no longer known.
+    /// Time since the object was first applied; empty if not known.
     pub age: String,
     /// Healthy, Progressing, Degraded or Unknown.
     pub health: String,
@@ -117,6 +117,53 @@ pub fn objects(snapshot: &Snapshot, selection: &Selection<'_>, now: Timestamp) -
     chosen.map(|(id, found)| context.row(id, &found.value)).collect()
 }
 
+/// Line of an object in a list of many: less than an [`ObjectView`], which takes longer to build.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ObjectSummary {
+    /// `Kind/namespace/name`.
+    pub id: String,
+    /// Healthy, Progressing, Degraded or Unknown.
+    pub health: String,
+    /// Reason that it is not healthy; else empty.
+    pub why: String,
+    pub source: String,
+    /// `path:line` in the repository.
+    pub file: String,
+    pub pods: usize,
+}
+
+/// Returns the selected objects whose health `is_shown`, sorted by kind and name.
+pub fn summaries(
+    snapshot: &Snapshot,
+    selection: &Selection<'_>,
+    is_shown: impl Fn(&Health) -> bool,
+) -> Vec<ObjectSummary> {
+    let mut pods: BTreeMap<(Kind, &str, &str), usize> = BTreeMap::new();
+    for pod in snapshot.pods.values().map(|pod| &pod.value) {
+        *pods.entry((pod.owner.kind, &pod.namespace, &pod.owner.name)).or_default() += 1;
+    }
+    let chosen = snapshot.objects.iter().filter(|(id, found)| selection.matches(id, &found.value));
+    let judged = chosen.map(|(id, found)| (id, &found.value, health(snapshot, &found.value)));
+    let shown = judged.filter(|(.., health)| is_shown(health)).map(|(id, object, health)| ObjectSummary {
+        id: id.to_string(),
+        why: health.why().unwrap_or_default().to_owned(),
+        health: health.to_string(),
+        source: object.provenance.source.clone(),
+        file: format!("{}:{}", object.provenance.file, object.provenance.line),
+        pods: pods.get(&(id.kind, id.namespace.as_str(), id.name.as_str())).copied().unwrap_or_default(),
+    });
+    shown.collect()
+}
+
+/// Returns the objects that are not healthy, those that need help first.
+pub fn unhealthy(snapshot: &Snapshot) -> Vec<ObjectSummary> {
+    let mut found = summaries(snapshot, &Selection::default(), |health| *health != Health::Healthy);
+    found.sort_by_key(|object| {
+        ["Degraded", "Unknown"].iter().position(|word| *word == object.health).unwrap_or(2)
+    });
+    found
+}
+
 pub fn object(snapshot: &Snapshot, id: &ObjectRef, now: Timestamp) -> Option<ObjectDetail> {
     let object = &snapshot.objects.get(id)?.value;
     let resource = serde_json::to_value(&object.resource).unwrap_or_default();
@@ -182,7 +229,7 @@ impl<'a> Context<'a> {
             author: from.author.clone(),
             file: from.file.clone(),
             line: from.line,
-            age: self.applied.age(&from.commit, self.now),
+            age: self.applied.age(object, self.now),
             health: health.to_string(),
             note,
             labels: object.metadata.labels.clone(),
@@ -196,9 +243,9 @@ impl<'a> Context<'a> {
             self.pods.get(&NamespacedName::new(&id.namespace, &id.name)).filter(|_| id.kind == Kind::Pod);
         match (health, pod) {
             (Health::Healthy, _) => String::new(),
-            (_, Some(pod)) if pod.why.is_empty() => pod.status.clone(),
-            (_, Some(pod)) => format!("{}: {}", pod.status, pod.why),
-            (_, None) => health.why().unwrap_or_default().to_owned(),
+            (_, Some(pod)) if !pod.why.is_empty() => format!("{}: {}", pod.status, pod.why),
+            // The pod itself runs, so the reason is that of its copies, or that another version is to come.
+            _ => health.why().unwrap_or_default().to_owned(),
         }
     }
 }
@@ -267,9 +314,11 @@ impl WorkloadView {
 #[cfg(test)]
 mod tests {
     use schema::condition::{Condition, ConditionStatus};
-    use schema::testing::condition;
+    use schema::records::ScaleRecord;
 
+    use super::object as object_detail;
     use super::*;
+    use crate::view::testing::*;
 
     // Seen red without `is_paused`: a paused workload was reported as under way.
     #[test]
@@ -279,5 +328,23 @@ mod tests {
         let condition = condition("Progressing", ConditionStatus::Unknown, Timestamp::UNIX_EPOCH);
         view.status.conditions.push(Condition { reason: DEPLOYMENT_PAUSED.to_owned(), ..condition });
         assert_eq!(view.rollout(), "waiting until `paused` is removed");
+    }
+
+    #[test]
+    fn the_note_of_a_pod_that_runs_says_what_is_wrong_with_its_copies() {
+        let mut snapshot = snapshot();
+        put_pod(&mut snapshot, "web", running());
+        let web = snapshot.objects.keys().next().cloned().unwrap();
+        snapshot.scales.insert(web.clone(), versioned(ScaleRecord { replicas: 3, scaler: String::new() }));
+        let condition = Condition {
+            message: "no copy starts".to_owned(),
+            ..condition("Progressing", ConditionStatus::False, at(60))
+        };
+        let rollout = serde_json::json!({"objectHash": "", "commit": C2, "wanted": "b", "good": "a",
+            "startedAt": at(60), "progressedAt": at(60), "best": {"updated": 0, "available": 0, "old": 0},
+            "status": {"observedGeneration": 1, "conditions": [condition]}});
+        snapshot.rollouts.insert(web.clone(), versioned(serde_json::from_value(rollout).unwrap()));
+        let row = object_detail(&snapshot, &web, at(100)).unwrap().row;
+        assert_eq!((row.health.as_str(), row.note.as_str()), ("Degraded", "no copy starts"));
     }
 }

@@ -1,7 +1,7 @@
 //! Status word of a pod by the rules of kubectl's `printPod`, and the reason that the pod is not ready.
 
 use schema::condition::{Condition, ConditionStatus};
-use schema::kinds::pod::{ContainerState, ContainerStatus, PodPhase, PodStatus};
+use schema::kinds::pod::{ContainerState, ContainerStatus, OOM_KILLED, PodPhase, PodStatus};
 
 /// Status word and, if the pod is not well, the reason as a sentence.
 #[derive(Debug, PartialEq, Eq)]
@@ -30,14 +30,13 @@ pub(super) fn removal_error(status: &PodStatus) -> Option<&str> {
 
 /// `Init:…` while init containers run. Ignores the remains of init containers once all are done.
 fn initializing(status: &PodStatus) -> Option<String> {
-    let done = |c: &Condition| c.kind == "Initialized" && c.status == ConditionStatus::True;
-    if status.conditions.iter().any(done) {
+    if is_initialized(status) {
         return None;
     }
     let total = status.init_container_statuses.len();
     for (done, container) in status.init_container_statuses.iter().enumerate() {
         return Some(match &container.state {
-            ContainerState::Terminated(ended) if ended.exit_code == 0 => continue,
+            ContainerState::Terminated(ended) if ended.completes_init() => continue,
             ContainerState::Terminated(ended) if ended.reason.is_empty() => {
                 format!("Init:ExitCode:{}", ended.exit_code)
             }
@@ -51,6 +50,11 @@ fn initializing(status: &PodStatus) -> Option<String> {
         });
     }
     None
+}
+
+fn is_initialized(status: &PodStatus) -> bool {
+    let done = |c: &Condition| c.kind == "Initialized" && c.status == ConditionStatus::True;
+    status.conditions.iter().any(done)
 }
 
 fn containers(status: &PodStatus, whole: &str) -> String {
@@ -86,7 +90,10 @@ fn why(status: &PodStatus, word: &str) -> String {
     }
     let condition = status.conditions.iter().find(|c| c.kind == "Ready" && !c.message.is_empty());
     let said = condition.map_or("", |c| c.message.as_str());
-    if let Some(text) = status.init_container_statuses.iter().find_map(|c| container_problem(c, said)) {
+    // How an init container ended no longer matters once all are done.
+    let is_over = |c: &ContainerStatus| is_initialized(status) && c.state.is_terminated();
+    let mut init = status.init_container_statuses.iter().filter(|c| !is_over(c));
+    if let Some(text) = init.find_map(|c| container_problem(c, said)) {
         return format!("init {text}");
     }
     if let Some(text) = status.container_statuses.iter().find_map(|c| container_problem(c, said)) {
@@ -110,7 +117,7 @@ fn container_problem(container: &ContainerStatus, said: &str) -> Option<String> 
                 (message, _) => format!("container {name}: {message}"),
             })
         }
-        ContainerState::Terminated(ended) if ended.exit_code != 0 || ended.reason == "OOMKilled" => {
+        ContainerState::Terminated(ended) if ended.exit_code != 0 || ended.reason == OOM_KILLED => {
             let reason = if ended.message.is_empty() { &ended.reason } else { &ended.message };
             Some(format!("container {name} ended with code {}: {reason}", ended.exit_code))
         }
@@ -183,6 +190,7 @@ mod tests {
             ("Init:1/2", word(Pending, &["ended:Completed:0", "!ContainerCreating"], wait, &[])),
             ("Init:Error", word(Pending, &["ended:Error:1", "!PodInitializing"], wait, &[])),
             ("Init:OOMKilled", word(Pending, &["ended:OOMKilled:137"], wait, &[])),
+            ("Init:OOMKilled", word(Pending, &["ended:OOMKilled:0"], wait, &[])),
             ("Init:ExitCode:3", word(Pending, &["ended::3"], wait, &[])),
             ("Init:CrashLoopBackOff", word(Pending, &["!CrashLoopBackOff"], wait, &[])),
             ("Init:ImagePullBackOff", word(Pending, &["!ImagePullBackOff"], wait, &[])),
@@ -202,6 +210,16 @@ mod tests {
         ] {
             assert_eq!(wanted, got);
         }
+        let mut failed = PodStatus {
+            phase: Failed,
+            init_container_statuses: vec![container("ended:OOMKilled:137")],
+            container_statuses: vec![container("ended:Error:1")],
+            ..PodStatus::default()
+        };
+        let of_init = "init container c ended with code 137: OOMKilled";
+        assert_eq!(reported_status(&failed).why, of_init);
+        set_condition(&mut failed.conditions, condition("Initialized", true, at(0)));
+        assert_eq!(reported_status(&failed).why, "container c ended with code 1: Error");
         // For a pod that is desired again, the node reports the end until it has read the new desired state.
         for phase in [Running, Succeeded, Failed] {
             let leaving = PodStatus {

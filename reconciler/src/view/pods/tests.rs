@@ -134,7 +134,10 @@ fn no_node_is_distinguished_from_no_ready_node_and_no_subnet() {
     snapshot.heartbeats.clear();
     assert_eq!(why(&snapshot), "0/1 nodes fit: 1 not ready");
     snapshot.nodes.clear();
-    assert_eq!(why(&snapshot), "0/0 nodes fit: no node has registered; start minik8s-agent on one");
+    assert_eq!(
+        why(&snapshot),
+        "0/0 nodes fit: no node has registered yet; a node registers a few seconds after minik8s-agent starts on it"
+    );
 }
 
 #[test]

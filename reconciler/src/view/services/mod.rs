@@ -11,6 +11,7 @@ use schema::meta::{NamespacedName, StringMap};
 use schema::object::Object;
 use schema::records::{LeftOutPod, RulesStatus};
 use schema::snapshot::Snapshot;
+use schema::violation::plural;
 use serde::{Deserialize, Serialize};
 
 use super::EventView;
@@ -21,7 +22,11 @@ use super::rows::{Common, Rows, find};
 #[cfg(test)]
 mod tests;
 
-const PROGRAMMED: &str = "programmed";
+pub const PROGRAMMED: &str = "programmed";
+/// State of rules that lack the newest change.
+pub const BEHIND: &str = "behind";
+/// State of the rules of a node that has not reported any.
+pub const NOTHING_YET: &str = "nothing yet";
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
@@ -48,7 +53,7 @@ pub struct ServiceView {
     /// Healthy, Progressing, Degraded or Unknown.
     pub health: String,
     pub note: String,
-    /// Time since the commit was applied; empty if no longer known.
+    /// Time since the object was first applied; empty if not known.
     pub age: String,
     pub labels: StringMap,
 }
@@ -182,14 +187,36 @@ fn node_rules(
     revision: i64,
     now: Timestamp,
 ) -> Vec<NodeRules> {
-    let left_out = |rules: &RulesStatus| rules.left_out.get(&service.to_string()).cloned();
+    let left_out = |rules: &RulesStatus| {
+        let why = rules.left_out.get(&service.to_string())?;
+        Some(format!("left out, retried when it changes or after a minute: {why}"))
+    };
+    rules_of_nodes(snapshot, left_out, revision, now)
+}
+
+/// State of each node's rules for all services.
+pub fn all_rules(snapshot: &Snapshot, now: Timestamp) -> Vec<NodeRules> {
+    let newest = snapshot.services.values().map(|service| service.mod_revision).max().unwrap_or(0);
+    let left_out = |rules: &RulesStatus| match rules.left_out.len() {
+        0 => None,
+        count => Some(format!("left out: {}", plural(count, "service"))),
+    };
+    rules_of_nodes(snapshot, left_out, newest, now)
+}
+
+fn rules_of_nodes(
+    snapshot: &Snapshot,
+    left_out: impl Fn(&RulesStatus) -> Option<String>,
+    revision: i64,
+    now: Timestamp,
+) -> Vec<NodeRules> {
     let state = |node: &String| match snapshot.rules.get(node).map(|rules| &rules.value) {
-        None => "nothing yet".to_owned(),
+        None => NOTHING_YET.to_owned(),
         Some(rules) if !rules.error.is_empty() => rules.error.clone(),
         Some(rules) => match left_out(rules) {
-            Some(why) => format!("left out, retried when it changes or after a minute: {why}"),
+            Some(why) => why,
             None if rules.revision >= revision => PROGRAMMED.to_owned(),
-            None => "behind".to_owned(),
+            None => BEHIND.to_owned(),
         },
     };
     let rules = |node: &String| {

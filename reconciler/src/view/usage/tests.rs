@@ -12,6 +12,7 @@ fn sample(snapshot: &mut Snapshot, uid: &str, pod: &str) {
         window_seconds: 15,
         cpu: 1000,
         memory: 1 << 30,
+        disk: None,
         pods: [(format!("default/{pod}"), usage)].into(),
         left_out: String::new(),
     };

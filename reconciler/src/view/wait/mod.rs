@@ -40,13 +40,25 @@ pub struct WaitState {
     pub commit: Option<String>,
 }
 
+impl WaitState {
+    /// Returns the state while etcd refuses writes: nothing new is observed, so only what was asked for by its commit
+    /// can be reached.
+    pub fn while_etcd_is_full(self, why: &str, is_of_commit: bool) -> Self {
+        if self.healthy && is_of_commit {
+            return self;
+        }
+        let synced = self.synced && is_of_commit;
+        Self { synced, healthy: false, failed: false, why: why.to_owned(), ..self }
+    }
+}
+
 /// Returns the progress toward `commit` (at least 7 digits), or toward the newest observed commit of each source.
 pub fn wait_state(snapshot: &Snapshot, commit: Option<&str>, now: Timestamp) -> WaitState {
     if !snapshot.synced {
-        return waiting("the reconciler has not read etcd yet");
+        return waiting("the reconciler is starting: it has not read etcd yet");
     }
     if snapshot.sources.is_empty() {
-        return waiting("there is no source yet; start a reconciler with --repo");
+        return waiting("the reconciler is starting: it has fetched no repository yet");
     }
     let all = || snapshot.sources.values().map(|source| &source.value);
     let mut targets: Vec<Target<'_>> =
@@ -166,6 +178,13 @@ impl<'a> Target<'a> {
         Some(format!("source {}: {first}", self.source.name))
     }
 
+    /// True if the commit may still replace or remove the object, which waits for others until then.
+    fn may_replace(&self, object: &Object) -> bool {
+        let SourceStatus { waiting, waiting_total, .. } = self.source;
+        let is_listed = waiting.iter().any(|wait| wait.object == object.reference());
+        self.is_newest() && (is_listed || *waiting_total > waiting.len() as u64)
+    }
+
     /// Reason that the commit can't become healthy without a change.
     fn failure_reason(&self) -> Option<String> {
         if let Some(missing) = self.missing() {
@@ -247,18 +266,27 @@ fn judge(snapshot: &Snapshot, targets: &[Target<'_>], only_own: bool, now: Times
     if let Some((key, why)) = snapshot.malformed.iter().find(|(key, _)| holds_desired_state(key)) {
         return waiting(format!("etcd's {key} can't be read: {why}"));
     }
-    if let Some(why) = targets.iter().find_map(Target::pending_part) {
-        return waiting(why);
-    }
     let index = PodIndex::new(snapshot);
     let is_target = |object: &&Object| targets.iter().any(|target| target.includes(object, only_own));
     let owned = || snapshot.objects.values().map(|object| &object.value).filter(is_target);
     // Pods first, because the problem of a pod explains why a service has none.
-    let pods = owned().filter(|object| object.kind() == Kind::Pod);
-    let unwell = pods.map(|pod| bare_pod(&index, pod, now)).find(|state| !state.healthy);
-    let unwell = unwell.or_else(|| {
-        owned().filter(|object| object.kind() != Kind::Pod).find_map(|object| pending_state(snapshot, object))
-    });
+    let is_pod = |object: &&Object| object.kind() == Kind::Pod;
+    let ordered = || owned().filter(is_pod).chain(owned().filter(move |object| !is_pod(object)));
+    let state = |object: &Object| match object.kind() {
+        Kind::Pod => Some(bare_pod(&index, object, now)).filter(|state| !state.healthy),
+        _ => pending_state(snapshot, object),
+    };
+    // A failed object ends the wait, whatever else is on its way.
+    let is_final = |object: &&Object| {
+        has_failed(snapshot, object) && !targets.iter().any(|target| target.may_replace(object))
+    };
+    if let Some(failed) = ordered().filter(is_final).find_map(state) {
+        return failed;
+    }
+    if let Some(why) = targets.iter().find_map(Target::pending_part) {
+        return waiting(why);
+    }
+    let unwell = ordered().find_map(state);
     // A commit does not wait for removals by other commits.
     let is_awaited =
         |pod: &NamespacedName| !only_own || targets.iter().any(|target| target.may_have_removed(pod));
@@ -306,9 +334,13 @@ fn pending_state(snapshot: &Snapshot, object: &Object) -> Option<WaitState> {
     let on_nodes = || unprogrammed_node(snapshot, &id).filter(|_| object.kind() == Kind::Service);
     let why = trouble(snapshot, object).or_else(on_nodes)?;
     let why = format!("{} {id}: {why}", object.kind().as_str().to_lowercase());
-    let has_failed = object.kind().descriptor().failure_is_final
-        && matches!(health(snapshot, object), Health::Degraded { .. });
-    Some(if has_failed { failed(why) } else { waiting(why) })
+    Some(if has_failed(snapshot, object) { failed(why) } else { waiting(why) })
+}
+
+/// True if only another commit can repair the object.
+fn has_failed(snapshot: &Snapshot, object: &Object) -> bool {
+    (object.kind() == Kind::Pod || object.kind().descriptor().failure_is_final)
+        && matches!(health(snapshot, object), Health::Degraded { .. })
 }
 
 /// Finds a pod of a removed object on a live node. Pods that a workload removes are not awaited.

@@ -94,9 +94,9 @@ fn a_commit_that_nobody_has_seen_names_what_is_seen() {
 
 #[test]
 fn an_unread_etcd_and_no_source_are_waited_for() {
-    check(&Snapshot::default(), None, "---", "the reconciler has not read etcd yet");
+    check(&Snapshot::default(), None, "---", "the reconciler is starting: it has not read etcd yet");
     let snapshot = Snapshot { synced: true, ..Snapshot::default() };
-    check(&snapshot, None, "---", "there is no source yet; start a reconciler with --repo");
+    check(&snapshot, None, "---", "the reconciler is starting: it has fetched no repository yet");
 }
 
 #[test]
@@ -317,6 +317,37 @@ fn a_removed_pod_is_waited_for_on_a_living_node_only() {
     check(&snapshot, Some(C2), "s--", why);
     snapshot.heartbeats.remove("n1");
     check(&snapshot, Some(C2), "sh-", "");
+}
+
+#[test]
+fn what_has_failed_ends_the_wait_whatever_else_is_on_its_way() {
+    let mut snapshot = snapshot();
+    put_object(&mut snapshot, "early", C2);
+    let broken =
+        PodStatus { phase: PodPhase::Failed, message: "exit code 3".to_owned(), ..PodStatus::default() };
+    let once = put_pod(&mut snapshot, "once", broken);
+    let why = "pod default/once: Failed: exit code 3";
+    check(&snapshot, Some(C2), "s-f", why);
+    // So does a failed object that others of the commit wait for.
+    let pod =
+        |name: &str| ObjectRef { kind: Kind::Pod, namespace: "default".to_owned(), name: name.to_owned() };
+    let waits = |of: &str, on: &str| {
+        let mut status = snapshot.sources["main"].value.clone();
+        let why = "it is not ready".to_owned();
+        status.waiting = vec![WaitingObject { object: pod(of), on: pod(on), why, since: None }];
+        status.waiting_total = 1;
+        let mut snapshot = snapshot.clone();
+        put_source(&mut snapshot, status);
+        snapshot
+    };
+    check(&waits("later", "once"), Some(C2), "s-f", why);
+    // Its own next version is still to come.
+    let next = waits("once", "early");
+    check(&next, None, "s--", "source main: Pod/default/once waits for Pod/default/early: it is not ready");
+    // A pod that its node reports no longer is not known to have failed.
+    snapshot.pod_status.remove(&("n1".to_owned(), once.reference()));
+    let why = "pod default/early: waiting for the workloads controller to create it";
+    check(&snapshot, Some(C2), "s--", why);
 }
 
 // Seen red without the check of `unsteady`: healthy immediately.

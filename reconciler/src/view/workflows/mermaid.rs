@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
 use schema::kinds::workflow::{Catcher, MachineRef, Rule, State, WorkflowSpec};
+use schema::violation::is_invisible;
 
 /// Longest label, in characters.
 const LABEL_MAX_CHARS: usize = 80;
@@ -134,7 +135,7 @@ fn label(text: &str) -> String {
             break;
         }
         match c {
-            c if c.is_control() => out.push(' '),
+            c if is_invisible(c) => out.push(' '),
             '"' | '#' | '&' | '<' | '>' | '`' | ';' | '\\' => {
                 let _ = write!(out, "#{};", u32::from(c));
             }

@@ -40,7 +40,7 @@ pub struct WorkflowView {
     /// Healthy, Progressing or Degraded.
     pub health: String,
     pub note: String,
-    /// Time since the commit was applied; empty if no longer known.
+    /// Time since the object was first applied; empty if not known.
     pub age: String,
     pub labels: StringMap,
 }

@@ -44,7 +44,9 @@ fn all() -> Vec<(Provider, Vec<(&'static str, String)>)> {
         (Provider::Forgejo, vec![("x-forgejo-signature", bare.clone())]),
         (Provider::Gogs, vec![("x-gogs-signature", bare)]),
         (Provider::GitLab, vec![("x-gitlab-token", SECRET.to_owned())]),
-        (Provider::Generic, vec![("x-signature", sha256)]),
+        (Provider::Generic, vec![("x-signature", sha256.clone())]),
+        // As Bitbucket signs.
+        (Provider::Generic, vec![("x-hub-signature", sha256)]),
         (Provider::Generic, vec![("x-signature", format!("sha512={PUSH_SHA512}"))]),
     ]
 }
@@ -147,6 +149,8 @@ fn a_signature_in_the_wrong_form_or_place_is_none() {
         vec![("x-hub-signature", sha1)],
         vec![("x-hub-signature-256", sha1)],
         vec![("x-signature", sha1)],
+        vec![("x-hub-signature", PUSH_SHA256)],
+        vec![("x-hub-signature", sha1), ("x-hub-signature", &sha256)],
         vec![("x-hub-signature-256", PUSH_SHA256)],
         vec![("x-hub-signature-256", &upper)],
         vec![("x-hub-signature-256", "sha256=")],

@@ -50,8 +50,7 @@ pub(super) async fn node(kit: &Kit, router: Router) {
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
     let calls = format!("http://{}", listener.local_addr().unwrap());
     tokio::spawn(async move { axum::serve(listener, router).await });
-    let addresses = vec![std::net::Ipv4Addr::LOCALHOST.into()];
-    let record = schema::records::NodeRecord { calls, addresses, ..node_record("n1") };
+    let record = schema::records::NodeRecord { calls, ..node_record("n1") };
     kit.put(&Key::Node("n1".into()), serde_json::to_vec(&record).unwrap()).await;
     let beat = Heartbeat { since: record.registered_at };
     kit.put(&Key::Heartbeat("n1".into()), serde_json::to_vec(&beat).unwrap()).await;

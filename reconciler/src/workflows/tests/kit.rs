@@ -190,7 +190,9 @@ fn a_loop(store: &SharedStore, snapshot: &SnapshotReader, fence: Fence) -> Workf
         fence: FenceReader::fixed(Some(fence)),
         last_known: watch::Sender::new(Arc::default()).subscribe(),
         nudge: Nudge::new().0,
+        etcd: watch::Sender::new(Arc::default()).subscribe(),
         unknown_for: Duration::ZERO,
+        local_nodes: Arc::new(["n1".to_owned()].into()),
     })
 }
 

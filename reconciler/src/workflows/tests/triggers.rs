@@ -76,7 +76,7 @@ async fn a_tick_while_all_was_down_is_run_once_and_said() {
     assert_eq!(record(&kit).await.unwrap().last.unwrap().missed, 2);
 }
 
-// Would fail with the stranger's run taken for that of the tick, with its input.
+// Seen red with the stranger's run taken for that of the tick, with its input.
 #[tokio::test]
 async fn a_stranger_who_takes_the_id_of_a_tick_first_changes_nothing_of_its_run() {
     let mut kit = Kit::new().await;
@@ -154,6 +154,7 @@ async fn after_a_loss_of_etcd_the_disk_says_which_ticks_had_their_run() {
         requests: Vec::new(),
         unreadable: Vec::new(),
         forgets: false,
+        quota_bytes: 2 << 30,
     };
     let begun = |plan: &plan::RunSteps| {
         let begins = plan.steps.iter().filter_map(|step| match step {

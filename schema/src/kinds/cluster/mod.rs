@@ -13,7 +13,7 @@ mod functions;
 mod pod_security;
 
 pub use functions::FunctionDefaults;
-pub use pod_security::{PodSecurity, PodSecurityLevel};
+pub use pod_security::{PodSecurity, PodSecurityLevel, host_paths_overlap};
 
 use super::Kind;
 use super::job::SlurmLogin;

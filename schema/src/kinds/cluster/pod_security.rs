@@ -29,7 +29,8 @@ pub struct PodSecurity {
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub forbid_host_network: bool,
     /// Forbids hostPath volumes at or below these directories of the node, and at directories above, from which
-    /// they can be reached: `/` forbids every hostPath volume. `/run` is also `/var/run`, and `/usr/lib` also `/lib`.
+    /// they can be reached, `/proc` among them: `/` forbids every hostPath volume. `/run` is also `/var/run`, and
+    /// `/usr/lib` also `/lib`. Nodes forbid also what leads there by a symbolic link.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub forbid_host_paths: Vec<String>,
     /// Restricts hostPath volumes to these directories of the node and below, if set. Nodes follow no symbolic link
@@ -130,15 +131,22 @@ impl PodSecurity {
         }
         std::mem::take(findings).into_vec()
     }
-}
 
-impl PodSecurity {
     /// Adds an error if the service takes addresses that are forbidden. `owner` is as in [`Self::check`].
     pub fn check_service(&self, owner: &str, service: &ServiceSpec, at: &Path<'_>, findings: &mut Findings) {
         if self.forbid_external_ips && !service.external_ips.is_empty() {
             let message = format!("Forbidden: {owner} sets podSecurity.forbidExternalIPs");
             findings.add(&rules::FORBIDDEN_BY_CLUSTER, &at.field("externalIPs"), message).on_key();
         }
+    }
+
+    /// Returns the directory of `allowHostPaths` that has the path of a hostPath volume at or below it, and the path from
+    /// there; the outermost of several. `None` for a path in none of them, and where one of them is `/`.
+    pub fn allowed_directory(&self, path: &str) -> Option<(&str, String)> {
+        let within = self.allow_host_paths.iter().filter(|directory| is_within(path, directory));
+        let outermost = within.min_by_key(|directory| components(directory, &ROOT_LINKS).len())?;
+        let depth = components(outermost, &ROOT_LINKS).len();
+        (depth > 0).then(|| (outermost.as_str(), components(path, &ROOT_LINKS)[depth..].join("/")))
     }
 }
 
@@ -149,17 +157,6 @@ struct PodCheck<'a> {
     level: PodSecurityLevel,
     owner: &'a str,
     findings: &'a mut Findings,
-}
-
-impl PodSecurity {
-    /// Returns the directory of `allowHostPaths` that has the path of a hostPath volume at or below it, and the path from
-    /// there; the outermost of several. `None` for a path in none of them, and where one of them is `/`.
-    pub fn allowed_directory(&self, path: &str) -> Option<(&str, String)> {
-        let within = self.allow_host_paths.iter().filter(|directory| is_within(path, directory));
-        let outermost = within.min_by_key(|directory| components(directory, &ROOT_LINKS).len())?;
-        let depth = components(outermost, &ROOT_LINKS).len();
-        (depth > 0).then(|| (outermost.as_str(), components(path, &ROOT_LINKS)[depth..].join("/")))
-    }
 }
 
 impl PodCheck<'_> {
@@ -239,7 +236,7 @@ impl PodCheck<'_> {
             }
             let here = here.field("path");
             let PodSecurity { forbid_host_paths, allow_host_paths: allowed, .. } = self.security;
-            if let Some(prefix) = forbid_host_paths.iter().find(|prefix| overlap(path, prefix)) {
+            if let Some(prefix) = forbid_host_paths.iter().find(|prefix| host_paths_overlap(path, prefix)) {
                 self.forbid(&here, &format!("forbidHostPaths: {prefix}"));
             }
             if !allowed.is_empty() && !allowed.iter().any(|prefix| is_within(path, prefix)) {
@@ -321,13 +318,16 @@ impl PodCheck<'_> {
     }
 }
 
-/// True if one path is at, below or above the other, as written or once the links of the root directory are followed.
-fn overlap(path: &str, forbidden: &str) -> bool {
+/// True if a path of the node is at, below or above a forbidden directory, as written or once the links of the root
+/// directory are followed. `/proc` counts as above all directories. Both paths are absolute.
+pub fn host_paths_overlap(path: &str, forbidden: &str) -> bool {
     let [path, forbidden] =
         [path, forbidden].map(|path| [components(path, &[]), components(path, &ROOT_LINKS)]);
     let reaches = |one: &Vec<&str>, other: &Vec<&str>| one.starts_with(other) || other.starts_with(one);
-    path.iter()
-        .any(|path| leaves_its_place(path) || forbidden.iter().any(|forbidden| reaches(path, forbidden)))
+    path.iter().any(|path| {
+        let leads_anywhere = *path == ["proc"] || leaves_its_place(path);
+        leads_anywhere || forbidden.iter().any(|forbidden| reaches(path, forbidden))
+    })
 }
 
 /// True if a path is the directory or below it once the links of the root directory are followed. Other symbolic links
@@ -349,7 +349,8 @@ const ROOT_LINKS: [(&[&str], &[&str]); 8] = [
     (&["var", "lock"], &["run", "lock"]),
 ];
 
-/// True for a path in the folder of a process, whose `root` and `cwd` lead anywhere on the node.
+/// True for a path in the folder of a process, whose `root` and `cwd` lead anywhere on the node. Nothing outside
+/// `/proc` does: the links of `/sys` and `/dev` are resolved in the container, and the engine lets it open no disk.
 fn leaves_its_place(path: &[&str]) -> bool {
     let is_process =
         |name: &str| name.bytes().all(|byte| byte.is_ascii_digit()) || matches!(name, "self" | "thread-self");

@@ -9,7 +9,7 @@ use crate::kinds::trigger::Trigger;
 use crate::kinds::{pod, trigger};
 use crate::manifest::dialects::{Node, Notes};
 use crate::quantity::Memory;
-use crate::violation::{Findings, Path, field_path, indexed, rules};
+use crate::violation::{Findings, OwnedStep, Path, field_path, indexed, rules};
 use crate::{image, names};
 
 impl KindSpec for FunctionSpec {
@@ -23,7 +23,8 @@ impl KindSpec for FunctionSpec {
         ..Descriptor::DEFAULT
     };
 
-    const LINKS: Links<Self> = Links { files: Self::files, ..Links::NONE };
+    const LINKS: Links<Self> =
+        Links { files: Self::files, extra_position_paths: Self::extra_position_paths, ..Links::NONE };
 
     fn validate(&self, at: &Path<'_>, findings: &mut Findings) {
         validate(self, at, findings);
@@ -55,6 +56,17 @@ impl KindSpec for FunctionSpec {
 }
 
 impl FunctionSpec {
+    /// Fields that the files of the folder contradict.
+    fn extra_position_paths(&self) -> Vec<Vec<OwnedStep>> {
+        let handler = self.handler.as_deref().is_some_and(|handler| handler != DEFAULT_HANDLER);
+        let typed = [("handler", handler), ("runtime", self.runtime.is_some())];
+        typed
+            .iter()
+            .filter(|(_, is_typed)| *is_typed)
+            .map(|(field, _)| field_path(&["spec", field]))
+            .collect()
+    }
+
     fn files(&self) -> Vec<ContentUse> {
         let folder = self.source.iter().map(|path| ContentRef::Path(normalize_path(path)));
         let source = folder.map(|folder| content_use(field_path(&["spec", "source"]), folder));

@@ -5,6 +5,7 @@
 
 mod descriptor;
 mod pod;
+mod runtime;
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -18,6 +19,7 @@ use crate::content_refs::{BlobRef, Files, find_path};
 use crate::quantity::Memory;
 
 pub use pod::{FUNCTION_LABEL, PORT};
+pub use runtime::{DOCKERFILE, FunctionFolder, MAIN_FILES, detect_runtime, handler_fault, is_python_file};
 
 /// Default concurrent calls of one replica: calls of OpenWhisk do not overlap either.
 pub const DEFAULT_CONCURRENCY: u32 = 1;
@@ -244,7 +246,7 @@ pub const IMAGE_PREFIX: &str = "minik8s.local/function:";
 
 /// Version of the content that is added to each image besides the source: a new number rebuilds every image. A test
 /// of the agent enforces the change.
-pub const RUNTIME_VERSION: u32 = 5;
+pub const RUNTIME_VERSION: u32 = 6;
 
 /// Prefix of the names of all images that nodes build.
 const LOCAL_PREFIX: &str = "minik8s.local/";

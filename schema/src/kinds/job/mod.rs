@@ -59,8 +59,8 @@ pub struct JobSpec {
     pub gpu_type: Option<String>,
     /// Memory per node (`--mem`), rounded up to whole mebibytes.
     pub memory: Option<Memory>,
-    /// Time after which Slurm ends the job (`--time`): `MM`, `MM:SS`, `HH:MM:SS`, `D-HH`, `D-HH:MM` or
-    /// `D-HH:MM:SS`. Defaults to that of the partition.
+    /// Time after which Slurm ends the job (`--time`): `MM`, `MM:SS`, `HH:MM:SS`, `D-HH`, `D-HH:MM`,
+    /// `D-HH:MM:SS` or `UNLIMITED`. Defaults to that of the partition.
     pub time_limit: Option<String>,
     /// Runs the job once for each index (`--array`): `0-15`, `1,3,5-7`, `0-15:4`, or `0-15%4` for at most 4 at a
     /// time.

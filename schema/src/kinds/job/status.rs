@@ -132,6 +132,11 @@ pub const ARRAY_INDEX_MAX: u32 = 4_000_000;
 /// Number of array tasks that Slurm accepts unless it is configured for more (MaxArraySize 1001).
 pub const ARRAY_TASKS_DEFAULT_MAX: u32 = 1_000;
 
+/// True for Slurm's words for no time limit of its own.
+pub fn is_unlimited(text: &str) -> bool {
+    ["unlimited", "infinite"].iter().any(|word| text.eq_ignore_ascii_case(word))
+}
+
 /// Parses the seconds of a time limit: `MM`, `MM:SS`, `HH:MM:SS`, `D-HH`, `D-HH:MM`, `D-HH:MM:SS`. `None` if it is
 /// malformed, zero, or longer than a year.
 pub fn time_limit_seconds(text: &str) -> Option<u64> {
@@ -229,6 +234,7 @@ mod slurm_tests {
         ] {
             assert_eq!(time_limit_seconds(text), Some(seconds), "{text}");
         }
+        assert!(is_unlimited("UNLIMITED") && is_unlimited("infinite") && !is_unlimited("1"));
         for bad in ["", "0", "1:2:3:4", "1-", "-1", "1h", "1:", " 1", "1-1-1", "99999999", "1\n"] {
             assert_eq!(time_limit_seconds(bad), None, "{bad}");
         }

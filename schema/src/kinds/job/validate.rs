@@ -159,11 +159,12 @@ fn limits(job: &JobSpec, at: &Path<'_>, findings: &mut Findings) {
             .add(&rules::SLURM_OPTION, &at.field("memory"), message)
             .help("a number without a unit is bytes: write `4Gi`");
     }
-    if let Some(time) = job.time_limit.as_deref().filter(|time| status::time_limit_seconds(time).is_none()) {
+    let is_time = |time: &&str| status::is_unlimited(time) || status::time_limit_seconds(time).is_some();
+    if let Some(time) = job.time_limit.as_deref().filter(|time| !is_time(time)) {
         let message = format!("Invalid value: `{}`: not a Slurm time limit", time.escape_debug());
-        findings
-            .add(&rules::SLURM_OPTION, &at.field("timeLimit"), message)
-            .help("write minutes, MM:SS, HH:MM:SS, D-HH, D-HH:MM or D-HH:MM:SS, for example `02:00:00`");
+        findings.add(&rules::SLURM_OPTION, &at.field("timeLimit"), message).help(
+            "write minutes, MM:SS, HH:MM:SS, D-HH, D-HH:MM, D-HH:MM:SS or UNLIMITED, for example `02:00:00`",
+        );
     }
     let Some(array) = &job.array else { return };
     let here = at.field("array");

@@ -26,8 +26,8 @@ pub use container::{
 
 pub use container::{Capabilities, PodSecurityContext, SeccompProfile, SeccompProfileType, SecurityContext};
 pub use status::{
-    ContainerState, ContainerStatus, HostPortStatus, PodPhase, PodStatus, RunningState, TerminatedState,
-    UnsteadyContainer, WaitingState,
+    ContainerState, ContainerStatus, HostPortStatus, OOM_KILLED, PodMilestones, PodPhase, PodStatus,
+    RunningState, TerminatedState, UnsteadyContainer, WaitingState, completes_init,
 };
 #[cfg(test)]
 pub(crate) use validate::CAPABILITIES;

@@ -8,6 +8,7 @@ use serde_with::skip_serializing_none;
 
 use super::PodSpec;
 use super::container::{Container, Protocol};
+use crate::codec::is_default;
 use crate::condition::Condition;
 
 /// Lifecycle phase of a pod.
@@ -63,6 +64,27 @@ pub struct PodStatus {
     /// Ports of the node that lead to the pod.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub host_ports: Vec<HostPortStatus>,
+    /// Times of the steps until it was first ready.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub milestones: PodMilestones,
+}
+
+/// Times of the steps until a pod was first ready, by the clock of its node: elsewhere, only differences between them
+/// mean anything. `None` for a step that is not reached, or that was missed because the agent did not run.
+#[skip_serializing_none]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct PodMilestones {
+    /// Arrival of the pod's binding at the node.
+    pub received: Option<Timestamp>,
+    /// Presence of all its images on the node.
+    pub image: Option<Timestamp>,
+    /// Creation of its last container.
+    pub created: Option<Timestamp>,
+    /// Start of its last container.
+    pub started: Option<Timestamp>,
+    /// First readiness.
+    pub ready: Option<Timestamp>,
 }
 
 impl PodStatus {
@@ -120,13 +142,42 @@ impl PodStatus {
     /// Returns the first container that reports ready but may end a moment later. A container without a readiness
     /// probe is ready as soon as it runs, so it counts only after some time.
     pub fn unsteady_container(&self, spec: &PodSpec, now: Timestamp) -> Option<UnsteadyContainer<'_>> {
+        self.unprobed_container(spec, now, |container| {
+            if container.restart_count == 0 { STEADY_AFTER_START } else { STEADY_AFTER_RESTART }
+        })
+    }
+
+    /// Returns the first container without a readiness probe that has not run for a second since its last start.
+    pub fn starting_container(&self, spec: &PodSpec, now: Timestamp) -> Option<UnsteadyContainer<'_>> {
+        self.unprobed_container(spec, now, |_| STEADY_AFTER_START)
+    }
+
+    /// True if a container ended within a second of its last start, or of the one before if it runs again.
+    pub fn has_ended_at_start(&self) -> bool {
+        self.container_statuses.iter().any(|container| {
+            let end = match &container.state {
+                ContainerState::Terminated(end) => Some(end),
+                ContainerState::Waiting(_) | ContainerState::Running(_) => container.last_state.as_ref(),
+            };
+            let times = end.and_then(|end| Some((end.started_at?, end.finished_at?)));
+            times.is_some_and(|(began, ended)| ended.duration_since(began) < STEADY_AFTER_START)
+        })
+    }
+
+    /// Returns the first container without a readiness probe that has run for less time than it needs.
+    fn unprobed_container(
+        &self,
+        spec: &PodSpec,
+        now: Timestamp,
+        needs: impl Fn(&ContainerStatus) -> SignedDuration,
+    ) -> Option<UnsteadyContainer<'_>> {
         self.container_statuses.iter().find_map(|container| {
             let is_probed = |c: &Container| c.name == container.name && c.readiness_probe.is_some();
             let ContainerState::Running(running) = &container.state else { return None };
             if spec.containers.iter().any(is_probed) {
                 return None;
             }
-            let needs = if container.restart_count == 0 { STEADY_AFTER_START } else { STEADY_AFTER_RESTART };
+            let needs = needs(container);
             let ran = now.duration_since(running.started_at);
             // A start in the future comes from another machine's clock and means nothing.
             let is_unsteady = !ran.is_negative() && ran < needs;
@@ -176,6 +227,13 @@ pub enum ContainerState {
     Terminated(TerminatedState),
 }
 
+impl ContainerState {
+    /// True if the container has ended.
+    pub fn is_terminated(&self) -> bool {
+        matches!(self, Self::Terminated(_))
+    }
+}
+
 /// Details of a container that has not started.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct WaitingState {
@@ -210,6 +268,22 @@ pub struct TerminatedState {
     pub started_at: Option<Timestamp>,
     /// End time.
     pub finished_at: Option<Timestamp>,
+}
+
+/// Reason of a container that the kernel ended for its use of memory, itself or a child of it.
+pub const OOM_KILLED: &str = "OOMKilled";
+
+impl TerminatedState {
+    /// True if an init container that ended this way is done; see [`completes_init`].
+    pub fn completes_init(&self) -> bool {
+        completes_init(self.exit_code, self.reason == OOM_KILLED)
+    }
+}
+
+/// True if an init container that ended this way is done, as in Kubernetes: with code 0, and without a process that
+/// the kernel killed for its use of memory, because a shell may return 0 for half of the work.
+pub fn completes_init(exit_code: i64, oom_killed: bool) -> bool {
+    exit_code == 0 && !oom_killed
 }
 
 /// A port of the node that leads to the pod.

@@ -144,6 +144,10 @@ fn validate_external_name(spec: &ServiceSpec, at: &Path<'_>, findings: &mut Find
         let message = format!("Invalid value: `{name}`: must be a name, not an address");
         let finding = findings.add(&rules::EXTERNAL_NAME, &here, message);
         finding.help("for addresses write `addresses`, without `type: ExternalName`");
+    } else if name.strip_suffix('.').is_some_and(is_dns_subdomain) {
+        let message = format!("Invalid value: `{name}`: ends with a dot");
+        let finding = findings.add(&rules::EXTERNAL_NAME, &here, message);
+        finding.help("remove the dot: the name is always read from the root of DNS");
     } else if !is_dns_subdomain(name) {
         findings.add(&rules::EXTERNAL_NAME, &here, format!("Invalid value: `{name}`: {SUBDOMAIN}"));
     }

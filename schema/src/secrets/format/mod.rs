@@ -18,6 +18,7 @@ use std::fmt;
 
 use saphyr_parser::{Event, Parser};
 
+use crate::file_text::file_text;
 use crate::names::is_key;
 
 /// Matches every namespace, or every source.
@@ -169,10 +170,10 @@ impl Header {
 /// Returns the values by key.
 pub fn entries(format: Format, values: &[u8]) -> Result<BTreeMap<String, Vec<u8>>, PlaintextError> {
     let opaque = || BTreeMap::from([(WHOLE.to_owned(), values.to_vec())]);
-    let text = || str::from_utf8(values).map_err(|_| PlaintextError::Values("it is not text".to_owned()));
+    let text = || file_text(values).ok_or_else(|| PlaintextError::Values("it is not text".to_owned()));
     let texts = match format {
         Format::Opaque => return Ok(opaque()),
-        Format::Guess => match str::from_utf8(values).ok().map(parse_map) {
+        Format::Guess => match file_text(values).map(parse_map) {
             Some(Ok(Some(texts))) => texts,
             Some(Err(MapError::Refused(why))) => return Err(PlaintextError::Values(why.to_owned())),
             _ => return Ok(opaque()),

@@ -92,6 +92,7 @@ fn dotenv_takes_quotes_and_comments_and_substitutes_nothing() {
         keys(Format::Dotenv, text).unwrap(),
         "EMPTY=,PASSWORD=a $HOME b,PLAIN=a b,URL=x\n\"$Y\",USER=app"
     );
+    assert_eq!(keys(Format::Dotenv, "\u{feff}A=b\n").unwrap(), "A=b");
     for wrong in ["canary", "1A=canary", "A='canary", "A=\"canary", "A=canary\nA=canary", "a b=canary"] {
         let error = keys(Format::Dotenv, wrong).unwrap_err().to_string();
         assert!(error.contains("line") && !error.contains("canary"), "{error}");

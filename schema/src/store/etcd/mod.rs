@@ -1,7 +1,7 @@
 //! Store on a real etcd.
 //!
 //! Every call has a deadline. The client reconnects by itself: a handle outlives any number of restarts of etcd.
-//! Lists are paged at one revision; watches are in `watch.rs`.
+//! Lists are paged at one revision; all watches share one stream (`watch.rs`).
 
 mod lazy;
 mod watch;
@@ -14,18 +14,19 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use etcd_client::{
-    Client, Compare, CompareOp, ConnectOptions, GetOptions, GetResponse, KvClient, LeaseClient, PutOptions,
-    SortOrder, SortTarget, Txn, TxnOp, WatchClient,
+    AlarmAction, AlarmOptions, AlarmType, Client, CompactionOptions, Compare, CompareOp, ConnectOptions,
+    Error, GetOptions, GetResponse, KvClient, LeaseClient, PutOptions, SortOrder, SortTarget, Txn, TxnOp,
 };
 use futures::stream::BoxStream;
 use tokio::time::{Instant, sleep, timeout, timeout_at};
 
-use self::watch::key_value;
+use self::watch::{Watches, key_value};
 use super::{
     Guard, KeyValue, LeaseId, Listing, NewestKeys, Op, Store, StoreError, TxnOutcome, WatchBatch,
     check_txn_size,
 };
 use crate::keys::Key;
+use crate::records::EtcdMember;
 use watch::{
     is_auth_off, is_compacted, is_lease_not_found, is_unauthenticated, is_unavailable, request_error,
 };
@@ -58,7 +59,7 @@ const READ_ATTEMPTS: usize = 3;
 pub struct EtcdStore {
     kv: KvClient,
     lease: LeaseClient,
-    watch: WatchClient,
+    watches: Watches,
     /// Keeps the set of endpoints, which the three clients share, and their user alive.
     client: Client,
 }
@@ -88,7 +89,7 @@ impl EtcdStore {
         let mut store = Self {
             kv: client.kv_client().max_decoding_message_size(DECODE_MAX_BYTES),
             lease: client.lease_client(),
-            watch: client.watch_client().max_decoding_message_size(DECODE_MAX_BYTES),
+            watches: Watches::new(client.watch_client().max_decoding_message_size(DECODE_MAX_BYTES)),
             client,
         };
         let deadline = Instant::now() + patience;
@@ -109,7 +110,7 @@ impl EtcdStore {
     }
 
     /// Logs in, and reads a key that everyone may read.
-    async fn probe(&mut self, login: Option<&(String, String)>) -> Result<(), etcd_client::Error> {
+    async fn probe(&mut self, login: Option<&(String, String)>) -> Result<(), Error> {
         if let Some(login) = login {
             match self.client.update_user(Some(login.clone())).await {
                 Err(error) if is_auth_off(&error) => {}
@@ -227,7 +228,7 @@ impl Store for EtcdStore {
         prefix: &str,
         from_revision: i64,
     ) -> Result<BoxStream<'static, Result<WatchBatch, StoreError>>, StoreError> {
-        timeout(REQUEST_TIMEOUT, watch::open(self.watch.clone(), prefix, from_revision))
+        timeout(REQUEST_TIMEOUT, self.watches.open(prefix, from_revision))
             .await
             .unwrap_or_else(|_| Err(timed_out("a watch")))
     }
@@ -341,6 +342,143 @@ impl Login {
     }
 }
 
+// Maintenance of one member: its size and alarms, and the acts that make room. None of these writes a value, so they
+// need no fence: a second or late one changes nothing that is read.
+
+/// Longest wait for a compaction, which deletes the old values of up to ten minutes.
+const COMPACTION_MAX: Duration = Duration::from_secs(60);
+/// Longest wait for a defragmentation, which copies the member's whole file: up to 8 GiB. Less than a run of a loop may
+/// last.
+const DEFRAGMENTATION_MAX: Duration = Duration::from_secs(240);
+
+/// Entry of the list of members.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ListedMember {
+    /// Id in hex.
+    pub id: String,
+    /// Name; empty before its first start.
+    pub name: String,
+    /// Addresses for clients, as the member publishes them.
+    pub client_urls: Vec<String>,
+}
+
+/// Alarm of a member, `NOSPACE` or `CORRUPT`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct MemberAlarm {
+    /// Id of the member in hex.
+    pub member: String,
+    /// Name of the alarm.
+    pub alarm: String,
+}
+
+impl EtcdStore {
+    /// Reads the status of the connected member, without name, address and alarms, and the alarms of all members.
+    /// Costs etcd no write and no read of its file. The quota is known from etcd 3.6 on.
+    ///
+    /// # Errors
+    /// The member does not answer.
+    pub async fn member_status(&self) -> Result<(EtcdMember, Vec<MemberAlarm>), StoreError> {
+        let mut client = self.client.maintenance_client();
+        let status = within("a request for its status", REQUEST_TIMEOUT, client.status()).await?;
+        let (id, revision) = status.header().map_or((0, 0), |header| (header.member_id(), header.revision()));
+        let bytes = |size: i64| u64::try_from(size).unwrap_or(0);
+        let alarms = status.errors().iter().filter_map(|text| alarm_in(text)).collect();
+        let member = EtcdMember {
+            id: hex(id),
+            version: status.version().to_owned(),
+            size_bytes: bytes(status.db_size()),
+            in_use_bytes: bytes(status.raft_used_db_size()),
+            quota_bytes: Some(bytes(status.db_size_quota())).filter(|quota| *quota > 0),
+            revision,
+            is_leader: status.leader() == id,
+            ..EtcdMember::default()
+        };
+        Ok((member, alarms))
+    }
+
+    /// Lists the members.
+    ///
+    /// # Errors
+    /// The member does not answer, or the user may not list them.
+    pub async fn listed_members(&self) -> Result<Vec<ListedMember>, StoreError> {
+        let mut client = self.client.cluster_client();
+        let list = within("a list of members", REQUEST_TIMEOUT, client.member_list()).await?;
+        let member = |member: &etcd_client::Member| ListedMember {
+            id: hex(member.id()),
+            name: member.name().to_owned(),
+            client_urls: member.client_urls().to_vec(),
+        };
+        Ok(list.members().iter().map(member).collect())
+    }
+
+    /// Compacts the history up to `revision`, in all members, and waits until the old values are deleted here. An
+    /// earlier compaction beyond it is no error.
+    ///
+    /// # Errors
+    /// The member does not answer, or has no such revision yet.
+    pub async fn compact(&self, revision: i64) -> Result<(), StoreError> {
+        let act = "a compaction";
+        let options = CompactionOptions::new().with_physical();
+        let mut client = self.kv.clone();
+        match timeout(COMPACTION_MAX, client.compact(revision, Some(options))).await {
+            Ok(Ok(_)) => Ok(()),
+            Ok(Err(error)) if is_compacted(&error) => Ok(()),
+            Ok(Err(error)) => Err(request_error(act, &error)),
+            Err(_) => Err(StoreError::Timeout { act, after: COMPACTION_MAX }),
+        }
+    }
+
+    /// Defragments the connected member, which answers no request meanwhile.
+    ///
+    /// # Errors
+    /// The member does not answer, or the user is not root.
+    pub async fn defragment(&self) -> Result<(), StoreError> {
+        let mut client = self.client.maintenance_client();
+        within("a defragmentation", DEFRAGMENTATION_MAX, client.defragment()).await.map(drop)
+    }
+
+    /// Takes back the alarm of a member whose file had reached the quota.
+    ///
+    /// # Errors
+    /// The member does not answer, or the user is not root.
+    pub async fn disarm_no_space(&self, member: &str) -> Result<(), StoreError> {
+        let act = "the end of an alarm";
+        let Ok(id) = u64::from_str_radix(member, 16) else {
+            let message = format!("`{member}` is not the id of a member");
+            return Err(StoreError::Request { act, message });
+        };
+        let mut options = AlarmOptions::new();
+        options.with_member(id);
+        let mut client = self.client.maintenance_client();
+        let disarmed = client.alarm(AlarmAction::Deactivate, AlarmType::Nospace, Some(options));
+        within(act, REQUEST_TIMEOUT, disarmed).await.map(drop)
+    }
+}
+
+async fn within<T>(
+    act: &'static str,
+    after: Duration,
+    call: impl Future<Output = Result<T, Error>>,
+) -> Result<T, StoreError> {
+    match timeout(after, call).await {
+        Ok(Ok(answer)) => Ok(answer),
+        Ok(Err(error)) => Err(request_error(act, &error)),
+        Err(_) => Err(StoreError::Timeout { act, after }),
+    }
+}
+
+fn hex(id: u64) -> String {
+    format!("{id:x}")
+}
+
+/// Finds the alarm in an error of a status: etcd writes `memberID:12428976124636271536 alarm:NOSPACE`.
+fn alarm_in(text: &str) -> Option<MemberAlarm> {
+    let mut words = text.split_whitespace();
+    let member: u64 = words.next()?.strip_prefix("memberID:")?.parse().ok()?;
+    let alarm = words.next()?.strip_prefix("alarm:").filter(|alarm| !alarm.is_empty())?;
+    Some(MemberAlarm { member: hex(member), alarm: alarm.to_owned() })
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -391,5 +529,13 @@ mod tests {
             EtcdStore::connect(&Access::anonymous(&["http://[nope".to_owned()]), Duration::from_secs(60))
                 .await;
         assert!(matches!(result, Err(StoreError::Connect { .. })));
+    }
+
+    #[test]
+    fn an_alarm_names_its_member() {
+        let found = alarm_in("memberID:12428976124636271536 alarm:NOSPACE ").unwrap();
+        assert_eq!((found.member.as_str(), found.alarm.as_str()), ("ac7c97ef0ec193b0", "NOSPACE"));
+        assert_eq!(alarm_in("etcdserver: no leader"), None);
+        assert_eq!(alarm_in("memberID:7 alarm:"), None);
     }
 }

@@ -30,7 +30,7 @@ const BACKOFF_MIN: Duration = Duration::from_millis(100);
 const BACKOFF_MAX: Duration = Duration::from_secs(2);
 /// Lifetime from which a watch counts as good: the next failure is a first one again.
 const GOOD_WATCH: Duration = Duration::from_secs(10);
-/// Most inputs waiting to be folded; beyond it the watches wait, and etcd's flow control with them.
+/// Most inputs waiting to be folded; beyond it the watches wait, and end if they fall far behind.
 const QUEUE: usize = 256;
 
 /// Reader of the newest snapshot. Clones read the same one.

@@ -86,14 +86,20 @@ def json_codec():
     def refuse_constant(name):
         raise ValueError(f"{name} is not JSON")
 
+    def finite(text):  # an infinity could be sent on to nobody
+        number = float(text)
+        if number - number != 0:
+            raise ValueError(f"the number {text[:20]} is too large")
+        return number
+
     class Context:
         strict, object_hook, object_pairs_hook, memo = True, None, None, {}
-        parse_float, parse_int, parse_constant = float, int, staticmethod(refuse_constant)
+        parse_float, parse_int, parse_constant = staticmethod(finite), int, staticmethod(refuse_constant)
 
     def decode_and_explain(text):
         from json import JSONDecoder
 
-        return JSONDecoder(parse_constant=refuse_constant).decode(text)
+        return JSONDecoder(parse_float=finite, parse_constant=refuse_constant).decode(text)
 
     def decode(text):
         try:

@@ -91,7 +91,7 @@ async fn a_functions_path_is_compared_normalized_and_has_no_dot_segments() {
     let (at, serving) = with_room(400).await;
     let status = async |path: &str| {
         let mut client = TcpStream::connect(at).await.unwrap();
-        client.write_all(format!("GET {path} HTTP/1.1\r\nHost: n1\r\n\r\n").as_bytes()).await.unwrap();
+        client.write_all(format!("GET {path} HTTP/1.1\r\nHost: {at}\r\n\r\n").as_bytes()).await.unwrap();
         let mut said = [0; 12];
         client.read_exact(&mut said).await.unwrap();
         String::from_utf8_lossy(&said[9..]).into_owned()

@@ -424,7 +424,7 @@ async fn strangers_cannot_tell_names_apart_and_pages_of_others_call_only_public_
     let (closed, _) = functions(record(0));
     let public = CallLimits { public: true, ..limits() };
     let (open, _) = functions(FunctionRecord { calls: public, ..record(0) });
-    let ask = async |functions: &Functions, path: &str, from: &str, origin: Option<&str>| {
+    let ask = async |functions: &Functions, path: &str, from: &str, (host, origin): (&str, Option<&str>)| {
         let (mut client, server) = tokio::io::duplex(64 << 10);
         let (functions, from) = (functions.clone(), from.parse().unwrap());
         let serving = tokio::spawn(async move {
@@ -438,8 +438,7 @@ async fn strangers_cannot_tell_names_apart_and_pages_of_others_call_only_public_
             hyper::server::conn::http1::Builder::new().serve_connection(io, service).await
         });
         let origin = origin.map(|origin| format!("Origin: {origin}\r\n")).unwrap_or_default();
-        let head =
-            format!("GET {path} HTTP/1.1\r\nHost: 192.0.2.7:8081\r\nConnection: close\r\n{origin}\r\n");
+        let head = format!("GET {path} HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n{origin}\r\n");
         client.write_all(head.as_bytes()).await.unwrap();
         let mut said = String::new();
         client.read_to_string(&mut said).await.unwrap();
@@ -449,9 +448,9 @@ async fn strangers_cannot_tell_names_apart_and_pages_of_others_call_only_public_
         let name = path.rsplit('/').next().unwrap();
         (said[9..12].parse::<u16>().unwrap(), body["error"].to_string().replace(name, "NAME"))
     };
-    let (stranger, pod) = ("198.51.100.1", "10.244.0.5");
-    let there = ask(&closed, "/default/hello", stranger, None).await;
-    let missing = ask(&closed, "/default/nobody", stranger, None).await;
+    let (stranger, pod, own) = ("198.51.100.1", "10.244.0.5", "192.0.2.7:8081");
+    let there = ask(&closed, "/default/hello", stranger, (own, None)).await;
+    let missing = ask(&closed, "/default/nobody", stranger, (own, None)).await;
     assert_eq!((there.0, &there), (404, &missing));
     assert!(there.1.contains("public: true"), "{}", there.1);
     for (functions, from, origin, status) in [
@@ -462,9 +461,12 @@ async fn strangers_cannot_tell_names_apart_and_pages_of_others_call_only_public_
         (&closed, stranger, Some("http://evil.example"), 404),
         (&open, stranger, Some("http://evil.example"), 200),
     ] {
-        let (answered, error) = ask(functions, "/default/hello", from, origin).await;
+        let (answered, error) = ask(functions, "/default/hello", from, (own, origin)).await;
         assert_eq!(answered, status, "{from} {origin:?}: {error}");
     }
+    // The name of a page was pointed here.
+    let (answered, error) = ask(&closed, "/default/hello", pod, ("evil.example:8081", None)).await;
+    assert_eq!(answered, 403, "{error}");
 }
 
 // Would fail with the bridge left out: pods did not reach a gateway on loopback.

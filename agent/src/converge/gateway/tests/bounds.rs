@@ -81,6 +81,31 @@ async fn a_head_without_end_is_refused() {
     assert_eq!(first_line(&bed.ask(&head(70_000)).await), "http/1.1 431 request header fields too large");
 }
 
+#[tokio::test]
+async fn heads_of_many_lines_pass_both_ways() {
+    let lines = |count: usize| (0..count).map(|n| format!("x-{n}: a\r\n")).collect::<String>();
+    let at = endpoint(move |mut wire| async move {
+        while let head = wire.head().await
+            && !head.is_empty()
+        {
+            let seen = head.matches("\r\nx-").count();
+            let body = format!("{seen} lines");
+            wire.send(&format!(
+                "HTTP/1.1 200 OK\r\nContent-Length: {}\r\n{}\r\n{body}",
+                body.len(),
+                lines(300)
+            ))
+            .await;
+        }
+    })
+    .await;
+    let bed = Bed::with(&[at]).await;
+    let request = |count| format!("GET / HTTP/1.1\r\nHost: shop.example\r\n{}\r\n", lines(count));
+    let answer = bed.ask(&request(300)).await;
+    assert!(answer.contains("x-299: a") && answer.ends_with(" lines"), "{answer}");
+    assert_eq!(first_line(&bed.ask(&request(1_100)).await), "http/1.1 431 request header fields too large");
+}
+
 // Seen red without the semaphore.
 #[tokio::test]
 async fn who_is_one_too_many_waits_for_a_place() {

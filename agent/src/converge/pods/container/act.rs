@@ -8,7 +8,7 @@ use schema::content_refs::{ContentRef, find_content};
 use schema::records::{EventType, PodInstance};
 use tokio::time::{Instant, timeout};
 
-use super::env::{INPUTS_MAX, too_long};
+use super::env::{INPUTS_MAX, oversized, too_long};
 use super::render;
 use super::rendered::{HIDDEN_MESSAGE, KeyedValue, RenderedContainer, redact_secrets, secrets_of};
 use crate::converge::pods::facts::ExitStatus;
@@ -153,7 +153,7 @@ impl Worker {
                 *text = text.replace(marker.as_str(), &value);
             }
         }
-        Ok(())
+        oversized(&new.env).map_or(Ok(()), |why| Err(SecretError::NoContent(why)))
     }
 
     /// Returns the engine's error, without the secrets that the container holds.

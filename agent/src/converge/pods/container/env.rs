@@ -113,6 +113,17 @@ pub fn too_long() -> String {
     )
 }
 
+/// Maximum number of bytes of a single variable, `NAME=value` with its end: Linux' MAX_ARG_STRLEN.
+const VARIABLE_MAX: usize = 128 * 1024;
+
+/// Returns the error for a variable that no process can have, without its value.
+pub fn oversized<'e>(env: impl IntoIterator<Item = &'e String>) -> Option<String> {
+    let longest = env.into_iter().find(|variable| variable.len() >= VARIABLE_MAX)?;
+    let name = longest.split_once('=').map_or("", |(name, _)| name);
+    let most = VARIABLE_MAX / 1024;
+    Some(format!("env {name} exceeds {most} KiB, which Linux does not accept; mount the value as a file"))
+}
+
 /// Replaces `$(NAME)` of a known variable; `$$` becomes `$`; everything else stays as written. Subtracts the length
 /// of the result from `room`.
 pub fn expand(text: &str, known: &BTreeMap<String, String>, room: &mut usize) -> Result<String, String> {
@@ -185,6 +196,14 @@ mod tests {
         ] {
             assert_eq!(expand(text, &known, &mut room).unwrap(), expected, "{text}");
         }
+    }
+
+    #[test]
+    fn a_variable_that_no_process_can_have_is_named() {
+        let of = |bytes: usize| format!("BIG={}", "x".repeat(bytes));
+        assert_eq!(oversized([&of(VARIABLE_MAX - 5)]), None);
+        let refused = oversized([&"A=1".to_owned(), &of(VARIABLE_MAX - 4)]).unwrap();
+        assert!(refused.starts_with("env BIG exceeds 128 KiB") && refused.len() < 200, "{refused}");
     }
 
     /// Each variable is the previous one twice: the last would be a terabyte.

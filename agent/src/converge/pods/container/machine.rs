@@ -4,7 +4,7 @@
 //! continues where the former one was.
 
 use jiff::{SignedDuration, Timestamp};
-use schema::kinds::pod::RestartPolicy;
+use schema::kinds::pod::{RestartPolicy, completes_init};
 
 use crate::converge::pods::facts::{Container, ExitStatus, State};
 
@@ -36,6 +36,13 @@ pub enum ContainerDecision {
     Ended { success: bool },
 }
 
+/// Role of a container in its pod, which decides what counts as success.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Role {
+    Init,
+    Main,
+}
+
 /// Delay before a restart at crash level `level`: 0, 10, 20, 40, 80, 160, 300, 300, … seconds.
 pub fn delay(level: u32) -> SignedDuration {
     match level.checked_sub(1) {
@@ -50,6 +57,7 @@ pub fn delay(level: u32) -> SignedDuration {
 pub fn decide(
     history: &[Container],
     sandbox: Option<&str>,
+    role: Role,
     policy: RestartPolicy,
     now: Timestamp,
 ) -> ContainerDecision {
@@ -73,7 +81,7 @@ pub fn decide(
             ContainerDecision::Make { attempt: current.attempt, backoff: current.backoff }
         }
         (State::Exited(end), at_home) => {
-            let success = succeeded(current, end);
+            let success = succeeded(current, end, role);
             if !restarts(policy, success) {
                 return ContainerDecision::Ended { success };
             }
@@ -82,9 +90,14 @@ pub fn decide(
     }
 }
 
-/// True if it ended with code 0 and did not fail a probe, however it handled its SIGTERM.
-pub fn succeeded(container: &Container, end: &ExitStatus) -> bool {
-    end.code == 0 && container.failed_probe().is_none()
+/// True if it ended with code 0 and did not fail a probe, however it handled its SIGTERM; for an init container, also
+/// without a process killed for its use of memory.
+pub fn succeeded(container: &Container, end: &ExitStatus, role: Role) -> bool {
+    let is_good = match role {
+        Role::Init => completes_init(end.code, end.oom_killed),
+        Role::Main => end.code == 0,
+    };
+    is_good && container.failed_probe().is_none()
 }
 
 /// True if the policy restarts a container that ended this way.

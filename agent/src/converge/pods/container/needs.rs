@@ -3,7 +3,7 @@
 use jiff::{SignedDuration, Timestamp};
 use schema::kinds::pod::{Container as ContainerSpec, PodSpec, PullPolicy, RestartPolicy, WaitingState};
 
-use super::machine::{ContainerDecision, decide, restarts, succeeded};
+use super::machine::{ContainerDecision, Role, decide, restarts, succeeded};
 use super::render;
 use crate::converge::pods::facts::{
     Container, ContainerKey, Placement, PodFacts, RecentFailure, State, Work,
@@ -20,7 +20,7 @@ const ERR_IMAGE_PULL_SHOWN: SignedDuration = SignedDuration::from_secs(2);
 const REMOVING_AGAIN: SignedDuration = SignedDuration::from_secs(1);
 
 /// Pending work on the containers of a pod.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct Needs<'a> {
     /// Containers to act on now, each with its decision.
     pub due: Vec<(&'a ContainerSpec, ContainerDecision)>,
@@ -76,8 +76,11 @@ pub fn needs<'a>(work: &'a Work, facts: &'a PodFacts, spec: &'a PodSpec, now: Ti
     let at_home = |c: &Container| sandbox.is_some_and(|id| id == c.sandbox);
     let started = |c: &Container| matches!(c.state, State::Running { .. } | State::Exited(_));
     let ever_started = facts.containers.values().flatten().any(|c| at_home(c) && started(c));
-    let apps: Vec<_> =
-        spec.containers.iter().map(|c| (c, decide(history(c), sandbox, spec.restart_policy, now))).collect();
+    let apps: Vec<_> = spec
+        .containers
+        .iter()
+        .map(|c| (c, decide(history(c), sandbox, Role::Main, spec.restart_policy, now)))
+        .collect();
     let apps_ended = apps.iter().all(|(_, v)| matches!(v, ContainerDecision::Ended { .. }));
     // A start of an app container in these namespaces proves that all init containers are done.
     let app_started = spec.containers.iter().flat_map(history).any(|c| at_home(c) && started(c));
@@ -153,8 +156,9 @@ pub fn stays_ended(spec: &PodSpec, facts: &PodFacts, name: &str) -> bool {
     let last = facts.containers.get(name).and_then(|starts| starts.last());
     let Some((last, State::Exited(end))) = last.map(|last| (last, &last.state)) else { return false };
     let is_init = spec.init_containers.iter().any(|init| init.name == name);
-    let policy = if is_init { init_policy(spec) } else { spec.restart_policy };
-    !restarts(policy, succeeded(last, end))
+    let (role, policy) =
+        if is_init { (Role::Init, init_policy(spec)) } else { (Role::Main, spec.restart_policy) };
+    !restarts(policy, succeeded(last, end, role))
 }
 
 enum InitTurn<'a> {
@@ -171,7 +175,7 @@ fn init_turn<'a, 'f>(
 ) -> InitTurn<'a> {
     let policy = init_policy(spec);
     // Checked first: once the pod has failed, the success of another init container is not repeated.
-    let decided_of = |init: &ContainerSpec| decide(history(init), sandbox, policy, now);
+    let decided_of = |init: &ContainerSpec| decide(history(init), sandbox, Role::Init, policy, now);
     if spec.init_containers.iter().any(|init| decided_of(init) == ContainerDecision::Ended { success: false })
     {
         return InitTurn::Failed;

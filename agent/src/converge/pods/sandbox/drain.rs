@@ -1,7 +1,8 @@
 //! Tracks draining pods. A leaving pod waits until no node sends it new connections: its endpoint leaves the
-//! services, every node programs that, then its containers are stopped. A function replica also waits for its
-//! calls: it leaves the gateways' tables, then its connections end, because gateways close unused ones. The wait is
-//! bounded: a service that is never changed, or a node that never answers, does not hold up a pod.
+//! services, every node programs and reports that, the leader sums it up, then its containers are stopped. A function
+//! replica also waits for its calls: it leaves the gateways' tables, then its connections end, because gateways close
+//! unused ones. The wait is bounded: a service that is never changed, or a node that never reports, does not hold up a
+//! pod.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::Ipv4Addr;
@@ -13,7 +14,7 @@ use schema::codec::decode;
 use schema::keys::Key;
 use schema::kinds::function::PORT;
 use schema::meta::NamespacedName;
-use schema::records::RulesStatus;
+use schema::records::ProgrammedRules;
 use schema::snapshot::Snapshot;
 use schema::store::SharedStore;
 use tokio::sync::watch;
@@ -24,7 +25,7 @@ use crate::converge::pods::facts::{Drain, DrainReason, PodFacts, REPLICA_DRAIN_M
 use crate::desired::{DesiredState, StateOrigin};
 use crate::worlds::netlink::Netlink;
 
-/// Maximum wait for the other nodes' rule statuses per run, so that the node's other pods are not held up.
+/// Maximum wait for the leader's record of the rules per run, so that the node's other pods are not held up.
 const ASK_MAX: Duration = Duration::from_millis(500);
 
 /// Listing of a pod as an endpoint in the catalog.
@@ -78,8 +79,12 @@ impl DrainBook {
             .map(|(uid, _)| uid)
             .collect();
         self.since.retain(|uid, _| going.contains(uid));
+        let is_gone = |uid: &&Uid| matches!(self.listings.get(*uid), Some(Listing::Gone(_)));
+        let programmed = match going.iter().any(is_gone) {
+            true => self.programmed_everywhere(&catalog, snapshot).await,
+            false => None,
+        };
         let mut drains = BTreeMap::new();
-        let mut rules = None;
         for uid in going {
             let since = *self.since.entry(uid.clone()).or_insert(now);
             let mut drain = Drain { since, reason: DrainReason::Services };
@@ -89,15 +94,8 @@ impl DrainBook {
                 Some(Listing::Listed) if drain.until() <= now => continue,
                 Some(Listing::Listed) => {}
                 Some(Listing::Gone(revision)) => {
-                    let known = match rules.take() {
-                        Some(known) => known,
-                        None => self.rules(&catalog, snapshot).await,
-                    };
-                    let behind = known.iter().filter(|(_, at)| at.is_none_or(|at| at < *revision));
-                    let behind: Vec<String> = behind.map(|(node, _)| node.clone()).collect();
-                    rules = Some(known);
-                    drain.reason = match behind.is_empty() {
-                        false => DrainReason::Nodes(behind),
+                    drain.reason = match programmed.is_some_and(|programmed| programmed >= *revision) {
+                        false => DrainReason::Nodes,
                         true if self.may_be_called(&pods[uid], since, now).await => {
                             drain_for_calls(&pods[uid])
                         }
@@ -150,23 +148,16 @@ impl DrainBook {
         self.is_first = false;
     }
 
-    /// Returns the revision of the rules on this node and on every live node; `None` if a node's status can't be
-    /// read, from which nothing follows except that the node may be behind.
-    async fn rules(&self, catalog: &Catalog, snapshot: &Snapshot) -> Vec<(String, Option<i64>)> {
-        let mut known = vec![(self.node.clone(), Some(*self.programmed.borrow()))];
-        let alive = catalog.peers.keys().filter(|peer| snapshot.heartbeats.contains_key(*peer));
-        let asked = alive.map(|peer| async move {
-            let key = Key::Rules(peer.clone()).to_string();
-            let at = match timeout(ASK_MAX, self.store.get(&key)).await {
-                Ok(Ok(Some(stored))) => decode(&stored.value).ok().map(|status: RulesStatus| status.revision),
-                // A node that has reported nothing programs nothing.
-                Ok(Ok(None)) => return None,
-                Ok(Err(_)) | Err(_) => None,
-            };
-            Some((peer.clone(), at))
-        });
-        known.extend(futures::future::join_all(asked).await.into_iter().flatten());
-        known
+    /// Returns the oldest revision of the rules on this node and on every live one. `None` if the leader's record is
+    /// missing or can't be read, from which nothing follows except that a node may be behind.
+    async fn programmed_everywhere(&self, catalog: &Catalog, snapshot: &Snapshot) -> Option<i64> {
+        let own = *self.programmed.borrow();
+        if !catalog.peers.keys().any(|peer| snapshot.node_is_ready(peer)) {
+            return Some(own);
+        }
+        let stored = timeout(ASK_MAX, self.store.get(&Key::Programmed.to_string())).await.ok()?.ok()??;
+        let record: ProgrammedRules = decode(&stored.value).ok()?;
+        Some(own.min(record.revision))
     }
 }
 

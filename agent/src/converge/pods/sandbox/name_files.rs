@@ -74,10 +74,19 @@ pub fn add_mounts(at: Placement<'_>, is_read_only: bool, mounts: &mut Vec<BindMo
 }
 
 /// Always creates a new file and never opens the existing one: a container may have changed it in any way, or hold
-/// a lease on it that an open would wait for. Running containers keep their file.
+/// a lease on it that an open would wait for. Running containers keep their file. On a full disk a restarted container
+/// keeps it, too.
 fn write(path: &Path, text: &str) -> io::Result<()> {
     // Readable by any user of a container.
-    DiskRecord::new(path).fsync(Fsync::None).mode(0o644).write_bytes(text.as_bytes())
+    let written = DiskRecord::new(path).fsync(Fsync::None).mode(0o644).write_bytes(text.as_bytes());
+    let is_there = || fs::symlink_metadata(path).is_ok_and(|there| there.is_file());
+    match written {
+        Err(error) if error.kind() == io::ErrorKind::StorageFull && is_there() => {
+            tracing::warn!(path = %path.display(), %error, "file of an earlier start used");
+            Ok(())
+        }
+        written => written,
+    }
 }
 
 fn resolv_conf(resolver: &Resolver) -> String {

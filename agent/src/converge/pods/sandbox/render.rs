@@ -1,5 +1,6 @@
 //! Renders the pause container of a bound pod. Pure.
 
+use schema::codec::content_hash;
 use schema::records::PodInstance;
 
 use crate::converge::pods::facts::Placement;
@@ -13,6 +14,7 @@ const OOM_SCORE_ADJ: i64 = -998;
 pub fn pause(at: Placement<'_>) -> NewContainer {
     let pod = &at.binding.pod;
     let mut labels = at.labels(names::PAUSE, 0, 0);
+    labels.insert(names::SPEC.to_owned(), content_hash(&*pod.spec));
     if let Some(address) = at.address {
         labels.insert(names::IP.to_owned(), address.to_string());
     }

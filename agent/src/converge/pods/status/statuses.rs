@@ -23,7 +23,7 @@ use crate::converge::pods::facts::{FinalStatuses, LastReported, NodeFacts};
 use crate::converge::pods::volume::folders;
 use crate::desired::{DesiredState, StateOrigin};
 use crate::names;
-use crate::publish::publish;
+use schema::control::publish;
 
 /// Desired contents of this node's status keys.
 #[derive(Debug, Clone, Default, PartialEq)]

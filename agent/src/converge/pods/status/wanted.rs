@@ -3,12 +3,12 @@
 use jiff::Timestamp;
 use schema::condition::{Condition, ConditionStatus, set_condition};
 use schema::kinds::pod::{
-    Container as ContainerSpec, ContainerState, ContainerStatus, PodPhase, PodStatus, RestartPolicy,
-    RunningState, TerminatedState, WaitingState,
+    Container as ContainerSpec, ContainerState, ContainerStatus, OOM_KILLED, PodMilestones, PodPhase,
+    PodStatus, RestartPolicy, RunningState, TerminatedState, WaitingState,
 };
 use schema::records::Binding;
 
-use crate::converge::pods::container::machine::{self, restarts};
+use crate::converge::pods::container::machine::{self, Role, restarts};
 use crate::converge::pods::container::rendered::{HIDDEN_MESSAGE, secrets_of};
 use crate::converge::pods::facts::{Container, ExitStatus, NodeFacts, PodFacts, State};
 use crate::converge::pods::probe::machine::{ProbeHealth, ProbeKind};
@@ -24,11 +24,13 @@ pub struct WantedPod<'a> {
     pub binding: &'a Binding,
     pub facts: &'a PodFacts,
     pub decision: &'a Decision,
+    /// True if an image of the pod is known to be missing.
+    pub lacks_image: bool,
 }
 
 /// Returns the status of a wanted pod. `former` is the last report on the same uid.
 pub fn wanted_status(seen: WantedPod<'_>, former: Option<&PodStatus>, now: Timestamp) -> PodStatus {
-    let WantedPod { node, binding, facts, decision } = seen;
+    let WantedPod { node, binding, facts, decision, .. } = seen;
     let spec = &binding.pod.spec;
     // Containers share volumes, so any of them may output a secret that only one of them was given.
     let hides = spec.volumes.iter().any(|volume| volume.secret.is_some())
@@ -40,7 +42,7 @@ pub fn wanted_status(seen: WantedPod<'_>, former: Option<&PodStatus>, now: Times
         .map(|c| container(c, facts, decision, "PodInitializing", (true, hides)))
         .collect();
     let app_started = spec.containers.iter().any(|c| facts.containers.contains_key(&c.name));
-    let initialized = app_started || init.iter().all(|c| succeeded(&c.state));
+    let initialized = app_started || init.iter().all(|c| completed_init(&c.state));
     // As the kubelet does, even after the last init container has ended.
     let waiting_for = if init.is_empty() { "ContainerCreating" } else { "PodInitializing" };
     let mut apps: Vec<ContainerStatus> =
@@ -79,6 +81,7 @@ pub fn wanted_status(seen: WantedPod<'_>, former: Option<&PodStatus>, now: Times
         init_container_statuses: init,
         container_statuses: apps,
         host_ports: pause.map(|p| p.ports.clone()).or(former_ports).unwrap_or_default(),
+        milestones: PodMilestones::default(),
     };
     let failing = |c: &&ContainerStatus| {
         let current = facts.containers.get(&c.name).and_then(|starts| starts.last())?;
@@ -87,7 +90,39 @@ pub fn wanted_status(seen: WantedPod<'_>, former: Option<&PodStatus>, now: Times
     let failing: String =
         status.container_statuses.iter().filter(|c| !c.ready).filter_map(|c| failing(&c)).collect();
     conditions(&mut status, initialized, &failing, now);
+    status.milestones = milestones(seen, former.map(|former| former.milestones), &status, now);
     status
+}
+
+/// Returns the times of the steps until the pod was first ready, each noted once. They stay unknown for a pod whose
+/// start was not observed from its beginning.
+fn milestones(
+    seen: WantedPod<'_>,
+    former: Option<PodMilestones>,
+    status: &PodStatus,
+    now: Timestamp,
+) -> PodMilestones {
+    let facts = seen.facts;
+    let is_new = former.is_none() && facts.all().next().is_none();
+    let former = former.unwrap_or_default();
+    let Some(received) = former.received.or_else(|| is_new.then_some(now)) else { return former };
+    let current = |c: &ContainerSpec| facts.containers.get(&c.name).and_then(|starts| starts.last());
+    let containers: Option<Vec<&Container>> = seen.binding.pod.spec.containers.iter().map(current).collect();
+    let last = |time: fn(&Container) -> Option<Timestamp>| {
+        let times: Option<Vec<Timestamp>> = containers.as_ref()?.iter().map(|c| time(c)).collect();
+        times?.into_iter().max()
+    };
+    let created = former.created.or_else(|| last(|c| Some(c.created_at)));
+    // That an image is missing is known only after the first attempt to create its container. The end of a pull may be
+    // observed only after the creation that follows it.
+    let image = (!seen.lacks_image).then(|| former.image.unwrap_or(now).min(created.unwrap_or(now)));
+    PodMilestones {
+        received: Some(received),
+        image: if former.created.is_some() { former.image } else { image },
+        created,
+        started: former.started.or_else(|| last(|c| c.started_at)),
+        ready: former.ready.or_else(|| status.is_ready().then_some(now)),
+    }
 }
 
 /// Returns reason and message of the pod as a whole; empty without a problem.
@@ -158,7 +193,7 @@ fn container(
         image_id: current.map(|c| c.image_id.clone()).unwrap_or_default(),
         container_id: current.map(|c| c.id.clone()).unwrap_or_default(),
         started: running && (init || health.started),
-        ready: if init { succeeded(&state) } else { running && health.ready },
+        ready: if init { completed_init(&state) } else { running && health.ready },
         restart_count: current.map_or(0, |c| c.attempt),
         state,
         last_state,
@@ -196,7 +231,7 @@ const START_ERROR: &str = "StartError";
 
 pub(super) fn terminated_state(end: &ExitStatus, failed_probe: Option<ProbeKind>) -> TerminatedState {
     let reason = if end.oom_killed {
-        "OOMKilled"
+        OOM_KILLED
     } else if end.started_at.is_none() {
         START_ERROR
     } else if end.code == 0 {
@@ -223,6 +258,10 @@ pub(super) fn succeeded(state: &ContainerState) -> bool {
     matches!(state, ContainerState::Terminated(end) if end.exit_code == 0)
 }
 
+fn completed_init(state: &ContainerState) -> bool {
+    matches!(state, ContainerState::Terminated(end) if end.completes_init())
+}
+
 fn phase(
     policy: RestartPolicy,
     init: &[ContainerStatus],
@@ -231,19 +270,21 @@ fn phase(
     facts: &PodFacts,
 ) -> PodPhase {
     // Outcome, if it ended.
-    let success = |name: &str| {
+    let success = |name: &str, role: Role| {
         let last = facts.containers.get(name)?.last()?;
         match &last.state {
-            State::Exited(end) => Some(machine::succeeded(last, end)),
+            State::Exited(end) => Some(machine::succeeded(last, end, role)),
             _ => None,
         }
     };
-    let for_good = |c: &ContainerStatus| success(&c.name).is_some_and(|good| !restarts(policy, good));
     if !initialized {
-        let failed =
-            |c: &ContainerStatus| policy == RestartPolicy::Never && for_good(c) && !succeeded(&c.state);
+        let failed = |c: &ContainerStatus| {
+            policy == RestartPolicy::Never && success(&c.name, Role::Init).is_some_and(|good| !good)
+        };
         return if init.iter().any(failed) { PodPhase::Failed } else { PodPhase::Pending };
     }
+    let for_good =
+        |c: &ContainerStatus| success(&c.name, Role::Main).is_some_and(|good| !restarts(policy, good));
     if !apps.is_empty() && apps.iter().all(for_good) {
         // By the code alone, as the kubelet does: even if it failed a probe and handled its SIGTERM well.
         let good = apps.iter().all(|c| succeeded(&c.state));
@@ -273,7 +314,7 @@ fn conditions(status: &mut PodStatus, initialized: bool, failing: &str, now: Tim
     let incomplete: Vec<&str> = status
         .init_container_statuses
         .iter()
-        .filter(|c| !succeeded(&c.state))
+        .filter(|c| !completed_init(&c.state))
         .map(|c| c.name.as_str())
         .collect();
     let (initial, left) = match initialized {
@@ -296,10 +337,11 @@ fn conditions(status: &mut PodStatus, initialized: bool, failing: &str, now: Tim
 
 /// Lists the containers that made the pod fail.
 fn failed(status: &PodStatus) -> String {
-    let init = status.init_container_statuses.iter().map(|c| ("init container", c));
-    let all = init.chain(status.container_statuses.iter().map(|c| ("container", c)));
+    let init = status.init_container_statuses.iter().filter(|c| !completed_init(&c.state));
+    let main = status.container_statuses.iter().filter(|c| !succeeded(&c.state));
+    let all = init.map(|c| ("init container", c)).chain(main.map(|c| ("container", c)));
     let ends = all.filter_map(|(kind, c)| match &c.state {
-        ContainerState::Terminated(end) if end.exit_code != 0 => {
+        ContainerState::Terminated(end) => {
             Some(format!("{kind} {} ended with code {} ({})", c.name, end.exit_code, end.reason))
         }
         _ => None,

@@ -7,7 +7,7 @@ use jiff::SignedDuration;
 use schema::codec::encode;
 use schema::control::Plan as _;
 use schema::keys::Key;
-use schema::records::{Endpoint, FunctionRecord, Replica, RulesStatus, ServiceRecord, Vtep};
+use schema::records::{Endpoint, FunctionRecord, ProgrammedRules, Replica, ServiceRecord, Vtep};
 use schema::snapshot::{Change, Snapshot};
 use schema::store::memory::MemoryStore;
 use schema::store::{Op, SharedStore};
@@ -100,10 +100,10 @@ impl Rig {
         self.catalogs.send_replace(Arc::new(catalog));
     }
 
-    async fn rules_of(&self, node: &str, revision: i64) {
-        let key = Key::Rules(node.to_owned()).to_string();
-        let value = encode(&RulesStatus { revision, ..RulesStatus::default() }).unwrap();
-        let _ = self.store.txn(vec![], vec![Op::put(&key, value)]).await.unwrap();
+    /// Writes what all live nodes have programmed, as the leader does.
+    async fn everywhere(&self, revision: i64) {
+        let value = encode(&ProgrammedRules { revision }).unwrap();
+        let _ = self.store.txn(vec![], vec![Op::put(Key::Programmed, value)]).await.unwrap();
     }
 
     /// Creates an empty book on the same worlds.
@@ -127,13 +127,12 @@ async fn a_pod_goes_when_the_services_and_then_all_nodes_have_let_it_go() {
     rig.services(5, Some("10.244.3.2"));
     assert_eq!(rig.look(100).await, Some(DrainReason::Services));
     rig.services(7, None);
-    rig.rules_of("n9", 6).await;
-    let ours = rig.observed.node.node.clone();
-    assert_eq!(rig.look(101).await, Some(DrainReason::Nodes(vec![ours, "n9".to_owned()])));
+    rig.everywhere(8).await;
+    assert_eq!(rig.look(101).await, Some(DrainReason::Nodes), "this node is behind");
     rig.programmed.send_replace(7);
-    // The other node, n8, has no heartbeat, so the pod does not wait for it.
-    assert_eq!(rig.look(101).await, Some(DrainReason::Nodes(vec!["n9".to_owned()])));
-    rig.rules_of("n9", 8).await;
+    rig.everywhere(6).await;
+    assert_eq!(rig.look(101).await, Some(DrainReason::Nodes), "another node is behind");
+    rig.everywhere(7).await;
     assert_eq!(rig.look(102).await, None);
 }
 
@@ -163,6 +162,7 @@ async fn a_replica_of_a_function_goes_when_the_gateways_have_let_it_go_and_its_c
 async fn a_pod_of_no_service_waits_for_nobody_nor_does_one_whose_name_another_has() {
     let mut rig = rig();
     rig.programmed.send_replace(9);
+    rig.everywhere(9).await;
     assert_eq!(rig.look(100).await, None);
     rig.services(5, Some("10.244.3.77"));
     assert_eq!(rig.look(100).await, None);
@@ -174,8 +174,8 @@ async fn an_agent_that_comes_back_while_others_still_lead_to_a_pod_waits_for_the
     let mut rig = rig();
     rig.services(7, None);
     rig.programmed.send_replace(7);
-    rig.rules_of("n9", 6).await;
-    assert_eq!(rig.look(100).await, Some(DrainReason::Nodes(vec!["n9".to_owned()])));
+    rig.everywhere(6).await;
+    assert_eq!(rig.look(100).await, Some(DrainReason::Nodes));
     assert_eq!(rig.look(105).await, None, "its time is over");
 }
 
@@ -194,14 +194,14 @@ async fn it_is_not_held_for_ever() {
     assert!(matches!(over.pods[&uid].task, Some(PodTask::Down(_))));
 }
 
-// Seen red with a timeout and an error taken for a node without rules: the pod did not wait.
 #[tokio::test(start_paused = true)]
-async fn a_node_whose_rules_cannot_be_read_counts_as_behind_until_the_time_is_over() {
+async fn while_the_rules_of_the_others_are_unknown_they_count_as_behind_until_the_time_is_over() {
     let mut rig = rig();
     rig.services(7, None);
     rig.programmed.send_replace(7);
-    rig.rules_of("n9", 7).await;
-    let behind = Some(DrainReason::Nodes(vec!["n9".to_owned()]));
+    let behind = Some(DrainReason::Nodes);
+    assert_eq!(rig.look(100).await, behind, "no leader has written them");
+    rig.everywhere(7).await;
     // A single answer in time is enough.
     rig.memory.slow_gets(Duration::from_millis(400));
     assert_eq!(rig.look(100).await, None);
@@ -213,7 +213,7 @@ async fn a_node_whose_rules_cannot_be_read_counts_as_behind_until_the_time_is_ov
     rig.memory.refuse_everything(true);
     assert_eq!(rig.look(101).await, behind, "the store fails");
     rig.memory.refuse_everything(false);
-    let garbage = Op::put(Key::Rules("n9".to_owned()).to_string(), b"{".to_vec());
+    let garbage = Op::put(Key::Programmed, b"{".to_vec());
     let _ = rig.store.txn(vec![], vec![garbage]).await.unwrap();
     assert_eq!(rig.look(102).await, behind, "what it says can't be read");
     rig.memory.refuse_everything(true);
@@ -221,9 +221,12 @@ async fn a_node_whose_rules_cannot_be_read_counts_as_behind_until_the_time_is_ov
 }
 
 #[tokio::test]
-async fn a_node_that_has_never_said_anything_is_not_waited_for() {
+async fn the_only_live_node_waits_for_its_own_rules_alone() {
     let mut rig = rig();
+    rig.snapshot.apply(&Change::Delete { key: Key::Heartbeat("n9".to_owned()).to_string() });
     rig.services(7, None);
+    rig.memory.refuse_everything(true);
+    assert_eq!(rig.look(100).await, Some(DrainReason::Nodes));
     rig.programmed.send_replace(7);
     assert_eq!(rig.look(100).await, None);
 }

@@ -114,7 +114,8 @@ fn what_docker_says_of_a_failed_start_is_not_shown_where_a_secret_may_be_in_it()
     let shown = |world: &Observed, binding: &Binding| {
         let facts = &world.pods[&binding.pod.uid];
         let decision = Decision::idle(binding.pod.reference(), DecisionReason::Finished);
-        let seen = wanted::WantedPod { node: &world.node, binding, facts, decision: &decision };
+        let seen =
+            wanted::WantedPod { node: &world.node, binding, facts, decision: &decision, lacks_image: false };
         serde_json::to_string(&wanted::wanted_status(seen, None, super::at(1))).unwrap()
     };
     let State::Exited(end) = super::exited(127, 0, 0) else { panic!("it is exited") };

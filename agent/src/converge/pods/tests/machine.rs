@@ -1,10 +1,10 @@
 //! Restart policy × exit code × time, as a table.
 
-use jiff::SignedDuration;
-use schema::kinds::pod::RestartPolicy::{Always, Never, OnFailure};
+use jiff::{SignedDuration, Timestamp};
+use schema::kinds::pod::RestartPolicy::{self, Always, Never, OnFailure};
 
 use super::{at, container, exited, running};
-use crate::converge::pods::container::machine::{ContainerDecision, decide, delay};
+use crate::converge::pods::container::machine::{self, ContainerDecision, Role, delay};
 use crate::converge::pods::facts::{Container, State};
 
 #[test]
@@ -12,6 +12,15 @@ fn the_backoff_doubles_from_nothing_to_five_minutes() {
     let seconds: Vec<i64> = (0..9).map(|level| delay(level).as_secs()).collect();
     assert_eq!(seconds, [0, 10, 20, 40, 80, 160, 300, 300, 300]);
     assert_eq!(delay(u32::MAX).as_secs(), 300);
+}
+
+fn decide(
+    history: &[Container],
+    sandbox: Option<&str>,
+    policy: RestartPolicy,
+    now: Timestamp,
+) -> ContainerDecision {
+    machine::decide(history, sandbox, Role::Main, policy, now)
 }
 
 #[test]

@@ -5,6 +5,7 @@ pub(in crate::converge::pods) mod crowd;
 mod drain;
 mod files;
 mod finished;
+mod floor;
 mod links;
 mod machine;
 mod observe;
@@ -99,6 +100,7 @@ fn container(name: &str, attempt: u32, state: State) -> Container {
         health: None,
         failing: None,
         files: Vec::new(),
+        spec_hash: String::new(),
         state,
     }
 }
@@ -116,6 +118,14 @@ fn exited(code: i64, ran: i64, finished: i64) -> State {
         started_at: Some(at(finished - ran)),
         finished_at: at(finished),
     })
+}
+
+/// The end of a container in which the kernel killed a process for its use of memory.
+fn oom_killed(code: i64) -> State {
+    match exited(code, 1, 5) {
+        State::Exited(end) => State::Exited(ExitStatus { oom_killed: true, ..end }),
+        other => other,
+    }
 }
 
 fn pause(state: State, address: &str) -> Container {

@@ -1,16 +1,21 @@
 //! Observation of containers for which Docker does not answer every query.
 
 use std::sync::Arc;
+use std::time::Duration;
 
-use schema::testing::pod_spec;
+use schema::control::lock;
+use schema::kinds::pod::PodStatus;
+use schema::snapshot::Snapshot;
+use schema::testing::{pod_spec, versioned};
+use tokio::time::Instant;
 
 use super::{binding, node};
 use crate::converge::pods::facts::{Placement, State};
-use crate::converge::pods::observe::ContainerObserver;
-use crate::converge::pods::{container, sandbox};
+use crate::converge::pods::observe::{ContainerObserver, memory_event};
+use crate::converge::pods::{container, is_news, sandbox};
 use crate::names;
 use crate::testing::own_container;
-use crate::worlds::docker::{Docker as _, Exit, FakeDocker, NewContainer};
+use crate::worlds::docker::{ContainerEvent, Docker as _, Exit, FakeDocker, NewContainer};
 
 #[tokio::test]
 async fn a_container_that_docker_cannot_inspect_hinders_no_other_and_passes_for_no_success() {
@@ -35,17 +40,54 @@ async fn a_container_that_docker_cannot_inspect_is_left_alone_ever_longer() {
     for wait in [10, 20] {
         // A container that would answer by now is not inspected before its retry is due.
         docker.engine().opaque.clear();
-        tokio::time::advance(std::time::Duration::from_secs(wait - 1)).await;
+        tokio::time::advance(Duration::from_secs(wait - 1)).await;
         let pods = looker.observe().await.unwrap();
         assert_eq!(pods["broken"].containers["a"][0].state, State::Removing);
         docker.engine().opaque.insert(named("broken"));
-        tokio::time::advance(std::time::Duration::from_secs(1)).await;
+        tokio::time::advance(Duration::from_secs(1)).await;
         looker.observe().await.unwrap();
     }
     docker.engine().opaque.clear();
-    tokio::time::advance(std::time::Duration::from_secs(40)).await;
+    tokio::time::advance(Duration::from_secs(40)).await;
     let pods = looker.observe().await.unwrap();
     assert!(matches!(pods["broken"].containers["a"][0].state, State::Exited(_)), "{pods:?}");
+}
+
+#[test]
+fn a_report_wakes_its_own_loop_only_if_it_is_the_last_on_a_pod() {
+    let web = binding("web", pod_spec(&["a"]));
+    let key = ("n1".to_owned(), web.pod.reference());
+    let mut wanted = Snapshot { synced: true, ..Snapshot::default() };
+    wanted.bindings.insert(key.clone(), versioned(web));
+    let reported = |reason: &str| {
+        let mut snapshot = wanted.clone();
+        let status = PodStatus { reason: reason.to_owned(), ..PodStatus::default() };
+        snapshot.pod_status.insert(key.clone(), versioned(status));
+        snapshot
+    };
+    let last = reported(PodStatus::TERMINATING);
+    assert!(!is_news(&wanted, &reported("")) && is_news(&reported(""), &last));
+    assert!(!is_news(&last, &wanted), "its key is gone");
+    assert!(
+        is_news(&wanted, &Snapshot { synced: true, ..Snapshot::default() }),
+        "the pod is no longer wanted"
+    );
+}
+
+#[test]
+fn a_process_killed_for_memory_is_an_event_of_its_pod() {
+    let event = |action: &str, labels: &[(&str, &str)]| ContainerEvent {
+        id: "1".into(),
+        action: action.into(),
+        labels: labels.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect(),
+    };
+    let labels = [(names::NAMESPACE, "shop"), (names::POD, "web"), (names::CONTAINER, "app")];
+    let draft = memory_event(&event("oom", &labels)).unwrap();
+    assert_eq!((draft.namespace.as_str(), draft.name.as_str()), ("shop", "web"));
+    assert_eq!(draft.reason, "OOMKilling");
+    assert!(draft.message.contains("container app"), "{}", draft.message);
+    assert_eq!(memory_event(&event("die", &labels)), None);
+    assert_eq!(memory_event(&event("oom", &[("image", "x")])), None);
 }
 
 #[tokio::test]
@@ -56,6 +98,30 @@ async fn an_end_that_the_listing_does_not_show_yet_is_seen() {
     let mut looker = ContainerObserver::new(docker, "mk8s".into());
     let pods = looker.observe().await.unwrap();
     assert!(matches!(&pods["web"].containers["a"][0].state, State::Exited(_)), "{pods:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_end_is_inspected_while_the_containers_are_listed() {
+    let docker = Arc::new(FakeDocker::with_images(&["app:1"]));
+    let id = docker.create(&own_container("app:1", "web", "web", "a", 0)).await.unwrap();
+    docker.start(&id).await.unwrap();
+    let mut looker = ContainerObserver::new(docker.clone(), "mk8s".into());
+    looker.observe().await.unwrap();
+    docker.engine().query_time = Duration::from_secs(1);
+    // An event of a container that still runs is no end of it.
+    for (ends, seconds) in [(false, 2), (true, 1)] {
+        if ends {
+            docker.end(&named("web"), Exit::default());
+        }
+        lock(&looker.stale).ids.insert(id.clone());
+        // The pause after the former listing does not count.
+        tokio::time::sleep(Duration::from_secs(5)).await;
+        let began = Instant::now();
+        let pods = looker.observe().await.unwrap();
+        assert_eq!(began.elapsed().as_secs(), seconds);
+        let state = &pods["web"].containers["a"][0].state;
+        assert_eq!(matches!(state, State::Exited(end) if end.code == 0), ends, "{state:?}");
+    }
 }
 
 // Seen red with the log of every ended container.

@@ -1,12 +1,11 @@
 //! Plans for whole nodes.
 
-use schema::kinds::cluster::{PodSecurity, PodSecurityLevel};
 use schema::kinds::pod::{ContainerPort, PodPhase, Protocol, RestartPolicy};
 use schema::records::Binding;
 use schema::testing::{pod_spec, subnet};
 
-use super::{at, binding, container, exited, facts, node, pause, running, wants};
-use crate::converge::pods::facts::{NodeFacts, Observed, RecentFailure, State};
+use super::{at, binding, container, exited, facts, oom_killed, pause, running, wants};
+use crate::converge::pods::facts::{Observed, RecentFailure, State};
 use crate::converge::pods::plan::plan;
 use crate::converge::pods::report::fold;
 use crate::converge::pods::sandbox::allocate::ports_to_allocate;
@@ -165,43 +164,6 @@ fn what_could_not_be_made_is_taken_down_at_once() {
     }
 }
 
-/// Seen red with a check in `plan_wanted`, which stopped containers of a running pod from being restarted; and without
-/// one.
-#[test]
-fn what_the_node_forbids_is_not_created_and_what_runs_is_left_alone() {
-    let mut spec = pod_spec(&["a", "b"]);
-    spec.host_network = true;
-    let bound = binding("web", spec);
-    let mut observed = wants(std::slice::from_ref(&bound));
-    assert!(decide(&observed, &bound, 0).task.is_some(), "no restrictions by default");
-    let policy = PodSecurity { forbid_host_network: true, ..PodSecurity::default() };
-    observed.node.pod_security_floor = std::sync::Arc::new(policy);
-    let decision = decide(&observed, &bound, 0);
-    assert!(decision.task.is_none(), "{decision:?}");
-    let waiting = &decision.waiting["a"];
-    let why = "spec.hostNetwork: Forbidden: this node (--pod-security) sets podSecurity.forbidHostNetwork";
-    assert_eq!((waiting.reason.as_str(), waiting.message.as_str()), ("CreateContainerConfigError", why));
-    // Created before the restriction: all of it goes on, and a container that ended is started again.
-    let runs = vec![container("a", 0, running()), container("b", 0, exited(1, 60, 60))];
-    has(&mut observed, &bound, facts(&bound, vec![pause(running(), "10.244.3.2")], runs));
-    let decision = decide(&observed, &bound, 600);
-    assert!(matches!(&decision.task, Some(PodTask::Up(up)) if up.down.stop.is_empty()), "{decision:?}");
-    // Without its pause container it would have to be built again: what still runs of it is not stopped.
-    has(&mut observed, &bound, facts(&bound, vec![], vec![container("a", 0, running())]));
-    assert!(decide(&observed, &bound, 0).task.is_none());
-}
-
-#[test]
-fn a_node_that_asks_for_the_strictest_level_runs_functions() {
-    let function = schema::kinds::function::FunctionSpec::default();
-    let mut bound = binding("f", function.pod("minik8s.local/function:0", "default/f"));
-    let policy = PodSecurity { level: PodSecurityLevel::Restricted, ..PodSecurity::default() };
-    let node = NodeFacts { pod_security_floor: std::sync::Arc::new(policy), ..node() };
-    assert!(node.forbids(&bound.pod).is_some(), "as a pod of its own it names no profile of system calls");
-    bound.pod.owner.kind = schema::kinds::Kind::Function;
-    assert_eq!(node.forbids(&bound.pod), None);
-}
-
 fn trouble(retry_at: i64) -> RecentFailure {
     let (reason, message) = ("Terminating".into(), "busy".into());
     RecentFailure { reason, message, failures: 1, at: at(0), retry_at: at(retry_at) }
@@ -289,10 +251,36 @@ fn init_containers_take_turns() {
         (vec![done("one"), done("two")], vec!["a"]),
         (vec![container("a", 0, running())], vec![]),
         (vec![done("one"), container("two", 0, exited(1, 1, 5))], vec!["two"]),
+        (vec![done("one"), container("two", 0, oom_killed(0))], vec!["two"]),
     ] {
         has(&mut observed, &web, facts(&web, pauses(), there));
         assert_eq!(names(&observed), next);
     }
+}
+
+#[test]
+fn an_init_container_with_a_child_killed_for_memory_fails_the_pod_whatever_its_code() {
+    let mut never = pod_spec(&["a"]);
+    never.restart_policy = RestartPolicy::Never;
+    never.init_containers = pod_spec(&["one"]).containers;
+    let job = binding("job", never);
+    let mut observed = wants(std::slice::from_ref(&job));
+    let killed = container("one", 0, oom_killed(0));
+    has(&mut observed, &job, facts(&job, vec![pause(running(), "10.244.3.2")], vec![killed]));
+    let decision = decide(&observed, &job, 50);
+    assert!(matches!(decision.task, Some(PodTask::Down(_))), "{decision:?}");
+    let seen = wanted::WantedPod {
+        node: &observed.node,
+        binding: &job,
+        facts: &observed.pods[&job.pod.uid],
+        decision: &decision,
+        lacks_image: false,
+    };
+    let status = wanted::wanted_status(seen, None, at(50));
+    assert_eq!(status.phase, PodPhase::Failed);
+    assert!(!status.init_container_statuses[0].ready);
+    let ready = status.conditions.iter().find(|condition| condition.kind == "Ready").unwrap();
+    assert_eq!(ready.message, "init container one ended with code 0 (OOMKilled)");
 }
 
 #[test]
@@ -550,7 +538,7 @@ fn containers_of_a_pod_without_its_pause_container_run_and_are_not_ready() {
         let decision = decide(observed, &web, 0);
         let (node, facts) = (&observed.node, &observed.pods[&web.pod.uid]);
         wanted::wanted_status(
-            wanted::WantedPod { node, binding: &web, facts, decision: &decision },
+            wanted::WantedPod { node, binding: &web, facts, decision: &decision, lacks_image: false },
             None,
             at(1),
         )

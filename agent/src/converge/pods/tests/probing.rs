@@ -11,7 +11,7 @@ use serde_json::json;
 use super::super::probe::health_store::RunHealth;
 use super::crash::Rig;
 use super::{at, binding, container, exited, facts, node, pause, running, wants};
-use crate::converge::pods::container::machine::{ContainerDecision, decide};
+use crate::converge::pods::container::machine::{ContainerDecision, Role, decide};
 use crate::converge::pods::facts::{Container, Observed, PodFacts, RecentFailure, State};
 use crate::converge::pods::observe;
 use crate::converge::pods::plan::plan;
@@ -43,7 +43,7 @@ fn policy_exit_code_and_probe_decide_together() {
         (Never, 0, ended(true), ended(false)),
         (Never, 137, ended(false), ended(false)),
     ] {
-        let look = |container: Container| decide(&[container], Some("POD-0"), policy, at(100));
+        let look = |container: Container| decide(&[container], Some("POD-0"), Role::Main, policy, at(100));
         assert_eq!(look(container("web", 0, exited(code, 5, 100))), well, "{policy:?} {code}");
         assert_eq!(look(sick(exited(code, 5, 100))), failed_probe, "{policy:?} {code} after a failed probe");
         assert_eq!(look(sick(running())), ContainerDecision::Unhealthy, "{policy:?}");
@@ -88,7 +88,7 @@ fn what_is_known_of_a_container_is_of_one_life_of_it() {
         let kept = [("web-0".to_owned(), RunHealth { started_at, health: ill })].into();
         observe::fill_health(&mut observed.pods, &kept, |_| None);
         let web = &observed.pods[&web.pod.uid].containers["web"];
-        let decided = decide(web, Some("POD-0"), OnFailure, at(100));
+        let decided = decide(web, Some("POD-0"), Role::Main, OnFailure, at(100));
         assert_eq!(matches!(decided, ContainerDecision::Make { .. }), again, "{decided:?}");
     }
 }
@@ -113,7 +113,11 @@ fn reported(web: &Binding, observed: &Observed) -> schema::kinds::pod::PodStatus
     let plan = plan(observed, at(100));
     let decision = &plan.pods[&web.pod.uid];
     let facts: &PodFacts = &observed.pods[&web.pod.uid];
-    wanted::wanted_status(wanted::WantedPod { node: &node(), binding: web, facts, decision }, None, at(100))
+    wanted::wanted_status(
+        wanted::WantedPod { node: &node(), binding: web, facts, decision, lacks_image: false },
+        None,
+        at(100),
+    )
 }
 
 #[test]
@@ -355,16 +359,14 @@ async fn a_container_that_cannot_be_killed_is_asked_to_go_once_and_its_pod_says_
     rig.docker.engine().unkillable.insert(web.clone());
     let stops = |rig: &Rig| rig.docker.engine().graces.iter().filter(|(name, _)| *name == web).count();
     let (began, ended) = (tokio::time::Instant::now(), std::cell::Cell::new(0));
-    let wall = std::time::Instant::now();
-    let retried = || wall.elapsed() >= Duration::from_secs(1);
     rig.agent_until("a minute", |rig| {
         if stops(rig) > 0 && ended.get() == 0 {
             rig.docker.end(&other, Exit { code: 1, oom_killed: false });
             ended.set(1);
         } else if began.elapsed() > Duration::from_secs(30) && ended.get() == 1 {
             assert!(runs(rig, "other", 1), "the other one goes on: {:?}", rig.docker.running());
-            // The wall clock, on which retries depend, hardly advances here: none is due.
-            assert!(stops(rig) == 1 || retried());
+            // Again after 5 s and after another 10 s.
+            assert!((2..=4).contains(&stops(rig)), "{:?}", rig.docker.engine().graces);
             rig.docker.end(&pause, Exit { code: 137, oom_killed: false });
             ended.set(2);
         }
@@ -373,7 +375,8 @@ async fn a_container_that_cannot_be_killed_is_asked_to_go_once_and_its_pod_says_
     .await;
     let hook = format!("exec {web} bye");
     let hooks = rig.docker.engine().calls.iter().filter(|call| call.0 == hook).count();
-    let stopped = (2..=3).contains(&stops(&rig)) || (stops(&rig) > 3 && retried());
+    // The new containers of its pod wait for its removal, which is tried again after 1, 2, 4 and 8 s.
+    let stopped = (5..=12).contains(&stops(&rig));
     assert!(hooks == 1 && stopped, "{hooks} {:?}", rig.docker.engine().graces);
     let statuses = values_in(&rig, "/minik8s/status/").await;
     let says = |part: &str| statuses.iter().any(|text| text.contains(part));
@@ -476,7 +479,7 @@ async fn a_container_that_docker_could_not_remove_is_removed_again_and_made_anew
         if passed > Duration::from_secs(5) && !ended.replace(true) {
             rig.docker.end(&other, Exit { code: 1, oom_killed: false });
         }
-        // The wall clock, on which retries depend, hardly advances here: the removal is not due again.
+        // It does not wait for the removal, which is tried ever later.
         assert!(passed < Duration::from_secs(10) || runs(rig, "other", 1), "{:?}", rig.docker.running());
         passed > Duration::from_secs(20)
     })

@@ -226,7 +226,8 @@ fn a_pod_that_is_wanted_again_is_not_taken_for_ended() {
     observed.desired.pods.insert(web.pod.reference(), web.clone());
     observed.pods.clear();
     let decision = &plan(&observed, at(21)).pods[&web.pod.uid];
-    let seen = wanted::WantedPod { node: &node(), binding: &web, facts: &nothing, decision };
+    let seen =
+        wanted::WantedPod { node: &node(), binding: &web, facts: &nothing, decision, lacks_image: false };
     let again = wanted::wanted_status(seen, Some(status), at(21));
     assert!(again.phase == PodPhase::Pending && !again.is_terminating(), "{again:?}");
 }

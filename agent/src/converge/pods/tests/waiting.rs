@@ -1,15 +1,17 @@
 //! Waiting reasons of containers while an operation is retried.
 
 use schema::kinds::Kind;
-use schema::kinds::pod::{ContainerState, PodStatus, PullPolicy, RestartPolicy};
+use schema::kinds::pod::{ContainerState, PodMilestones, PodStatus, PullPolicy, RestartPolicy};
 use schema::records::Binding;
 use schema::testing::pod_spec;
 
 use super::crash::Rig;
 use super::crowd::until_status;
 use super::{at, binding, container, exited, facts, pause, running, wants};
-use crate::converge::pods::facts::{ContainerKey, Observed, RecentFailure, RunningTask, Work};
+use crate::converge::pods::facts::{ContainerKey, Observed, RecentFailure, RunningTask, State, Work};
 use crate::converge::pods::plan::plan;
+use crate::converge::pods::report::fold;
+use crate::converge::pods::status::statuses::Statuses;
 use crate::converge::shared::image_store::ImageBook;
 use crate::names;
 
@@ -59,6 +61,31 @@ fn a_retry_is_called_what_the_failure_was_called() {
         busy(&mut observed, &web);
         assert_eq!(waits(&observed, &web, 11), (shown.into(), false), "{reason}, under way");
     }
+}
+
+#[test]
+fn what_cannot_be_removed_is_the_pods_reason_also_while_that_is_tried_again() {
+    let web = binding("web", pod_spec(&["a"]));
+    let mut observed = wants(std::slice::from_ref(&web));
+    // Of the former namespaces, and running: it has to go before it is made again.
+    let former = container("a", 0, running());
+    let newer = container("a", 1, State::Created);
+    let there = facts(&web, vec![pause(running(), "10.244.3.2")], vec![former, newer]);
+    observed.pods.insert(web.pod.uid.clone(), there);
+    observed.work.recent_failures.insert((web.pod.uid.clone(), String::new()), trouble("Terminating"));
+    let stuck = |observed: &Observed, now: i64| {
+        let decision = plan(observed, at(now)).pods.remove(&web.pod.uid).unwrap();
+        (decision.stuck, decision.task.is_some())
+    };
+    assert_eq!(stuck(&observed, 5), (Some("so".into()), false));
+    assert_eq!(stuck(&observed, 11), (Some("so".into()), true));
+    // It has gone by itself.
+    let mut gone = observed.clone();
+    let there = facts(&web, vec![pause(running(), "10.244.3.2")], vec![container("a", 1, running())]);
+    gone.pods.insert(web.pod.uid.clone(), there);
+    assert_eq!(stuck(&gone, 11), (None, false));
+    busy(&mut observed, &web);
+    assert_eq!(stuck(&observed, 11), (Some("so".into()), false));
 }
 
 #[tokio::test]
@@ -185,4 +212,39 @@ async fn an_image_that_another_pods_login_pulled_is_not_used() {
     // The registry gives it to everyone now.
     rig.docker.engine().registry.insert("app:1".to_owned());
     rig.agent_until("both run", Rig::complete).await;
+}
+
+// Seen red with an image that counts as present once it did.
+#[test]
+fn the_steps_until_a_pod_is_ready_are_noted_once_each() {
+    let web = binding("web", pod_spec(&["a"]));
+    let mut observed = wants(std::slice::from_ref(&web));
+    let milestones = |observed: &mut Observed, now: i64| {
+        let statuses = fold(observed, &plan(observed, at(now)), &Statuses::default(), at(now));
+        observed.last_reported = statuses.pods;
+        observed.last_reported[&web.pod.reference()].milestones
+    };
+    let first = milestones(&mut observed, 1);
+    assert_eq!((first.received, first.created), (Some(at(1)), None));
+    observed.work.missing.insert(slot(&web));
+    assert_eq!(milestones(&mut observed, 2).image, None, "it is missing");
+    observed.work.missing.clear();
+    assert_eq!(milestones(&mut observed, 7).image, Some(at(7)));
+    let mut started = container("a", 0, State::Running { started_at: at(9) });
+    (started.created_at, started.started_at) = (at(8), Some(at(9)));
+    let pod = facts(&web, vec![pause(running(), "10.244.3.2")], vec![started]);
+    observed.pods.insert(web.pod.uid.clone(), pod);
+    let ready = milestones(&mut observed, 10);
+    let wanted = PodMilestones {
+        received: Some(at(1)),
+        image: Some(at(7)),
+        created: Some(at(8)),
+        started: Some(at(9)),
+        ready: Some(at(10)),
+    };
+    assert_eq!(ready, wanted);
+    assert_eq!(milestones(&mut observed, 20), wanted, "once");
+    // An agent that finds the pod running did not see it start.
+    observed.last_reported.clear();
+    assert_eq!(milestones(&mut observed, 30), PodMilestones::default());
 }

@@ -145,13 +145,14 @@ fn host_path(path: &Path, kind: HostPathType, bounds: Option<&HostPathBounds>) -
     if there.is_none() && creates.contains(&kind) {
         // Docker rejects a bind whose source is absent; Kubernetes creates a folder then.
         let is_file = kind == HostPathType::FileOrCreate;
-        let place = bounds.map_or(path, |bounds| bounds.directory.as_path());
-        let made = match bounds.filter(|bounds| !bounds.path.is_empty()) {
-            Some(bounds) => return create_host_path(path, bounds, is_file),
-            None if is_file => fs::OpenOptions::new().create_new(true).write(true).open(place).map(drop),
-            None => fs::create_dir_all(place),
-        };
-        made.map_err(|source| VolumeError::Make { path: path.to_owned(), source })?;
+        let failed = |source| VolumeError::Make { path: path.to_owned(), source };
+        match bounds {
+            Some(bounds) => create_host_path(path, bounds, is_file)?,
+            None if is_file => {
+                fs::OpenOptions::new().create_new(true).write(true).open(path).map(drop).map_err(failed)?;
+            }
+            None => fs::create_dir_all(path).map_err(failed)?,
+        }
         there = file_type(path, bounds)?;
     }
     let (is_right, wanted): (fn(&fs::FileType) -> bool, _) = match kind {
@@ -175,7 +176,11 @@ fn file_type(path: &Path, bounds: Option<&HostPathBounds>) -> Result<Option<fs::
     let Some(bounds) = bounds else { return Ok(fs::metadata(path).map(|there| there.file_type()).ok()) };
     match open_host_path(path, bounds) {
         Ok(opened) => Ok(fs::metadata(descriptor_path(&opened)).map(|there| there.file_type()).ok()),
-        Err(VolumeError::OutOfBounds { source, .. }) if source.kind() == io::ErrorKind::NotFound => Ok(None),
+        Err(VolumeError::OutOfBounds { source, .. } | VolumeError::Unresolved { source, .. })
+            if source.kind() == io::ErrorKind::NotFound =>
+        {
+            Ok(None)
+        }
         Err(error) => Err(error),
     }
 }

@@ -4,11 +4,12 @@ use std::path::{Path, PathBuf};
 
 use schema::content_refs;
 use schema::content_refs::BlobKind;
+use schema::kinds::cluster::{PodSecurity, host_paths_overlap};
 use schema::kinds::function::FUNCTION_LABEL;
 use schema::kinds::pod::keyed::VolumeContent;
 use schema::kinds::pod::{Container, EmptyDirVolume, HostPathType, StorageMedium, Volume};
 
-use super::spec::{HostPathBounds, KeyedVolumeSpec, SubPath, VolumePrep};
+use super::spec::{AllowedDirectory, HostPathBounds, KeyedVolumeSpec, SubPath, VolumePrep};
 use crate::converge::pods::facts::Placement;
 use crate::names;
 use crate::worlds::docker::BindMount;
@@ -48,12 +49,31 @@ fn tmpfs_bytes(empty_dir: &EmptyDirVolume) -> Option<u64> {
         .then(|| empty_dir.size_limit.map(|size| size.bytes).unwrap_or_default())
 }
 
-/// Returns the bounds of a hostPath volume. A pod from before the cluster limited them goes on without.
+/// Returns the bounds of a hostPath volume: those of the cluster and of the node together. A policy that forbids the path
+/// as it is written is newer than the pod, which goes on without it.
 fn bounds(at: Placement<'_>, volume: &Volume) -> Option<HostPathBounds> {
-    let policy = &at.node.pod_security;
-    let (directory, path) = policy.allowed_directory(&volume.host_path.as_ref()?.path)?;
-    let forbidden = policy.forbid_host_paths.iter().map(PathBuf::from).collect();
-    Some(HostPathBounds { directory: directory.into(), path, forbidden })
+    let path = &volume.host_path.as_ref()?.path;
+    let policies = [&at.node.pod_security, &*at.node.pod_security_floor];
+    let newer =
+        |policy: &PodSecurity| policy.forbid_host_paths.iter().any(|one| host_paths_overlap(path, one));
+    let forbidden =
+        policies.iter().filter(|policy| !newer(policy)).flat_map(|policy| &policy.forbid_host_paths);
+    let (allowed, forbidden) = (allowed_directory(policies, path), forbidden.cloned().collect::<Vec<_>>());
+    (allowed.is_some() || !forbidden.is_empty()).then_some(HostPathBounds { allowed, forbidden })
+}
+
+fn allowed_directory(policies: [&PodSecurity; 2], path: &str) -> Option<AllowedDirectory> {
+    let mut allowed: Vec<_> = policies.iter().filter_map(|policy| policy.allowed_directory(path)).collect();
+    // The outermost first: the longer the path from a directory, the higher it is.
+    allowed.sort_by_key(|(_, path)| std::cmp::Reverse(path.len()));
+    let mut allowed = allowed.into_iter();
+    let (directory, path) = allowed.next()?;
+    let inner = allowed.next().map(|(_, path)| path).filter(|inner| !inner.is_empty() && *inner != path);
+    let (narrower, path) = match inner {
+        Some(inner) => (path.strip_suffix(&format!("/{inner}")).map(str::to_owned), inner),
+        None => (None, path),
+    };
+    Some(AllowedDirectory { directory: directory.into(), narrower, path })
 }
 
 /// Returns the path of a volume's files, and whether it is a single file.

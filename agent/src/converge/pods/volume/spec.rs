@@ -22,7 +22,7 @@ pub enum VolumePrep {
     HostPath {
         path: PathBuf,
         kind: HostPathType,
-        /// Set where the cluster limits hostPath volumes.
+        /// Set where the cluster or the node limits hostPath volumes.
         bounds: Option<HostPathBounds>,
     },
     /// Values as files.
@@ -66,12 +66,27 @@ impl VolumePrep {
 /// Part of the node that a hostPath may show: a symbolic link that leads elsewhere is refused.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct HostPathBounds {
-    /// Directory of podSecurity.allowHostPaths.
-    pub directory: PathBuf,
-    /// Path from there; empty for the directory itself.
-    pub path: String,
+    /// Set where podSecurity.allowHostPaths limits the path.
+    pub allowed: Option<AllowedDirectory>,
     /// Directories of podSecurity.forbidHostPaths.
-    pub forbidden: Vec<PathBuf>,
+    pub forbidden: Vec<String>,
+}
+
+/// A directory that a hostPath may not leave, and the path from there.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct AllowedDirectory {
+    pub directory: PathBuf,
+    /// Path from there to a directory that the path may not leave either: the cluster and the node allow different ones.
+    pub narrower: Option<String>,
+    /// Path from the narrowest directory; empty for `directory` itself.
+    pub path: String,
+}
+
+impl AllowedDirectory {
+    /// Returns the narrowest directory that the path may not leave.
+    pub fn narrowest(&self) -> PathBuf {
+        self.narrower.iter().fold(self.directory.clone(), |outer, inner| outer.join(inner))
+    }
 }
 
 /// A path resolved within its volume and mounted at a path of its own, so that no symbolic link in the volume leads out
@@ -112,6 +127,11 @@ pub enum VolumeError {
         "hostPath {path} cannot be used: {source}; podSecurity.allowHostPaths limits it to {directory}, and symbolic links must be relative and stay there"
     )]
     OutOfBounds { path: PathBuf, directory: PathBuf, source: io::Error },
+    /// The path can't be opened where only forbidden directories are named.
+    #[error(
+        "hostPath {path} cannot be used: {source}; where podSecurity.forbidHostPaths is set, it may not lead through a process in /proc"
+    )]
+    Unresolved { path: PathBuf, source: io::Error },
     #[error("hostPath {path} leads to {target}, which podSecurity.forbidHostPaths forbids")]
     Forbidden { path: PathBuf, target: PathBuf },
     /// The path leads out of its volume, or can't be opened.

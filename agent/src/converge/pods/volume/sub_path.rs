@@ -2,17 +2,18 @@
 //!
 //! Every function blocks, is called on a blocking thread, and is safe to repeat.
 
-use std::fs;
 use std::os::fd::{AsFd as _, AsRawFd as _, OwnedFd};
 use std::path::{Path, PathBuf};
+use std::{fs, io};
 
 use nix::fcntl::{OFlag, OpenHow, RenameFlags, ResolveFlag, open, openat2, renameat2};
 use nix::mount::{MsFlags, mount};
 use nix::sys::stat::{FileStat, Mode, fchmod, fstat, mkdirat};
 use nix::unistd::{Gid, UnlinkatFlags, fchown, unlinkat};
+use schema::kinds::cluster::host_paths_overlap;
 
 use super::folders::unmount_below;
-use super::spec::{HostPathBounds, SubPath, VolumeError};
+use super::spec::{AllowedDirectory, HostPathBounds, SubPath, VolumeError};
 
 /// Mounts a path within a volume at its own mount point, resolved by the kernel so that it can't leave the volume.
 /// A missing path becomes a folder with mode and group of the volume itself: the kubelet gives it the volume's
@@ -92,27 +93,20 @@ fn create_beneath(
     Ok(folder)
 }
 
+const BENEATH: ResolveFlag = ResolveFlag::RESOLVE_BENEATH.union(ResolveFlag::RESOLVE_NO_MAGICLINKS);
+
 fn beneath(flags: OFlag) -> OpenHow {
-    let resolve = ResolveFlag::RESOLVE_BENEATH | ResolveFlag::RESOLVE_NO_MAGICLINKS;
-    OpenHow::new().flags(flags | OFlag::O_CLOEXEC).resolve(resolve)
+    OpenHow::new().flags(flags | OFlag::O_CLOEXEC).resolve(BENEATH)
 }
 
 // A hostPath with bounds.
 
 /// Opens a hostPath within its bounds. The path may change afterwards, but not what is open.
 pub(super) fn open_host_path(path: &Path, bounds: &HostPathBounds) -> Result<OwnedFd, VolumeError> {
-    let opened = in_bounds(path, bounds, |directory| match bounds.path.as_str() {
-        "" => Ok(directory),
-        inner => openat2(&directory, inner, beneath(OFlag::O_PATH)),
-    })?;
-    let failed = |source| VolumeError::Make { path: path.to_owned(), source };
-    let target = fs::read_link(descriptor_path(&opened)).map_err(failed)?;
-    // A forbidden directory may be below a link itself.
-    let forbidden = bounds.forbidden.iter().map(|one| fs::canonicalize(one).unwrap_or_else(|_| one.clone()));
-    match forbidden.into_iter().any(|one| target.starts_with(&one) || one.starts_with(&target)) {
-        true => Err(VolumeError::Forbidden { path: path.to_owned(), target }),
-        false => Ok(opened),
-    }
+    let opened = Start::of(path, bounds).and_then(|start| start.open(start.parts.len()));
+    let opened = opened.map_err(|error| unusable(path, bounds, error))?;
+    check_target(path, bounds, real_path(path, &opened)?)?;
+    Ok(opened)
 }
 
 /// Creates a hostPath within its bounds: the folder with all above it, or an empty file.
@@ -121,34 +115,113 @@ pub(super) fn create_host_path(
     bounds: &HostPathBounds,
     is_file: bool,
 ) -> Result<(), VolumeError> {
-    let all = Mode::S_IRWXU | Mode::S_IRWXG | Mode::S_IRWXO;
-    if !is_file {
-        // The operator names it, so it may be behind any link.
-        let failed = |source| VolumeError::Make { path: bounds.directory.clone(), source };
-        fs::create_dir_all(&bounds.directory).map_err(failed)?;
+    if let Some(allowed) = &bounds.allowed {
+        let failed = |source| VolumeError::Make { path: allowed.directory.clone(), source };
+        create_allowed(allowed, is_file).map_err(failed)?;
     }
-    let made = in_bounds(path, bounds, |directory| match is_file {
-        false => create_beneath(directory, &bounds.path, |folder, part| mkdirat(folder, part, all)),
+    let failed = |error| unusable(path, bounds, error);
+    let start = Start::of(path, bounds).map_err(failed)?;
+    let Some(last) = start.parts.len().checked_sub(1) else { return Ok(()) };
+    let mut depth = last;
+    let folder = loop {
+        match start.open(depth) {
+            Err(nix::Error::ENOENT) if depth > 0 && !is_file => depth -= 1,
+            opened => break opened.map_err(failed)?,
+        }
+    };
+    let missing = start.parts[depth..].join("/");
+    check_target(path, bounds, real_path(path, &folder)?.join(&missing))?;
+    let made = match is_file {
+        false => create_beneath(folder, &missing, make_plain),
         true => {
             let flags = OFlag::O_CREAT | OFlag::O_EXCL | OFlag::O_WRONLY;
             let mode = Mode::from_bits_truncate(0o666);
-            openat2(&directory, bounds.path.as_str(), beneath(flags).mode(mode))
+            openat2(&folder, missing.as_str(), beneath(flags).mode(mode))
         }
-    });
-    made.map(drop)
+    };
+    made.map(drop).map_err(failed)
 }
 
-fn in_bounds<T>(
-    path: &Path,
-    bounds: &HostPathBounds,
-    work: impl FnOnce(OwnedFd) -> nix::Result<T>,
-) -> Result<T, VolumeError> {
-    let directory = bounds.directory.clone();
-    open_any(&directory).and_then(work).map_err(|error| VolumeError::OutOfBounds {
-        path: path.to_owned(),
-        directory,
-        source: error.into(),
-    })
+/// Creates an allowed directory. The operator names it, so it may be behind any link.
+fn create_allowed(allowed: &AllowedDirectory, is_file: bool) -> io::Result<()> {
+    if !is_file {
+        fs::create_dir_all(&allowed.directory)?;
+        if let Some(narrower) = &allowed.narrower {
+            create_beneath(open_any(&allowed.directory)?, narrower, make_plain)?;
+        }
+    } else if allowed.path.is_empty() {
+        fs::OpenOptions::new().create_new(true).write(true).open(&allowed.directory)?;
+    }
+    Ok(())
+}
+
+fn make_plain(folder: &OwnedFd, part: &str) -> nix::Result<()> {
+    mkdirat(folder, part, Mode::S_IRWXU | Mode::S_IRWXG | Mode::S_IRWXO)
+}
+
+/// The directory where the kernel begins to resolve a hostPath, and how.
+struct Start<'a> {
+    directory: OwnedFd,
+    /// Parts of the path from there.
+    parts: Vec<&'a str>,
+    resolve: ResolveFlag,
+}
+
+impl<'a> Start<'a> {
+    fn of(path: &'a Path, bounds: &'a HostPathBounds) -> nix::Result<Self> {
+        let (directory, path, resolve) = match &bounds.allowed {
+            // Any link is followed, except those of a process: what they lead to has no path of its own.
+            None => {
+                let path = path.to_str().ok_or(nix::Error::EINVAL)?;
+                (open_any(Path::new("/"))?, path, ResolveFlag::RESOLVE_NO_MAGICLINKS)
+            }
+            Some(allowed) => {
+                let outer = open_any(&allowed.directory)?;
+                let directory = match &allowed.narrower {
+                    None => outer,
+                    Some(narrower) => openat2(&outer, narrower.as_str(), beneath(OFlag::O_PATH))?,
+                };
+                (directory, allowed.path.as_str(), BENEATH)
+            }
+        };
+        let parts = path.split('/').filter(|part| !part.is_empty() && *part != ".").collect();
+        Ok(Self { directory, parts, resolve })
+    }
+
+    /// Opens the path without the parts from `depth` on.
+    fn open(&self, depth: usize) -> nix::Result<OwnedFd> {
+        let path = if depth == 0 { ".".to_owned() } else { self.parts[..depth].join("/") };
+        let how = OpenHow::new().flags(OFlag::O_PATH | OFlag::O_CLOEXEC).resolve(self.resolve);
+        openat2(&self.directory, path.as_str(), how)
+    }
+}
+
+fn real_path(path: &Path, opened: &OwnedFd) -> Result<PathBuf, VolumeError> {
+    let failed = |source| VolumeError::Make { path: path.to_owned(), source };
+    fs::read_link(descriptor_path(opened)).map_err(failed)
+}
+
+/// Checks that what a hostPath leads to is not forbidden.
+fn check_target(path: &Path, bounds: &HostPathBounds, target: PathBuf) -> Result<(), VolumeError> {
+    let shown = target.to_string_lossy().into_owned();
+    let is_forbidden = |one: &String| {
+        // A forbidden directory may be behind a link itself.
+        let real = fs::canonicalize(one);
+        host_paths_overlap(&shown, one)
+            || real.is_ok_and(|real| host_paths_overlap(&shown, &real.to_string_lossy()))
+    };
+    match bounds.forbidden.iter().any(is_forbidden) {
+        true => Err(VolumeError::Forbidden { path: path.to_owned(), target }),
+        false => Ok(()),
+    }
+}
+
+fn unusable(path: &Path, bounds: &HostPathBounds, error: nix::Error) -> VolumeError {
+    let (path, source) = (path.to_owned(), error.into());
+    match &bounds.allowed {
+        Some(allowed) => VolumeError::OutOfBounds { path, directory: allowed.narrowest(), source },
+        None => VolumeError::Unresolved { path, source },
+    }
 }
 
 /// Path of what is open, for calls that take no descriptor.

@@ -3,15 +3,17 @@
 use std::cell::Cell;
 use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use nix::mount::{MntFlags, MsFlags, mount, umount2};
+use schema::kinds::cluster::PodSecurity;
 use schema::kinds::pod::{ContainerState, HostPathType};
 
 use super::folders::{remove_pod, remove_tree_of};
 use super::prepare::prepare;
-use super::spec::{HostPathBounds, SubPath, VolumeError, VolumePrep};
+use super::spec::{AllowedDirectory, HostPathBounds, SubPath, VolumeError, VolumePrep};
 use super::sub_path::mount_sub_path;
-use crate::converge::pods::facts::Placement;
+use crate::converge::pods::facts::{NodeFacts, Placement};
 use crate::converge::pods::tests::crash::Rig;
 use crate::converge::pods::tests::crowd::until_status;
 use crate::converge::pods::tests::{binding, node};
@@ -99,8 +101,9 @@ fn host_path(directory: &Path, path: &str, kind: HostPathType) -> VolumePrep {
 }
 
 fn bounds(directory: &Path, path: &str) -> HostPathBounds {
-    let forbidden = vec![directory.join("private")];
-    HostPathBounds { directory: directory.to_owned(), path: path.to_owned(), forbidden }
+    let (directory, path) = (directory.to_owned(), path.to_owned());
+    let forbidden = vec![directory.join("private").display().to_string()];
+    HostPathBounds { allowed: Some(AllowedDirectory { directory, narrower: None, path }), forbidden }
 }
 
 // Seen red with the path itself opened, as without bounds.
@@ -248,24 +251,173 @@ fn a_host_path_is_bounded_by_the_policy_in_force() {
     let target = |index| names::sub_path_dir(&node.state_dir, &web.pod.uid, "a", 0, index);
     let (targets, [inner, opt]) = ([target(0), target(1)], ["/srv/./data//x", "/opt"].map(PathBuf::from));
     let (sources, subs, _) = rendered(&node);
-    assert_eq!((sources, subs.len()), (vec![inner, targets[1].clone(), opt.clone()], 1));
+    assert_eq!((sources, subs.len()), (vec![inner, targets[1].clone(), opt], 1));
 
     node.pod_security.allow_host_paths = vec!["/srv".to_owned()];
     node.pod_security.forbid_host_paths = vec!["/srv/private".to_owned()];
     let (sources, subs, preps) = rendered(&node);
-    assert_eq!(sources, [targets[0].clone(), targets[1].clone(), opt]);
-    let wanted = HostPathBounds {
-        directory: "/srv".into(),
-        path: "data/x".to_owned(),
-        forbidden: vec!["/srv/private".into()],
-    };
+    assert_eq!(sources, [targets[0].clone(), targets[1].clone(), target(2)]);
+    let allowed = AllowedDirectory { directory: "/srv".into(), narrower: None, path: "data/x".to_owned() };
+    let forbidden = vec!["/srv/private".to_owned()];
+    let wanted = HostPathBounds { allowed: Some(allowed), forbidden: forbidden.clone() };
+    let outside = HostPathBounds { allowed: None, forbidden };
     let found: Vec<_> = subs.iter().map(|sub| (sub.path.as_str(), sub.bounds.as_ref())).collect();
-    assert_eq!(found, [("", Some(&wanted)), ("y", Some(&wanted))]);
+    assert_eq!(found, [("", Some(&wanted)), ("y", Some(&wanted)), ("", Some(&outside))]);
     let of_volumes = preps.iter().map(|prep| match prep {
         VolumePrep::HostPath { bounds, .. } => bounds.as_ref(),
         other => panic!("{other:?}"),
     });
-    assert_eq!(of_volumes.collect::<Vec<_>>(), [Some(&wanted), None]);
+    assert_eq!(of_volumes.collect::<Vec<_>>(), [Some(&wanted), Some(&outside)]);
+}
+
+/// Returns the bounds of a hostPath under these directories of the Cluster object and of the node, allowed ones first.
+fn bounds_of(path: &str, cluster: [&[&str]; 2], floor: [&[&str]; 2]) -> Option<HostPathBounds> {
+    let policy = |[allowed, forbidden]: [&[&str]; 2]| PodSecurity {
+        allow_host_paths: allowed.iter().map(|path| (*path).to_owned()).collect(),
+        forbid_host_paths: forbidden.iter().map(|path| (*path).to_owned()).collect(),
+        ..PodSecurity::default()
+    };
+    let node =
+        NodeFacts { pod_security: policy(cluster), pod_security_floor: Arc::new(policy(floor)), ..node() };
+    let mut pod = pod_spec(&["a"]);
+    let volume = serde_json::json!([{"name": "v", "hostPath": {"path": path}}]);
+    pod.volumes = serde_json::from_value(volume).unwrap();
+    let web = binding("web", pod);
+    let at = Placement { node: &node, binding: &web, address: None, ports: &[] };
+    match super::render::volumes(at).pop() {
+        Some(VolumePrep::HostPath { bounds, .. }) => bounds,
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn a_host_path_is_bounded_by_the_node_and_by_the_cluster() {
+    let of = |cluster: &[&str], floor: &[&str], path: &str| {
+        let found = bounds_of(path, [cluster, &["/srv/one"]], [floor, &["/srv/two"]])?;
+        assert_eq!(found.forbidden, ["/srv/one", "/srv/two"]);
+        let AllowedDirectory { directory, narrower, path } = found.allowed?;
+        Some(format!("{} {narrower:?} {path}", directory.display()))
+    };
+    let is = |text: &str| Some(text.to_owned());
+    // Of the node alone: the Cluster object may have lost its own, or have none.
+    assert_eq!(of(&[], &["/srv"], "/srv/a/x"), is("/srv None a/x"));
+    assert_eq!(of(&["/"], &["/srv"], "/srv/a/x"), is("/srv None a/x"));
+    // Of both, whichever is the narrower.
+    for (cluster, floor) in [("/srv", "/srv/a"), ("/srv/a", "/srv")] {
+        assert_eq!(of(&[cluster], &[floor], "/srv/a/b/x"), is(r#"/srv Some("a") b/x"#));
+        assert_eq!(of(&[cluster], &[floor], "/srv/a"), is("/srv None a"));
+    }
+    assert_eq!(of(&["/srv"], &["/srv/"], "/srv/a"), is("/srv None a"));
+    assert_eq!(of(&["/srv/a"], &["/opt"], "/srv/a/x"), is("/srv/a None x"));
+}
+
+#[test]
+fn a_policy_that_forbids_the_path_as_written_is_newer_than_the_pod() {
+    let of = |path: &str, cluster: &[&str], floor: &[&str]| {
+        let found = bounds_of(path, [&[], cluster], [&[], floor])?;
+        assert_eq!(found.allowed, None);
+        Some(found.forbidden)
+    };
+    let is = |list: &[&str]| Some(list.iter().map(|path| (*path).to_owned()).collect::<Vec<_>>());
+    assert_eq!(of("/data", &[], &[]), None);
+    assert_eq!(of("/data", &["/run", "/etc"], &[]), is(&["/run", "/etc"]));
+    assert_eq!(of("/data", &["/run"], &["/etc"]), is(&["/run", "/etc"]));
+    assert_eq!(of("/run/x", &["/run"], &["/etc"]), is(&["/etc"]));
+    assert_eq!(of("/run/x", &["/etc"], &["/run", "/boot"]), is(&["/etc"]));
+    assert_eq!(of("/run/x", &["/run"], &[]), None);
+}
+
+#[test]
+fn no_link_leads_to_a_forbidden_directory_where_none_is_allowed() {
+    let host = tempfile::tempdir().unwrap();
+    let path = |name: &str| host.path().join(name);
+    let state = path("state");
+    for folder in ["real/run/app", "data", "disk"] {
+        std::fs::create_dir_all(path(folder)).unwrap();
+    }
+    std::fs::write(path("disk/file"), "seen").unwrap();
+    for (link, target) in [
+        ("run", "real/run"),
+        ("data/relative", "../real/run/app"),
+        ("data/absolute", path("run").to_str().unwrap()),
+        ("data/above", "../real"),
+        ("data/all", "/proc"),
+        ("data/process", "/proc/self/root"),
+        ("alias", "run"),
+        ("data/disk", path("disk").to_str().unwrap()),
+    ] {
+        std::os::unix::fs::symlink(target, path(link)).unwrap();
+    }
+    // Behind a link itself.
+    let forbidden = vec![path("run").display().to_string()];
+    let bounds = HostPathBounds { allowed: None, forbidden };
+    let prepared = |name: &str, kind: HostPathType| {
+        prepare(&VolumePrep::HostPath { path: path(name), kind, bounds: Some(bounds.clone()) })
+    };
+    let starts = Cell::new(0);
+    let mounted = |name: &str| {
+        starts.set(starts.get() + 1);
+        let target = names::sub_path_dir(&state, "uid", "a", starts.get(), 0);
+        let (bounds, inner) = (Some(bounds.clone()), String::new());
+        let sub = SubPath { root: path(name), bounds, path: inner, target: target.clone(), create: true };
+        mount_sub_path(&sub).map(|()| target)
+    };
+    for name in ["real/run", "data/relative", "data/absolute", "data/above", "data/all", "alias/app"] {
+        for refused in [prepared(name, HostPathType::Unset).err(), mounted(name).err()] {
+            let refused = refused.unwrap_or_else(|| panic!("{name} was shown")).to_string();
+            assert!(refused.contains("which podSecurity.forbidHostPaths forbids"), "{name}: {refused}");
+        }
+    }
+    for name in ["data/process", "data/process/etc"] {
+        let refused = mounted(name).unwrap_err().to_string();
+        assert!(refused.contains("may not lead through a process in /proc"), "{name}: {refused}");
+    }
+    for kind in [HostPathType::Unset, HostPathType::DirectoryOrCreate, HostPathType::FileOrCreate] {
+        for name in ["alias/new", "data/absolute/new", "data/../run/new"] {
+            prepared(name, kind).unwrap_err();
+        }
+        prepared("alias/new/er", kind).unwrap_err();
+    }
+    let made = std::fs::read_dir(path("real/run")).unwrap().count();
+    assert_eq!(made, 1, "something was created in the forbidden directory");
+
+    // What leads elsewhere goes on as before.
+    for (name, kind) in [
+        ("data/disk/new/er", HostPathType::Unset),
+        ("data/disk/new/er", HostPathType::Directory),
+        ("data/disk/new/file", HostPathType::FileOrCreate),
+    ] {
+        prepared(name, kind).unwrap();
+        mounted(name).unwrap();
+    }
+    assert_eq!(std::fs::read_to_string(mounted("data/disk").unwrap().join("file")).unwrap(), "seen");
+    remove_pod(&state, "uid").unwrap();
+}
+
+#[test]
+fn a_link_in_the_outer_of_two_allowed_directories_is_not_followed_out_of_the_inner() {
+    let host = tempfile::tempdir().unwrap();
+    let path = host.path();
+    std::fs::create_dir_all(path.join("inner/real")).unwrap();
+    std::fs::create_dir_all(path.join("beside")).unwrap();
+    std::os::unix::fs::symlink("../beside", path.join("inner/out")).unwrap();
+    std::os::unix::fs::symlink("/etc", path.join("replaced")).unwrap();
+    let prepared = |narrower: &str, inner: &str| {
+        let (narrower_of, inner_of) = (Some(narrower.to_owned()), inner.to_owned());
+        let allowed = AllowedDirectory { directory: path.to_owned(), narrower: narrower_of, path: inner_of };
+        let bounds = HostPathBounds { allowed: Some(allowed), forbidden: Vec::new() };
+        let path = path.join(narrower).join(inner);
+        prepare(&VolumePrep::HostPath { path, kind: HostPathType::DirectoryOrCreate, bounds: Some(bounds) })
+    };
+    prepared("inner", "real").unwrap();
+    prepared("missing", "new").unwrap();
+    assert!(path.join("missing/new").is_dir());
+    for (narrower, inner) in [("inner", "out"), ("inner", "out/new"), ("replaced", "ssl")] {
+        let refused = prepared(narrower, inner).unwrap_err().to_string();
+        let limit = format!("limits it to {}", path.join(narrower).display());
+        assert!(refused.contains(&limit), "{refused}");
+    }
+    assert!(!path.join("beside/new").exists());
 }
 
 // The mount in between is on the same disk, so the device number does not reveal it.

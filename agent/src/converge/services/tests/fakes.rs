@@ -19,6 +19,7 @@ use super::super::refused::{RETRY, Refusals};
 use super::super::{ServicesDeps, ServicesLoop};
 use super::*;
 use crate::catalog::{Catalog, Peer};
+use crate::converge::shared::control_plane::ControlPlane;
 use crate::desired::StateOrigin;
 use crate::node_address::NodeAddress;
 use crate::packet_rules::testing::after_restore;
@@ -55,6 +56,7 @@ fn rig_on(iptables: Arc<FakeIptables>) -> Rig {
         iptables: Arc::clone(&iptables) as _,
         subnet,
         catalog,
+        control: watch::channel(ControlPlane::default()).1,
         events: EventRecorder::disabled(),
         forbids_external_ips: false,
         status,
@@ -144,8 +146,21 @@ async fn an_external_address_of_the_cluster_itself_is_never_programmed() {
         address: Some([192, 0, 2, 2].into()),
         absent_since: None,
     };
-    // Of this node, of another, of its tunnel, of pods, of DNS; and one that is free.
-    let taken = ["192.0.2.1", "192.0.2.2", "192.0.2.3", "10.244.9.9", "10.96.0.10"];
+    // Of this node, of another of its links, of another node, of its tunnel, of pods, of DNS, of etcd, of a
+    // reconciler; and one that is free.
+    let taken = [
+        "192.0.2.1",
+        "127.0.0.1",
+        "192.0.2.2",
+        "192.0.2.3",
+        "10.244.9.9",
+        "10.96.0.10",
+        "192.0.2.8",
+        "192.0.2.9",
+    ];
+    let control = |port: u16, address: &str| vec![format!("http://{address}:{port}")];
+    let control = ControlPlane::from_urls(&control(2379, "192.0.2.8"), &control(7070, "192.0.2.9"));
+    rig.services.deps.control = watch::channel(control).1;
     let all: Vec<&str> = taken.into_iter().chain(["198.51.100.7"]).collect();
     rig.know(StateOrigin::Etcd, 1, &[("web", record(&all))]);
     rig.catalogs.send_modify(|catalog| {

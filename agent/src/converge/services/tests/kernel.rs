@@ -16,6 +16,7 @@ use super::super::{ServicesDeps, ServicesLoop};
 use super::*;
 use crate::catalog::Catalog;
 use crate::converge::network::{NetworkDeps, NetworkLoop, NetworkSettings};
+use crate::converge::shared::control_plane::ControlPlane;
 use crate::converge::shared::node_network::PodTable;
 use crate::desired::StateOrigin;
 use crate::node_address::NodeAddress;
@@ -158,6 +159,7 @@ fn services_loop(
         iptables: Arc::clone(iptables) as _,
         subnet,
         catalog,
+        control: watch::channel(ControlPlane::default()).1,
         events: EventRecorder::disabled(),
         forbids_external_ips: false,
         status: watch::channel(None).0,

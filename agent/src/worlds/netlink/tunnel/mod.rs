@@ -11,6 +11,7 @@ use rtnetlink::{LinkUnspec, LinkVxlan};
 mod checksums;
 mod entries;
 
+use crate::worlds::netlink::bridge::turn_off_ipv6;
 use crate::worlds::netlink::real::RealNetlink;
 use crate::worlds::netlink::socket::{Link, RequestFailure};
 use crate::worlds::netlink::{HARDWARE_PREFIX, NetlinkError, hardware_address};
@@ -113,7 +114,7 @@ impl Tunnels for RealNetlink {
         let Some(link) = self.socket.link(&wanted.name).await? else { return Ok(false) };
         let addresses = self.socket.addresses(Some(link.index)).await?;
         let addresses_are_right = matches!(addresses.as_slice(), [(_, only)] if *only == own_address(wanted));
-        Ok(is_right_kind(&link, wanted) && is_set_up(&link, wanted) && addresses_are_right)
+        Ok(is_right_kind(&link, wanted) && is_set_up(&link, wanted) && !link.has_ipv6 && addresses_are_right)
     }
 
     async fn tunnel_origin(&self, name: &str) -> Result<Option<Ipv4Addr>, NetlinkError> {
@@ -186,6 +187,11 @@ async fn ensure(netlink: &RealNetlink, tunnel: &Tunnel) -> Result<bool, NetlinkE
             create(netlink, tunnel).await?
         }
     };
+    // Before the link is up: until then no frame arrives.
+    if link.has_ipv6 {
+        did = true;
+        turn_off_ipv6(&netlink.home, name)?;
+    }
     if !is_set_up(&link, tunnel) {
         did = true;
         let message = LinkUnspec::new_with_index(link.index)
@@ -237,7 +243,6 @@ async fn create(netlink: &RealNetlink, tunnel: &Tunnel) -> Result<Link, NetlinkE
         .learning(false)
         .address(tunnel.hardware_address().to_vec())
         .mtu(tunnel.mtu)
-        .up()
         .build();
     if let Err(refused) = netlink.socket.try_add_link(message).await {
         let Tunnel { name, vni, port, .. } = tunnel;

@@ -65,7 +65,7 @@ fn replicas(changes: &[ReplicaChange], screen: Screen) -> String {
             bar('#', change.ready.into(), most.into()),
         ]
     });
-    let columns = ["AT", "CALLS", "WAITING", "MODE", "WANTED", "READY", "REPLICAS"].map(column);
+    let columns = ["AT", "IN-FLIGHT", "WAITING", "MODE", "WANTED", "READY", "REPLICAS"].map(column);
     format_rows(&columns, &rows.collect::<Vec<_>>(), screen, &mut Layout::default())
 }
 

@@ -8,6 +8,7 @@ use std::sync::Arc;
 
 use schema::kinds::Resource;
 use schema::manifest::load_definition;
+use schema::violation::visible;
 use serde_json::{Map, Value as Json};
 
 use super::shared::{ExpectedKind, object, print, read};
@@ -15,7 +16,6 @@ use crate::args::SimulateWorkflowArgs;
 use crate::cli::error::CliError;
 use crate::cli::output::{Layout, Screen, column, cuttable, format_rows, note};
 use crate::diagnostics::inspect::{limits_around, with_definitions};
-use crate::diagnostics::visible;
 use crate::simulate::workflow::{
     BEGIN, FunctionLimits, Mocks, Report, Status, UnknownMock, cases, run as simulate,
 };

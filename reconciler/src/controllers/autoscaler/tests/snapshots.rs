@@ -104,6 +104,7 @@ impl Fixture {
             window_seconds: 15,
             cpu: 0,
             memory: 0,
+            disk: None,
             pods: Default::default(),
             left_out: String::new(),
         };

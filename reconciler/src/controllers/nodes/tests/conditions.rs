@@ -94,6 +94,7 @@ fn a_node_is_given_up_after_its_time_and_is_ready_when_it_beats_again() {
     assert_eq!(story.says(501), ["n2: the node is ready"]);
     let back = story.of_node("n2");
     assert_eq!((back.ready, back.since, back.evicted_at), (ConditionStatus::True, second(501), None));
+    assert_eq!(back.first_seen_at, Some(second(0)), "the record's time is of the node's clock");
 }
 
 // Seen red without `are_most_away`, and without `returns_until`.

@@ -8,7 +8,8 @@ use schema::kinds::pod::PodPhase;
 use schema::records::RulesStatus;
 use schema::testing::{SnapshotBuilder, instance, object_of, spec};
 
-use crate::controllers::nodes::plan::plan;
+use crate::controllers::Controller as _;
+use crate::controllers::nodes::Nodes;
 use crate::controllers::testing::{ApplyPlan as _, seen};
 
 /// Three nodes, with `n1` marked as gone in Git.
@@ -20,12 +21,12 @@ fn with_gone_node() -> SnapshotBuilder {
 
 /// Planned steps for `n1`.
 fn planned(builder: &SnapshotBuilder) -> Vec<String> {
-    let plan = plan(&seen(&builder.snapshot), Timestamp::UNIX_EPOCH).to_string();
+    let plan = Nodes::plan(&seen(&builder.snapshot), Timestamp::UNIX_EPOCH).to_string();
     plan.lines().filter(|line| line.contains("n1")).map(str::to_owned).collect()
 }
 
 fn settled(builder: SnapshotBuilder) -> SnapshotBuilder {
-    let plan = plan(&seen(&builder.snapshot), Timestamp::UNIX_EPOCH);
+    let plan = Nodes::plan(&seen(&builder.snapshot), Timestamp::UNIX_EPOCH);
     builder.after(&plan)
 }
 

@@ -4,13 +4,13 @@ use schema::keys::Key;
 use schema::records::Subnet;
 use schema::testing::{CLUSTER_CIDR, SnapshotBuilder, heartbeat, node_record};
 
-use crate::controllers::nodes::subnets;
+use crate::controllers::nodes::plan::plan_subnets;
 use crate::controllers::testing::seen;
 use crate::controllers::{Observed, Writes};
 
 fn planned(seen: &Observed) -> String {
     let mut out = Writes::default();
-    subnets::plan(seen, &mut out);
+    plan_subnets(seen, &mut out);
     out.to_string()
 }
 

@@ -132,7 +132,7 @@ fn nodes_without_range_or_room_for_more_pods_are_counted_too() {
     let nobody = SnapshotBuilder::new().pod(&instance("pod", spec(1, 1)));
     assert_eq!(
         explain(&nobody.snapshot, &pod_ref("pod")).unwrap(),
-        "0/0 nodes fit: no node has registered; start minik8s-agent on one"
+        "0/0 nodes fit: no node has registered yet; a node registers a few seconds after minik8s-agent starts on it"
     );
 }
 

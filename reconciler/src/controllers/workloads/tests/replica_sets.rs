@@ -4,6 +4,7 @@ use schema::keys::Key;
 use schema::kinds::Health;
 use schema::kinds::cluster::{ClusterSpec, WorkloadDefaults};
 use schema::kinds::replica_set::ReplicaSetSpec;
+use schema::records::EventType;
 use schema::snapshot::health::{deadline_seconds, health};
 use schema::testing::{instance, pod_ref, spec};
 
@@ -117,6 +118,10 @@ fn a_template_that_does_not_work_goes_and_the_last_good_one_serves() {
     };
     assert!(why.contains("pod web-") && why.contains("ErrImagePull"), "{why}");
     field.after(60);
+    let writes = field.plan().writes;
+    let record = writes.iter().find(|write| matches!(write.key, Key::Rollout(_))).unwrap();
+    let event = (record.reason.event_type(), record.reason.event_reason());
+    assert_eq!(event, (EventType::Warning, Some("RolloutFailed")), "{record}");
     field.run(5);
     assert_eq!(field.images(), ["web:1"; 4]);
     let rollout = field.rollout();

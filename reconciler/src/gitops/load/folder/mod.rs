@@ -6,21 +6,23 @@
 //! the folder itself. Several folders and files are read as one. Files that `.gitignore` keeps out of commits are
 //! left out, unless the requested folder is itself kept out.
 
-use std::fs::{self, File, OpenOptions};
-use std::io::{self, Read};
-use std::os::unix::fs::OpenOptionsExt;
+use std::fs;
+use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use git2::Repository;
-use nix::fcntl::OFlag;
+use schema::file_text::without_mark;
 use schema::manifest::is_manifest_path;
 use schema::violation::{Rule, Violation, rules};
 
 use super::definitions::with_definitions;
 use super::files::{self, OnDisk, SourceFolder};
-use crate::git::content::ContentError;
-use crate::git::{BLOB_BYTES_MAX, DEPTH_MAX, IGNORE_FILE, IgnoreRules, SkippedEntry};
+use crate::git::content::{self, ContentError, ContentTree as _, EntryKind, Found};
+use crate::git::{
+    BLOB_BYTES_MAX, DEPTH_MAX, IGNORE_FILE, IGNORE_LINK, IGNORE_TOO_LARGE, IgnoreRules, ReadError,
+    SkippedEntry, SourceEntryKind, WorkTree, ignore_text, regular_bytes,
+};
 use crate::gitops::load::{self, BATCH_MIN_BYTES, Manifests};
 
 /// Limit on files and folders: more than this are a disk, not a repository of manifests.
@@ -31,11 +33,20 @@ const ENTRIES_MAX: usize = 1_000_000;
 pub struct Folder {
     /// Base of all paths.
     pub root: PathBuf,
+    /// The files below `root`, as a commit would hold them.
+    pub tree: WorkTree,
     pub manifests: Manifests,
     /// Skipped entries, with the reason.
     pub passed_over: Vec<Violation>,
     /// Files requested by name.
     pub named: Vec<String>,
+}
+
+impl Folder {
+    /// Reads the text of a file as a commit would hold it; `None` without such a file.
+    pub fn text(&self, file: &str) -> Option<String> {
+        content::text(&self.tree, file, BLOB_BYTES_MAX as u64)
+    }
 }
 
 /// Reason why a folder can't be read at all.
@@ -78,13 +89,16 @@ pub fn read_all(paths: &[impl AsRef<Path>]) -> Result<Folder, FolderError> {
         homes.push(repository_around(home).unwrap_or_else(|| home.to_owned()));
     }
     let root = homes.into_iter().reduce(|one, other| common(&one, &other)).unwrap_or_default();
-    let mut all = Folder { root: root.clone(), ..Folder::default() };
+    let (mut tree, fault) = WorkTree::open(&root);
+    let mut all = Folder { root, ..Folder::default() };
+    all.passed_over.extend(fault.map(|fault| {
+        let message = format!("what .gitignore and Git's filters do to these files is unknown: {fault}");
+        Violation::new(&rules::REPOSITORY_UNREADABLE, ".", (0, 0), message)
+    }));
     for path in paths {
-        let Folder { manifests, passed_over, named, .. } = read_below(path.as_ref(), root.clone())?;
-        all.manifests.extend(manifests);
-        all.passed_over.extend(passed_over);
-        all.named.extend(named);
+        all.read_below(path.as_ref(), &mut tree)?;
     }
+    all.tree = tree;
     Ok(all)
 }
 
@@ -126,58 +140,67 @@ fn common(one: &Path, other: &Path) -> PathBuf {
     one.ancestors().find(|folder| other.starts_with(folder)).unwrap_or(Path::new("/")).to_owned()
 }
 
-fn read_below(path: &Path, root: PathBuf) -> Result<Folder, FolderError> {
-    let asked = path.display().to_string();
-    let open = |source| FolderError::Open { path: asked.clone(), source };
-    let at = fs::canonicalize(path).map_err(open)?;
-    let kind = fs::metadata(&at).map_err(open)?;
-    let below = relative(&root, &at);
-    if kind.is_file() {
-        if !is_manifest_path(&at.to_string_lossy()) {
-            return Err(FolderError::NoManifest(asked));
+impl Folder {
+    /// Adds a folder with all below it, or one file.
+    fn read_below(&mut self, path: &Path, tree: &mut WorkTree) -> Result<(), FolderError> {
+        let asked = path.display().to_string();
+        let open = |source| FolderError::Open { path: asked.clone(), source };
+        let at = fs::canonicalize(path).map_err(open)?;
+        let kind = fs::metadata(&at).map_err(open)?;
+        let below = relative(&self.root, &at);
+        tree.request(&below);
+        if kind.is_file() {
+            if !is_manifest_path(&at.to_string_lossy()) {
+                return Err(FolderError::NoManifest(asked));
+            }
+            let (mut manifests, unreadable) = parse(vec![below.clone()], tree);
+            self.passed_over.extend(unreadable);
+            // The future surroundings of a stand-alone file are unknown.
+            if repository_around(at.parent().unwrap_or(&at)).is_some() {
+                let (resolved, unresolved) = with_files(tree, &below, manifests);
+                self.passed_over.extend(unresolved);
+                manifests = resolved;
+            }
+            self.manifests.extend(manifests);
+            self.named.push(below);
+            return Ok(());
         }
-        let (manifests, passed_over) = parse(vec![below.clone()], &root);
-        // The future surroundings of a stand-alone file are unknown.
-        let in_repository = repository_around(at.parent().unwrap_or(&at)).is_some();
-        let (manifests, unresolved) =
-            if in_repository { with_files(&root, &below, manifests) } else { (manifests, Vec::new()) };
-        let passed_over = [passed_over, unresolved].concat();
-        return Ok(Folder { root, manifests, passed_over, named: vec![below] });
+        if !kind.is_dir() {
+            return Err(FolderError::Special(asked));
+        }
+        // Fails early if the folder itself can't be listed: no findings would look like success.
+        fs::read_dir(&at).map_err(open)?;
+        let mut walk = Walk {
+            tree,
+            files: Vec::new(),
+            ignore_files: IgnoreFiles::default(),
+            passed_over: Vec::new(),
+            entries: 0,
+        };
+        walk.ignore_files.read_above(tree, &below);
+        let prefix = if below.is_empty() { String::new() } else { format!("{below}/") };
+        let position = Position { folder: Path::new(&below), prefix: &prefix, depth: 0, is_odd: false };
+        walk.folder(position).map_err(|EntryLimitExceeded| FolderError::TooMany(asked))?;
+        let Walk { files, ignore_files, mut passed_over, .. } = walk;
+        let rules = ignore_files.rules(&mut passed_over);
+        let files = files.into_iter().filter(|file| !rules.ignores(file)).collect();
+        passed_over.retain(|violation| !rules.ignores(&violation.file));
+        let (manifests, unreadable) = parse(files, tree);
+        let (manifests, unresolved) = with_files(tree, &below, manifests);
+        self.manifests.extend(manifests);
+        passed_over.extend(unreadable);
+        passed_over.extend(unresolved);
+        passed_over.sort();
+        self.passed_over.extend(passed_over);
+        Ok(())
     }
-    if !kind.is_dir() {
-        return Err(FolderError::Special(asked));
-    }
-    // Fails early if the folder itself can't be listed: no findings would look like success.
-    fs::read_dir(&at).map_err(open)?;
-    let mut walk = Walk {
-        root: &root,
-        kept_out: GitExclusions::for_request(&root, &below),
-        files: Vec::new(),
-        ignore_files: ignore_files_above(&root, &at),
-        passed_over: Vec::new(),
-        entries: 0,
-    };
-    walk.folder(&at, 0).map_err(|EntryLimitExceeded| FolderError::TooMany(asked))?;
-    let Walk { files, ignore_files, mut passed_over, .. } = walk;
-    let ignored = IgnoreRules::new(ignore_files.iter().map(|(folder, text)| (folder.as_str(), text.clone())));
-    let files = files.into_iter().filter(|file| !ignored.ignores(file)).collect();
-    passed_over.retain(|violation| !ignored.ignores(&violation.file));
-    let (manifests, unreadable) = parse(files, &root);
-    let (manifests, unresolved) = with_files(&root, &below, manifests);
-    passed_over.extend(unreadable);
-    passed_over.extend(unresolved);
-    passed_over.sort();
-    Ok(Folder { root, manifests, passed_over, named: Vec::new() })
 }
 
 /// Adds violations of manifests that name files or secrets which a commit would not hold. `below` is the requested
 /// path, anything from a single file to the whole repository, so secrets are searched for in every folder that may
 /// be the source's.
-fn with_files(root: &Path, below: &str, manifests: Manifests) -> (Manifests, Vec<Violation>) {
-    let kept_out = GitExclusions::for_request(root, below);
-    let is_kept_out =
-        |path: &str| kept_out.as_ref().is_some_and(|kept_out| kept_out.holds(path, root.join(path).is_dir()));
-    let mut lookup = OnDisk { root, is_kept_out };
+fn with_files(tree: &WorkTree, below: &str, manifests: Manifests) -> (Manifests, Vec<Violation>) {
+    let mut lookup = OnDisk(tree);
     let (manifests, without) = or_noted(with_definitions(&manifests, &mut lookup), manifests, below);
     let resolved = files::resolve(&manifests, "", SourceFolder::AroundManifest, &mut lookup);
     let (manifests, unresolved) = or_noted(resolved, manifests, below);
@@ -202,13 +225,14 @@ fn or_noted(
 
 /// Reads the text of one of the folder's files, for excerpts; `None` if it can no longer be read.
 pub fn text(root: &Path, file: &str) -> Option<String> {
-    let bytes = bytes(&root.join(file)).ok().flatten()?;
-    Some(String::from_utf8_lossy(bytes.strip_prefix(b"\xEF\xBB\xBF").unwrap_or(&bytes)).into_owned())
+    let bytes = regular_bytes(&root.join(file), BLOB_BYTES_MAX as u64).ok().flatten()?;
+    Some(String::from_utf8_lossy(without_mark(&bytes)).into_owned())
 }
 
 /// Reads a file that was named, whatever its extension.
 pub fn read_file(path: &Path) -> Result<Vec<u8>, FolderError> {
-    let read = bytes(path).and_then(|bytes| bytes.ok_or_else(|| io::ErrorKind::FileTooLarge.into()));
+    let read = regular_bytes(path, BLOB_BYTES_MAX as u64);
+    let read = read.and_then(|bytes| bytes.ok_or_else(|| io::ErrorKind::FileTooLarge.into()));
     read.map_err(|source| FolderError::Open { path: path.display().to_string(), source })
 }
 
@@ -227,147 +251,122 @@ fn joined(folder: &str, name: &str) -> String {
     if folder.is_empty() { name.to_owned() } else { format!("{folder}/{name}") }
 }
 
-/// Returns the ignore files of the folders around `at`, up to the root: they apply to a commit as well. Empty if
-/// they ignore `at` itself: a user who names it wants it read.
-fn ignore_files_above(root: &Path, at: &Path) -> Vec<(String, String)> {
-    let around = at.ancestors().skip(1).take_while(|folder| folder.starts_with(root));
-    let read = |folder: &Path| Some((relative(root, folder), lossy(&folder.join(IGNORE_FILE))?));
-    let found: Vec<_> = around.filter_map(read).collect();
-    let rules = IgnoreRules::new(found.iter().map(|(folder, text)| (folder.as_str(), text.clone())));
-    // A name below the folder stands for its contents.
-    if rules.ignores(&joined(&relative(root, at), "any.yaml")) { Vec::new() } else { found }
+/// Ignore files that were found.
+#[derive(Default)]
+struct IgnoreFiles {
+    /// Folder and text of each.
+    texts: Vec<(String, String)>,
+    /// Ignore files whose rules are unknown, with the reason.
+    broken: Vec<(String, &'static str)>,
 }
 
-fn lossy(path: &Path) -> Option<String> {
-    Some(String::from_utf8_lossy(&bytes(path).ok()??).into_owned())
-}
-
-/// Paths that Git keeps out of commits.
-struct GitExclusions {
-    repository: Repository,
-    index: git2::Index,
-}
-
-impl GitExclusions {
-    /// Returns `None` without a repository that can be opened, or if it keeps out the requested path.
-    fn for_request(root: &Path, below: &str) -> Option<Self> {
-        let repository = Repository::open(root).ok()?;
-        let index = repository.index().ok()?;
-        let kept_out = Self { repository, index };
-        (below.is_empty() || !kept_out.holds(below, true)).then_some(kept_out)
+impl IgnoreFiles {
+    fn rules_of_texts(&self) -> IgnoreRules {
+        IgnoreRules::new(self.texts.iter().map(|(folder, text)| (folder.as_str(), text.clone())))
     }
 
-    /// True if the path is ignored and nothing of it was added anyway.
-    fn holds(&self, path: &str, is_folder: bool) -> bool {
-        if is_folder {
-            let path = format!("{path}/");
-            return self.repository.is_path_ignored(&path).unwrap_or(false)
-                && self.index.find_prefix(&path).is_err();
+    /// Compiles the rules. An ignore file that can't be read is an error, unless another one excludes it, as in a
+    /// commit.
+    fn rules(self, violations: &mut Vec<Violation>) -> IgnoreRules {
+        let known = self.rules_of_texts();
+        for (file, why) in self.broken.into_iter().filter(|(file, _)| !known.ignores(file)) {
+            let message = ReadError::IgnoreFile { file: file.clone(), why }.to_string();
+            violations.push(Violation::new(&rules::UNREADABLE, file, (0, 0), message));
         }
-        self.repository.is_path_ignored(path).unwrap_or(false)
-            && self.index.get_path(Path::new(path), 0).is_none()
+        known
+    }
+
+    fn add(&mut self, tree: &WorkTree, folder: &str, kind: SourceEntryKind) {
+        let path = joined(folder, IGNORE_FILE);
+        let read = || {
+            let bytes = tree.file(Path::new(&path), BLOB_BYTES_MAX as u64).map_err(|_| "can't be read")?;
+            ignore_text(&bytes.ok_or(IGNORE_TOO_LARGE)?)
+        };
+        let text = if kind == SourceEntryKind::IgnoreLink { Err(IGNORE_LINK) } else { read() };
+        match text {
+            Ok(text) => self.texts.push((folder.to_owned(), text)),
+            Err(why) => self.broken.push((path, why)),
+        }
+    }
+
+    /// Adds those of the folders around the requested one: they apply to a commit as well. None if they ignore the
+    /// folder itself: a user who names it wants it read.
+    fn read_above(&mut self, tree: &WorkTree, below: &str) {
+        for folder in Path::new(below).ancestors().skip(1) {
+            let folder = folder.to_string_lossy();
+            let found = tree.child(&PathBuf::from(&*folder), IGNORE_FILE).ok().flatten();
+            if let Some(kind) = found.and_then(|found| SourceEntryKind::of(IGNORE_FILE, found.kind)) {
+                self.add(tree, &folder, kind);
+            }
+        }
+        // A name below the folder stands for its contents.
+        if self.rules_of_texts().ignores(&joined(below, "any.yaml")) {
+            *self = Self::default();
+        }
     }
 }
 
 struct Walk<'a> {
-    root: &'a Path,
-    kept_out: Option<GitExclusions>,
+    tree: &'a WorkTree,
     /// Manifest files by path from the root.
     files: Vec<String>,
-    /// Folder and text of each ignore file.
-    ignore_files: Vec<(String, String)>,
+    ignore_files: IgnoreFiles,
     passed_over: Vec<Violation>,
     entries: usize,
 }
 
 struct EntryLimitExceeded;
 
+#[derive(Clone, Copy)]
+struct Position<'p> {
+    folder: &'p Path,
+    /// Path as shown, with a trailing slash; empty for the root.
+    prefix: &'p str,
+    depth: usize,
+    /// Set if a name on the path is not UTF-8.
+    is_odd: bool,
+}
+
 impl Walk<'_> {
-    fn folder(&mut self, at: &Path, depth: usize) -> Result<(), EntryLimitExceeded> {
-        let folder = relative(self.root, at);
-        let entries = match fs::read_dir(at) {
+    fn folder(&mut self, at: Position<'_>) -> Result<(), EntryLimitExceeded> {
+        let entries = match self.tree.entries(&at.folder.to_owned()) {
             Ok(entries) => entries,
             Err(error) => {
-                self.pass_over(&folder, &rules::UNREADABLE, &format!("the folder can't be listed: {error}"));
+                self.pass_over(at.prefix.trim_end_matches('/'), &rules::UNREADABLE, &error.to_string());
                 return Ok(());
             }
         };
-        for entry in entries.flatten() {
+        for (name, Found { kind, entry }) in entries {
             self.entries += 1;
             if self.entries > ENTRIES_MAX {
                 return Err(EntryLimitExceeded);
             }
-            let (Ok(kind), name) = (entry.file_type(), entry.file_name()) else { continue };
-            let Some(name) = name.to_str() else {
-                let shown = joined(&folder, &name.to_string_lossy());
-                let holds_manifest = kind.is_file() && is_manifest_path(&shown);
-                if holds_manifest || kind.is_dir() && self.holds_manifest(&entry.path(), depth + 1)? {
-                    self.passed_over.push(SkippedEntry::OddName.note(&shown));
+            let is_odd = at.is_odd || str::from_utf8(&name).is_err();
+            let name = String::from_utf8_lossy(&name);
+            let path = format!("{}{name}", at.prefix);
+            match SourceEntryKind::of(&name, kind) {
+                Some(SourceEntryKind::Manifest) if is_odd => {
+                    self.passed_over.push(SkippedEntry::OddName.note(&path));
                 }
-                continue;
-            };
-            let path = joined(&folder, name);
-            if kind.is_symlink() && name == IGNORE_FILE {
-                self.pass_over(&path, &rules::UNREADABLE, "an ignore file must not be a symbolic link");
-            } else if kind.is_symlink() {
-                self.passed_over.push(SkippedEntry::Link.note(&path));
-            } else if kind.is_dir() {
-                self.subfolder(&entry.path(), name, &path, depth + 1)?;
-            } else if kind.is_file() {
-                self.file(&entry.path(), name, &folder, path);
+                Some(SourceEntryKind::Manifest) => self.files.push(path),
+                Some(kind @ (SourceEntryKind::IgnoreFile | SourceEntryKind::IgnoreLink)) => {
+                    self.ignore_files.add(self.tree, at.prefix.trim_end_matches('/'), kind);
+                }
+                Some(SourceEntryKind::Link) => self.passed_over.push(SkippedEntry::Link.note(&path)),
+                Some(SourceEntryKind::Submodule) => {
+                    self.passed_over.push(SkippedEntry::Submodule.note(&path));
+                }
+                None if kind == EntryKind::Folder && at.depth == DEPTH_MAX => {
+                    self.passed_over.push(SkippedEntry::TooDeep.note(&path));
+                }
+                None if kind == EntryKind::Folder => {
+                    let prefix = format!("{path}/");
+                    self.folder(Position { folder: &entry, prefix: &prefix, depth: at.depth + 1, is_odd })?;
+                }
+                None => {}
             }
         }
         Ok(())
-    }
-
-    /// Searches a folder whose name can't be decoded for a file that could be a manifest.
-    fn holds_manifest(&mut self, at: &Path, depth: usize) -> Result<bool, EntryLimitExceeded> {
-        for entry in fs::read_dir(at).into_iter().flatten().flatten() {
-            self.entries += 1;
-            if self.entries > ENTRIES_MAX {
-                return Err(EntryLimitExceeded);
-            }
-            let Ok(kind) = entry.file_type() else { continue };
-            let is_manifest = || is_manifest_path(&entry.file_name().to_string_lossy());
-            if kind.is_file() && is_manifest()
-                || kind.is_dir() && depth <= DEPTH_MAX && self.holds_manifest(&entry.path(), depth + 1)?
-            {
-                return Ok(true);
-            }
-        }
-        Ok(false)
-    }
-
-    fn subfolder(
-        &mut self,
-        at: &Path,
-        name: &str,
-        path: &str,
-        depth: usize,
-    ) -> Result<(), EntryLimitExceeded> {
-        if name == ".git" || self.is_kept_out(path, true) {
-            return Ok(());
-        }
-        if at.join(".git").symlink_metadata().is_ok() {
-            self.passed_over.push(SkippedEntry::Submodule.note(path));
-        } else if depth > DEPTH_MAX {
-            self.passed_over.push(SkippedEntry::TooDeep.note(path));
-        } else {
-            self.folder(at, depth)?;
-        }
-        Ok(())
-    }
-
-    fn file(&mut self, at: &Path, name: &str, folder: &str, path: String) {
-        if name == IGNORE_FILE {
-            self.ignore_files.extend(lossy(at).map(|text| (folder.to_owned(), text)));
-        } else if is_manifest_path(name) && !self.is_kept_out(&path, false) {
-            self.files.push(path);
-        }
-    }
-
-    fn is_kept_out(&self, path: &str, is_folder: bool) -> bool {
-        self.kept_out.as_ref().is_some_and(|kept_out| kept_out.holds(path, is_folder))
     }
 
     fn pass_over(&mut self, path: &str, rule: &Rule, message: &str) {
@@ -376,11 +375,11 @@ impl Walk<'_> {
 }
 
 /// Reads and parses files in bounded batches. Files that can't be read are reported.
-fn parse(files: Vec<String>, root: &Path) -> (Manifests, Vec<Violation>) {
+fn parse(files: Vec<String>, tree: &WorkTree) -> (Manifests, Vec<Violation>) {
     let (mut manifests, mut violations) = (Manifests::new(), Vec::new());
     let (mut batch, mut batch_bytes): (Vec<load::Blob>, usize) = (Vec::new(), 0);
     for path in files {
-        match bytes(&root.join(&path)) {
+        match tree.file(Path::new(&path), BLOB_BYTES_MAX as u64) {
             Ok(bytes) => {
                 batch_bytes += bytes.as_ref().map_or(0, Vec::len);
                 batch.push((Arc::from(path), bytes));
@@ -398,21 +397,6 @@ fn parse(files: Vec<String>, root: &Path) -> (Manifests, Vec<Violation>) {
     }
     manifests.extend(load::parse_all(&batch));
     (manifests, violations)
-}
-
-/// Reads a regular file; `None` if it is too large to be a manifest.
-fn bytes(path: &Path) -> io::Result<Option<Vec<u8>>> {
-    // A file may have become a link or pipe since it was listed: never follow it, never block on it.
-    let flags = OFlag::O_NOFOLLOW | OFlag::O_NONBLOCK | OFlag::O_CLOEXEC;
-    let file: File = OpenOptions::new().read(true).custom_flags(flags.bits()).open(path)?;
-    let size = file.metadata()?.len();
-    let limit = u64::try_from(BLOB_BYTES_MAX).unwrap_or(u64::MAX);
-    if size > limit {
-        return Ok(None);
-    }
-    let mut bytes = Vec::with_capacity(usize::try_from(size).unwrap_or(0));
-    file.take(limit + 1).read_to_end(&mut bytes)?;
-    Ok((bytes.len() <= BLOB_BYTES_MAX).then_some(bytes))
 }
 
 #[cfg(test)]

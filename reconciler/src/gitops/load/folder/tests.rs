@@ -1,5 +1,6 @@
 //! Manifests read from a folder on disk.
 
+use std::fs::File;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::symlink;
 
@@ -183,7 +184,7 @@ fn a_file_that_cannot_be_opened_is_reported() {
     // A file that disappeared, or became a link, after the folder was listed.
     symlink("/etc/passwd", dir.path().join("b.yaml")).unwrap();
     let files = ["a.yaml", "b.yaml", "gone.yaml"].map(str::to_owned).to_vec();
-    let (manifests, unreadable) = parse(files, dir.path());
+    let (manifests, unreadable) = parse(files, &WorkTree::open(dir.path()).0);
     assert_eq!(manifests.len(), 1);
     let reported: Vec<_> = unreadable.iter().map(|v| (v.file.as_str(), v.rule.as_str())).collect();
     assert_eq!(reported, [("b.yaml", "unreadable"), ("gone.yaml", "unreadable")]);

@@ -3,17 +3,42 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use schema::kinds::cluster::{ClusterSpec, DEFAULT_ZONE, WorkloadDefaults};
-use schema::kinds::pod::PodSpec;
+use schema::kinds::node::NodeSpec;
+use schema::kinds::pod::{PodSpec, TaintEffect};
 use schema::kinds::{Kind, Resource};
-use schema::meta::{DEFAULT_NAMESPACE, ObjectRef};
+use schema::meta::{DEFAULT_NAMESPACE, ObjectRef, StringMap, matches_node_selector};
 use schema::object::Object;
+use schema::quantity::{Cpu, Memory};
 use schema::snapshot::Table;
 use schema::violation::OwnedStep;
 
 use crate::gitops::diff::FILES;
 use crate::gitops::plan::Step;
 use crate::gitops::review::change::{Action, Field};
-use crate::gitops::review::node_room::NodeRoom;
+
+/// Room for pods on one node.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct NodeRoom {
+    pub name: String,
+    pub labels: StringMap,
+    /// CPU for pods.
+    pub cpu: Cpu,
+    /// Memory for pods.
+    pub memory: Memory,
+    /// Limit on pods.
+    pub max_pods: u64,
+}
+
+impl NodeRoom {
+    /// True if a daemon set with pods of `pod` has one here. `spec` is the node's object in Git.
+    pub(super) fn has_daemon(&self, pod: &PodSpec, spec: Option<&NodeSpec>) -> bool {
+        let keeps_away = |effect: TaintEffect| effect != TaintEffect::PreferNoSchedule;
+        let taints = spec.into_iter().flat_map(|spec| &spec.taints).filter(|taint| keeps_away(taint.effect));
+        pod.node_name.as_ref().is_none_or(|name| *name == self.name)
+            && matches_node_selector(&pod.node_selector, &self.labels)
+            && taints.into_iter().all(|taint| taint.is_tolerated_by(&pod.tolerations, 0))
+    }
+}
 
 /// Live objects, and the plan's changes to them.
 pub(crate) struct PlannedObjects<'a> {

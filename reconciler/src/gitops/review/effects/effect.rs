@@ -7,7 +7,7 @@ use std::fmt;
 use schema::kinds::pod::Protocol;
 use serde::{Serialize, Serializer};
 
-use crate::plural::plural;
+use schema::violation::plural;
 
 /// A single effect of applying a change.
 #[derive(Debug, Clone, PartialEq, Eq)]

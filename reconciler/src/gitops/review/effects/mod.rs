@@ -16,6 +16,7 @@ pub(crate) mod service;
 pub(crate) mod workload;
 
 pub(crate) use case::EffectCase;
+pub use case::NodeRoom;
 pub(super) use case::PlannedObjects;
 pub use effect::Effect;
 

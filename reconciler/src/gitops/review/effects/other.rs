@@ -162,11 +162,12 @@ pub(crate) fn cluster(case: &EffectCase<'_>) -> Vec<Effect> {
         case.planned.before(id)?;
         let why = refusal(after, object)?;
         let is_news = before.is_none_or(|before| refusal(before, object).is_none());
-        is_news.then(|| format!("{id} runs on until it is replaced, and is refused then: {why}"))
+        is_news.then(|| format!("{id} runs on, and a push that changes it is refused: {why}"))
     };
     let refused: Vec<String> = case.planned.after().filter_map(refused).collect();
     let more = refused.len().saturating_sub(REFUSED_MAX);
     effects.extend(refused.into_iter().take(REFUSED_MAX).map(Effect::Sentence));
-    effects.extend((more > 0).then(|| Effect::Sentence(format!("{more} more objects are refused then"))));
+    let others = || format!("{more} more objects run on, and a push that changes them is refused");
+    effects.extend((more > 0).then(|| Effect::Sentence(others())));
     effects
 }

@@ -14,8 +14,9 @@ use schema::testing::instance_of;
 use schema::violation::{Severity, Violation};
 
 use crate::blobs::{BlobStore, Blobs, BlobsError};
+use crate::git::content::CommitTree;
 use crate::gitops::load::files::{ContentSource as _, HashedContent, InCommit};
-use crate::gitops::offline::compare;
+use crate::gitops::offline::{Request, compare};
 use crate::gitops::tests::kit::{Cluster, Files, Repo, merge_of, pod};
 
 const AGE: &str = "age-encryption.org/v1\n-> X25519 abc\n--- mac\n";
@@ -238,15 +239,14 @@ fn look(git: &Repository, root: Oid, path: &str) -> Result<String, String> {
     let commit = git.commit(None, &author, &author, "x", &git.find_tree(root).unwrap(), &[]).unwrap();
     let nothing = HashedContent::new();
     let mut lookup = InCommit {
-        repository: git,
-        commit,
+        tree: CommitTree { repository: git, commit },
         store: None,
         before: &nothing,
         now: HashedContent::new(),
         unkept: None,
     };
     match lookup.find_blob(path, false) {
-        Ok(blob) => Ok(blob.unwrap().digest),
+        Ok(blob) => Ok(blob.digest),
         Err(error) => Err(format!("{error}: {}", error.help())),
     }
 }
@@ -349,6 +349,65 @@ fn a_function_whose_folder_is_missing_is_refused() {
 }
 
 #[tokio::test]
+async fn a_function_that_can_not_run_is_refused_by_all_readers() {
+    let code = "def main(params):\n    return {}\n";
+    for (spec, file, place) in [
+        (
+            "source: f",
+            "util.py",
+            "f.yaml:5:3: error[function-source]: spec.source: f holds neither main.py nor func.py",
+        ),
+        (
+            "source: f",
+            "notes.txt",
+            "f.yaml:5:3: error[function-source]: spec.source: f holds neither main.py nor func.py",
+        ),
+        (
+            "source: f\n  handler: nomod.f",
+            "main.py",
+            "f.yaml:6:3: error[function-source]: spec.handler: f holds no module",
+        ),
+        (
+            "source: f\n  handler: main.nofunc",
+            "main.py",
+            "f.yaml:6:3: error[function-source]: spec.handler: f/main.py has no",
+        ),
+        (
+            "source: f\n  runtime: dockerfile",
+            "main.py",
+            "f.yaml:6:3: error[function-source]: spec.runtime: f holds no Docker",
+        ),
+    ] {
+        let text =
+            format!("apiVersion: minik8s.io/v1\nkind: Function\nmetadata: {{name: f}}\nspec:\n  {spec}\n");
+        let file = format!("f/{file}");
+        let repo = repo(&[("f.yaml", text.as_str()), (file.as_str(), code), ("a.yaml", &pod("a", "one"))]);
+        let head = repo.git().refname_to_id("refs/heads/main").unwrap().to_string();
+        let named = |found: &[Violation]| found.iter().any(|one| is_at(one, place));
+        let review = compare(&Request { base: None, ..merge_of(&repo.path(), "", &head) }).unwrap();
+        assert!(named(&review.violations), "{place}: {:?}", review.violations);
+        let folder = tempfile::tempdir().unwrap();
+        Repository::init(folder.path()).unwrap();
+        fs::create_dir(folder.path().join("f")).unwrap();
+        fs::write(folder.path().join("f.yaml"), &text).unwrap();
+        fs::write(folder.path().join(&file), code).unwrap();
+        let validated = crate::diagnostics::inspect(&[folder.path()]).unwrap().report.violations;
+        assert!(named(&validated), "{place}: {validated:?}");
+        let mut cluster = Cluster::new(&repo).await;
+        cluster.settle().await;
+        assert_eq!(cluster.objects().await.keys().collect::<Vec<_>>(), ["a"], "{place}");
+    }
+}
+
+/// True if a violation is printed with this beginning, whatever its column.
+fn is_at(violation: &Violation, place: &str) -> bool {
+    let (at, rest) = place.split_once(": ").unwrap();
+    let line = at.rsplit_once(':').map_or(at, |(line, _)| line);
+    let shown = violation.to_string();
+    shown.starts_with(&format!("{line}:")) && shown.contains(rest)
+}
+
+#[tokio::test]
 async fn a_dockerfile_that_no_node_would_build_is_refused_with_its_line() {
     let function = "apiVersion: minik8s.io/v1\nkind: Function\nmetadata: {name: f}\n\
                     spec: {source: ./functions/hello/}\n";
@@ -382,5 +441,6 @@ async fn a_dockerfile_that_no_node_would_build_is_refused_with_its_line() {
     };
     assert!(named(&validate(function)));
     let python = function.replace("hello/}", "hello/, runtime: python}");
+    fs::write(folder.path().join("functions/hello/main.py"), "def main(params):\n    return {}\n").unwrap();
     assert_eq!(validate(&python), [], "it is not built from the Dockerfile");
 }

@@ -3,5 +3,6 @@
 mod config_maps;
 mod definitions;
 mod files;
+mod readers;
 mod secrets;
 mod truncated;

@@ -87,8 +87,13 @@ pub(crate) fn validate(resources: &ResourceRequirements, at: &Path<'_>, findings
     if let Some(limit) = limits.memory.filter(|limit| *limit < MEMORY_LIMIT_MIN) {
         let message =
             format!("Invalid value: `{limit}`: Docker accepts no memory limit below {MEMORY_LIMIT_MIN}");
-        findings
-            .add(&rules::RESOURCES, &limit_path.field("memory"), message)
-            .help("`m` is a thousandth: write `128Mi` for 128 mebibytes");
+        let finding = findings.add(&rules::RESOURCES, &limit_path.field("memory"), message);
+        // Nobody means a limit of bytes.
+        finding.help(match limit.bytes < 1 << 10 {
+            true => {
+                "`m` is a thousandth, and a number without a unit is bytes: write `128Mi` for 128 mebibytes"
+            }
+            false => "raise it: a container needs more to start",
+        });
     }
 }
