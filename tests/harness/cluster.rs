@@ -19,7 +19,7 @@ use crate::http::http_get;
 use crate::image::ensure_python;
 use crate::net_world::NetWorld;
 use crate::node::Node;
-use crate::process::{Daemon, Outcome, outcome};
+use crate::process::{Daemon, Outcome, last_lines, outcome};
 use crate::slot::Slot;
 use crate::wait::{eventually, secs};
 
@@ -242,6 +242,7 @@ impl Cluster {
             ("--cluster-cidr", self.slot.cluster_cidr()),
             ("--service-cidr", self.slot.service_cidr()),
             ("--name", format!("r{index}")),
+            ("--local-node", format!("{}n0", self.slot.instance())),
         ] {
             command.extend([flag.to_owned(), value]);
         }
@@ -544,9 +545,4 @@ fn side_by_side(nodes: &[Node], act: impl Fn(&Node) -> Result<()> + Sync) -> Res
         let acts: Vec<_> = nodes.iter().map(|node| scope.spawn(|| act(node))).collect();
         acts.into_iter().try_for_each(|act| act.join().unwrap_or_else(|panic| resume_unwind(panic)))
     })
-}
-
-fn last_lines(text: &str, count: usize) -> String {
-    let lines: Vec<&str> = text.lines().collect();
-    lines[lines.len().saturating_sub(count)..].join("\n")
 }

@@ -147,6 +147,12 @@ pub(crate) fn tail(path: &Path, bytes: u64) -> Result<String> {
     Ok(String::from_utf8_lossy(&end).into_owned())
 }
 
+/// The last `count` lines of a text.
+pub(crate) fn last_lines(text: &str, count: usize) -> String {
+    let lines: Vec<&str> = text.lines().collect();
+    lines[lines.len().saturating_sub(count)..].join("\n")
+}
+
 /// Start time of a process in clock ticks since boot: together with the pid it identifies the process for ever.
 pub(crate) fn start_time(pid: u32) -> Result<u64> {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat"))?;

@@ -11,7 +11,7 @@ use std::process::Command;
 
 use anyhow::{Context, Result, bail, ensure};
 
-use crate::process::{Daemon, run};
+use crate::process::{Daemon, last_lines, run, tail};
 use crate::wait::{eventually, secs};
 
 /// Required programs, with the package of each.
@@ -216,6 +216,15 @@ impl Slurm {
     /// Port of the login hosts.
     pub fn ssh_port(&self) -> u16 {
         self.ports.ssh
+    }
+
+    /// Prints the ends of the logs of Slurm's daemons, for a story that failed.
+    pub fn show_logs(&self) {
+        for name in ["slurmd.txt", "slurmctld.txt"] {
+            let path = self.dir.join("log").join(name);
+            let text = tail(&path, 16 * 1024).unwrap_or_else(|error| format!("{error:#}"));
+            eprintln!("---- end of {} ----\n{}", path.display(), last_lines(&text, 40));
+        }
     }
 
     /// Calls of a Slurm program on the login hosts: lines of `begin FOLDER` and `end FOLDER`.

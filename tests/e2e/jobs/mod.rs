@@ -41,7 +41,8 @@ fn with(
         let secret = sealed(&recipient(cluster)?, "*", "slurm", &format!("id: |\n{key}"))?;
         let settings = settings(&slurm.login(slurm.ssh_port())?);
         cluster.push(&[settings, Change::write("secrets/slurm.age", secret)], "The login host")?;
-        story(&mut Site { cluster, slurm })
+        let mut site = Site { cluster, slurm };
+        story(&mut site).inspect_err(|_| site.slurm.show_logs())
     })
 }
 
