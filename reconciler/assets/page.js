@@ -3,8 +3,7 @@
 (() => {
   const url = document.body.dataset.changes;
   const live = document.getElementById("live");
-  const log = document.getElementById("lines");
-  if (log) log.scrollTop = log.scrollHeight;
+  for (const log of document.querySelectorAll("pre.log")) log.scrollTop = log.scrollHeight;
   if (!url || !live || !window.EventSource) return;
   const same = { createHTML: (html) => html };
   // The server escapes everything that it did not write itself.
@@ -13,6 +12,7 @@
   let have = document.body.dataset.have || "";
   let pause = 1000;
   let timer = 0;
+  let ended = false;
 
   const say = (word) => {
     if (live.textContent !== word) live.textContent = word;
@@ -35,11 +35,11 @@
     if (again) again.focus({ preventScroll: true });
   };
 
-  // Adds lines to the log; a reader at its end stays there.
-  const append = (html) => {
+  // Adds lines to a log, or says why there are none; a reader at its end stays there.
+  const append = ({ id, html, problem = "" }) => {
+    const log = document.getElementById(id);
     if (!log) return;
-    const problem = document.getElementById("problem");
-    if (problem) problem.remove();
+    log.previousElementSibling.innerHTML = policy.createHTML(problem);
     const atEnd = log.scrollTop + log.clientHeight >= log.scrollHeight - 4;
     log.insertAdjacentHTML("beforeend", policy.createHTML(html));
     while (log.childElementCount > 5000) log.firstElementChild.remove();
@@ -65,10 +65,18 @@
     current.addEventListener("lines", (event) => {
       have = event.lastEventId;
       pause = 1000;
-      append(JSON.parse(event.data));
+      for (const lines of JSON.parse(event.data)) append(lines);
+      ended = false;
       say("live");
     });
-    current.onopen = () => say("live");
+    // All logs have ended, until a container is started again.
+    current.addEventListener("end", () => {
+      ended = true;
+      close();
+      say("ended");
+      timer = window.setTimeout(open, 5000);
+    });
+    current.onopen = () => { if (!ended) say("live"); };
     current.onerror = () => {
       say("reconnecting");
       close();

@@ -1,7 +1,7 @@
 //! State shared by every handler.
 
 use std::collections::BTreeSet;
-use std::sync::{Arc, LazyLock};
+use std::sync::{Arc, LazyLock, Mutex};
 
 use schema::control::LoopRuns;
 use schema::names::HostNames;
@@ -9,9 +9,11 @@ use schema::store::SharedStore;
 use schema::store::reflector::SnapshotReader;
 use tokio::sync::{Semaphore, watch};
 
+use super::comparisons::Comparisons;
 use crate::blobs::Blobs;
 use crate::listener::AddressCounts;
 use crate::upkeep::{DefragRequests, UpkeepState};
+use crate::view::AutoscalerSamples;
 use crate::webhooks::{Counts, Intake};
 use crate::workflows::RequestQueue;
 
@@ -23,10 +25,14 @@ pub struct ApiDeps {
     /// Set if the web page is served, too.
     pub ui: bool,
     pub snapshot: SnapshotReader,
+    /// The last hour of each autoscaler, for its chart.
+    pub autoscaler_samples: Arc<Mutex<AutoscalerSamples>>,
     pub store: SharedStore,
     /// Handles `POST /v1/sync`.
     pub intake: Arc<Intake>,
     pub blobs: Blobs,
+    /// Comparisons of the commits in the mirrors, for the page.
+    pub comparisons: Comparisons,
     /// Webhook counters; `None` if webhooks are off.
     pub hooks: Option<Arc<Counts>>,
     /// Runs that were requested and have not started.

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use axum::body::Body;
 use axum::extract::{Path, State};
-use axum::http::{StatusCode, header};
+use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
 use bytes::Bytes;
 use futures::StreamExt;
@@ -28,6 +28,10 @@ use crate::view::{self, PodDetail, Problem};
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(3);
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
 const ERROR_MAX_BYTES: usize = 16 * 1024;
+
+/// Headers of text by others: a browser must not guess another type.
+const PLAIN_TEXT: [(&str, &str); 2] =
+    [("content-type", "text/plain; charset=utf-8"), ("x-content-type-options", "nosniff")];
 
 #[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -56,8 +60,7 @@ pub(super) async fn logs(
     QueryParams(wanted): QueryParams<LogQuery>,
 ) -> Result<Response, ApiError> {
     let stream = open(&app, namespace, pod, &wanted).await?;
-    let kind = [(header::CONTENT_TYPE, "text/plain; charset=utf-8")];
-    Ok((kind, Body::from_stream(stream)).into_response())
+    Ok((PLAIN_TEXT, Body::from_stream(stream)).into_response())
 }
 
 /// Opens the log of a container on its node.
@@ -101,8 +104,7 @@ pub(super) async fn stream_from_node(
     let url = format!("{base}{path}");
     let to = NodeUrl { node: node.to_owned(), base, url, heartbeat: snapshot.node_is_ready(node) };
     let answer = send_to_node(app, &to).await?;
-    let kind = [(header::CONTENT_TYPE, "text/plain; charset=utf-8")];
-    Ok((kind, Body::from_stream(answer.bytes_stream())).into_response())
+    Ok((PLAIN_TEXT, Body::from_stream(answer.bytes_stream())).into_response())
 }
 
 fn log_url(

@@ -18,6 +18,7 @@ use crate::view;
 use crate::webhooks::calls::{self, CallState};
 
 mod app;
+mod comparisons;
 mod error;
 mod input;
 mod kinds;
@@ -31,6 +32,10 @@ mod tests;
 
 pub use app::ApiDeps;
 use app::{ApiState, STARTS_MAX};
+pub use comparisons::{
+    CommitPair, Compare, Comparison, ComparisonError, ComparisonLine, Comparisons, FieldDifference,
+    ObjectChange,
+};
 pub use error::ApiError;
 use kinds::{detail_route, functions, list_route, results, workflows};
 
@@ -99,9 +104,8 @@ pub fn router(deps: ApiDeps) -> Router {
         .route("/v1/etcd/defrag", post(sync::defrag))
         .route("/v1/placements", read::route())
         .merge(calls)
-        .merge(if has_ui { page::routes() } else { Router::new() })
+        .merge(if has_ui { page::routes() } else { Router::new().fallback(no_such_route) })
         .method_not_allowed_fallback(method_not_allowed)
-        .fallback(no_such_route)
         .layer(from_fn(enforce_timeout))
         .layer(DefaultBodyLimit::max(BODY_MAX_BYTES))
         .layer(from_fn_with_state(Arc::new(shared.deps.hosts.clone()), input::refuse_foreign))

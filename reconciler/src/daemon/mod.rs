@@ -1,16 +1,17 @@
 //! `minik8s serve`: a table of its tasks, with their inputs, wake-ups and shutdown. Every task is critical: the end
 //! of one ends the process.
 
+mod comparer;
 mod keep;
 mod prepare;
 
 use std::path::PathBuf;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use anyhow::Context as _;
 use futures::{FutureExt as _, stream};
-use schema::control::{LastRunReader, Row, Runtime, logging};
+use schema::control::{LastRunReader, Row, Runtime, lock, logging};
 use schema::keys::ROOT;
 use schema::snapshot::Snapshot;
 use schema::store::election::FenceReader;
@@ -38,12 +39,15 @@ use crate::controllers::{Deps, Shell};
 use crate::gitops::{SourceLoop, TimelineLoop, VerdictLoop};
 use crate::listener::Bounds;
 use crate::upkeep::{DefragRequests, OBSERVE_INTERVAL, RealMembers, UpkeepDeps, UpkeepLoop, UpkeepState};
+use crate::view::AutoscalerSamples;
 use crate::webhooks::calls::CallState;
 use crate::webhooks::{AnswersLoop, Hooks, Intake, SourceTarget, calls};
 use crate::{api, listener, webhooks};
 
 /// Interval at which unreferenced content is searched for on disk; it stays for an hour.
 const SWEEP_INTERVAL: Duration = Duration::from_secs(300);
+/// Interval of the samples of autoscalers: that of the autoscaler's evaluations.
+const SAMPLE_INTERVAL: Duration = Duration::from_secs(15);
 /// Longest time for agents to learn of a new leader: they look the leader up this often, for a few seconds.
 const LEADER_UNKNOWN_MAX: Duration = election::LOOKUP_INTERVAL.saturating_add(Duration::from_secs(15));
 /// Limits of the API's connections: twice as many as followed logs, each of which takes one and another to a node.
@@ -134,6 +138,15 @@ fn drive_upkeep(
     (state, requests)
 }
 
+/// Samples the autoscalers for their charts: on every reconciler, because each serves the page.
+fn sample_autoscalers(runtime: &mut Runtime, snapshot: &SnapshotReader) -> Arc<Mutex<AutoscalerSamples>> {
+    let samples: Arc<Mutex<AutoscalerSamples>> = Arc::default();
+    let (snapshot, kept) = (snapshot.clone(), Arc::clone(&samples));
+    let sample = move || lock(&kept).record(&snapshot.current(), jiff::Timestamp::now());
+    runtime.follow_blocking("autoscaler samples", Row::every(SAMPLE_INTERVAL), sample);
+    samples
+}
+
 /// Serves webhooks; returns their counters.
 fn serve_hooks(
     runtime: &mut Runtime,
@@ -221,6 +234,8 @@ async fn start(config: ServeConfig) -> anyhow::Result<Runtime> {
     let api = api::router(ApiDeps {
         ui: config.ui,
         blobs: Blobs::new(&config.state_dir),
+        comparisons: comparer::comparisons(&config.sources, &config.state_dir),
+        autoscaler_samples: sample_autoscalers(&mut runtime, &snapshot),
         snapshot,
         store,
         intake,

@@ -119,8 +119,24 @@ pub enum OfflineError {
 
 /// Reviews `head` against `base`, or against the live state.
 pub fn compare(request: &Request<'_>) -> Result<Review, OfflineError> {
+    compare_with(request, Tests::Run)
+}
+
+/// Like [`compare`], for a commit that was applied: starts no Python and runs no test cases of workflows.
+pub fn compare_applied(request: &Request<'_>) -> Result<Review, OfflineError> {
+    compare_with(request, Tests::Skip)
+}
+
+/// Treatment of the checks that run something: the Python of functions is parsed, test cases of workflows are run.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Tests {
+    Run,
+    Skip,
+}
+
+fn compare_with(request: &Request<'_>, tests: Tests) -> Result<Review, OfflineError> {
     let repository = open(request.repo)?;
-    compare_in(&repository, request).map_err(|error| match error {
+    compare_in(&repository, request, tests).map_err(|error| match error {
         OfflineError::Read(error) if error.code() == ErrorCode::NotFound && is_partial(&repository) => {
             OfflineError::Partial(error)
         }
@@ -135,7 +151,7 @@ fn is_partial(repository: &Repository) -> bool {
     promisors.next().is_some()
 }
 
-fn compare_in(repository: &Repository, request: &Request<'_>) -> Result<Review, OfflineError> {
+fn compare_in(repository: &Repository, request: &Request<'_>, tests: Tests) -> Result<Review, OfflineError> {
     // The results of a merge stay in memory.
     let odb = repository.odb().map_err(OfflineError::Read)?;
     let _memory = odb.add_new_mempack_backend(1000).map_err(OfflineError::Read)?;
@@ -196,7 +212,7 @@ fn compare_in(repository: &Repository, request: &Request<'_>) -> Result<Review, 
     let running = request.live.as_ref().map(|live| live.running.clone()).unwrap_or_default();
     let frame = ReviewContext { base: &base_name, nodes, running: &running, notes: &notes, effects };
     let mut review = review(&situation, &decided, &frame);
-    add_findings(&mut review, repository, effective, &after);
+    add_findings(&mut review, repository, effective, &after, tests);
     if let Some(base) = base {
         review.name_files(|folder| changed_files(repository, (base, effective), folder));
         review.warnings = changed_recipients(repository, (base, effective), request.folder);
@@ -228,10 +244,18 @@ fn resolve_base(
 }
 
 /// Adds what is found in the files of a commit besides its manifests.
-fn add_findings(review: &mut Review, repository: &Repository, commit: Oid, read: &ParsedCommit) {
+fn add_findings(
+    review: &mut Review,
+    repository: &Repository,
+    commit: Oid,
+    read: &ParsedCommit,
+    tests: Tests,
+) {
     review.violations.extend(read.listing.notes.iter().cloned());
-    review.violations.extend(python_errors(repository, commit, &read.manifests));
-    review.workflow_tests = workflow_tests(repository, commit, &read.manifests, &mut review.violations);
+    if tests == Tests::Run {
+        review.violations.extend(python_errors(repository, commit, &read.manifests));
+        review.workflow_tests = workflow_tests(repository, commit, &read.manifests, &mut review.violations);
+    }
     review.violations.sort();
     // A name that can't be decoded is among the quarantined files as well.
     review.violations.dedup();

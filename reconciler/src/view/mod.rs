@@ -27,13 +27,17 @@ use std::error::Error;
 use serde::{Deserialize, Serialize};
 
 pub use age::{age, human_duration};
-pub use autoscalers::{AutoscalerDetail, AutoscalerView, autoscaler, autoscalers};
+pub use autoscalers::{
+    AutoscalerDetail, AutoscalerHistory, AutoscalerSamples, AutoscalerView, SampleChart, SampleLine,
+    SamplePoint, Unit, autoscaler, autoscalers,
+};
 pub use events::{EventGroup, EventView, event_groups, event_view, event_views};
 pub use functions::{FunctionDetail, FunctionRevision, FunctionView, function, functions};
 pub use jobs::{JobDetail, JobView, job, jobs};
 pub use nodes::{NodeDetail, NodeView, node, nodes};
 pub use objects::{
-    ObjectDetail, ObjectSummary, ObjectView, Selection, StoredObject, WorkloadView, object, objects,
+    ObjectDetail, ObjectSummary, ObjectView, RolloutStage, RolloutState, RolloutView, Selection, StageState,
+    StoredObject, TemplatePods, TemplateRole, WorkloadView, conditions, object, objects, rollout,
     stored_objects, summaries, unhealthy,
 };
 pub use pods::{PodDetail, PodView, pod, pods};
@@ -50,11 +54,12 @@ pub use status::{
 };
 pub use timeline::{StepView, TimelineView, seconds, timeline};
 pub use tree::{TreeNode, is_well, subtree, tree};
-pub use usage::{NodeUsageView, PodUsageView, ResourceUsage, node_usage, pod_usage};
+pub use usage::{NodeUsageView, PodUsageView, ResourceUsage, node_usage, pod_usage, used_of};
 pub use wait::{WaitState, wait_state};
 pub use workflows::{
-    RunAccepted, RunBody, RunCall, RunDetail, RunPage, RunView, TriggerView, WorkflowDetail, WorkflowView,
-    duration, mermaid, run, run_detail, triggers, workflow, workflows,
+    Graph, GraphEdge, GraphNode, GridPoint, RunAccepted, RunBody, RunCall, RunDetail, RunPage, RunView,
+    TriggerView, WorkflowDetail, WorkflowView, duration, graph, mermaid, run, run_detail, run_path, triggers,
+    workflow, workflows,
 };
 
 /// A list as the API sends it and `-o json` prints it.

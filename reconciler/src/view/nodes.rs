@@ -87,7 +87,7 @@ pub fn node(snapshot: &Snapshot, name: &str, now: Timestamp) -> Option<NodeDetai
 }
 
 /// Conditions as recorded by the nodes controller.
-fn conditions(snapshot: &Snapshot, node: &str) -> Vec<Condition> {
+pub(super) fn conditions(snapshot: &Snapshot, node: &str) -> Vec<Condition> {
     let Some(seen) = snapshot.node_conditions.get(node).map(|found| &found.value) else { return Vec::new() };
     let (reason, message) = match seen.ready {
         ConditionStatus::True => {

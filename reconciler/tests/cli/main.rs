@@ -8,7 +8,7 @@ use std::process::{Output, Stdio};
 use std::sync::Arc;
 
 use futures::StreamExt;
-use reconciler::api::{ApiDeps, router};
+use reconciler::api::{ApiDeps, CommitPair, ComparisonError, Comparisons, router};
 use reconciler::upkeep::DefragRequests;
 use reconciler::webhooks::{Intake, SourceTarget};
 use schema::control::Nudge;
@@ -133,6 +133,8 @@ async fn serve(snapshot: Snapshot) -> SocketAddr {
         etcd: tokio::sync::watch::Sender::new(Arc::default()).subscribe(),
         defrag_requests: DefragRequests::new(store.clone(), "host-1".to_owned(), Nudge::default()),
         snapshot,
+        autoscaler_samples: Arc::default(),
+        comparisons: Comparisons::new(Arc::new(|_: &CommitPair| Err(ComparisonError::NoMirror))),
         store,
         loops: Default::default(),
         identity: "host-1".to_owned(),

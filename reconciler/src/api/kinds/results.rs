@@ -1,7 +1,7 @@
 //! Result files of Slurm jobs: a listing as JSON or as an HTML page with links, and single files.
 //!
 //! Names and contents are untrusted, because jobs control them. Names are escaped, files are downloaded instead of
-//! displayed, and the browser must not guess a type.
+//! displayed unless they are asked for as plain text or as an image, and the browser must not guess a type.
 
 use std::fmt::Write as _;
 
@@ -14,7 +14,7 @@ use schema::content_refs::is_digest;
 use schema::kinds::Kind;
 use schema::meta::NamespacedName;
 use schema::quantity::Memory;
-use schema::records::{JobReport, ResultFile};
+use schema::records::{JobReport, ResultFile, ResultKind};
 use serde::{Deserialize, Serialize};
 
 use super::{object_id, object_not_found};
@@ -27,12 +27,14 @@ use crate::view;
 /// Blocks scripts, styles, frames and external resources.
 const POLICY: &str = "default-src 'none'; sandbox allow-downloads; frame-ancestors 'none'";
 
+const PLAIN_TEXT: &str = "text/plain; charset=utf-8";
+
 /// Content types by file extension; other files are sent as bytes. Browsers execute none of these types.
 const TYPES: [(&str, &str); 9] = [
-    ("txt", "text/plain; charset=utf-8"),
-    ("out", "text/plain; charset=utf-8"),
-    ("err", "text/plain; charset=utf-8"),
-    ("log", "text/plain; charset=utf-8"),
+    ("txt", PLAIN_TEXT),
+    ("out", PLAIN_TEXT),
+    ("err", PLAIN_TEXT),
+    ("log", PLAIN_TEXT),
     ("csv", "text/csv; charset=utf-8"),
     ("json", "application/json"),
     ("pdf", "application/pdf"),
@@ -62,6 +64,9 @@ struct ListedFile {
 pub(in crate::api) struct ResultQuery {
     /// Selects one of several files with the same content.
     path: Option<String>,
+    /// Requests a file to be displayed, if that is safe.
+    #[serde(default)]
+    view: bool,
 }
 
 pub(in crate::api) async fn all(
@@ -103,13 +108,12 @@ pub(in crate::api) async fn one(
         ApiError::not_found(format!("job {id} has no such result"), "see 'minik8s results job/NAME'")
     })?;
     let mut answer = fetch_from_job_node(&app, id, &format!("results/{digest}")).await?;
-    let ending = file.path.rsplit('.').next().unwrap_or_default();
-    let kind =
-        TYPES.iter().find(|(of, _)| *of == ending).map_or("application/octet-stream", |(_, kind)| kind);
+    let displayed = display_type(file).filter(|_| wanted.view);
+    let kind = displayed.unwrap_or_else(|| content_type(&file.path));
     answer.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static(kind));
+    let place = if displayed.is_some() { "inline" } else { "attachment" };
     let name = file.path.rsplit('/').next().unwrap_or_default();
-    if let Ok(saved) = HeaderValue::try_from(format!("attachment; filename*=UTF-8''{}", percent_encode(name)))
-    {
+    if let Ok(saved) = HeaderValue::try_from(format!("{place}; filename*=UTF-8''{}", percent_encode(name))) {
         answer.headers_mut().insert(header::CONTENT_DISPOSITION, saved);
     }
     Ok(with_security_headers(answer))
@@ -122,7 +126,23 @@ fn with_security_headers(mut answer: Response) -> Response {
     answer
 }
 
-fn href(file: &ResultFile) -> String {
+fn content_type(path: &str) -> &'static str {
+    let ending = path.rsplit('.').next().unwrap_or_default();
+    TYPES.iter().find(|(of, _)| *of == ending).map_or("application/octet-stream", |(_, kind)| kind)
+}
+
+/// Returns the content type under which a browser may display a file: plain text or an image. `None` for all others,
+/// which it saves.
+pub(in crate::api) fn display_type(file: &ResultFile) -> Option<&'static str> {
+    match content_type(&file.path) {
+        image @ ("image/png" | "image/jpeg") => Some(image),
+        PLAIN_TEXT | "text/csv; charset=utf-8" | "application/json" => Some(PLAIN_TEXT),
+        _ => matches!(file.kind, ResultKind::Stdout | ResultKind::Stderr).then_some(PLAIN_TEXT),
+    }
+}
+
+/// Returns the URL of a file below that of its job; empty if the file could not be read.
+pub(in crate::api) fn href(file: &ResultFile) -> String {
     if file.digest.is_empty() {
         return String::new();
     }
@@ -191,12 +211,9 @@ pub(in crate::api) async fn output(
     QueryParams(wanted): QueryParams<OutputQuery>,
 ) -> Result<Response, ApiError> {
     let from = wanted.from.map(|from| format!("&from={from}")).unwrap_or_default();
-    fetch_from_job_node(
-        &app,
-        object_id(Kind::Job, namespace, name)?,
-        &format!("output?stderr={}{from}", wanted.stderr),
-    )
-    .await
+    let id = object_id(Kind::Job, namespace, name)?;
+    let answer = fetch_from_job_node(&app, id, &format!("output?stderr={}{from}", wanted.stderr)).await?;
+    Ok(with_security_headers(answer))
 }
 
 pub(super) async fn fetch_from_job_node(
@@ -234,7 +251,7 @@ mod tests {
             path: (*path).to_owned(),
             size: 7,
             digest: "a".repeat(64),
-            kind: schema::records::ResultKind::Output,
+            kind: ResultKind::Output,
             is_truncated: false,
             unreadable: String::new(),
         };

@@ -93,6 +93,15 @@ pub(in crate::api) async fn run(
     Path((namespace, name, run)): Path<(String, String, String)>,
 ) -> Result<Response, ApiError> {
     let id = run_id(namespace, name, run)?;
+    replay(&app, id, |detail| Json(detail).into_response()).await
+}
+
+/// Reads a run and replays its journal, beside few other replays. `show` turns it into the answer.
+pub(in crate::api) async fn replay<T: Send + 'static>(
+    app: &ApiState,
+    id: RunId,
+    show: impl FnOnce(view::RunDetail) -> T + Send + 'static,
+) -> Result<T, ApiError> {
     let busy =
         || ApiError::unavailable("other requests for runs are being served", "try again in a few seconds");
     let turn = timeout(TURN_WAIT, Arc::clone(&app.replays).acquire_owned()).await;
@@ -103,7 +112,7 @@ pub(in crate::api) async fn run(
     let (shown, now) = (id.clone(), Timestamp::now());
     let made = tokio::task::spawn_blocking(move || {
         let detail = view::run_detail(&shown.workflow, &shown.run, (&head, definition), journal, now);
-        let answer = Json(detail).into_response();
+        let answer = show(detail);
         // The replay finishes even if the caller has disconnected; only then may another begin.
         drop(turn);
         answer
@@ -122,7 +131,8 @@ pub(in crate::api) async fn run_summary(
     Ok(Json(view::run(&id.workflow, &id.run, &head, Timestamp::now())))
 }
 
-fn run_id(namespace: String, name: String, run: String) -> Result<RunId, ApiError> {
+/// Checks the parts of a run's id.
+pub(in crate::api) fn run_id(namespace: String, name: String, run: String) -> Result<RunId, ApiError> {
     let workflow = workflow_id(namespace, name)?;
     input::name("run", &run)?;
     Ok(RunId::new(workflow, run))

@@ -1,5 +1,6 @@
 //! Lines of logs as HTML: colors by an allow-list, everything else as text.
 
+use jiff::Timestamp;
 use schema::violation::visible;
 
 use crate::api::kinds::results::escape_html;
@@ -8,9 +9,13 @@ use crate::api::kinds::results::escape_html;
 /// colors.
 const COLORS: [&str; 8] = ["quiet", "bad", "good", "busy", "accent", "accent", "accent", ""];
 
-/// Formats a line: its time, and its text with colors and bold.
-pub(super) fn line_html(time: &str, text: &str) -> String {
-    let mut out = format!("<span class=\"line\"><time>{}</time> ", shown(time));
+/// Formats a line: its time to the millisecond, and its text with colors and bold.
+pub(super) fn line_html(at: Option<Timestamp>, text: &str) -> String {
+    let mut out = "<span class=\"line\">".to_owned();
+    if let Some(at) = at {
+        // Formatted here, so there is nothing to escape.
+        out.push_str(&format!("<time datetime=\"{at}\">{at:.3}</time> "));
+    }
     let mut style = Style::default();
     let mut parts = text.split('\u{1b}');
     let mut run = parts.next().unwrap_or_default().to_owned();
@@ -105,12 +110,15 @@ mod tests {
     use super::*;
 
     fn html(text: &str) -> String {
-        let html = line_html("T", text);
-        html.strip_prefix("<span class=\"line\"><time>T</time> ")
-            .unwrap()
-            .strip_suffix("\n</span>")
-            .unwrap()
-            .to_owned()
+        let html = line_html(None, text);
+        html.strip_prefix("<span class=\"line\">").unwrap().strip_suffix("\n</span>").unwrap().to_owned()
+    }
+
+    #[test]
+    fn a_time_is_shown_to_the_millisecond_and_kept_in_full() {
+        let at = "2026-11-30T12:57:14.005987654Z".parse().ok();
+        let time = "<time datetime=\"2026-11-30T12:57:14.005987654Z\">2026-11-30T12:57:14.005Z</time>";
+        assert_eq!(line_html(at, "on"), format!("<span class=\"line\">{time} on\n</span>"));
     }
 
     #[test]

@@ -1,6 +1,6 @@
-//! Addresses of pages, and the stream of a tab: parts of its page that changed, or new lines of its log.
+//! Addresses of pages, and the stream of a tab: parts of its page that changed, or new lines of its logs.
 //!
-//! Each event carries the hashes of all parts as its id, or the mark of the last line, so that a tab that comes back
+//! Each event carries the hashes of all parts as its id, or the marks of the last lines, so that a tab that comes back
 //! gets only what it lacks.
 
 use std::collections::BTreeMap;
@@ -21,17 +21,25 @@ use tokio::sync::OwnedSemaphorePermit;
 use tokio::time::{Instant, sleep_until, timeout};
 
 use super::logs::{Follower, LogAddress};
-use super::parts::{Page, RenderContext, hash_list, with_protection};
-use super::{history, network, object, overview, tree};
-use crate::api::app::App;
+use super::parts::{Page, Part, RenderContext, hash_list, with_protection};
+use super::{comparison, history, network, object, overview, run, tree};
+use crate::api::app::{ApiState, App};
 use crate::api::error::ApiError;
 use crate::api::input::{self, QueryParams};
+use crate::api::kinds::workflows::run_id;
 use crate::api::objects;
+use crate::workflows::RunId;
 
 /// Minimum time between two events of a stream.
 const GAP: Duration = Duration::from_millis(250);
+/// Minimum time between two reads of the parts that are not in the snapshot.
+const READ_GAP: Duration = Duration::from_secs(5);
 /// Time after which a page is rendered again even if nothing changed: it shows ages.
 const AGES_EVERY: Duration = Duration::from_secs(10);
+/// Minimum time between two reads of a run that has not ended.
+const RUN_GAP: Duration = Duration::from_secs(2);
+/// Minimum time between two reads of a run, in terms of the time that one takes: a long run takes seconds of a core.
+const RUN_GAP_FACTOR: u32 = 10;
 /// Interval of comments on an idle stream: proxies close connections without traffic.
 const KEEP_ALIVE: Duration = Duration::from_secs(15);
 
@@ -46,6 +54,7 @@ pub(super) enum Address {
     Logs(LogAddress),
     History(history::HistoryQuery),
     Revision(String, u64),
+    Run(RunId),
 }
 
 impl Address {
@@ -69,6 +78,10 @@ impl Address {
                 let (namespace, pod) = ((*namespace).to_owned(), (*pod).to_owned());
                 Ok(Self::Logs(LogAddress { namespace, pod, query: query(uri)? }))
             }
+            ["runs", namespace, workflow, run] => {
+                let (workflow, run) = ((*workflow).to_owned(), (*run).to_owned());
+                run_id((*namespace).to_owned(), workflow, run).map(Self::Run)
+            }
             ["history"] => Ok(Self::History(query(uri)?)),
             ["history", source, sequence] => {
                 input::name("source", source)?;
@@ -79,7 +92,7 @@ impl Address {
         }
     }
 
-    /// Renders the page from the snapshot; that of a log is empty, because its lines are not in the snapshot.
+    /// Renders the page from the snapshot; those of a log and of a run are empty, because these are not in the snapshot.
     pub(super) fn page(&self, context: &RenderContext<'_>) -> Result<Page, ApiError> {
         match self {
             Self::Overview => Ok(overview::page(context)),
@@ -87,9 +100,25 @@ impl Address {
             Self::Object(id) => object::page(context, id),
             Self::Node(name) => overview::node_page(context, name),
             Self::Network(query) => Ok(network::page(context, query)),
-            Self::Logs(_) => Ok(Page { title: String::new(), parts: Vec::new() }),
+            Self::Logs(_) | Self::Run(_) => Ok(Page { title: String::new(), parts: Vec::new() }),
             Self::History(query) => history::page(context, query),
             Self::Revision(source, sequence) => history::revision_page(context, source, *sequence),
+        }
+    }
+
+    /// Renders the parts that are read from etcd and Git; each waits for a few seconds at most.
+    pub(super) async fn read(&self, app: &ApiState, context: &RenderContext<'_>) -> Vec<Part> {
+        match self {
+            Self::Object(id) => {
+                let runs = run::list(app, id, context.now);
+                let events = object::events(app, id, context.now);
+                let (runs, events, diff) = tokio::join!(runs, events, comparison::diff(app, context, id));
+                runs.into_iter().chain([events, diff]).collect()
+            }
+            Self::Revision(source, sequence) => {
+                vec![comparison::plan(app, context, source, *sequence).await]
+            }
+            _ => Vec::new(),
         }
     }
 
@@ -97,7 +126,7 @@ impl Address {
     pub(super) fn section(&self) -> &'static str {
         match self {
             Self::Overview | Self::Node(_) => "/",
-            Self::Tree(_) | Self::Object(_) | Self::Logs(_) => "/tree",
+            Self::Tree(_) | Self::Object(_) | Self::Logs(_) | Self::Run(_) => "/tree",
             Self::Network(_) => "/network",
             Self::History(_) | Self::Revision(..) => "/history",
         }
@@ -114,17 +143,22 @@ fn query<T: serde::de::DeserializeOwned>(uri: &Uri) -> Result<T, ApiError> {
 pub(super) struct ChangesQuery {
     /// Path and query of the page.
     of: String,
-    /// Hashes of the parts that the tab has, `id:hash,id:hash`, or the mark of its last line of a log.
+    /// Hashes of the parts that the tab has, `id:hash,id:hash`, or the marks of its last lines of logs.
     #[serde(default)]
     have: String,
 }
 
 struct Tab {
     address: Address,
+    app: Arc<ApiState>,
     snapshot: SnapshotReader,
     /// Hashes of the parts that the tab has.
     sent: BTreeMap<String, String>,
     next: Instant,
+    /// Earliest time to read the parts again that are not in the snapshot.
+    next_read: Instant,
+    /// True once the page can't change any more.
+    is_final: bool,
     _permit: OwnedSemaphorePermit,
 }
 
@@ -152,7 +186,10 @@ pub(super) async fn changes(
     let sent = last.split(',').filter_map(|part| part.split_once(':'));
     let sent = sent.map(|(id, hash)| (id.to_owned(), hash.to_owned())).collect();
     let snapshot = app.deps.snapshot.clone();
-    let tab = Tab { address, snapshot, sent, next: Instant::now(), _permit: permit };
+    // The visit has just read the run.
+    let rest = if matches!(address, Address::Run(_)) { RUN_GAP } else { Duration::ZERO };
+    let (next, next_read) = (Instant::now() + rest, Instant::now() + READ_GAP);
+    let tab = Tab { address, app, snapshot, sent, next, next_read, is_final: false, _permit: permit };
     let events = stream::unfold(tab, |tab| async move {
         let (event, tab) = tab.event().await;
         Some((Ok::<_, Infallible>(event), tab))
@@ -167,20 +204,40 @@ impl Tab {
         loop {
             sleep_until(self.next).await;
             self.next = Instant::now() + GAP;
-            if let Some(event) = self.render().and_then(|page| self.changed(&page)) {
+            let page = match &self.address {
+                // The stream stays open: a closed one would be opened again.
+                Address::Run(_) if self.is_final => std::future::pending().await,
+                Address::Run(id) => {
+                    let began = Instant::now();
+                    let (page, is_final) = run::next_page(&self.app, id).await;
+                    self.is_final = is_final;
+                    self.next = Instant::now() + RUN_GAP.max(began.elapsed() * RUN_GAP_FACTOR);
+                    page
+                }
+                _ => self.render().await,
+            };
+            if let Some(event) = page.and_then(|page| self.changed(&page)) {
                 return (event, self);
             }
-            // Either is a reason to render again.
-            let _ = timeout(AGES_EVERY, self.snapshot.changed()).await;
+            if !matches!(self.address, Address::Run(_)) {
+                // Either is a reason to render again.
+                let _ = timeout(AGES_EVERY, self.snapshot.changed()).await;
+            }
         }
     }
 
     /// Renders the page. `None` until etcd is read, and for an object that is gone: its last page stays, the next visit
     /// says so.
-    fn render(&self) -> Option<Page> {
+    async fn render(&mut self) -> Option<Page> {
         let snapshot = self.snapshot.current();
-        let context = RenderContext { snapshot: &snapshot, now: Timestamp::now() };
-        self.address.page(&context).ok().filter(|_| snapshot.synced)
+        let samples = &self.app.deps.autoscaler_samples;
+        let context = RenderContext { snapshot: &snapshot, samples, now: Timestamp::now() };
+        let mut page = self.address.page(&context).ok().filter(|_| snapshot.synced)?;
+        if self.next_read <= Instant::now() {
+            page.parts.extend(self.address.read(&self.app, &context).await);
+            self.next_read = Instant::now() + READ_GAP;
+        }
+        Some(page)
     }
 
     /// Returns an event with the parts that the tab lacks.
@@ -189,7 +246,7 @@ impl Tab {
         let is_new = |id: &str| self.sent.get(id) != now.get(id);
         let parts = page.parts.iter().filter(|part| is_new(part.id));
         let parts: Vec<_> = parts.map(|part| serde_json::json!({"id": part.id, "html": part.html})).collect();
-        self.sent = now;
+        self.sent.extend(now);
         if parts.is_empty() {
             return None;
         }

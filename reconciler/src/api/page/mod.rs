@@ -1,14 +1,15 @@
 //! The page: the cluster in a browser.
 //!
-//! Rendered here from `view/`, events in etcd and logs of nodes. Readable without its script, and kept up to date by one
-//! stream for each tab ([`changes`]), which sends the parts that changed, or new lines of a log. It is read-only.
+//! Rendered here from `view/`, events and runs in etcd, logs of nodes and comparisons of commits. Readable without its
+//! script, and kept up to date by one stream for each tab ([`changes`]), which sends the parts that changed, or new lines
+//! of logs. It is read-only.
 
 use std::sync::Arc;
 
 use askama::Template;
 use axum::Router;
 use axum::extract::State;
-use axum::http::{StatusCode, Uri, header};
+use axum::http::{HeaderMap, StatusCode, Uri, header};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{MethodRouter, get};
 use jiff::Timestamp;
@@ -19,12 +20,19 @@ use super::kinds::results::percent_encode;
 
 mod ansi;
 mod changes;
+mod chart;
+mod comparison;
+mod graph;
 mod history;
+mod job;
 mod logs;
 mod network;
 mod object;
+mod object_facts;
+mod object_state;
 mod overview;
 mod parts;
+mod run;
 mod tree;
 
 use changes::Address;
@@ -43,12 +51,23 @@ pub(super) fn routes() -> Router<Arc<ApiState>> {
         .route("/nodes/{name}", get(page))
         .route("/network", get(page))
         .route("/logs/{namespace}/{pod}", get(page))
+        .route("/runs/{namespace}/{workflow}/{run}", get(page))
         .route("/history", get(page))
         .route("/history/{source}/{sequence}", get(page))
         .route("/changes", get(changes::changes))
         .route("/assets/page.css", asset("text/css; charset=utf-8", CSS))
         .route("/assets/page.js", asset("text/javascript; charset=utf-8", SCRIPT))
         .route("/assets/icon.svg", asset("image/svg+xml", ICON))
+        .fallback(missing)
+}
+
+/// Answers an address that has no route: browsers get a page, others JSON.
+async fn missing(app: App, headers: HeaderMap, uri: Uri) -> Response {
+    let accepted = headers.get(header::ACCEPT).and_then(|types| types.to_str().ok()).unwrap_or_default();
+    match accepted.contains("text/html") {
+        true => page(app, uri).await,
+        false => ApiError::no_such_route(uri.path()).into_response(),
+    }
 }
 
 fn asset(kind: &'static str, text: &'static str) -> MethodRouter<Arc<ApiState>> {
@@ -78,12 +97,18 @@ async fn render(app: &ApiState, uri: &Uri) -> Result<String, ApiError> {
     let (snapshot, now) = (app.snapshot()?, Timestamp::now());
     let (page, have) = match &address {
         Address::Logs(log) => logs::page(app, &snapshot, log).await?,
+        Address::Run(id) => {
+            let (page, _) = run::page(app, id).await?;
+            let have = hash_list(&page.hashes());
+            (page, have)
+        }
         other => {
-            let mut page = other.page(&RenderContext { snapshot: &snapshot, now })?;
-            if let Address::Object(id) = other {
-                // Read from etcd for each visit, and not for each change.
-                page.parts.push(object::events(app, id, now).await);
-            }
+            let context = RenderContext { snapshot: &snapshot, samples: &app.deps.autoscaler_samples, now };
+            let mut page = other.page(&context)?;
+            let read = other.read(app, &context).await;
+            // What a commit changed is above its timeline; the rest is below.
+            let at = if matches!(other, Address::Revision(..)) { 1 } else { page.parts.len() };
+            page.parts.splice(at..at, read);
             let have = hash_list(&page.hashes());
             (page, have)
         }

@@ -21,7 +21,7 @@ pub(super) struct NetworkQuery {
 }
 
 pub(super) fn page(context: &RenderContext<'_>, query: &NetworkQuery) -> Page {
-    let RenderContext { snapshot, now } = *context;
+    let RenderContext { snapshot, now, .. } = *context;
     let all = Selection::default();
     let mut services = view::services(snapshot, &all, now);
     let pages = services.len().div_ceil(ROWS_MAX).max(1);

@@ -1,15 +1,21 @@
 //! The page of one object: origin, state, what runs for it, spec and events.
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use askama::Template;
 use jiff::Timestamp;
-use schema::kinds::Kind;
+use schema::control::lock;
 use schema::kinds::links::references;
+use schema::kinds::{Kind, Pods};
 use schema::meta::{NamespacedName, ObjectRef};
 use schema::records::EventType;
 use tokio::time::timeout;
 
+use super::chart;
+use super::job;
+use super::object_facts;
+use super::object_state;
 use super::parts::{Page, Part, RenderContext, TemplateHelpers};
 use crate::api::app::ApiState;
 use crate::api::error::ApiError;
@@ -25,7 +31,7 @@ const EVENTS_WAIT: Duration = Duration::from_secs(2);
 const YAML_MAX: usize = 64 * 1024;
 
 pub(super) fn page(context: &RenderContext<'_>, id: &ObjectRef) -> Result<Page, ApiError> {
-    let RenderContext { snapshot, now } = *context;
+    let RenderContext { snapshot, now, .. } = *context;
     let detail = view::object(snapshot, id, now);
     let tree = view::subtree(snapshot, id, now);
     // A pod of a workload has no object of its own.
@@ -35,13 +41,13 @@ pub(super) fn page(context: &RenderContext<'_>, id: &ObjectRef) -> Result<Page, 
     let quarantine = view::quarantine(snapshot, id);
     let uses = snapshot.objects.get(id).map(|found| {
         let fields = references(&found.value.metadata, &found.value.resource);
-        fields.iter().map(|field| field.target.to_string()).collect()
+        let targets: BTreeSet<String> = fields.iter().map(|field| field.target.to_string()).collect();
+        targets.into_iter().collect()
     });
+    let name = NamespacedName::new(&id.namespace, &id.name);
+    let pod = (id.kind == Kind::Pod).then(|| view::pod(snapshot, &name, Vec::new(), now)).flatten();
     let status = match id.kind {
-        Kind::Pod => {
-            let pod = view::pod(snapshot, &NamespacedName::new(&id.namespace, &id.name), Vec::new(), now);
-            pod.map(|pod| yaml(&pod)).unwrap_or_default()
-        }
+        Kind::Pod => pod.as_ref().map(yaml).unwrap_or_default(),
         _ => {
             detail.as_ref().map(|it| yaml(&it.row.status)).filter(|text| text != "null\n").unwrap_or_default()
         }
@@ -52,7 +58,19 @@ pub(super) fn page(context: &RenderContext<'_>, id: &ObjectRef) -> Result<Page, 
         let uses: Vec<String> = uses.unwrap_or_default();
         parts.push(Part::new("object", &ObjectTemplate { detail, quarantine, uses }));
     }
+    parts.extend(object_facts::part(context, id, pod.as_ref()));
+    if id.kind == Kind::HorizontalPodAutoscaler {
+        let history = lock(context.samples).history(&name, now);
+        parts.push(chart::part(history.as_ref()));
+    }
+    if id.kind.descriptor().pods != Pods::None {
+        parts.push(object_state::rollout(view::rollout(snapshot, id), now));
+    }
+    parts.push(object_state::conditions(view::conditions(snapshot, id), now));
+    // The object itself is at the top of the page already.
+    let tree = tree.filter(|root| !root.children.is_empty());
     parts.push(Part::new("runs", &RunsTemplate { tree: tree.into_iter().collect() }));
+    parts.extend(job::parts(context, id));
     parts.push(Part::new("texts", &TextsTemplate { spec, status }));
     Ok(Page { title: id.to_string(), parts })
 }
@@ -108,14 +126,18 @@ struct RunsTemplate {
 impl RunsTemplate {
     /// The nodes as nested lists.
     fn list(&self) -> String {
-        fn add(template: &RunsTemplate, nodes: &[TreeNode], pod: Option<&str>, out: &mut String) {
+        fn add(template: &RunsTemplate, nodes: &[TreeNode], parent: &str, out: &mut String) {
             out.push_str("<ul class=\"tree\">");
             for node in nodes {
                 let name = escape_html(&template.text(&node.id));
-                let container = node.id.strip_prefix("container/").zip(pod);
-                let link = match container {
-                    Some((container, pod)) => format!("/logs/{pod}?container={}", percent_encode(container)),
-                    None => template.link(&node.id),
+                let container = node.id.strip_prefix("container/").zip(parent.strip_prefix("Pod/"));
+                let run = node.id.strip_prefix("run/").zip(parent.strip_prefix("Workflow/"));
+                let link = match (container, run) {
+                    (Some((container, pod)), _) => {
+                        format!("/logs/{pod}?container={}", percent_encode(container))
+                    }
+                    (None, Some((run, workflow))) => format!("/runs/{workflow}/{}", percent_encode(run)),
+                    (None, None) => template.link(&node.id),
                 };
                 let name = if link.is_empty() {
                     name
@@ -129,7 +151,7 @@ impl RunsTemplate {
                     escape_html(&template.text(&node.note))
                 ));
                 if !node.children.is_empty() {
-                    add(template, &node.children, node.id.strip_prefix("Pod/"), out);
+                    add(template, &node.children, &node.id, out);
                 }
                 if node.more > 0 {
                     out.push_str(&format!("<p class=\"quiet\">and {} more</p>", node.more));
@@ -139,7 +161,7 @@ impl RunsTemplate {
             out.push_str("</ul>");
         }
         let mut out = String::new();
-        add(self, &self.tree, None, &mut out);
+        add(self, &self.tree, "", &mut out);
         out
     }
 }

@@ -1,7 +1,9 @@
 //! The first page (sources, unhealthy objects, nodes, latest commits), and the page of one node.
 
 use askama::Template;
+use schema::quantity::{Cpu, Memory};
 
+use super::object_state;
 use super::parts::{Page, Part, RenderContext, TemplateHelpers, meter};
 use crate::api::error::ApiError;
 use crate::view::{self, NodeDetail, NodeView, ObjectSummary, PodView, RevisionView, SourceView, short};
@@ -16,7 +18,7 @@ const COMMITS_MAX: usize = 8;
 const PODS_MAX: usize = 200;
 
 pub(super) fn page(context: &RenderContext<'_>) -> Page {
-    let RenderContext { snapshot, now } = *context;
+    let RenderContext { snapshot, now, .. } = *context;
     let mut unhealthy = view::unhealthy(snapshot);
     let left = unhealthy.len().saturating_sub(NAMED_MAX);
     unhealthy.truncate(NAMED_MAX);
@@ -24,6 +26,12 @@ pub(super) fn page(context: &RenderContext<'_>) -> Page {
     let (all, ready) = (nodes.len(), nodes.iter().filter(|node| node.is_ready).count());
     nodes.sort_by_key(|node| node.is_ready);
     nodes.truncate(NODES_MAX);
+    let more_nodes = all - nodes.len();
+    let nodes = nodes.into_iter().map(|node| {
+        let used = view::used_of(snapshot, &node.name);
+        (node, used)
+    });
+    let nodes = nodes.collect();
     let sources = view::sources(snapshot, now);
     let mut commits = view::history(snapshot, None, now);
     commits.truncate(COMMITS_MAX);
@@ -32,7 +40,7 @@ pub(super) fn page(context: &RenderContext<'_>) -> Page {
         parts: vec![
             Part::new("sources", &SourcesTemplate { sources }),
             Part::new("unhealthy", &UnhealthyTemplate { unhealthy, left }),
-            Part::new("nodes", &NodesTemplate { left: all - nodes.len(), nodes, all, ready }),
+            Part::new("nodes", &NodesTemplate { left: more_nodes, nodes, all, ready }),
             Part::new("commits", &CommitsTemplate { commits }),
         ],
     }
@@ -54,21 +62,25 @@ struct UnhealthyTemplate {
 #[derive(Template)]
 #[template(path = "nodes.html")]
 struct NodesTemplate {
-    nodes: Vec<NodeView>,
+    /// Nodes, each with the CPU and memory in use.
+    nodes: Vec<(NodeView, Option<(Cpu, Memory)>)>,
     left: usize,
     all: usize,
     ready: usize,
 }
 
 impl NodesTemplate {
-    fn cpu(&self, node: &NodeView) -> String {
-        let (used, all) = (node.cpu_requested, node.cpu);
-        meter(used.millis, all.millis, &format!("{used} of {all} CPUs requested"))
+    fn cpu(&self, node: &NodeView, used: &Option<(Cpu, Memory)>) -> String {
+        let (requested, all) = (node.cpu_requested, node.cpu);
+        let used = used.map(|(cpu, _)| format!(", {cpu} used")).unwrap_or_default();
+        meter(requested.millis, all.millis, &format!("{all} CPUs: {requested} requested{used}"))
     }
 
-    fn memory(&self, node: &NodeView) -> String {
-        let (used, all) = (node.memory_requested, node.memory);
-        meter(used.bytes, all.bytes, &format!("{} of {} memory requested", used.readable(), all.readable()))
+    fn memory(&self, node: &NodeView, used: &Option<(Cpu, Memory)>) -> String {
+        let (requested, all) = (node.memory_requested, node.memory);
+        let used = used.map(|(_, memory)| format!(", {} used", memory.readable())).unwrap_or_default();
+        let text = format!("{} memory: {} requested{used}", all.readable(), requested.readable());
+        meter(requested.bytes, all.bytes, &text)
     }
 
     fn pods(&self, node: &NodeView) -> String {
@@ -89,12 +101,14 @@ pub(super) fn node_page(context: &RenderContext<'_>, name: &str) -> Result<Page,
         .ok_or_else(|| ApiError::not_found(format!("there is no node {name}"), "see 'minik8s get nodes'"))?;
     let mut pods = std::mem::take(&mut detail.pod_list);
     let all = pods.len();
+    let conditions = object_state::conditions(std::mem::take(&mut detail.conditions), context.now);
     pods.sort_by_key(|pod| pod.is_ready);
     pods.truncate(PODS_MAX);
     Ok(Page {
         title: format!("Node {name}"),
         parts: vec![
             Part::new("node", &NodeTemplate { detail }),
+            conditions,
             Part::new("pods", &NodePodsTemplate { pods, all }),
         ],
     })

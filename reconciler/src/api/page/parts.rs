@@ -3,6 +3,7 @@
 //! Charts are SVG with attributes only, because the page allows no inline style.
 
 use std::collections::BTreeMap;
+use std::sync::Mutex;
 
 use askama::Template;
 use axum::http::{HeaderName, HeaderValue};
@@ -15,7 +16,7 @@ use schema::snapshot::Snapshot;
 use schema::violation::visible;
 use sha2::{Digest as _, Sha256};
 
-use crate::view::{self, TimelineView, seconds};
+use crate::view::{self, AutoscalerSamples, TimelineView, seconds};
 
 /// Number of rows on one page of a list.
 pub(super) const ROWS_MAX: usize = 100;
@@ -69,9 +70,10 @@ pub(super) fn hash_list(hashes: &BTreeMap<String, String>) -> String {
     hashes.iter().map(|(id, hash)| format!("{id}:{hash}")).collect::<Vec<_>>().join(",")
 }
 
-/// State of the cluster that a page is rendered from.
+/// State of the cluster that a page is rendered from, and samples of what it was.
 pub(super) struct RenderContext<'a> {
     pub(super) snapshot: &'a Snapshot,
+    pub(super) samples: &'a Mutex<AutoscalerSamples>,
     pub(super) now: Timestamp,
 }
 
@@ -87,10 +89,15 @@ pub(super) trait TemplateHelpers {
         match state {
             state if view::is_well(state) => "good",
             "Degraded" | "Bad" | "Failed" | "NotReady" | "Error" | "CrashLoopBackOff"
-            | "ImagePullBackOff" | "ErrImagePull" | "NodeLost" | "OOMKilled" => "bad",
-            "Unknown" | "Applied" | "Superseded" | "" => "none",
+            | "ImagePullBackOff" | "ErrImagePull" | "NodeLost" | "OOMKilled" | "TimedOut" => "bad",
+            "Unknown" | "Applied" | "Superseded" | "Aborted" | "Cancelled" | "Deleting" | "" => "none",
             _ => "busy",
         }
+    }
+
+    /// A time to the second.
+    fn time(&self, at: &Timestamp) -> String {
+        at.strftime("%Y-%m-%d %H:%M:%S UTC").to_string()
     }
 
     /// Changes of a commit, as the CLI shows them.
@@ -122,7 +129,6 @@ pub(super) fn with_protection(mut response: Response) -> Response {
         ("content-security-policy", CSP),
         ("x-content-type-options", "nosniff"),
         ("referrer-policy", "no-referrer"),
-        ("cross-origin-opener-policy", "same-origin"),
         ("cross-origin-resource-policy", "same-origin"),
     ] {
         headers.insert(HeaderName::from_static(name), HeaderValue::from_static(value));

@@ -34,6 +34,11 @@ pub(super) fn page(context: &RenderContext<'_>, query: &TreeQuery) -> Result<Pag
         "" => None,
         kind => Some(crate::api::objects::parse_kind(kind)?),
     };
+    let healths = ["", "unhealthy", "healthy", "progressing", "degraded", "unknown"];
+    if !healths.contains(&query.health.to_lowercase().as_str()) {
+        let message = format!("health={}: not a health", query.health);
+        return Err(ApiError::bad_request(message, "healthy, progressing, degraded, unknown or unhealthy"));
+    }
     let labels = input::selector(given(&query.label).as_deref())?;
     let selection = Selection { source: source.as_deref(), kind, namespace: namespace.as_deref(), labels };
     let is_shown = |health: &Health| match query.health.as_str() {

@@ -1,6 +1,7 @@
 //! Tests of the routes on a bound port, over a fixed snapshot and an in-memory store.
 
 use std::net::SocketAddr;
+use std::sync::Mutex;
 
 use futures::StreamExt;
 use jiff::Timestamp;
@@ -25,8 +26,11 @@ use crate::upkeep::{DefragRequests, Problem, UpkeepState};
 use crate::view::testing::*;
 use crate::webhooks::{Intake, SourceTarget};
 
+mod comparison;
 mod objects;
 mod page;
+mod page_logs;
+mod page_runs;
 mod runs;
 
 struct Api {
@@ -35,6 +39,7 @@ struct Api {
     nudged: NudgeReceiver,
     waiting: RequestQueue,
     etcd: watch::Sender<Arc<UpkeepState>>,
+    samples: Arc<Mutex<view::AutoscalerSamples>>,
 }
 
 impl Api {
@@ -49,17 +54,25 @@ impl Api {
 
     /// Serves the API on the machine of this node, over a snapshot that may change.
     async fn reading(local_node: &str, snapshot: SnapshotReader) -> Self {
+        Self::comparing(local_node, snapshot, without_mirrors()).await
+    }
+
+    /// Serves the API with these comparisons of commits.
+    async fn comparing(local_node: &str, snapshot: SnapshotReader, comparisons: Comparisons) -> Self {
         let store = Arc::new(MemoryStore::new());
         let (sync, nudged) = Nudge::new();
         let etcd = watch::Sender::new(Arc::default());
         let waiting = RequestQueue::default();
+        let samples = Arc::default();
         let deps = ApiDeps {
             ui: true,
             blobs: Blobs::new(std::path::Path::new("/nonexistent")),
+            comparisons,
             intake: intake(sync, &snapshot, &store),
             hooks: None,
             waiting_runs: waiting.clone(),
             snapshot,
+            autoscaler_samples: Arc::clone(&samples),
             store: Arc::clone(&store) as SharedStore,
             etcd: etcd.subscribe(),
             defrag_requests: DefragRequests::new(
@@ -73,7 +86,7 @@ impl Api {
             hosts: HostNames::new(["api.example".to_owned()]),
             local_nodes: Arc::new([local_node.to_owned()].into()),
         };
-        Self { address: bind_and_serve(router(deps)).await, store, nudged, waiting, etcd }
+        Self { address: bind_and_serve(router(deps)).await, store, nudged, waiting, etcd, samples }
     }
 
     async fn answer(&self, method: reqwest::Method, path: &str) -> (u16, Value) {
@@ -91,6 +104,11 @@ impl Api {
     async fn put(&self, key: Key, value: Vec<u8>) {
         let _ = self.store.txn(Vec::new(), vec![Op::put(key, value)]).await.unwrap();
     }
+}
+
+/// Comparisons of a reconciler that fetched nothing.
+fn without_mirrors() -> Comparisons {
+    Comparisons::new(Arc::new(|_: &CommitPair| Err(ComparisonError::NoMirror)))
 }
 
 fn intake(nudge: Nudge, snapshot: &SnapshotReader, store: &Arc<MemoryStore>) -> Arc<Intake> {
@@ -500,12 +518,14 @@ async fn the_last_sync_is_shown_where_it_is_known() {
     let deps = ApiDeps {
         ui: true,
         blobs: Blobs::new(std::path::Path::new("/nonexistent")),
+        comparisons: without_mirrors(),
         intake: intake(Nudge::default(), &snapshot, &store),
         hooks: None,
         waiting_runs: RequestQueue::default(),
         etcd: watch::Sender::new(Arc::default()).subscribe(),
         defrag_requests: DefragRequests::new(store.clone(), "host-1".to_owned(), Nudge::default()),
         snapshot,
+        autoscaler_samples: Arc::default(),
         store,
         loops,
         identity: "host-1".to_owned(),

@@ -1,11 +1,14 @@
 //! The page: what it shows, what it escapes, what its stream sends.
 
 use futures::stream::BoxStream;
+use jiff::SignedDuration;
+use schema::control::lock;
+use schema::kinds::Resource;
 use schema::kinds::pod::PodStatus;
 
 use super::*;
 
-async fn text(api: &Api, path: &str) -> (u16, String, reqwest::header::HeaderMap) {
+pub(super) async fn text(api: &Api, path: &str) -> (u16, String, reqwest::header::HeaderMap) {
     let answer = reqwest::get(format!("http://{}{path}", api.address)).await.unwrap();
     let (status, headers) = (answer.status().as_u16(), answer.headers().clone());
     (status, answer.text().await.unwrap(), headers)
@@ -59,6 +62,13 @@ async fn what_is_not_there_is_an_error_with_a_page() {
         assert_eq!(code, status, "{path}: {html}");
         assert!(html.contains(part) && html.contains("</html>"), "{path}: {html}");
     }
+    // An address without a route is a page for browsers, and JSON for others.
+    let url = format!("http://{}/nowhere", api.address);
+    let request = reqwest::Client::new().get(&url).header("accept", "text/html,*/*;q=0.8");
+    let html = request.send().await.unwrap().text().await.unwrap();
+    assert!(html.contains("there is nothing at /nowhere") && html.contains("</html>"), "{html}");
+    let (status, json, _) = text(&api, "/nowhere").await;
+    assert!(status == 404 && json.starts_with('{'), "{status} {json}");
 }
 
 // Seen red with `|safe` on a subject.
@@ -92,7 +102,10 @@ async fn hostile_text_stays_text() {
 }
 
 /// Reads events of a stream until one has this text, and returns it.
-async fn event_with(stream: &mut BoxStream<'static, reqwest::Result<bytes::Bytes>>, wanted: &str) -> String {
+pub(super) async fn event_with(
+    stream: &mut BoxStream<'static, reqwest::Result<bytes::Bytes>>,
+    wanted: &str,
+) -> String {
     let mut seen = String::new();
     loop {
         let chunk = tokio::time::timeout(Duration::from_secs(60), stream.next()).await;
@@ -149,4 +162,92 @@ async fn lists_are_paged() {
     let (_, last, _) = text(&api, "/tree?kind=Pod&page=3").await;
     assert!(last.contains("pod-249") && !last.contains("pod-099") && !last.contains("page=4"), "{last}");
     assert!(first.len() < 200_000, "{}", first.len());
+}
+
+#[tokio::test]
+async fn conditions_stand_above_the_yaml_and_a_part_without_content_keeps_its_place() {
+    let mut snapshot = with_web();
+    put_function(&mut snapshot, "resize");
+    let conditions = json!({"ready": "Unknown", "since": at(0)});
+    let conditions = serde_json::from_value(conditions).unwrap();
+    snapshot.node_conditions.insert("n1".to_owned(), versioned(conditions));
+    let api = Api::over(snapshot).await;
+    let (_, pod, _) = text(&api, "/object/Pod/default/web").await;
+    let (table, yaml) = (pod.find("<h2>Conditions</h2>"), pod.find("spec-yaml"));
+    assert!(table.is_some() && table < yaml && pod.contains("<td class=\"name\">Ready</td>"), "{pod}");
+    let (_, node, _) = text(&api, "/nodes/n1").await;
+    assert!(node.contains("HeartbeatExpired") && node.contains("<section id=\"conditions\">"), "{node}");
+    // The script replaces only sections that the page has.
+    let (_, function, _) = text(&api, "/object/Function/default/resize").await;
+    for part in ["conditions", "rollout"] {
+        assert!(function.contains(&format!("<section id=\"{part}\"></section>")), "{part}: {function}");
+    }
+    assert!(!pod.contains("id=\"chart\""), "only autoscalers have a chart: {pod}");
+}
+
+#[tokio::test]
+async fn an_autoscaler_shows_its_last_hour_once_there_are_samples() {
+    let mut snapshot = with_web();
+    let spec = json!({"scaleTargetRef": {"kind": "Pod", "name": "web"}, "minReplicas": 1, "maxReplicas": 4,
+        "metrics": [{"type": "Resource", "resource": {"name": "cpu",
+            "target": {"type": "Utilization", "averageUtilization": 50}}}]});
+    let spec = serde_json::from_value(spec).unwrap();
+    let scaler = object_of("web", Resource::HorizontalPodAutoscaler(spec));
+    snapshot.objects.insert(scaler.reference(), versioned(scaler));
+    let api = Api::over(snapshot.clone()).await;
+    let path = "/object/HorizontalPodAutoscaler/default/web";
+    let (_, before, _) = text(&api, path).await;
+    assert!(before.contains("has no sample yet") && !before.contains("<svg"), "{before}");
+    for ago in [30, 15, 0] {
+        snapshot.revision += 1;
+        let then = Timestamp::now().checked_sub(SignedDuration::from_secs(ago)).unwrap();
+        lock(&api.samples).record(&snapshot, then);
+    }
+    let (_, after, _) = text(&api, path).await;
+    for part in [
+        "<section id=\"chart\">",
+        "role=\"img\" aria-label=\"The last hour: current pods now 1, 1 to 1; wanted pods now –",
+        "<tr><td class=\"name\">target of cpu utilization</td><td class=\"num\">50%</td>",
+        "<polyline class=\"line\"",
+    ] {
+        assert!(after.contains(part), "no {part} in {after}");
+    }
+    assert!(!after.contains(" style="), "{after}");
+}
+
+#[tokio::test]
+async fn the_page_of_a_workload_shows_its_rollout() {
+    let mut snapshot = with_web();
+    let spec = r#"{"replicas": 3, "selector": {}, "template": {"spec": {"containers": []}}}"#;
+    let object = object_of("shop", Resource::ReplicaSet(serde_json::from_str(spec).unwrap()));
+    let id = object.reference();
+    snapshot.objects.insert(id.clone(), versioned(object));
+    let record = json!({"objectHash": "", "commit": C2, "wanted": "bbbbbbbbbb", "good": "aaaaaaaaaa",
+        "startedAt": at(60), "progressedAt": at(70), "best": {"updated": 0, "available": 0, "old": 3},
+        "failure": {"at": at(90), "reason": "ErrImagePull", "message": "no <such> image; template aaaaaaaa serves again"},
+        "steps": [{"at": at(60), "message": "rollout of template bbbbbbbb began"}],
+        "status": {"observedGeneration": 1, "desiredReplicas": 3, "conditions": [{"type": "Progressing",
+            "status": "False", "reason": "ErrImagePull", "lastTransitionTime": at(90)}]}});
+    snapshot.rollouts.insert(id, versioned(serde_json::from_value(record).unwrap()));
+    let api = Api::over(snapshot).await;
+    let (_, html, _) = text(&api, "/object/ReplicaSet/default/shop").await;
+    for part in [
+        "<span class=\"state bad\">Rolled back</span>",
+        "template aaaaaaaa serves again",
+        "start pods of template aaaaaaaa",
+        "rollout of template bbbbbbbb began",
+        "<td class=\"name\">Progressing</td>",
+    ] {
+        assert!(html.contains(part), "no {part} in {html}");
+    }
+    assert!(!html.contains("<such>"), "{html}");
+}
+
+#[tokio::test]
+async fn a_pod_says_where_it_runs() {
+    let api = Api::over(with_web()).await;
+    let (_, html, _) = text(&api, "/object/Pod/default/web").await;
+    for part in ["<dt>Node</dt><dd><a href=\"/nodes/n1\">n1</a></dd>", "<dt>Containers</dt><dd>1/1 ready"] {
+        assert!(html.contains(part), "no {part} in {html}");
+    }
 }

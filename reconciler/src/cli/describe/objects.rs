@@ -223,7 +223,7 @@ pub(in crate::cli) fn service_page(service: &ServiceDetail, screen: Screen, now:
     page.fields(0, "Annotations", pairs(&service.annotations));
     let endpoint = |one: &EndpointView| vec![one.addresses.join(","), one.pod.clone(), one.node.clone()];
     let endpoints: Vec<_> = service.endpoints.iter().map(endpoint).collect();
-    if nobody_is_selected(service) {
+    if service.selects_nobody() {
         let why = format!("none: no pod in namespace {} matches the selector", row.namespace);
         page.block("Endpoints:", &why);
     } else if endpoints.is_empty() {
@@ -238,14 +238,6 @@ pub(in crate::cli) fn service_page(service: &ServiceDetail, screen: Screen, now:
     page.table("Rules:", &columns, &rules, screen);
     page.events(&service.events, screen, now);
     page.text()
-}
-
-/// True if the service has no endpoints because no pod has the labels of its selector.
-fn nobody_is_selected(service: &ServiceDetail) -> bool {
-    !service.selector.is_empty()
-        && service.row.external_name.is_empty()
-        && service.endpoints.is_empty()
-        && service.not_ready.is_empty()
 }
 
 // Page of a Slurm job: state, result files and script.
@@ -302,7 +294,7 @@ pub(in crate::cli) fn job_page(job: &JobDetail, screen: Screen, now: Timestamp) 
 mod tests {
     use super::*;
 
-    // Seen red with `nobody_is_selected` always false.
+    // Seen red with `selects_nobody` always false.
     #[test]
     fn the_page_says_that_no_pod_has_the_labels_and_only_then() {
         let page = |selector: serde_json::Value, left_out: &[&str]| {

@@ -10,6 +10,7 @@ use schema::kinds::replica_set::{DEPLOYMENT_PAUSED, ReplicaSetStatus};
 use schema::object::short_commit;
 use schema::records::{ROLLOUT_STEPS_MAX, Rollout, RolloutFailure, RolloutProgress, RolloutStep};
 use schema::snapshot::Snapshot;
+use schema::violation::plural;
 
 use super::owned::OwnedPod;
 use super::workload::Workload;
@@ -72,7 +73,7 @@ pub(super) fn advance(
     let mut rollout = begin(workload, before, counts, now);
     if counts.is_complete(workload.desired) {
         if !rollout.complete || rollout.failure.is_some() {
-            let message = format!("complete: {} pods available", counts.updated_available);
+            let message = format!("complete: {} available", plural(counts.updated_available, "pod"));
             step(&mut rollout, message, now);
         }
         rollout.good = Some(rollout.wanted.clone());

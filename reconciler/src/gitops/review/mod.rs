@@ -338,7 +338,7 @@ impl Review {
     }
 
     /// Formats `2 to create, 1 to delete`.
-    fn headline(&self) -> String {
+    pub(crate) fn headline(&self) -> String {
         let Summary { create, update, replace, delete, quarantined, .. } = self.summary;
         let counts = [
             (create, "to create"),

@@ -5,7 +5,8 @@ use std::collections::BTreeMap;
 use jiff::Timestamp;
 use schema::condition::Condition;
 use schema::kinds::autoscaler::{
-    Behavior, HorizontalPodAutoscalerSpec, HorizontalPodAutoscalerStatus, ResourceMetric, ResourceName,
+    Behavior, HorizontalPodAutoscalerSpec, HorizontalPodAutoscalerStatus, MetricStatus, ResourceMetric,
+    ResourceName,
 };
 use schema::kinds::{Kind, Resource};
 use schema::meta::{NamespacedName, StringMap};
@@ -19,8 +20,11 @@ use super::events::EventView;
 use super::objects::Selection;
 use super::rows::{Common, Rows, find};
 
+mod samples;
 #[cfg(test)]
 mod tests;
+
+pub use samples::{AutoscalerHistory, AutoscalerSamples, SampleChart, SampleLine, SamplePoint, Unit};
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
@@ -106,6 +110,15 @@ fn status<'a>(snapshot: &'a Snapshot, id: &NamespacedName) -> Option<&'a Horizon
     snapshot.autoscalers.get(id).map(|record| &record.value.status)
 }
 
+/// Returns the number of pods of each object.
+fn pod_counts(snapshot: &Snapshot) -> BTreeMap<(Kind, &str, &str), u32> {
+    let mut pods: BTreeMap<(Kind, &str, &str), u32> = BTreeMap::new();
+    for pod in snapshot.pods.values().map(|pod| &pod.value) {
+        *pods.entry((pod.owner.kind, &pod.namespace, &pod.owner.name)).or_default() += 1;
+    }
+    pods
+}
+
 /// Data shared by several rows, read once.
 struct Context<'a> {
     rows: Rows<'a>,
@@ -115,11 +128,7 @@ struct Context<'a> {
 
 impl<'a> Context<'a> {
     fn new(snapshot: &'a Snapshot, now: Timestamp) -> Self {
-        let mut pods: BTreeMap<(Kind, &str, &str), u32> = BTreeMap::new();
-        for pod in snapshot.pods.values().map(|pod| &pod.value) {
-            *pods.entry((pod.owner.kind, &pod.namespace, &pod.owner.name)).or_default() += 1;
-        }
-        Self { rows: Rows::new(snapshot, now), pods }
+        Self { rows: Rows::new(snapshot, now), pods: pod_counts(snapshot) }
     }
 
     fn row(&self, object: &Object, spec: &HorizontalPodAutoscalerSpec) -> AutoscalerView {
@@ -147,12 +156,7 @@ impl<'a> Context<'a> {
 
 /// `cpu: 63%/50%`, as kubectl writes it.
 fn in_words(metric: &ResourceMetric, status: Option<&HorizontalPodAutoscalerStatus>) -> String {
-    let current = status.into_iter().flat_map(|status| &status.current_metrics);
-    // Match the type as well, because a spec may name a resource twice.
-    let is_share = metric.target.average_utilization.is_some();
-    let current = current
-        .filter(|found| found.name == metric.name)
-        .find(|found| found.average_utilization.is_some() == is_share);
+    let current = current_usage(metric, status);
     let (found, wanted) = match (metric.target.average_utilization, &metric.target.average_value) {
         (Some(wanted), _) => {
             let found = current.and_then(|current| current.average_utilization);
@@ -161,9 +165,26 @@ fn in_words(metric: &ResourceMetric, status: Option<&HorizontalPodAutoscalerStat
         (None, Some(wanted)) => (current.map(|current| current.average_value.clone()), wanted.0.clone()),
         (None, None) => (None, String::new()),
     };
-    let name = match metric.name {
+    let name = resource_name(metric.name);
+    format!("{name}: {}/{wanted}", found.as_deref().unwrap_or("<unknown>"))
+}
+
+/// Returns the usage that a metric found at the last evaluation.
+fn current_usage<'a>(
+    metric: &ResourceMetric,
+    status: Option<&'a HorizontalPodAutoscalerStatus>,
+) -> Option<&'a MetricStatus> {
+    // Match the type as well, because a spec may name a resource twice.
+    let is_share = metric.target.average_utilization.is_some();
+    let current = status.into_iter().flat_map(|status| &status.current_metrics);
+    current
+        .filter(|found| found.name == metric.name)
+        .find(|found| found.average_utilization.is_some() == is_share)
+}
+
+fn resource_name(name: ResourceName) -> &'static str {
+    match name {
         ResourceName::Cpu => "cpu",
         ResourceName::Memory => "memory",
-    };
-    format!("{name}: {}/{wanted}", found.as_deref().unwrap_or("<unknown>"))
+    }
 }

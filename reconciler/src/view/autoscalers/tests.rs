@@ -5,6 +5,7 @@ use schema::snapshot::Change;
 use serde_json::{Value, json};
 
 use super::*;
+use crate::view::testing::at;
 
 fn put(snapshot: &mut Snapshot, key: &str, value: &Value) {
     snapshot.revision += 1;
@@ -87,4 +88,81 @@ fn a_page_has_the_last_change_with_its_reason() {
     );
     assert_eq!(page.set_by, "a.yaml:3 of source main");
     assert!(autoscaler(&snapshot(), &NamespacedName::new("default", "db"), Vec::new(), now()).is_none());
+}
+
+// Samples of autoscalers.
+
+fn web() -> NamespacedName {
+    NamespacedName::new("default", "web")
+}
+
+/// Samples the snapshot at these seconds, each time as after a change of etcd.
+fn sample(samples: &mut AutoscalerSamples, snapshot: &mut Snapshot, seconds: &[i64]) {
+    for second in seconds {
+        snapshot.revision += 1;
+        samples.record(snapshot, at(*second));
+    }
+}
+
+fn lengths(line: &SampleLine) -> Vec<usize> {
+    line.pieces.iter().map(Vec::len).collect()
+}
+
+#[test]
+fn a_line_ends_where_samples_or_values_are_missing() {
+    let (mut samples, mut without) = (AutoscalerSamples::default(), snapshot());
+    let mut with = with_record(3);
+    with.revision = without.revision + 100;
+    sample(&mut samples, &mut with, &[0, 15, 75]);
+    // 61 s without a sample.
+    sample(&mut samples, &mut with, &[136, 151]);
+    sample(&mut samples, &mut without, &[166]);
+    with.revision += 100;
+    sample(&mut samples, &mut with, &[181]);
+    let history = samples.history(&web(), at(190)).unwrap();
+    assert_eq!((history.first, history.to), (at(0), at(181)));
+    assert_eq!(history.gaps, [(at(75), at(136))]);
+    let [pods, cpu, memory] = history.charts.as_slice() else { panic!("{history:?}") };
+    assert_eq!(lengths(&pods.actual), [3, 4]);
+    assert_eq!(lengths(&pods.wanted), [3, 2, 1], "unknown at 166 s");
+    assert_eq!((pods.actual.newest, pods.wanted.newest), (Some(2), Some(3)));
+    assert_eq!(
+        (cpu.name.as_str(), cpu.actual.highest(), cpu.wanted.newest),
+        ("cpu utilization", Some(63), Some(50))
+    );
+    assert_eq!((memory.name.as_str(), memory.unit), ("memory per pod", Unit::Memory));
+    assert_eq!((lengths(&memory.actual), memory.wanted.lowest()), (vec![], Some(100 << 20)));
+    assert_eq!([Unit::Percent.format(63), memory.unit.format(100 << 20)], ["63%", "100Mi"]);
+}
+
+#[test]
+fn an_overdue_sample_leaves_a_gap_at_the_end() {
+    let (mut samples, mut snapshot) = (AutoscalerSamples::default(), with_record(3));
+    sample(&mut samples, &mut snapshot, &[0, 15]);
+    // As while etcd does not answer.
+    samples.record(&snapshot, at(30));
+    let current = samples.history(&web(), at(75)).unwrap();
+    assert_eq!((current.to, current.charts[0].actual.newest, current.gaps.len()), (at(15), Some(2), 0));
+    let late = samples.history(&web(), at(76)).unwrap();
+    assert_eq!((late.to, late.charts[0].actual.newest, late.gaps), (at(76), None, vec![(at(15), at(76))]));
+    assert!(samples.history(&web(), at(4000)).is_none(), "all samples are older than an hour");
+}
+
+#[test]
+fn samples_are_bounded_and_go_with_their_autoscaler() {
+    let (mut samples, mut snapshot) = (AutoscalerSamples::default(), with_record(3));
+    let seconds: Vec<i64> = (0..300).collect();
+    sample(&mut samples, &mut snapshot, &seconds);
+    let points = |samples: &AutoscalerSamples, now: i64| -> usize {
+        lengths(&samples.history(&web(), at(now)).unwrap().charts[0].actual).iter().sum()
+    };
+    assert_eq!(points(&samples, 300), 240);
+    // A clock that was set back by 100 s: what it passed twice is there once.
+    sample(&mut samples, &mut snapshot, &[200]);
+    assert_eq!(points(&samples, 200), 141);
+    sample(&mut samples, &mut snapshot, &[3700]);
+    assert_eq!(points(&samples, 3700), 102, "those before 100 s are older than an hour");
+    snapshot.objects = Default::default();
+    sample(&mut samples, &mut snapshot, &[3715]);
+    assert!(samples.history(&web(), at(3715)).is_none());
 }

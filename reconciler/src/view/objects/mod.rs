@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use jiff::Timestamp;
+use schema::condition::Condition;
 use schema::kinds::links::references;
 use schema::kinds::replica_set::{DEPLOYMENT_PAUSED, ReplicaSetStatus};
 use schema::kinds::{Health, Kind, Resource};
@@ -16,7 +17,12 @@ use serde_with::skip_serializing_none;
 
 use super::Selector;
 use super::age::AppliedAt;
+use super::nodes::conditions as node_conditions;
 use super::pods::{PodView, pods};
+
+mod rollout;
+
+pub use rollout::{RolloutStage, RolloutState, RolloutView, StageState, TemplatePods, TemplateRole, rollout};
 
 /// An object as stored in etcd, with its revisions.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -187,6 +193,31 @@ fn users(snapshot: &Snapshot, id: &ObjectRef) -> Vec<String> {
     users.map(|(user, _)| user.to_string()).collect()
 }
 
+/// Returns the conditions of an object or a pod, and those of its rollout; empty for kinds without conditions.
+pub fn conditions(snapshot: &Snapshot, id: &ObjectRef) -> Vec<Condition> {
+    let name = NamespacedName::new(&id.namespace, &id.name);
+    let own = match id.kind {
+        Kind::Pod => pod_conditions(snapshot, &name),
+        Kind::Node => node_conditions(snapshot, &id.name),
+        Kind::HorizontalPodAutoscaler => {
+            let record = snapshot.autoscalers.get(&name);
+            record.map(|record| record.value.status.conditions.clone()).unwrap_or_default()
+        }
+        _ => Vec::new(),
+    };
+    let rollout = snapshot.rollouts.get(id);
+    let of_rollout = rollout.map(|rollout| rollout.value.status.conditions.clone()).unwrap_or_default();
+    [own, of_rollout].concat()
+}
+
+/// Conditions that the node of a pod reports about its present incarnation.
+fn pod_conditions(snapshot: &Snapshot, pod: &NamespacedName) -> Vec<Condition> {
+    let Some(binding) = snapshot.binding_of(pod).map(|binding| &binding.value) else { return Vec::new() };
+    let reported = snapshot.pod_status.get(&(binding.node.clone(), pod.clone()));
+    let current = reported.map(|reported| &reported.value).filter(|status| status.uid == binding.pod.uid);
+    current.map(|status| status.conditions.clone()).unwrap_or_default()
+}
+
 /// Reported status of an object, besides its health.
 fn status(snapshot: &Snapshot, object: &Object) -> serde_json::Value {
     // The status of a pod is that of its copies, if it has any.
@@ -313,7 +344,7 @@ impl WorkloadView {
 
 #[cfg(test)]
 mod tests {
-    use schema::condition::{Condition, ConditionStatus};
+    use schema::condition::ConditionStatus;
     use schema::records::ScaleRecord;
 
     use super::object as object_detail;

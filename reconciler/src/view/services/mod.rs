@@ -76,6 +76,16 @@ pub struct ServiceDetail {
     pub events: Vec<EventView>,
 }
 
+impl ServiceDetail {
+    /// True if the service has no endpoints because no pod has the labels of its selector.
+    pub fn selects_nobody(&self) -> bool {
+        !self.selector.is_empty()
+            && self.row.external_name.is_empty()
+            && self.endpoints.is_empty()
+            && self.not_ready.is_empty()
+    }
+}
+
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct EndpointView {
     /// Address and port, for each of the service's ports.

@@ -81,6 +81,12 @@ pub fn pod_usage(snapshot: &Snapshot, namespace: Option<&str>, now: Timestamp) -
     rows.filter(|row| !done(row)).map(|row| usage_of(snapshot, &row, now)).collect()
 }
 
+/// Returns the CPU and memory that are in use on a node, if it has reported them.
+pub fn used_of(snapshot: &Snapshot, node: &str) -> Option<(Cpu, Memory)> {
+    let sample = &snapshot.usage.get(node)?.value;
+    Some((Cpu { millis: sample.cpu }, Memory { bytes: sample.memory }))
+}
+
 pub fn node_usage(snapshot: &Snapshot, now: Timestamp) -> Vec<NodeUsageView> {
     nodes(snapshot, now)
         .into_iter()

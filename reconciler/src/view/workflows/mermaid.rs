@@ -4,8 +4,10 @@
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
-use schema::kinds::workflow::{Catcher, MachineRef, Rule, State, WorkflowSpec};
+use schema::kinds::workflow::{MachineRef, State, WorkflowSpec};
 use schema::violation::is_invisible;
+
+use super::graph::{Cause, transitions};
 
 /// Longest label, in characters.
 const LABEL_MAX_CHARS: usize = 80;
@@ -48,25 +50,12 @@ impl Chart {
         let mut is_ended = false;
         for (name, state) in machine.states {
             let from = id(name);
-            match state.transition() {
-                Some((Some(next), _)) => self.line(depth, &format!("{from} --> {}", id(next))),
-                Some((None, _)) => {
-                    is_ended = true;
-                    self.line(depth, &format!("{from} --> {end}"));
-                }
-                None => {}
-            }
-            if let State::Choice(choice) = state {
-                for rule in &choice.choices {
-                    let next = rule.next.as_deref().unwrap_or_default();
-                    self.line(depth, &format!("{from} -->|{}| {}", label(&condition(rule)), id(next)));
-                }
-                if let Some(next) = &choice.default {
-                    self.line(depth, &format!("{from} -->|\"else\"| {}", id(next)));
-                }
-            }
-            for Catcher { error_equals, next, .. } in state.handlers().1 {
-                self.line(depth, &format!("{from} -.->|{}| {}", label(&error_equals.join(", ")), id(next)));
+            for transition in transitions(state) {
+                is_ended |= transition.to.is_none();
+                let arrow = if matches!(transition.cause, Cause::Catch(_)) { "-.->" } else { "-->" };
+                let text = transition.cause.text().map(|text| format!("|{}|", label(&text)));
+                let to = transition.to.map_or_else(|| end.clone(), id);
+                self.line(depth, &format!("{from} {arrow}{} {to}", text.unwrap_or_default()));
             }
         }
         if is_ended {
@@ -104,25 +93,6 @@ impl Chart {
             }
         };
         self.line(depth, &node);
-    }
-}
-
-/// Formats a condition as `$.n numericGreaterThan 5`, joined by and, or, not.
-fn condition(rule: &Rule) -> String {
-    let joined = |rules: &[Rule], word: &str| {
-        let all: Vec<String> = rules.iter().map(|rule| format!("({})", condition(rule))).collect();
-        all.join(word)
-    };
-    match (&rule.and, &rule.or, &rule.not) {
-        (Some(all), ..) => joined(all, " and "),
-        (_, Some(any), _) => joined(any, " or "),
-        (.., Some(not)) => format!("not ({})", condition(not)),
-        (None, None, None) => {
-            let compared = rule.comparisons.iter();
-            let compared: Vec<String> =
-                compared.map(|(operator, value)| format!("{} {value}", operator.as_str())).collect();
-            format!("{} {}", rule.variable.as_deref().unwrap_or_default(), compared.join(" "))
-        }
     }
 }
 

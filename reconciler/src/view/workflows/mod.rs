@@ -19,9 +19,11 @@ use crate::view::rows::{Common, Rows, find};
 use crate::workflows::machine::{Event, History, HistoryEvent, Outcome, Run, RunContext};
 use crate::workflows::{Entry, LoadedJournal, RunHead};
 
+mod graph;
 mod mermaid;
 mod triggers;
 
+pub use graph::{Graph, GraphEdge, GraphNode, GridPoint, graph, run_path};
 pub use mermaid::mermaid;
 pub(super) use triggers::rows as trigger_rows;
 pub use triggers::{TriggerView, triggers};
