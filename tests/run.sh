@@ -187,6 +187,8 @@ require_root_and_apt
 want_build_and_node
 want_tests
 install_wanted
+want_browser
+install_wanted
 install_rust
 install_rust_tools
 ensure_docker "$scratch/dockerd.pid" "$scratch/dockerd.log"

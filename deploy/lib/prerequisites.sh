@@ -84,6 +84,13 @@ want_tests() {
 	want_slurm
 }
 
+# The browser that opens the page. Ubuntu has it as a snap only; there the story says that it was not run. To be called
+# once the package lists are read.
+want_browser() {
+	command -v chromedriver >/dev/null && return 0
+	! has_candidate chromium-driver || WANTED_PACKAGES+=(chromium chromium-driver fonts-dejavu-core)
+}
+
 # A single-machine Slurm with accounting: takes about a minute to install, most of it for MariaDB.
 want_slurm() {
 	want_for slurmctld slurmctld slurmd slurm-client

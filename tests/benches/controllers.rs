@@ -23,7 +23,7 @@ use crate::Scale;
 use crate::figures::{Row, Series, Table, ms};
 use crate::pods::sync;
 
-const AT: &str = "2026-01-01T00:00:00Z";
+pub(crate) const AT: &str = "2026-01-01T00:00:00Z";
 /// Nodes, and workloads of 100 pods each with a Service and an autoscaler, with nothing left to do.
 const NODES: usize = 1_000;
 const WORKLOADS: usize = 300;
@@ -193,12 +193,12 @@ fn report(snapshot: &mut Snapshot, now: Timestamp) {
     }
 }
 
-fn spec() -> Value {
+pub(crate) fn spec() -> Value {
     let requests = json!({"requests": {"cpu": "500m", "memory": "512Mi"}});
     json!({"containers": [{"name": "main", "image": "busybox:1", "resources": requests}]})
 }
 
-fn put_object(snapshot: &mut Snapshot, kind: Kind, name: &str, spec: &Value) {
+pub(crate) fn put_object(snapshot: &mut Snapshot, kind: Kind, name: &str, spec: &Value) {
     let object = json!({
         "apiVersion": "v1", "metadata": {"name": name, "namespace": "default"}, "kind": kind, "spec": spec,
         "hash": format!("{kind}{name}"), "generation": 1,
@@ -209,7 +209,7 @@ fn put_object(snapshot: &mut Snapshot, kind: Kind, name: &str, spec: &Value) {
 }
 
 /// Empty nodes.
-fn nodes_of(nodes: usize) -> Snapshot {
+pub(crate) fn nodes_of(nodes: usize) -> Snapshot {
     let mut snapshot = Snapshot { synced: true, ..Snapshot::default() };
     for number in 0..nodes {
         let name = format!("node-{number:04}");

@@ -15,7 +15,9 @@ mod gateway;
 mod hooks;
 mod idle;
 mod jobs;
+mod large_cluster;
 mod names;
+mod page;
 mod plans;
 mod pods;
 mod rules;
@@ -101,7 +103,7 @@ const SHORT: Scale = Scale {
 /// A part of the figures, and the function that measures it.
 type Part = (&'static str, fn(Scale, &mut Table) -> Result<()>);
 
-const PARTS: [Part; 15] = [
+const PARTS: [Part; 16] = [
     ("plans", plans::measure),
     ("controllers", controllers::measure),
     ("pods", pods::measure),
@@ -117,6 +119,7 @@ const PARTS: [Part; 15] = [
     ("runs", runs::measure),
     ("jobs", jobs::measure),
     ("functions", functions::measure),
+    ("page", page::measure),
 ];
 
 fn main() -> Result<()> {

@@ -4,6 +4,7 @@
 //! quickstart, and the leftovers of a killed test run are swept when the slot is taken again.
 
 mod binaries;
+mod browser;
 mod chance;
 mod clients;
 mod cluster;
@@ -41,6 +42,7 @@ mod wait;
 
 pub use anyhow::{Context, Error, Result, bail, ensure};
 pub use binaries::{agent_binary, minik8s_binary};
+pub use browser::{Browser, Look, axe};
 pub use chance::{Chance, rounds};
 pub use clients::{Clients, Target};
 pub use cluster::{Cluster, ClusterOptions, PodView, RepoAccess, Where};

@@ -1,5 +1,5 @@
 //! The page over HTTP, as its script uses it: what the pages hold, and what their streams send after a push, a crash,
-//! and a line of a log.
+//! lines of a log, and the end of two side by side.
 //!
 //! Seen red when `event` in `reconciler/src/api/page/changes.rs` renders only once.
 
@@ -8,7 +8,11 @@ use std::net::TcpStream;
 use std::time::Instant;
 
 use harness::manifests::web;
-use harness::{Change, Cluster, ClusterOptions, Context, Result, bail, ensure, eventually, http_get, secs};
+use harness::{
+    Change, Cluster, ClusterOptions, Context, IMAGE, Result, bail, ensure, eventually, http_get, secs,
+};
+
+mod browser;
 
 /// A line that must stay text.
 const HOSTILE: &str = "<script>alert(1)</script> \\033[31mred\\033[0m \\033]0;title\\007";
@@ -30,7 +34,8 @@ fn streams_of_the_page_show_a_push_a_crash_and_lines_of_a_log() -> Result<()> {
         let node = format!("/nodes/{}", cluster.node().name);
         ensure!(get(cluster, &node)?.contains("default/shop"), "{node}");
         a_push_and_a_crash_are_seen(cluster)?;
-        lines_are_seen(cluster)
+        lines_are_seen(cluster)?;
+        two_logs_are_seen_until_both_end(cluster)
     })
 }
 
@@ -104,4 +109,25 @@ fn lines_are_seen(cluster: &Cluster) -> Result<()> {
     ensure!(line.contains("ansi bad") && !line.contains('\u{1b}') && !line.contains('\u{7}'), "{line}");
     ensure!(!line.contains("first"), "a line that the page has is sent again: {line}");
     Ok(())
+}
+
+fn two_logs_are_seen_until_both_end(cluster: &Cluster) -> Result<()> {
+    let pair = format!(
+        "apiVersion: v1\nkind: Pod\nmetadata: {{name: pair}}\nspec:\n  restartPolicy: Never\n  \
+         terminationGracePeriodSeconds: 0\n  containers:\n  - name: one\n    image: {IMAGE}\n    \
+         command: [echo, from one]\n  - name: two\n    image: {IMAGE}\n    \
+         command: [sh, -c, 'echo from two; sleep 5; echo later from two']\n"
+    );
+    cluster.push(&[Change::write("pair.yaml", pair)], "Two that end")?;
+    let path = "/logs/default/pair?container=*";
+    let have = |lines: &[&str]| {
+        eventually("both logs are on the page", secs(60), || {
+            let html = get(cluster, path)?;
+            ensure!(lines.iter().all(|line| html.contains(line)), "{html}");
+            Ok(())
+        })
+    };
+    have(&["> from one\n", "> from two\n", "id=\"lines-1\""])?;
+    Stream::open(cluster, path)?.wait_for("event: end")?;
+    have(&["> later from two\n"])
 }
