@@ -1,17 +1,18 @@
 //! Views of nodes: liveness, pods, and requested resources.
 
+use std::collections::BTreeSet;
 use std::net::IpAddr;
 
 use jiff::Timestamp;
 use schema::condition::{Condition, ConditionStatus};
-use schema::meta::StringMap;
+use schema::meta::{NamespacedName, StringMap};
 use schema::quantity::{Cpu, Memory};
 use schema::records::{Drain, NodeRecord};
 use schema::snapshot::Snapshot;
 use serde::{Deserialize, Serialize};
 
 use super::age::age;
-use super::pods::{PodView, pods};
+use super::pods::{PodView, pods_where};
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
@@ -75,8 +76,12 @@ pub fn nodes(snapshot: &Snapshot, now: Timestamp) -> Vec<NodeView> {
 
 pub fn node(snapshot: &Snapshot, name: &str, now: Timestamp) -> Option<NodeDetail> {
     let record = &snapshot.nodes.get(name)?.value;
-    let pod_list =
-        pods(snapshot, None, now).into_iter().filter(|pod| pod.node.as_deref() == Some(name)).collect();
+    let bound = snapshot.bindings_of(name).map(|(pod, _)| pod);
+    let reported = snapshot.pod_status.range((name.to_owned(), NamespacedName::new("", ""))..);
+    let reported = reported.map(|((node, pod), _)| (node, pod)).take_while(|(node, _)| *node == name);
+    let names: BTreeSet<&NamespacedName> = bound.chain(reported.map(|(_, pod)| pod)).collect();
+    let rows = pods_where(snapshot, |pod| names.contains(pod), now).into_iter();
+    let pod_list = rows.filter(|pod| pod.node.as_deref() == Some(name)).collect();
     Some(NodeDetail {
         row: view(snapshot, record, now),
         addresses: record.addresses.clone(),

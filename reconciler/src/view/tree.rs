@@ -1,19 +1,20 @@
 //! The cluster as a tree: sources, their objects, what runs for them. Pure.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use jiff::Timestamp;
 use schema::kinds::Kind;
 use schema::kinds::pod::{ContainerState, ContainerStatus};
 use schema::meta::{NamespacedName, ObjectRef};
+use schema::records::PodInstance;
 use schema::snapshot::Snapshot;
 use schema::violation::plural;
 use serde::{Deserialize, Serialize};
 
 use super::functions::functions;
 use super::jobs::jobs;
-use super::objects::{ObjectView, Selection, objects};
-use super::pods::{PodView, pods};
+use super::objects::{ObjectView, Selection, object, objects};
+use super::pods::{PodView, pods, pods_where};
 use super::sources::sources;
 use super::workflows::workflows;
 
@@ -41,7 +42,9 @@ pub struct TreeNode {
 /// Returns the selected objects with what runs for them, below their sources.
 pub fn tree(snapshot: &Snapshot, selection: &Selection<'_>, now: Timestamp) -> Vec<TreeNode> {
     let mut by_source: BTreeMap<String, Vec<TreeNode>> = BTreeMap::new();
-    for (source, node) in object_nodes(snapshot, selection, now) {
+    let rows = objects(snapshot, selection, now);
+    let pods = pods(snapshot, selection.namespace, now);
+    for (source, node) in object_nodes(snapshot, selection, (rows, pods), now) {
         by_source.entry(source).or_default().push(node);
     }
     let mut out = Vec::new();
@@ -69,23 +72,42 @@ pub fn tree(snapshot: &Snapshot, selection: &Selection<'_>, now: Timestamp) -> V
 /// Returns one object, or one pod, with what runs for it.
 pub fn subtree(snapshot: &Snapshot, id: &ObjectRef, now: Timestamp) -> Option<TreeNode> {
     let selection = Selection { kind: Some(id.kind), namespace: Some(&id.namespace), ..Selection::default() };
-    let name = id.to_string();
-    let found = object_nodes(snapshot, &selection, now).into_iter().map(|(_, node)| node);
-    found.into_iter().find(|node| node.id == name).or_else(|| {
-        let pods = pods(snapshot, Some(&id.namespace), now);
-        let pod = pods.into_iter().find(|pod| id.kind == Kind::Pod && pod.name == id.name)?;
-        Some(pod_node(snapshot, &pod))
-    })
+    let is_owned = |pod: &PodInstance| {
+        let itself = id.kind == Kind::Pod && pod.name == id.name;
+        pod.namespace == id.namespace && (itself || pod.owner.kind == id.kind && pod.owner.name == id.name)
+    };
+    let desired = snapshot.pods.values().map(|pod| &pod.value);
+    let bound = snapshot.bindings.values().map(|binding| &binding.value.pod);
+    let owned: BTreeSet<NamespacedName> =
+        desired.chain(bound).filter(|pod| is_owned(pod)).map(PodInstance::reference).collect();
+    let is_itself =
+        |pod: &NamespacedName| id.kind == Kind::Pod && pod.namespace == id.namespace && pod.name == id.name;
+    let pods = pods_where(snapshot, |pod| owned.contains(pod) || is_itself(pod), now);
+    match object(snapshot, id, now) {
+        Some(found) => {
+            let rows = vec![found.row];
+            object_nodes(snapshot, &selection, (rows, pods), now).pop().map(|(_, node)| node)
+        }
+        None => {
+            let pod = pods.iter().find(|pod| id.kind == Kind::Pod && pod.name == id.name)?;
+            Some(pod_node(snapshot, pod))
+        }
+    }
 }
 
-/// Returns the nodes of the selected objects, each with the name of its source.
-fn object_nodes(snapshot: &Snapshot, selection: &Selection<'_>, now: Timestamp) -> Vec<(String, TreeNode)> {
+/// Returns the nodes of these objects, some of those selected, each with the name of its source. `pods` are theirs.
+fn object_nodes(
+    snapshot: &Snapshot,
+    selection: &Selection<'_>,
+    (rows, pods): (Vec<ObjectView>, Vec<PodView>),
+    now: Timestamp,
+) -> Vec<(String, TreeNode)> {
     let mut owned: BTreeMap<(String, String), Vec<PodView>> = BTreeMap::new();
-    for pod in pods(snapshot, selection.namespace, now) {
+    for pod in pods {
         owned.entry((pod.namespace.clone(), pod.owner.clone())).or_default().push(pod);
     }
     let facts = special_facts(snapshot, selection, now);
-    let nodes = objects(snapshot, selection, now).into_iter().map(|object| {
+    let nodes = rows.into_iter().map(|object| {
         let id =
             ObjectRef { kind: object.kind, namespace: object.namespace.clone(), name: object.name.clone() };
         let pods =

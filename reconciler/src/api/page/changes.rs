@@ -38,8 +38,8 @@ const READ_GAP: Duration = Duration::from_secs(5);
 const AGES_EVERY: Duration = Duration::from_secs(10);
 /// Minimum time between two reads of a run that has not ended.
 const RUN_GAP: Duration = Duration::from_secs(2);
-/// Minimum time between two reads of a run, in terms of the time that one takes: a long run takes seconds of a core.
-const RUN_GAP_FACTOR: u32 = 10;
+/// Minimum time between two renderings, in terms of the time that one takes: large clusters and long runs take a while.
+const REST_FACTOR: u32 = 10;
 /// Interval of comments on an idle stream: proxies close connections without traffic.
 const KEEP_ALIVE: Duration = Duration::from_secs(15);
 
@@ -204,18 +204,20 @@ impl Tab {
         loop {
             sleep_until(self.next).await;
             self.next = Instant::now() + GAP;
+            let began = Instant::now();
             let page = match &self.address {
                 // The stream stays open: a closed one would be opened again.
                 Address::Run(_) if self.is_final => std::future::pending().await,
                 Address::Run(id) => {
-                    let began = Instant::now();
                     let (page, is_final) = run::next_page(&self.app, id).await;
                     self.is_final = is_final;
-                    self.next = Instant::now() + RUN_GAP.max(began.elapsed() * RUN_GAP_FACTOR);
+                    self.next = Instant::now() + RUN_GAP;
                     page
                 }
                 _ => self.render().await,
             };
+            // A tab takes a small part of a core, however large the cluster is.
+            self.next = self.next.max(Instant::now() + began.elapsed() * REST_FACTOR);
             if let Some(event) = page.and_then(|page| self.changed(&page)) {
                 return (event, self);
             }

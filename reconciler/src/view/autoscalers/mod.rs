@@ -1,7 +1,5 @@
 //! Views of autoscalers: target, metrics, bounds, and the last decision.
 
-use std::collections::BTreeMap;
-
 use jiff::Timestamp;
 use schema::condition::Condition;
 use schema::kinds::autoscaler::{
@@ -18,6 +16,7 @@ use serde_with::skip_serializing_none;
 use super::age::age;
 use super::events::EventView;
 use super::objects::Selection;
+use super::pods::index::{PodCounts, pod_counts};
 use super::rows::{Common, Rows, find};
 
 mod samples;
@@ -110,20 +109,11 @@ fn status<'a>(snapshot: &'a Snapshot, id: &NamespacedName) -> Option<&'a Horizon
     snapshot.autoscalers.get(id).map(|record| &record.value.status)
 }
 
-/// Returns the number of pods of each object.
-fn pod_counts(snapshot: &Snapshot) -> BTreeMap<(Kind, &str, &str), u32> {
-    let mut pods: BTreeMap<(Kind, &str, &str), u32> = BTreeMap::new();
-    for pod in snapshot.pods.values().map(|pod| &pod.value) {
-        *pods.entry((pod.owner.kind, &pod.namespace, &pod.owner.name)).or_default() += 1;
-    }
-    pods
-}
-
 /// Data shared by several rows, read once.
 struct Context<'a> {
     rows: Rows<'a>,
     /// Number of pods of each object.
-    pods: BTreeMap<(Kind, &'a str, &'a str), u32>,
+    pods: PodCounts<'a>,
 }
 
 impl<'a> Context<'a> {

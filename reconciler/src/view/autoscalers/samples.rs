@@ -14,7 +14,8 @@ use schema::object::Object;
 use schema::quantity::{Cpu, Memory};
 use schema::snapshot::Snapshot;
 
-use super::{current_usage, pod_counts, resource_name, status};
+use super::{current_usage, resource_name, status};
+use crate::view::pods::index::pod_counts;
 
 /// Time that the charts show.
 const SPAN: SignedDuration = SignedDuration::from_secs(3600);

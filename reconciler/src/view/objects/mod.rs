@@ -1,6 +1,6 @@
 //! Views of desired objects, and the objects as stored in etcd.
 
-use std::collections::BTreeMap;
+use std::cell::OnceCell;
 
 use jiff::Timestamp;
 use schema::condition::Condition;
@@ -18,7 +18,8 @@ use serde_with::skip_serializing_none;
 use super::Selector;
 use super::age::AppliedAt;
 use super::nodes::conditions as node_conditions;
-use super::pods::{PodView, pods};
+use super::pods::index::{PodIndex, pod_counts};
+use super::pods::{PodView, row};
 
 mod rollout;
 
@@ -96,10 +97,7 @@ impl Selection<'_> {
 
 /// Returns the selected objects as stored in etcd.
 pub fn stored_objects(snapshot: &Snapshot, selection: &Selection<'_>) -> Vec<StoredObject> {
-    let mut pods: BTreeMap<(Kind, &str, &str), u32> = BTreeMap::new();
-    for pod in snapshot.pods.values().map(|pod| &pod.value) {
-        *pods.entry((pod.owner.kind, &pod.namespace, &pod.owner.name)).or_default() += 1;
-    }
+    let pods = pod_counts(snapshot);
     let chosen = snapshot.objects.iter().filter(|(id, found)| selection.matches(id, &found.value));
     let stored = chosen.map(|(id, found)| {
         let object = &found.value;
@@ -135,7 +133,7 @@ pub struct ObjectSummary {
     pub source: String,
     /// `path:line` in the repository.
     pub file: String,
-    pub pods: usize,
+    pub pods: u32,
 }
 
 /// Returns the selected objects whose health `is_shown`, sorted by kind and name.
@@ -144,10 +142,7 @@ pub fn summaries(
     selection: &Selection<'_>,
     is_shown: impl Fn(&Health) -> bool,
 ) -> Vec<ObjectSummary> {
-    let mut pods: BTreeMap<(Kind, &str, &str), usize> = BTreeMap::new();
-    for pod in snapshot.pods.values().map(|pod| &pod.value) {
-        *pods.entry((pod.owner.kind, &pod.namespace, &pod.owner.name)).or_default() += 1;
-    }
+    let pods = pod_counts(snapshot);
     let chosen = snapshot.objects.iter().filter(|(id, found)| selection.matches(id, &found.value));
     let judged = chosen.map(|(id, found)| (id, &found.value, health(snapshot, &found.value)));
     let shown = judged.filter(|(.., health)| is_shown(health)).map(|(id, object, health)| ObjectSummary {
@@ -174,7 +169,7 @@ pub fn object(snapshot: &Snapshot, id: &ObjectRef, now: Timestamp) -> Option<Obj
     let object = &snapshot.objects.get(id)?.value;
     let resource = serde_json::to_value(&object.resource).unwrap_or_default();
     Some(ObjectDetail {
-        row: Context::new(snapshot, now).row(id, object),
+        row: Context::of(snapshot, Some(id), now).row(id, object),
         api_version: object.api_version.clone(),
         annotations: object.metadata.annotations.clone(),
         hash: object.hash.clone(),
@@ -232,19 +227,31 @@ fn status(snapshot: &Snapshot, object: &Object) -> serde_json::Value {
 struct Context<'a> {
     now: Timestamp,
     snapshot: &'a Snapshot,
-    pods: BTreeMap<NamespacedName, PodView>,
+    /// The only object; `None` for a list.
+    only: Option<NamespacedName>,
+    /// Pods of the objects, read with the first one that is not healthy.
+    pods: OnceCell<PodIndex<'a>>,
     applied: AppliedAt<'a>,
 }
 
 impl<'a> Context<'a> {
     fn new(snapshot: &'a Snapshot, now: Timestamp) -> Self {
-        let all = pods(snapshot, None, now).into_iter();
-        Self {
-            now,
-            snapshot,
-            pods: all.map(|pod| (NamespacedName::new(&pod.namespace, &pod.name), pod)).collect(),
-            applied: AppliedAt::new(snapshot),
-        }
+        Self::of(snapshot, None, now)
+    }
+
+    fn of(snapshot: &'a Snapshot, only: Option<&ObjectRef>, now: Timestamp) -> Self {
+        let only = only.map(|id| NamespacedName::new(&id.namespace, &id.name));
+        Self { now, snapshot, only, pods: OnceCell::new(), applied: AppliedAt::new(snapshot) }
+    }
+
+    /// Row of the pod of this name; `None` if there is none.
+    fn pod(&self, name: &NamespacedName) -> Option<PodView> {
+        let index = self.pods.get_or_init(|| {
+            PodIndex::of(self.snapshot, |pod| self.only.as_ref().is_none_or(|only| only == pod))
+        });
+        let (name, _) =
+            self.snapshot.pods.range(name.clone()..).next().filter(|(found, _)| *found == name)?;
+        Some(row(index, name, self.now))
     }
 
     fn row(&self, id: &ObjectRef, object: &Object) -> ObjectView {
@@ -270,11 +277,12 @@ impl<'a> Context<'a> {
 
     /// Reason that the object is not healthy. The row of a pod says more than its health.
     fn note(&self, id: &ObjectRef, health: &Health) -> String {
-        let pod =
-            self.pods.get(&NamespacedName::new(&id.namespace, &id.name)).filter(|_| id.kind == Kind::Pod);
-        match (health, pod) {
-            (Health::Healthy, _) => String::new(),
-            (_, Some(pod)) if !pod.why.is_empty() => format!("{}: {}", pod.status, pod.why),
+        if *health == Health::Healthy {
+            return String::new();
+        }
+        let name = NamespacedName::new(&id.namespace, &id.name);
+        match (id.kind == Kind::Pod).then(|| self.pod(&name)).flatten() {
+            Some(pod) if !pod.why.is_empty() => format!("{}: {}", pod.status, pod.why),
             // The pod itself runs, so the reason is that of its copies, or that another version is to come.
             _ => health.why().unwrap_or_default().to_owned(),
         }

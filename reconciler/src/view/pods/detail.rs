@@ -48,7 +48,7 @@ pub fn pod(
     events: Vec<EventView>,
     now: Timestamp,
 ) -> Option<PodDetail> {
-    let index = PodIndex::new(snapshot);
+    let index = PodIndex::of(snapshot, |name| name == pod);
     let facts = PodFacts::gather(&index, pod);
     if facts.instance.is_none() && facts.binding.is_none() && facts.status.is_none() {
         return None;

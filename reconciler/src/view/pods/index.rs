@@ -1,10 +1,11 @@
-//! Index of bindings and statuses by pod: the snapshot holds them by node first.
+//! Index of bindings and statuses by pod, which the snapshot holds by node first, and the number of pods of each object.
 //!
 //! Built once per view, so that a list of all pods reads every table once.
 
 use std::cell::OnceCell;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
+use schema::kinds::Kind;
 use schema::kinds::pod::PodStatus;
 use schema::meta::NamespacedName;
 use schema::records::Binding;
@@ -15,6 +16,8 @@ use crate::view::age::AppliedAt;
 
 pub(in crate::view) struct PodIndex<'a> {
     pub(in crate::view) snapshot: &'a Snapshot,
+    /// Desired pods.
+    names: BTreeSet<&'a NamespacedName>,
     bindings: BTreeMap<&'a NamespacedName, Vec<&'a Binding>>,
     statuses: BTreeMap<&'a NamespacedName, Vec<(&'a str, &'a PodStatus)>>,
     pub(in crate::view) applied: AppliedAt<'a>,
@@ -23,15 +26,21 @@ pub(in crate::view) struct PodIndex<'a> {
 
 impl<'a> PodIndex<'a> {
     pub(in crate::view) fn new(snapshot: &'a Snapshot) -> Self {
+        Self::of(snapshot, |_| true)
+    }
+
+    /// Indexes the pods whose names are `wanted`: much less work than all, if these are few.
+    pub(in crate::view) fn of(snapshot: &'a Snapshot, wanted: impl Fn(&NamespacedName) -> bool) -> Self {
         let mut bindings: BTreeMap<_, Vec<_>> = BTreeMap::new();
-        for ((_, pod), binding) in &snapshot.bindings {
+        for ((_, pod), binding) in snapshot.bindings.iter().filter(|((_, pod), _)| wanted(pod)) {
             bindings.entry(pod).or_default().push(&binding.value);
         }
         let mut statuses: BTreeMap<_, Vec<_>> = BTreeMap::new();
-        for ((node, pod), status) in &snapshot.pod_status {
+        for ((node, pod), status) in snapshot.pod_status.iter().filter(|((_, pod), _)| wanted(pod)) {
             statuses.entry(pod).or_default().push((node.as_str(), &status.value));
         }
         Self {
+            names: snapshot.pods.keys().filter(|pod| wanted(pod)).collect(),
             snapshot,
             bindings,
             statuses,
@@ -42,7 +51,7 @@ impl<'a> PodIndex<'a> {
 
     /// Every pod that should exist or still exists.
     pub(in crate::view) fn pods(&self) -> impl Iterator<Item = &'a NamespacedName> + use<'a> {
-        let mut all: std::collections::BTreeSet<&NamespacedName> = self.snapshot.pods.keys().collect();
+        let mut all = self.names.clone();
         all.extend(self.bindings.keys());
         all.extend(self.statuses.keys());
         all.into_iter()
@@ -64,6 +73,30 @@ impl<'a> PodIndex<'a> {
     ) -> impl Iterator<Item = (&'a str, &'a PodStatus)> + use<'a> {
         self.statuses.get(pod).cloned().unwrap_or_default().into_iter()
     }
+}
+
+/// Number of pods of each object, by its kind, namespace and name.
+pub(in crate::view) type PodCounts<'a> = BTreeMap<(Kind, &'a str, &'a str), u32>;
+
+/// Counts the pods of each object. Those of one object are mostly next to each other.
+pub(in crate::view) fn pod_counts(snapshot: &Snapshot) -> PodCounts<'_> {
+    let mut counts = PodCounts::new();
+    let mut last: Option<((Kind, &str, &str), u32)> = None;
+    for pod in snapshot.pods.values().map(|pod| &pod.value) {
+        let owner = (pod.owner.kind, pod.namespace.as_str(), pod.owner.name.as_str());
+        match &mut last {
+            Some((of, count)) if *of == owner => *count += 1,
+            other => {
+                if let Some((of, count)) = other.replace((owner, 1)) {
+                    *counts.entry(of).or_default() += count;
+                }
+            }
+        }
+    }
+    if let Some((of, count)) = last {
+        *counts.entry(of).or_default() += count;
+    }
+    counts
 }
 
 // Reason that a pod has no node, computed by the scheduler on the same snapshot.

@@ -57,9 +57,18 @@ pub struct PodView {
 
 /// Rows by namespace and name. A pod that moved has a second row while its old node still stops it.
 pub fn pods(snapshot: &Snapshot, namespace: Option<&str>, now: Timestamp) -> Vec<PodView> {
-    let index = PodIndex::new(snapshot);
+    pods_where(snapshot, |pod| namespace.is_none_or(|n| n == pod.namespace), now)
+}
+
+/// Rows of the pods whose names are `wanted`.
+pub(super) fn pods_where(
+    snapshot: &Snapshot,
+    wanted: impl Fn(&NamespacedName) -> bool,
+    now: Timestamp,
+) -> Vec<PodView> {
+    let index = PodIndex::of(snapshot, wanted);
     let mut rows = Vec::new();
-    for pod in index.pods().filter(|pod| namespace.is_none_or(|n| n == pod.namespace)) {
+    for pod in index.pods() {
         let facts = PodFacts::gather(&index, pod);
         rows.push(facts.view(&index, now));
         rows.extend(facts.other_reports(&index).map(|(node, status)| leftover(pod, node, status, now)));
