@@ -23,6 +23,8 @@ const READY: &str = "    readinessProbe: {httpGet: {path: /index.html, port: 808
 const ANSWER: &str = "open";
 /// Answers required before and after a fault.
 const ANSWERS: u64 = 20;
+/// Number of times that the agent is killed while it is asked for names.
+const KILLS: u32 = 2;
 /// Percentage of frames that a bad link loses.
 const LOSS: u8 = 20;
 
@@ -129,7 +131,7 @@ fn answered(clients: &[Clients]) -> Result<()> {
 /// Queries one server for one name, again and again.
 struct Asking {
     ends: Arc<AtomicBool>,
-    thread: JoinHandle<Result<u32>>,
+    thread: JoinHandle<Result<(u32, u32)>>,
 }
 
 impl Asking {
@@ -137,20 +139,26 @@ impl Asking {
         let (net, ends) = (node.net.clone(), Arc::new(AtomicBool::new(false)));
         let end = Arc::clone(&ends);
         let thread = std::thread::spawn(move || {
-            let mut answers = 0;
+            let (mut answers, mut lost, mut was_lost) = (0, 0, false);
             while !end.load(Ordering::Relaxed) {
-                // One packet: nothing is retried.
+                // One packet: nothing is retried. The one that a killed agent had just read is lost with it.
                 let only = ["+time=2", "+tries=1"];
-                let said = dig(&net, &server, "shop.default.svc.cluster.local", "A", &only)?;
-                ensure!(said.gist() == [wanted.as_str()], "after {answers} answers: {said:?}");
-                answers += 1;
+                match dig(&net, &server, "shop.default.svc.cluster.local", "A", &only) {
+                    Ok(said) => {
+                        ensure!(said.gist() == [wanted.as_str()], "after {answers} answers: {said:?}");
+                        (answers, was_lost) = (answers + 1, false);
+                    }
+                    Err(error) if was_lost || lost == KILLS => return Err(error),
+                    Err(_) => (lost, was_lost) = (lost + 1, true),
+                }
             }
-            Ok(answers)
+            Ok((answers, lost))
         });
         Self { ends, thread }
     }
 
-    fn end(self) -> Result<u32> {
+    /// Numbers of answers and of lost queries.
+    fn end(self) -> Result<(u32, u32)> {
         self.ends.store(true, Ordering::Relaxed);
         self.thread.join().expect("the thread that asks")
     }
@@ -187,12 +195,12 @@ fn without_the_agent(cluster: &mut Cluster, ways: &Ways) -> Result<()> {
     cluster.nodes[1].agent.start()?;
     cluster.nodes[1].wait_agent()?;
     answered(&clients)?;
-    let answers = asking.end()?;
+    let (answers, lost) = asking.end()?;
     let mut requests = 0;
     for clients in &mut clients {
         requests += clients.end()?;
     }
-    println!("agent away for {away} s: {requests} requests and {answers} names, none failed");
+    println!("agent away for {away} s: {requests} requests and {answers} names, {lost} lost with the agent");
     ensure!(ours(cluster, cluster.numbered(2)?)? == rules, "rules changed");
     Ok(())
 }
