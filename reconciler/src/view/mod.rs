@@ -53,7 +53,7 @@ pub use status::{
     SyncAccepted, SyncRun, VersionView, cluster_status, etcd,
 };
 pub use timeline::{StepView, TimelineView, seconds, timeline};
-pub use tree::{TreeNode, is_well, subtree, tree};
+pub use tree::{TreeNode, branches, is_well, subtree, tree};
 pub use usage::{NodeUsageView, PodUsageView, ResourceUsage, node_usage, pod_usage, used_of};
 pub use wait::{WaitState, wait_state};
 pub use workflows::{

@@ -13,7 +13,7 @@ use serde::{Deserialize, Serialize};
 
 use super::functions::functions;
 use super::jobs::jobs;
-use super::objects::{ObjectView, Selection, object, objects};
+use super::objects::{ObjectView, Selection, object, objects, rows_of};
 use super::pods::{PodView, pods, pods_where};
 use super::sources::sources;
 use super::workflows::workflows;
@@ -93,6 +93,35 @@ pub fn subtree(snapshot: &Snapshot, id: &ObjectRef, now: Timestamp) -> Option<Tr
             Some(pod_node(snapshot, pod))
         }
     }
+}
+
+/// Returns these objects with what runs for them, in their order: the first pods of each, as a page of a list has room
+/// for some only.
+pub fn branches(snapshot: &Snapshot, ids: &[ObjectRef], pods_max: usize, now: Timestamp) -> Vec<TreeNode> {
+    let mut left: BTreeMap<(Kind, &str, &str), usize> = BTreeMap::new();
+    left.extend(ids.iter().map(|id| ((id.kind, id.namespace.as_str(), id.name.as_str()), pods_max)));
+    let mut more: BTreeMap<(Kind, &str, &str), usize> = BTreeMap::new();
+    let mut named = BTreeSet::new();
+    for (name, pod) in &snapshot.pods {
+        let owner = &pod.value.owner;
+        let owner = (owner.kind, name.namespace.as_str(), owner.name.as_str());
+        match left.get_mut(&owner) {
+            Some(0) => *more.entry(owner).or_default() += 1,
+            Some(left) => {
+                *left -= 1;
+                named.insert(name);
+            }
+            None => {}
+        }
+    }
+    let pods = pods_where(snapshot, |pod| named.contains(pod), now);
+    let rows = rows_of(snapshot, ids, now);
+    let nodes = object_nodes(snapshot, &Selection::default(), (rows, pods), now).into_iter();
+    let nodes = nodes.zip(ids).map(|((_, node), id)| {
+        let more = more.get(&(id.kind, id.namespace.as_str(), id.name.as_str())).copied().unwrap_or_default();
+        TreeNode { more: node.more + more, ..node }
+    });
+    nodes.collect()
 }
 
 /// Returns the nodes of these objects, some of those selected, each with the name of its source. `pods` are theirs.

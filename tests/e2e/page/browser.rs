@@ -284,7 +284,12 @@ impl Visit<'_> {
         self.browser.shows("Succeeded")?;
         self.browser.shows("price → large? → discount → receipt")?;
         self.open("/object/HorizontalPodAutoscaler/default/load")?;
-        self.browser.shows("Lowest")
+        self.browser.shows("Lowest")?;
+        self.open("/tree")?;
+        for fact in ["Source main", "calls under way", "runs under way", "Succeeded, Slurm job 1", "2 pods"] {
+            self.browser.shows(fact)?;
+        }
+        Ok(())
     }
 
     /// Address of the run that the push of the samples started.

@@ -117,6 +117,11 @@ struct ObjectTemplate {
     uses: Vec<String>,
 }
 
+/// Renders nodes of the tree as nested lists; `parent` is the object that they are below, if the page names it already.
+pub(super) fn nested_list(nodes: Vec<TreeNode>, parent: &str) -> String {
+    RunsTemplate { tree: nodes }.list(parent)
+}
+
 #[derive(Template)]
 #[template(path = "runs.html")]
 struct RunsTemplate {
@@ -125,7 +130,7 @@ struct RunsTemplate {
 
 impl RunsTemplate {
     /// The nodes as nested lists.
-    fn list(&self) -> String {
+    fn list(&self, parent: &str) -> String {
         fn add(template: &RunsTemplate, nodes: &[TreeNode], parent: &str, out: &mut String) {
             out.push_str("<ul class=\"tree\">");
             for node in nodes {
@@ -161,7 +166,7 @@ impl RunsTemplate {
             out.push_str("</ul>");
         }
         let mut out = String::new();
-        add(self, &self.tree, "", &mut out);
+        add(self, &self.tree, parent, &mut out);
         out
     }
 }

@@ -55,6 +55,8 @@ async fn what_is_not_there_is_an_error_with_a_page() {
         ("/logs/default/nope", 404, "there is no pod nope in namespace default"),
         ("/logs/default/we%20b", 400, "not a valid pod name"),
         ("/tree?kind=nonsense", 404, "unknown kind"),
+        ("/tree?health=bad", 400, "not a health"),
+        ("/tree?sort=colour", 400, "no such order"),
         ("/tree?label=%3D%3D%3D", 400, "selector"),
         ("/tree?nonsense=1", 400, "unknown field"),
     ] {
@@ -144,6 +146,29 @@ async fn a_tab_gets_the_parts_that_changed_and_after_a_pause_those_that_it_lacks
     assert!(!event.contains("ErrImagePull"), "{event}");
     let wrong = text(&api, "/changes?of=/nonsense").await;
     assert_eq!(wrong.0, 404, "{}", wrong.1);
+}
+
+#[tokio::test]
+async fn the_tree_goes_from_sources_to_containers_in_the_order_asked_for() {
+    let mut snapshot = with_web();
+    put_pod(&mut snapshot, "another", pod_waiting("ErrImagePull", "no such image"));
+    let api = Api::over(snapshot).await;
+    let order = |html: &str| {
+        let [another, web] =
+            ["another", "web"].map(|name| html.find(&format!("/object/Pod/default/{name}\"")));
+        another.unwrap() < web.unwrap()
+    };
+    let (_, html, _) = text(&api, "/tree").await;
+    for part in
+        ["Source main</th>", "<details id=\"below-Pod/default/web\">", "/logs/default/web?container=app"]
+    {
+        assert!(html.contains(part), "no {part} in {html}");
+    }
+    assert!(order(&html), "by name: {html}");
+    let (_, by_health, _) = text(&api, "/tree?sort=health").await;
+    assert!(order(&by_health) && !by_health.contains("Source main</th>"), "{by_health}");
+    let (_, by_file, _) = text(&api, "/tree?sort=file").await;
+    assert!(by_file.contains("aria-sort=\"ascending\"><a id=\"sort-file\""), "{by_file}");
 }
 
 #[tokio::test]

@@ -1,6 +1,7 @@
 //! Views of desired objects, and the objects as stored in etcd.
 
 use std::cell::OnceCell;
+use std::collections::BTreeSet;
 
 use jiff::Timestamp;
 use schema::condition::Condition;
@@ -121,9 +122,17 @@ pub fn objects(snapshot: &Snapshot, selection: &Selection<'_>, now: Timestamp) -
     chosen.map(|(id, found)| context.row(id, &found.value)).collect()
 }
 
+/// Returns the rows of these objects, in their order, without those that are gone.
+pub(super) fn rows_of(snapshot: &Snapshot, ids: &[ObjectRef], now: Timestamp) -> Vec<ObjectView> {
+    let context = Context::of(snapshot, ids, now);
+    let found = ids.iter().filter_map(|id| Some((id, snapshot.objects.get(id)?)));
+    found.map(|(id, found)| context.row(id, &found.value)).collect()
+}
+
 /// Line of an object in a list of many: less than an [`ObjectView`], which takes longer to build.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ObjectSummary {
+    pub reference: ObjectRef,
     /// `Kind/namespace/name`.
     pub id: String,
     /// Healthy, Progressing, Degraded or Unknown.
@@ -136,6 +145,14 @@ pub struct ObjectSummary {
     pub pods: u32,
 }
 
+impl ObjectSummary {
+    /// Rank of the health: objects that need help come first.
+    pub fn urgency(&self) -> usize {
+        let order = ["Degraded", "Unknown", "Progressing"];
+        order.iter().position(|word| *word == self.health).unwrap_or(order.len())
+    }
+}
+
 /// Returns the selected objects whose health `is_shown`, sorted by kind and name.
 pub fn summaries(
     snapshot: &Snapshot,
@@ -146,6 +163,7 @@ pub fn summaries(
     let chosen = snapshot.objects.iter().filter(|(id, found)| selection.matches(id, &found.value));
     let judged = chosen.map(|(id, found)| (id, &found.value, health(snapshot, &found.value)));
     let shown = judged.filter(|(.., health)| is_shown(health)).map(|(id, object, health)| ObjectSummary {
+        reference: id.clone(),
         id: id.to_string(),
         why: health.why().unwrap_or_default().to_owned(),
         health: health.to_string(),
@@ -159,9 +177,7 @@ pub fn summaries(
 /// Returns the objects that are not healthy, those that need help first.
 pub fn unhealthy(snapshot: &Snapshot) -> Vec<ObjectSummary> {
     let mut found = summaries(snapshot, &Selection::default(), |health| *health != Health::Healthy);
-    found.sort_by_key(|object| {
-        ["Degraded", "Unknown"].iter().position(|word| *word == object.health).unwrap_or(2)
-    });
+    found.sort_by_key(ObjectSummary::urgency);
     found
 }
 
@@ -169,7 +185,7 @@ pub fn object(snapshot: &Snapshot, id: &ObjectRef, now: Timestamp) -> Option<Obj
     let object = &snapshot.objects.get(id)?.value;
     let resource = serde_json::to_value(&object.resource).unwrap_or_default();
     Some(ObjectDetail {
-        row: Context::of(snapshot, Some(id), now).row(id, object),
+        row: Context::of(snapshot, std::slice::from_ref(id), now).row(id, object),
         api_version: object.api_version.clone(),
         annotations: object.metadata.annotations.clone(),
         hash: object.hash.clone(),
@@ -227,8 +243,8 @@ fn status(snapshot: &Snapshot, object: &Object) -> serde_json::Value {
 struct Context<'a> {
     now: Timestamp,
     snapshot: &'a Snapshot,
-    /// The only object; `None` for a list.
-    only: Option<NamespacedName>,
+    /// Names of the objects, if these are few; `None` for all.
+    only: Option<BTreeSet<NamespacedName>>,
     /// Pods of the objects, read with the first one that is not healthy.
     pods: OnceCell<PodIndex<'a>>,
     applied: AppliedAt<'a>,
@@ -236,18 +252,18 @@ struct Context<'a> {
 
 impl<'a> Context<'a> {
     fn new(snapshot: &'a Snapshot, now: Timestamp) -> Self {
-        Self::of(snapshot, None, now)
+        Self { now, snapshot, only: None, pods: OnceCell::new(), applied: AppliedAt::new(snapshot) }
     }
 
-    fn of(snapshot: &'a Snapshot, only: Option<&ObjectRef>, now: Timestamp) -> Self {
-        let only = only.map(|id| NamespacedName::new(&id.namespace, &id.name));
-        Self { now, snapshot, only, pods: OnceCell::new(), applied: AppliedAt::new(snapshot) }
+    fn of(snapshot: &'a Snapshot, ids: &[ObjectRef], now: Timestamp) -> Self {
+        let names = ids.iter().map(|id| NamespacedName::new(&id.namespace, &id.name));
+        Self { only: Some(names.collect()), ..Self::new(snapshot, now) }
     }
 
     /// Row of the pod of this name; `None` if there is none.
     fn pod(&self, name: &NamespacedName) -> Option<PodView> {
         let index = self.pods.get_or_init(|| {
-            PodIndex::of(self.snapshot, |pod| self.only.as_ref().is_none_or(|only| only == pod))
+            PodIndex::of(self.snapshot, |pod| self.only.as_ref().is_none_or(|only| only.contains(pod)))
         });
         let (name, _) =
             self.snapshot.pods.range(name.clone()..).next().filter(|(found, _)| *found == name)?;
