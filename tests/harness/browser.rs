@@ -128,7 +128,7 @@ impl Browser {
         text.as_str().map(str::to_owned).context("the page has no text")
     }
 
-    /// What a screen reader would say of the page, without any script of it.
+    /// Names that a screen reader would say, without any script of the page.
     pub fn spoken(&self) -> Result<String> {
         let tree = self.devtools("Accessibility.getFullAXTree", &json!({}))?;
         let nodes = tree["nodes"].as_array().context("no nodes")?;

@@ -1,4 +1,4 @@
-//! What commits changed, on their pages and on those of objects; the comparisons themselves are scripted.
+//! Pages of commits and objects with what changed; the comparisons themselves are scripted.
 
 use schema::kinds::Kind;
 use schema::meta::ObjectRef;
