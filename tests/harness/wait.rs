@@ -1,4 +1,5 @@
-//! Bounded waits for conditions. No other code of the tests sleeps, except for the moments of faults.
+//! Bounded waits for conditions. No other code of the tests sleeps, except for the moments of faults and the pace of
+//! benches.
 
 use std::time::{Duration, Instant};
 

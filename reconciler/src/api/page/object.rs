@@ -16,7 +16,7 @@ use super::chart;
 use super::job;
 use super::object_facts;
 use super::object_state;
-use super::parts::{Page, Part, RenderContext, TemplateHelpers};
+use super::parts::{Page, Part, RenderContext, TemplateHelpers, cut};
 use crate::api::app::ApiState;
 use crate::api::error::ApiError;
 use crate::api::kinds::results::{escape_html, percent_encode};
@@ -100,13 +100,7 @@ impl EventsTemplate {
 /// Formats a value, shortened if it is long.
 fn yaml(value: &impl serde::Serialize) -> String {
     let value = serde_json::to_value(value).unwrap_or_default();
-    let mut text = serde_yaml::to_string(&value).unwrap_or_default();
-    if text.len() > YAML_MAX {
-        let end = (0..=YAML_MAX).rev().find(|at| text.is_char_boundary(*at)).unwrap_or(0);
-        text.truncate(end);
-        text.push_str("\n… shortened; 'minik8s get -o yaml' prints all of it\n");
-    }
-    text
+    cut(serde_yaml::to_string(&value).unwrap_or_default(), YAML_MAX, "minik8s get -o yaml")
 }
 
 #[derive(Template)]
@@ -176,11 +170,4 @@ impl RunsTemplate {
 struct TextsTemplate {
     spec: String,
     status: String,
-}
-
-impl TextsTemplate {
-    /// Lines of a text, with control characters made visible.
-    fn lines(&self, text: &str) -> String {
-        text.lines().map(|line| self.text(line) + "\n").collect()
-    }
 }

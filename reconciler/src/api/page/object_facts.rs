@@ -4,7 +4,7 @@ use askama::Template;
 use schema::kinds::Kind;
 use schema::meta::{NamespacedName, ObjectRef};
 
-use super::parts::{Part, RenderContext, TemplateHelpers};
+use super::parts::{Part, RenderContext, TemplateHelpers, object_address};
 use crate::view::{self, EndpointView, PodDetail};
 
 /// Maximum number of endpoints named.
@@ -60,7 +60,7 @@ fn pod_facts(pod: &PodDetail) -> Vec<Fact> {
         Fact::text("Containers", format!("{} ready, {} restarts", row.ready, row.restarts)),
         Fact::link("Node", node.clone(), format!("/nodes/{node}")),
         Fact::text("Address", row.pod_ip.clone().unwrap_or_default()),
-        Fact::link("Owner", owner.clone(), FactsTemplate { facts: Vec::new() }.link(&owner)),
+        Fact::link("Owner", owner.clone(), object_address(&owner)),
         Fact::text("Started", if row.age.is_empty() { String::new() } else { format!("{} ago", row.age) }),
     ]
 }

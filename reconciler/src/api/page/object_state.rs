@@ -102,8 +102,13 @@ impl RolloutTemplate {
         }
     }
 
-    fn role(&self, role: &TemplateRole) -> &'static str {
+    fn role(&self, shown: &RolloutView, role: &TemplateRole) -> &'static str {
         match role {
+            TemplateRole::Wanted
+                if matches!(shown.state, RolloutState::Failed | RolloutState::RolledBack) =>
+            {
+                "given up"
+            }
             TemplateRole::Wanted => "new",
             TemplateRole::LastGood => "last good",
             TemplateRole::Former => "former",

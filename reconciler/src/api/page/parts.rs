@@ -105,22 +105,42 @@ pub(super) trait TemplateHelpers {
         view::changes(&revision.counts)
     }
 
-    /// Address of an object's page, from `Kind/namespace/name`, or `Kind/name` for kinds of the whole cluster; empty
-    /// for anything else.
+    /// Address of an object's page, as [`object_address`].
     fn link(&self, id: &str) -> String {
-        let parts: Vec<&str> = id.split('/').collect();
-        let kind = Kind::ALL.into_iter().find(|kind| Some(&kind.as_str()) == parts.first());
-        match (kind, parts.as_slice()) {
-            (Some(kind), [_, name]) if kind.is_cluster_scoped() => {
-                format!("/object/{kind}/{DEFAULT_NAMESPACE}/{name}")
-            }
-            (Some(kind), [_, namespace, name]) => format!("/object/{kind}/{namespace}/{name}"),
-            _ => String::new(),
-        }
+        object_address(id)
+    }
+
+    /// Lines of a text, with control characters made visible.
+    fn lines(&self, text: &str) -> String {
+        text.lines().map(|line| visible(line).into_owned() + "\n").collect()
     }
 }
 
 impl<T: Template> TemplateHelpers for T {}
+
+/// Returns the address of an object's page, from `Kind/namespace/name`, or `Kind/name` for kinds of the whole cluster;
+/// empty for anything else.
+pub(super) fn object_address(id: &str) -> String {
+    let parts: Vec<&str> = id.split('/').collect();
+    let kind = Kind::ALL.into_iter().find(|kind| Some(&kind.as_str()) == parts.first());
+    match (kind, parts.as_slice()) {
+        (Some(kind), [_, name]) if kind.is_cluster_scoped() => {
+            format!("/object/{kind}/{DEFAULT_NAMESPACE}/{name}")
+        }
+        (Some(kind), [_, namespace, name]) => format!("/object/{kind}/{namespace}/{name}"),
+        _ => String::new(),
+    }
+}
+
+/// Cuts a text after this many bytes; then `command` is named, which prints all of it.
+pub(super) fn cut(mut text: String, bytes_max: usize, command: &str) -> String {
+    if text.len() > bytes_max {
+        let end = (0..=bytes_max).rev().find(|at| text.is_char_boundary(*at)).unwrap_or(0);
+        text.truncate(end);
+        text.push_str(&format!("\n… shortened; '{command}' prints all of it\n"));
+    }
+    text
+}
 
 /// Adds the headers that keep foreign code and frames out.
 pub(super) fn with_protection(mut response: Response) -> Response {

@@ -15,7 +15,7 @@ use serde_json::Value as Json;
 use tokio::time::timeout;
 
 use super::graph::{draw, shortened};
-use super::parts::{Page, Part, TemplateHelpers};
+use super::parts::{Page, Part, TemplateHelpers, cut};
 use crate::api::app::ApiState;
 use crate::api::error::ApiError;
 use crate::api::kinds::workflows::replay;
@@ -168,22 +168,9 @@ struct DataTemplate {
     output: String,
 }
 
-impl DataTemplate {
-    /// Lines of a text, with control characters made visible.
-    fn lines(&self, text: &str) -> String {
-        text.lines().map(|line| self.text(line) + "\n").collect()
-    }
-}
-
 /// Formats a value, shortened if it is long.
 fn json(value: &Json) -> String {
-    let mut text = serde_json::to_string_pretty(value).unwrap_or_default();
-    if text.len() > DATA_MAX {
-        let end = (0..=DATA_MAX).rev().find(|at| text.is_char_boundary(*at)).unwrap_or(0);
-        text.truncate(end);
-        text.push_str("\n… shortened; 'minik8s get run -o json' prints all of it\n");
-    }
-    text
+    cut(serde_json::to_string_pretty(value).unwrap_or_default(), DATA_MAX, "minik8s get run -o json")
 }
 
 #[derive(Template)]
