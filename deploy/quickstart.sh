@@ -78,7 +78,7 @@ make_repository() {
 
 build() {
 	say "building (a few minutes the first time)"
-	(cd "$here" && cargo build --profile quickstart --locked --bin minik8s --bin minik8s-agent) ||
+	(cd "$here" && cargo build --target-dir "$here/target" --profile quickstart --locked --bin minik8s --bin minik8s-agent) ||
 		die "the build failed; see above"
 	if [ -n "$systemd" ]; then install -m 755 "$built/minik8s" "$built/minik8s-agent" "$bin"; fi
 }
