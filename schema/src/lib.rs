@@ -22,6 +22,8 @@ pub mod keys;
 pub mod kinds;
 pub mod manifest;
 pub mod meta;
+#[cfg(feature = "store")]
+pub mod metrics;
 mod mutex;
 pub mod names;
 pub mod object;

@@ -164,6 +164,7 @@ pub(super) fn subject(key: &Key) -> (&'static str, String, String) {
         Key::Source(source) | Key::Revision(source, _) => ("Source", String::new(), source.clone()),
         Key::Settings | Key::Programmed => (Kind::Cluster.as_str(), String::new(), CLUSTER_NAME.to_owned()),
         Key::Leader => ("Leader", String::new(), "leader".to_owned()),
+        Key::Outbox(target, subject) => ("Notification", String::new(), format!("{target}/{subject}")),
         Key::DefragRequest | Key::EtcdUpkeep => ("Etcd", String::new(), "etcd".to_owned()),
         Key::Request(id) | Key::Answer(id) => ("Request", String::new(), id.clone()),
         Key::Event(_, namespace, id) => ("Event", namespace.clone(), id.clone()),

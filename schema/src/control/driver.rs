@@ -74,6 +74,10 @@ pub struct LastRun {
     pub runs: u64,
     /// Failed runs since the start of the process.
     pub failures: u64,
+    /// Time that all runs since the start of the process took.
+    pub busy: Duration,
+    /// End of the last run that did not fail.
+    pub last_success_at: Option<Timestamp>,
 }
 
 /// Receiver of a loop's last run, updated when a run ends; `None` before the first.
@@ -109,7 +113,8 @@ impl Driver {
         let pulse = self.pulse.clone();
         let mut pace = Pace::new(self);
         let mut last_logged = LastLogged::default();
-        let (mut number, mut failures) = (0_u64, 0_u64);
+        let (mut number, mut failures, mut busy) = (0_u64, 0_u64, Duration::ZERO);
+        let mut last_success_at = None;
         let mut tick_at = Instant::now();
         // Nudges take effect from here on; until then the loop rests.
         let mut rest_until = Instant::now();
@@ -130,7 +135,12 @@ impl Driver {
             // Outside of the select: once begun, a run is never cancelled.
             let (mut record, next) = run_once(&mut the_loop).instrument(span).await;
             failures += u64::from(record.error.is_some());
+            busy += record.took;
+            if record.error.is_none() {
+                last_success_at = Some(Timestamp::now());
+            }
             (record.runs, record.failures) = (number, failures);
+            (record.busy, record.last_success_at) = (busy, last_success_at);
             last_logged.log(the_loop.name(), &record);
             let wait = pace.wait(&record, next, rand::random());
             let ended_at = Instant::now();

@@ -221,6 +221,10 @@ pub struct LoopStatus {
     pub runs: u64,
     /// Failed runs since the start of the process.
     pub failures: u64,
+    /// Milliseconds that all runs since the start of the process took.
+    pub busy_ms: u64,
+    /// End of the last run that did not fail.
+    pub last_success_at: Option<Timestamp>,
 }
 
 impl LoopRuns {
@@ -259,5 +263,7 @@ fn status(name: &str, last: Option<&LastRun>) -> LoopStatus {
         not_ready: last.and_then(|run| run.not_ready.clone()),
         runs: last.map_or(0, |run| run.runs),
         failures: last.map_or(0, |run| run.failures),
+        busy_ms: last.map_or(0, |run| u64::try_from(run.busy.as_millis()).unwrap_or(u64::MAX)),
+        last_success_at: last.and_then(|run| run.last_success_at),
     }
 }

@@ -5,6 +5,7 @@ mod autoscaling;
 mod functions;
 mod jobs;
 mod nodes;
+mod outbox;
 mod pods;
 mod requests;
 mod rollouts;
@@ -31,6 +32,7 @@ pub use nodes::{
     DNS_ADDRESS_OFFSET, DiskSpace, Drain, GATEWAY_ADDRESS_OFFSET, Heartbeat, NodeConditions, NodeRecord,
     NodeVersions, Subnet, TaintAge, Vtep, default_service_cidr, dns_address, gateway_address, socket_of,
 };
+pub use outbox::{Attempt, Message, MessageState, OutboxEntry, SentMessage};
 pub use pods::{Binding, OwnerRef, PodInstance, SettledRecord};
 pub use requests::{
     CLI_REQUESTS_MAX, DEFAULT_QUOTA_BYTES, DefragRequest, EtcdMember, EtcdUpkeep, NO_SPACE, Provider,

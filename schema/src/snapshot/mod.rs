@@ -20,9 +20,9 @@ use crate::object::Object;
 use crate::records::{
     AutoscalerRecord, Binding, BuildOrder, ClusterSettings, DefragRequest, EtcdUpkeep, FunctionRecord,
     Heartbeat, JobOrder, JobReport, NodeConditions, NodeDemand, NodeImage, NodeRecord, NodeUsage,
-    PodInstance, ProgrammedRules, RequestAnswer, RequestOutcome, Revision, Rollout, RouteRecord, RulesStatus,
-    ScaleRecord, ServiceRecord, SettledRecord, SourceStatus, Subnet, SyncRequest, Template, TriggerRecord,
-    WorkflowRecord,
+    OutboxEntry, PodInstance, ProgrammedRules, RequestAnswer, RequestOutcome, Revision, Rollout, RouteRecord,
+    RulesStatus, ScaleRecord, ServiceRecord, SettledRecord, SourceStatus, Subnet, SyncRequest, Template,
+    TriggerRecord, WorkflowRecord,
 };
 
 pub use nodes::elapsed_seconds;

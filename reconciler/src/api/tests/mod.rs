@@ -510,6 +510,7 @@ async fn the_last_sync_is_shown_where_it_is_known() {
         not_ready: None,
         runs: 3,
         failures: 1,
+        ..LastRun::default()
     };
     let loops = LoopRuns::default();
     loops.add("gitops/main", watch::channel(Some(last)).1, Pulse::default());

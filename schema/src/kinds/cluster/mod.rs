@@ -10,9 +10,14 @@ use serde::{Deserialize, Serialize};
 
 mod descriptor;
 mod functions;
+mod notifications;
 mod pod_security;
 
 pub use functions::FunctionDefaults;
+pub use notifications::{
+    Notification, NotificationEvent, NotificationMatrix, NotificationSlack, NotificationSmtp,
+    NotificationWebhook,
+};
 pub use pod_security::{PodSecurity, PodSecurityLevel, host_paths_overlap};
 
 use super::Kind;
@@ -59,6 +64,9 @@ pub struct ClusterSpec {
     /// Slurm cluster that runs jobs.
     #[serde(skip_serializing_if = "is_default")]
     pub slurm: Slurm,
+    /// Chats, mailboxes and webhooks that are told of verdicts and problems; at most 16.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub notifications: Vec<Notification>,
 }
 
 /// Strategy by which the scheduler chooses among eligible nodes.
