@@ -15,7 +15,7 @@ e2e *FILTER:
     cargo test -p minik8s-tests --test e2e -- --test-threads=4 {{FILTER}}
 
 # The long tests in full. `just soak crash` runs the stories whose name contains the word, in full and four at once.
-# MINIK8S_SEED=… repeats a walk.
+# MINIK8S_SEED=… repeats a walk. `just soak metrics` also lets alerts fire by real faults.
 soak WORD="":
     #!/usr/bin/env bash
     set -euo pipefail

@@ -14,6 +14,8 @@ mod floors;
 mod http;
 #[path = "tidy/kinds.rs"]
 mod kinds;
+#[path = "tidy/observe.rs"]
+mod observe;
 #[path = "tidy/structure.rs"]
 mod structure;
 #[path = "tidy/units.rs"]

@@ -1,4 +1,4 @@
-//! The agent's read-only HTTP API: logs of containers and builds on this node, images of functions, and health.
+//! The agent's read-only HTTP API: logs of containers and builds on this node, images of functions, health and metrics.
 //!
 //! Reads Docker's listing and logs; changes nothing.
 
@@ -21,18 +21,21 @@ use jiff::Timestamp;
 use schema::control::LoopRuns;
 use schema::kinds::function::{IMAGE_PREFIX, image_hash};
 use schema::meta::NamespacedName;
+use schema::metrics::CONTENT_TYPE;
 use schema::names::HostNames;
 use schema::since::Since;
 use serde::Deserialize;
 use serde_json::json;
 use tokio::io::AsyncSeekExt;
 use tokio::net::TcpListener;
+use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
 use super::names;
 use crate::converge::builds::log_path;
 use crate::converge::slurm::{JobFiles, Piece};
 use crate::http::routes::{self, Bounds};
+use crate::metrics::{METRICS, Resources};
 use crate::worlds::docker::{Docker, DockerError, EngineState, ListedContainer, LogOptions};
 
 /// State shared by the API's handlers.
@@ -42,17 +45,21 @@ pub struct Api {
     pub instance: String,
     pub state_dir: PathBuf,
     pub loops: LoopRuns,
+    /// Figures of the node and its pods; `None` before the first sample.
+    pub resources: watch::Receiver<Option<Arc<Resources>>>,
     pub jobs: JobFiles,
     /// Names by which the API may be addressed.
     pub hosts: HostNames,
 }
 
-/// Routes: `GET /v1/healthz`, `GET /v1/loops`, `GET /v1/images/<hash>`, `GET /v1/builds/<hash>/log`, `GET
-/// /v1/jobs/<ns>/<name>/output?stderr=&from=`, `GET /v1/jobs/<ns>/<name>/results/<digest>` and `GET
+/// Routes: `GET /metrics`, `GET /v1/healthz`, `GET /v1/loops`, `GET /v1/images/<hash>`, `GET
+/// /v1/builds/<hash>/log`, `GET /v1/jobs/<ns>/<name>/output?stderr=&from=`, `GET
+/// /v1/jobs/<ns>/<name>/results/<digest>` and `GET
 /// /v1/logs/<ns>/<pod>/<container>?follow=&tail=&previous=&since=&timestamps=`.
 pub fn router(api: Api) -> Router {
     let hosts = Arc::new(api.hosts.clone());
     Router::new()
+        .route("/metrics", get(metrics))
         .route("/v1/healthz", get(healthz))
         .route("/v1/loops", get(loops))
         .route("/v1/images/{hash}", get(image))
@@ -89,6 +96,13 @@ const BOUNDS: Bounds = Bounds {
 /// Serves the API until `shutdown`.
 pub async fn serve(listener: TcpListener, api: Api, shutdown: CancellationToken) {
     routes::serve("the agent's API", listener, BOUNDS, router(api), shutdown).await;
+}
+
+/// Returns the metrics of the agent, for Prometheus.
+async fn metrics(State(api): State<Api>) -> Response {
+    let resources = api.resources.borrow().clone();
+    let text = METRICS.text(&api.loops, resources.as_deref());
+    ([(header::CONTENT_TYPE, CONTENT_TYPE)], text).into_response()
 }
 
 async fn healthz() -> Response {
@@ -326,9 +340,16 @@ fn find(
 
 #[cfg(test)]
 mod tests {
+    use schema::control::{Loop as _, Observation};
+
     use super::*;
+    use crate::converge::usage::{UsageDeps, UsageLoop};
+    use crate::metrics::Traffic;
     use crate::testing::own_container;
+    use crate::worlds::cgroups::{FakeCgroups, LinkTraffic, Sample};
     use crate::worlds::docker::{FakeDocker, NewContainer};
+    use crate::worlds::host::{DiskUsage, FakeDisk};
+    use crate::worlds::netlink::host_link_name;
 
     /// Docker's name of that start of container `web`.
     fn web(attempt: u32) -> String {
@@ -346,6 +367,7 @@ mod tests {
             instance: "mk8s".into(),
             state_dir: PathBuf::new(),
             loops: LoopRuns::default(),
+            resources: watch::channel(None).1,
             jobs: JobFiles::none(),
             hosts: HostNames::new(["node1.lan".to_owned()]),
         }
@@ -370,6 +392,88 @@ mod tests {
             }
             assert_eq!(request.send().await.unwrap().status(), status, "{host} {origin:?}");
         }
+    }
+
+    /// Samples a node with two pods twice: each of their three containers uses 2 s of CPU and reads 5 bytes in between.
+    async fn sampled() -> watch::Receiver<Option<Arc<Resources>>> {
+        let (docker, cgroups) = (Arc::new(FakeDocker::with_images(&["i"])), Arc::new(FakeCgroups::default()));
+        let (disk, state) = (FakeDisk::default(), tempfile::tempdir().unwrap());
+        disk.set(DiskUsage { used_bytes: 30, free_bytes: 70 });
+        let (figures, resources) = watch::channel(None);
+        let mut usage = UsageLoop::new(UsageDeps {
+            instance: "mk8s".into(),
+            state_dir: state.path().into(),
+            docker: docker.clone(),
+            cgroups: cgroups.clone(),
+            disk: Arc::new(disk),
+            memory_bytes: 8192,
+            records: watch::channel(None).0,
+            resources: figures,
+        });
+        let mut ids = Vec::new();
+        for (pod, container) in [("front", "web"), ("front", "side"), ("back", "app"), ("back", "POD")] {
+            let new = own_container("i", pod, &format!("uid-{pod}"), container, 0);
+            ids.push(docker.create(&new).await.unwrap());
+            docker.start(ids.last().unwrap()).await.unwrap();
+        }
+        let links = [("eth0".to_owned(), 1, 2), (host_link_name("mk8s", "uid-front"), 30, 40)];
+        let links = links.map(|(name, input, output)| (name, Traffic { input, output })).into();
+        cgroups.set_traffic(LinkTraffic { links, uplink: Some("eth0".to_owned()) });
+        cgroups.set("", 60_000_000_000, 1000);
+        for (cpu_ns, input) in [(10_000_000_000, 7), (12_000_000_000, 12)] {
+            for id in &ids {
+                let io = Some(Traffic { input, output: 0 });
+                cgroups.put(id, Sample { cpu_ns, memory_bytes: 100, io });
+            }
+            let Observation::Ready(observed) = usage.observe().await.unwrap() else { panic!("ready") };
+            let plan = UsageLoop::plan(&observed, Timestamp::now());
+            let outcome = usage.act(&observed, plan).await;
+            usage.report(observed, outcome).await.unwrap();
+        }
+        resources
+    }
+
+    #[tokio::test]
+    async fn metrics_have_the_figures_of_the_node_and_of_each_pod() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let url = format!("http://{}/metrics", listener.local_addr().unwrap());
+        let api = Api { resources: sampled().await, ..api().await };
+        tokio::spawn(serve(listener, api, CancellationToken::new()));
+        let answer = reqwest::get(&url).await.unwrap();
+        assert_eq!(answer.headers()[header::CONTENT_TYPE], CONTENT_TYPE);
+        let text = answer.text().await.unwrap();
+        let value = |series: &str| -> Option<f64> {
+            let found = text.lines().find_map(|line| line.strip_prefix(series)?.strip_prefix(' '));
+            found.map(|value| value.parse().unwrap())
+        };
+        for (series, wanted) in [
+            ("node_cpu_seconds_total", 60.0),
+            ("node_memory_working_set_bytes", 1000.0),
+            ("node_memory_total_bytes", 8192.0),
+            ("node_network_receive_bytes_total", 1.0),
+            ("node_network_transmit_bytes_total", 2.0),
+            ("node_filesystem_free_bytes", 70.0),
+            ("node_filesystem_total_bytes", 100.0),
+            ("containers_running", 3.0),
+            (concat!("build_info{version=\"", env!("CARGO_PKG_VERSION"), "\"}"), 1.0),
+        ] {
+            assert_eq!(value(&format!("minik8s_{series}")), Some(wanted), "{series}");
+        }
+        for (family, front, back) in [
+            ("cpu_seconds_total", Some(4.0), Some(2.0)),
+            ("memory_working_set_bytes", Some(200.0), Some(100.0)),
+            ("network_receive_bytes_total", Some(40.0), None),
+            ("network_transmit_bytes_total", Some(30.0), None),
+            ("disk_read_bytes_total", Some(10.0), Some(5.0)),
+            ("disk_written_bytes_total", Some(0.0), Some(0.0)),
+            ("volume_bytes", None, None),
+        ] {
+            let of =
+                |pod: &str| value(&format!("minik8s_pod_{family}{{namespace=\"default\",pod=\"{pod}\"}}"));
+            assert_eq!((of("front"), of("back")), (front, back), "{family}");
+        }
+        assert!(value("process_resident_memory_bytes").is_some_and(|bytes| bytes > 0.0));
+        assert!(value("minik8s_rules_repairs_total").is_some());
     }
 
     async fn ask(path: &str, query: LogQuery) -> (StatusCode, String) {

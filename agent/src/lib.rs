@@ -12,6 +12,7 @@ pub mod doctor;
 pub mod files;
 pub mod http;
 pub mod locks;
+pub mod metrics;
 pub(crate) mod mounts;
 pub mod names;
 pub mod node_address;

@@ -181,7 +181,9 @@ async fn measure_a_run_of_the_usage_loop_with_30_pods() {
         docker: node.docker.clone(),
         cgroups: std::sync::Arc::new(RealCgroups::new()),
         disk: std::sync::Arc::new(agent::worlds::host::RealDisk),
+        memory_bytes: 0,
         records: tokio::sync::watch::channel(None).0,
+        resources: tokio::sync::watch::channel(None).0,
     });
     let (mut before, began) = (0, std::time::Instant::now());
     for run in 0..=RUNS {

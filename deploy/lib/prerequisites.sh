@@ -38,7 +38,17 @@ install_wanted() {
 	apt-get update -qq || die "cannot read the package lists: 'apt-get update' failed; see above"
 	DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends "${WANTED_PACKAGES[@]}" >/dev/null ||
 		die "cannot install ${WANTED_PACKAGES[*]}: 'apt-get install' failed; see above"
+	case " ${WANTED_PACKAGES[*]} " in *" prometheus "*) stop_prometheus ;; esac
 	WANTED_PACKAGES=()
+}
+
+# Ends the service that the package starts: only its programs are wanted.
+stop_prometheus() {
+	if [ -d /run/systemd/system ]; then
+		systemctl --quiet disable --now prometheus
+	else
+		service prometheus stop
+	fi >/dev/null 2>&1 || true
 }
 
 # Packages for a build and a single node.
@@ -79,6 +89,8 @@ want_tests() {
 	want_for curl curl
 	# 3 MB: judges the units in deploy/systemd, and makes users from deploy/systemd/minik8s-sysusers.conf.
 	want_for systemd-analyze systemd
+	# Scrapes nodes; promtool judges the alerts.
+	want_for promtool prometheus
 	# Gives one agent a wrong clock.
 	want_for faketime faketime
 	want_slurm

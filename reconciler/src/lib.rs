@@ -14,6 +14,7 @@ pub mod gitops;
 mod guarded_writes;
 mod last_known;
 mod listener;
+pub mod metrics;
 mod outgoing;
 pub mod simulate;
 pub mod state_dir;

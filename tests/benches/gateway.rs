@@ -21,6 +21,16 @@ const HOST: &str = "bench.example";
 const CONNECTIONS: [u32; 2] = [1, 32];
 
 pub(crate) fn measure(scale: Scale, table: &mut Table) -> Result<()> {
+    on_a_host(|_, targets, pids| {
+        CONNECTIONS.iter().try_for_each(|connections| compare(*connections, targets, pids, scale, table))
+    })
+}
+
+/// Runs `act` on a node that serves a host, with the URLs of the endpoint, of the gateway and of another nginx that
+/// forwards to it, and the processes of these two. Does nothing if the programs for it are not installed.
+pub(crate) fn on_a_host(
+    act: impl FnOnce(&Cluster, &[String; 3], &[Vec<u32>; 2]) -> Result<()>,
+) -> Result<()> {
     if !has_tools(&["wrk", "nginx"]) {
         println!("gateway: not measured, there is no wrk or nginx (apt-get install wrk nginx-light)");
         return Ok(());
@@ -69,7 +79,7 @@ pub(crate) fn measure(scale: Scale, table: &mut Table) -> Result<()> {
         let workers = children(forwarder.0.pid()?)?;
         ensure!(!workers.is_empty(), "another nginx answers in place of this bench's: end it");
         let pids = [vec![cluster.node().agent.pid()?], workers];
-        CONNECTIONS.iter().try_for_each(|connections| compare(*connections, &targets, &pids, scale, table))
+        act(cluster, &targets, &pids)
     })
 }
 
@@ -80,7 +90,7 @@ pub(crate) fn has_tools(tools: &[&str]) -> bool {
     tools.iter().all(is_there)
 }
 
-fn host_header() -> String {
+pub(crate) fn host_header() -> String {
     format!("Host: {HOST}")
 }
 

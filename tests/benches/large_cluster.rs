@@ -12,7 +12,7 @@ use serde_json::json;
 
 use crate::controllers::{AT, nodes_of, put_object, spec};
 
-const NODES: usize = 5_000;
+pub(crate) const NODES: usize = 5_000;
 const NODE_PODS: usize = 30;
 /// ReplicaSets, each with a Service: 750 endpoints of one would not fit into a value of etcd.
 const SETS: usize = 500;
@@ -23,8 +23,13 @@ const NOT_READY: usize = SET_PODS / 100;
 const COMMITS: u64 = 100;
 
 pub(crate) fn snapshot() -> Result<Snapshot> {
-    let mut snapshot = nodes_of(NODES);
-    for node in (0..NODES).map(|node| node_name(node * NODE_PODS)) {
+    snapshot_of(NODES)
+}
+
+/// Like `snapshot`, with this many nodes: a multiple of 10, so that no set is cut.
+pub(crate) fn snapshot_of(nodes: usize) -> Result<Snapshot> {
+    let mut snapshot = nodes_of(nodes);
+    for node in (0..nodes).map(|node| node_name(node * NODE_PODS)) {
         let rules = RulesStatus { revision: 1, programmed_at: Some(at(60)), ..RulesStatus::default() };
         snapshot.put(&Key::Rules(node.clone()), &rules, 1);
         snapshot.put(&Key::NodeConditions(node), &NodeConditions::new(true.into(), at(0)), 1);
@@ -34,16 +39,16 @@ pub(crate) fn snapshot() -> Result<Snapshot> {
         let applied = revision(sequence, &format!("{sequence:040x}"));
         snapshot.put(&Key::Revision("main".to_owned(), sequence), &applied, 1);
     }
-    for set in 0..SETS {
+    for set in 0..nodes * NODE_PODS / SET_PODS {
         put_set(&mut snapshot, set);
         put_rollout(&mut snapshot, set, SET_PODS - NOT_READY);
     }
-    for pod in 0..NODES * NODE_PODS {
+    for pod in 0..nodes * NODE_PODS {
         put_pod(&mut snapshot, pod);
         put_status(&mut snapshot, pod, is_ready(pod));
     }
     ensure!(snapshot.malformed.is_empty(), "{:?}", snapshot.malformed.iter().next());
-    ensure!(snapshot.pod_status.len() == NODES * NODE_PODS, "{} pods", snapshot.pod_status.len());
+    ensure!(snapshot.pod_status.len() == nodes * NODE_PODS, "{} pods", snapshot.pod_status.len());
     Ok(snapshot)
 }
 

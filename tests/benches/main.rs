@@ -16,6 +16,7 @@ mod hooks;
 mod idle;
 mod jobs;
 mod large_cluster;
+mod metrics;
 mod names;
 mod page;
 mod plans;
@@ -63,6 +64,8 @@ pub(crate) struct Scale {
     queued_jobs: usize,
     /// Cold starts of a function.
     colds: usize,
+    /// Pods of the agent that is scraped.
+    scraped_pods: usize,
 }
 
 const FULL: Scale = Scale {
@@ -81,6 +84,7 @@ const FULL: Scale = Scale {
     kept_runs: 100_000,
     queued_jobs: 200,
     colds: 50,
+    scraped_pods: 100,
 };
 const SHORT: Scale = Scale {
     pushes: 5,
@@ -98,12 +102,13 @@ const SHORT: Scale = Scale {
     kept_runs: 5_000,
     queued_jobs: 40,
     colds: 5,
+    scraped_pods: 12,
 };
 
 /// A part of the figures, and the function that measures it.
 type Part = (&'static str, fn(Scale, &mut Table) -> Result<()>);
 
-const PARTS: [Part; 16] = [
+const PARTS: [Part; 17] = [
     ("plans", plans::measure),
     ("controllers", controllers::measure),
     ("pods", pods::measure),
@@ -120,6 +125,7 @@ const PARTS: [Part; 16] = [
     ("jobs", jobs::measure),
     ("functions", functions::measure),
     ("page", page::measure),
+    ("metrics", metrics::measure),
 ];
 
 fn main() -> Result<()> {

@@ -18,6 +18,7 @@ use reconciler::webhooks::{Intake, SourceTarget};
 use schema::control::Nudge;
 use schema::snapshot::Snapshot;
 use schema::store::SharedStore;
+use schema::store::election::{Fence, FenceReader};
 use schema::store::memory::MemoryStore;
 use schema::store::reflector::{SnapshotPublisher, SnapshotReader};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
@@ -65,9 +66,9 @@ pub(crate) fn measure(_: Scale, table: &mut Table) -> Result<()> {
 }
 
 /// The router over the newest of the published snapshots.
-struct Server {
+pub(crate) struct Server {
     runtime: Runtime,
-    address: SocketAddr,
+    pub(crate) address: SocketAddr,
     snapshot: Snapshot,
     publisher: SnapshotPublisher,
     /// Number of changes so far.
@@ -75,7 +76,7 @@ struct Server {
 }
 
 impl Server {
-    fn start(snapshot: Snapshot) -> Result<Self> {
+    pub(crate) fn start(snapshot: Snapshot) -> Result<Self> {
         let runtime = Runtime::new()?;
         let (publisher, reader) = SnapshotReader::channel(snapshot.clone());
         let address = runtime.block_on(async {
@@ -238,6 +239,7 @@ fn deps(snapshot: SnapshotReader) -> ApiDeps {
         comparisons: Comparisons::new(Arc::new(|_: &CommitPair| Err(ComparisonError::NoMirror))),
         hooks: None,
         waiting_runs: reconciler::workflows::RequestQueue::default(),
+        fence: FenceReader::fixed(Some(Fence { create_revision: 1 })),
         etcd: tokio::sync::watch::Sender::new(Arc::default()).subscribe(),
         defrag_requests: DefragRequests::new(Arc::clone(&store), "bench".to_owned(), Nudge::default()),
         store,

@@ -82,7 +82,7 @@ fn at_once(cluster: &Cluster, engine: &Engine, pause: &str, scale: Scale, table:
 }
 
 /// Pushes these pods, requests a sync, and waits until Docker has started them all.
-fn push(cluster: &Cluster, engine: &Engine, pods: &[String]) -> Result<std::time::Duration> {
+pub(crate) fn push(cluster: &Cluster, engine: &Engine, pods: &[String]) -> Result<std::time::Duration> {
     let write = |name: &String| Change::write(format!("pods/{name}.yaml"), sleeper(name));
     cluster.repo.push(&pods.iter().map(write).collect::<Vec<_>>(), "More pods")?;
     let since = SystemTime::now();
@@ -90,8 +90,8 @@ fn push(cluster: &Cluster, engine: &Engine, pods: &[String]) -> Result<std::time
     engine.started(pods, since)
 }
 
-/// Removes all pods but one.
-fn clear(cluster: &Cluster) -> Result<()> {
+/// Removes all pods but `warm-up`.
+pub(crate) fn clear(cluster: &Cluster) -> Result<()> {
     let files = [Change::remove("pods"), Change::write("pods/warm-up.yaml", sleeper("warm-up"))];
     cluster.repo.push(&files, "Clear\n\nMinik8s-Allow-Prune: true")?;
     sync(cluster)?;

@@ -33,6 +33,7 @@ mod host_ports;
 mod images;
 mod inside;
 mod jobs;
+mod metrics;
 mod node_loss;
 mod node_moves;
 mod nodes;

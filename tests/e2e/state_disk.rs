@@ -5,7 +5,7 @@ use std::io::Write as _;
 use std::path::PathBuf;
 
 use harness::manifests::web;
-use harness::{Change, Cluster, ClusterOptions, Result, bail, ensure, eventually, run, secs};
+use harness::{Change, Cluster, ClusterOptions, Node, Result, bail, ensure, eventually, run, secs};
 use nix::errno::Errno;
 
 /// A file system of 64 MiB for a state directory.
@@ -16,6 +16,16 @@ impl SmallDisk {
         std::fs::create_dir_all(&dir)?;
         run("mount", &["-t", "tmpfs", "-o", "size=64m", "tmpfs", &dir.to_string_lossy()])?;
         Ok(Self(dir))
+    }
+
+    /// Like `mount`, for the state directory of a node in namespaces. It lasts as long as these.
+    pub(crate) fn mount_on(node: &Node) -> Result<Self> {
+        let dir = node.state_dir().to_string_lossy();
+        let script = format!("mkdir -p {dir} && mount -t tmpfs -o size=64m tmpfs {dir}");
+        let command = node.command(&["sh", "-c", &script]);
+        let words: Vec<&str> = command.iter().map(String::as_str).collect();
+        run(words[0], &words[1..])?;
+        Ok(Self(node.root()?.join(dir.trim_start_matches('/'))))
     }
 
     fn ballast(&self) -> PathBuf {
@@ -39,7 +49,7 @@ impl SmallDisk {
         }
     }
 
-    fn empty(&self) -> Result<()> {
+    pub(crate) fn empty(&self) -> Result<()> {
         Ok(std::fs::remove_file(self.ballast())?)
     }
 }

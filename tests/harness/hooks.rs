@@ -22,20 +22,25 @@ fn hooks_at(cluster: &Cluster, index: u16) -> String {
     format!("127.0.0.1:{}", cluster.slot().port(10 + index))
 }
 
+/// Lets reconciler `index` accept webhooks from its next start on.
+pub fn accept_hooks(cluster: &mut Cluster, index: u16) -> Result<()> {
+    let secret = cluster.dir("webhook-secret");
+    std::fs::write(&secret, SECRET)?;
+    let mut command = cluster.serve_command(index);
+    command.extend(["--webhook-listen".to_owned(), hooks_at(cluster, index)]);
+    command.extend(["--webhook-secret-file".to_owned(), secret.to_string_lossy().into_owned()]);
+    cluster.reconcilers[usize::from(index)].set_command(command);
+    Ok(())
+}
+
 /// A cluster whose reconcilers accept webhooks and poll once an hour. Its nodes are not started.
 pub fn with_hooks(reconcilers: u16) -> Result<Cluster> {
     let options = ClusterOptions { poll: "1h", reconcilers, ..ClusterOptions::default() };
     let mut cluster = Cluster::prepare(options)?;
-    let secret = cluster.dir("webhook-secret");
-    std::fs::write(&secret, SECRET)?;
     cluster.etcd.start()?;
     for index in 0..reconcilers {
-        let mut command = cluster.serve_command(index);
-        let secret = secret.to_string_lossy().into_owned();
-        let more = ["--webhook-listen".to_owned(), hooks_at(&cluster, index)];
-        command.extend(more.into_iter().chain(["--webhook-secret-file".to_owned(), secret]));
+        accept_hooks(&mut cluster, index)?;
         let at = usize::from(index);
-        cluster.reconcilers[at].set_command(command);
         cluster.reconcilers[at].start()?;
         cluster.wait_reconciler(at)?;
         if index == 0 {

@@ -35,6 +35,7 @@ use crate::converge::usage::{UsageDeps, UsageLoop};
 use crate::desired::DiskError;
 use crate::files::PodFiles;
 use crate::locks::RUN_DIR;
+use crate::metrics::Resources;
 use crate::node_address::NodeAddress;
 use crate::worlds::cgroups::RealCgroups;
 use crate::worlds::docker::Docker;
@@ -162,14 +163,20 @@ impl LoopDeps<'_> {
         ))
     }
 
-    pub(super) fn usage(&self, records: watch::Sender<Option<NodeUsage>>) -> UsageLoop {
+    pub(super) fn usage(
+        &self,
+        records: watch::Sender<Option<NodeUsage>>,
+        resources: watch::Sender<Option<Arc<Resources>>>,
+    ) -> UsageLoop {
         UsageLoop::new(UsageDeps {
             instance: self.instance(),
             state_dir: self.config.machine.state_dir.clone(),
             docker: Arc::clone(&self.docker),
             cgroups: Arc::new(RealCgroups::new()),
             disk: Arc::new(RealDisk),
+            memory_bytes: self.memory.bytes,
             records,
+            resources,
         })
     }
 

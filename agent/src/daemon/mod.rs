@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 use schema::control::{Row, Runtime};
 use schema::keys::{Key, prefix};
 use schema::store::etcd::LazyStore;
-use schema::store::{SharedStore, reflector};
+use schema::store::reflector;
 use tokio::sync::watch;
 
 use self::base::{LoopDeps, NETWORK_INTERVAL, every};
@@ -35,6 +35,7 @@ use crate::converge::node::HEARTBEAT_INTERVAL;
 use crate::converge::pods::NodeMemory;
 use crate::converge::usage;
 use crate::files::identity_loop::IdentityLoop;
+use crate::metrics::METRICS;
 use crate::node_address::NodeAddress;
 use crate::standby::{self, Handover};
 use crate::worlds::host::memory_bytes;
@@ -84,7 +85,7 @@ fn wire(config: &Config, ground: StartupResources) -> anyhow::Result<Runtime> {
     // Inputs: the node's address and range, the cluster.
     let (addresses, address) = NodeAddress::channel(node_ip);
     reconnect_on_change(&mut runtime, &address, &store);
-    let store = store as SharedStore;
+    let store = METRICS.store.metered(store);
     let (snapshot, reflecting) = reflector::reflect(Arc::clone(&store), prefixes(&node), token.clone());
     runtime.task("reflector", reflecting);
     let events = write_events(&mut runtime, &node, &store);
@@ -99,7 +100,7 @@ fn wire(config: &Config, ground: StartupResources) -> anyhow::Result<Runtime> {
     let (programmed, rules_follow) = watch::channel(0);
     let (pod_tables, pod_table) = watch::channel(None);
     let (sandboxes, sandboxed) = watch::channel(SandboxedPods::default());
-    let (vteps, vtep) = watch::channel(None);
+    let ((vteps, vtep), (figures, resources)) = (watch::channel(None), watch::channel(None));
     let handover = Handover::for_agent(&agent_dir);
     runtime.task("standby", standby::keep(handover.clone(), token.clone()));
     let names = NamesDeps { subnet: subnet.clone(), catalog: catalog.clone(), handover };
@@ -130,7 +131,7 @@ fn wire(config: &Config, ground: StartupResources) -> anyhow::Result<Runtime> {
 
     let reported = wire_pods(&mut runtime, &base, dns, pod_tables, (rules_follow, sandboxed))?;
 
-    runtime.drive(every(usage::INTERVAL), base.usage(records));
+    runtime.drive(every(usage::INTERVAL), base.usage(records, figures));
     let (build_requests, confinement) = node_network::channel();
     wire_images(&mut runtime, &base, build_requests);
     let row = every(IDENTITY_INTERVAL).wake_on(base.catalog.clone());
@@ -152,7 +153,7 @@ fn wire(config: &Config, ground: StartupResources) -> anyhow::Result<Runtime> {
 
     let (instance, state_dir) = (config.machine.instance.clone(), config.machine.state_dir.clone());
     let (loops, hosts) = (runtime.runs(), config.hosts.clone());
-    let api = Api { docker: base.docker, instance, state_dir, loops, jobs, hosts };
+    let api = Api { docker: base.docker, instance, state_dir, loops, resources, jobs, hosts };
     runtime.task("api", api::serve(listener, api, token));
     Ok(runtime)
 }

@@ -18,6 +18,7 @@ use crate::converge::address::tunnel_address;
 use crate::converge::network::tunnel::pod_mtu;
 use crate::desired::{DesiredStore, StateOrigin};
 use crate::files::{Keys, PodFiles};
+use crate::metrics::METRICS;
 use crate::packet_rules::chain::Names;
 use crate::worlds::blobs::Reconcilers;
 use crate::worlds::docker::{Docker, RealDocker};
@@ -62,7 +63,8 @@ pub(super) async fn prepare(config: &Config) -> anyhow::Result<StartupResources>
     let store = open_store(config, desired.current().known_from).await?;
     load_pause_image(docker.as_ref()).await?;
     let keys = Keys::open_or_without(&config.age_identity);
-    let source = Reconcilers::new(config.reconciler.clone(), Arc::clone(&store) as _);
+    let metered = METRICS.store.metered(Arc::clone(&store) as _);
+    let source = Reconcilers::new(config.reconciler.clone(), metered);
     let files = PodFiles::new(&config.machine.state_dir, Arc::new(source), keys);
     Ok(StartupResources {
         node_ip: node_ip(config, netlink.as_ref()).await?,

@@ -81,6 +81,9 @@ pub trait Handler: Send + Sync + 'static {
         None
     }
 
+    /// Counts an answered request by its status, with the time from its head to the head of its response.
+    fn count(&self, _status: u16, _took: Duration) {}
+
     /// Returns the response; failures are responses too. `begun`: the request was already sent to the result of
     /// [`Self::plain_target`], or connecting there failed.
     fn handle(
@@ -264,7 +267,8 @@ async fn serve_requests<H: Handler>(
 ) -> hyper::Result<()> {
     let client = Client { address: caller.address_header.as_bytes(), is_node: caller.is_node };
     let target = |host: &str, path: &str| handler.plain_target(host, path, &caller);
-    let begun = match plain::serve(&mut stream, client, target).await {
+    let count = |status, took| handler.count(status, took);
+    let begun = match plain::serve(&mut stream, client, target, count).await {
         ServeResult::Closed => return Ok(()),
         ServeResult::ToHyper(begun) => Mutex::new(begun),
     };
@@ -273,8 +277,11 @@ async fn serve_requests<H: Handler>(
     let service = service_fn(move |request: Request<Incoming>| {
         let (handler, caller, turn) = (Arc::clone(&handler), caller.clone(), phase_of_service.begin());
         let begun = lock(&begun).take();
+        // A request that was not plain after all counts from its beginning.
+        let since = begun.as_ref().map_or_else(Instant::now, |begun| begun.since);
         async move {
             let response = handler.handle(request, caller, begun).await;
+            handler.count(response.status().as_u16(), since.elapsed());
             let turn = match response.status() {
                 StatusCode::SWITCHING_PROTOCOLS => {
                     turn.into_tunnel();

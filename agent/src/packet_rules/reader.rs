@@ -6,6 +6,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use prometheus_client::metrics::counter::Counter;
 use schema::control::Nudge;
 use tokio::time::{Instant, sleep};
 use tokio_util::sync::CancellationToken;
@@ -135,6 +136,29 @@ impl<T> RulesReader<T> {
     }
 }
 
+/// Counts the times that rules are written again although nothing else is wanted: other programs had changed them.
+pub struct Repairs<W> {
+    /// Wanted rules that stood last.
+    stood: Option<W>,
+    counter: Counter,
+}
+
+impl<W: Clone + PartialEq> Repairs<W> {
+    /// Creates a count that knows no rules yet; repairs are added to `counter`.
+    pub fn new(counter: Counter) -> Self {
+        Self { stood: None, counter }
+    }
+
+    /// Notes that the wanted rules stand; `wrote`: some had to be written for that.
+    pub fn note(&mut self, wanted: &W, wrote: bool) {
+        if self.stood.as_ref() != Some(wanted) {
+            self.stood = Some(wanted.clone());
+        } else if wrote {
+            self.counter.inc();
+        }
+    }
+}
+
 // Wakes the loops that write packet rules as soon as another program has changed one.
 //
 // If the kernel counts changes, querying the count takes microseconds, while reading the rules of 1,000 services
@@ -174,6 +198,18 @@ mod tests {
         reader.note((), Some(7));
         reader.last = Some((at, Duration::from_millis(took_ms)));
         reader
+    }
+
+    #[test]
+    fn only_what_stood_and_had_to_be_written_again_is_a_repair() {
+        let counter = Counter::default();
+        let mut repairs = Repairs::new(counter.clone());
+        for (wanted, wrote, count) in
+            [("a", true, 0), ("a", false, 0), ("a", true, 1), ("b", true, 1), ("b", true, 2), ("a", false, 2)]
+        {
+            repairs.note(&wanted, wrote);
+            assert_eq!(counter.get(), count, "{wanted} {wrote}");
+        }
     }
 
     #[test]

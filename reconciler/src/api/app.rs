@@ -6,6 +6,7 @@ use std::sync::{Arc, LazyLock, Mutex};
 use schema::control::LoopRuns;
 use schema::names::HostNames;
 use schema::store::SharedStore;
+use schema::store::election::FenceReader;
 use schema::store::reflector::SnapshotReader;
 use tokio::sync::{Semaphore, watch};
 
@@ -37,6 +38,8 @@ pub struct ApiDeps {
     pub hooks: Option<Arc<Counts>>,
     /// Runs that were requested and have not started.
     pub waiting_runs: RequestQueue,
+    /// Held while this process leads.
+    pub fence: FenceReader,
     /// State of etcd and of the disks, as this process saw it last.
     pub etcd: watch::Receiver<Arc<UpkeepState>>,
     /// Handles `POST /v1/etcd/defrag`.

@@ -151,7 +151,7 @@ fn log_url(
 }
 
 /// Returns the URL of a node's agent, which must be at an address of that node: nodes write their records themselves.
-fn base_url(app: &ApiState, node: &str, record: &NodeRecord) -> Result<String, ApiError> {
+pub(super) fn base_url(app: &ApiState, node: &str, record: &NodeRecord) -> Result<String, ApiError> {
     let is_local = app.deps.local_nodes.contains(node);
     let server = record.server(&record.api, is_local).map_err(|why| {
         let help = "set --listen of its agent to 0.0.0.0:7071 or to the node's address; if it runs on the machine of \

@@ -14,6 +14,7 @@ use axum::routing::{get, post};
 use schema::kinds::Kind;
 use tokio::sync::Semaphore;
 
+use crate::metrics::{METRICS, code_class};
 use crate::view;
 use crate::webhooks::calls::{self, CallState};
 
@@ -23,6 +24,7 @@ mod error;
 mod input;
 mod kinds;
 mod logs;
+mod metrics;
 mod objects;
 mod page;
 mod read;
@@ -82,6 +84,9 @@ pub fn router(deps: ApiDeps) -> Router {
         .route("/v1/pods/{namespace}/{name}", detail_route(Kind::Pod, view::pod))
         .route("/v1/nodes", get(read::nodes))
         .route("/v1/nodes/{name}", get(read::node))
+        .route("/v1/nodes/{name}/metrics", get(metrics::of_node))
+        .route("/v1/metrics/targets", get(metrics::targets))
+        .route("/metrics", get(metrics::own))
         .merge(of_kinds())
         .route("/v1/usage/pods", get(read::pod_usage))
         .route("/v1/usage/nodes", get(read::node_usage))
@@ -109,6 +114,7 @@ pub fn router(deps: ApiDeps) -> Router {
         .layer(from_fn(enforce_timeout))
         .layer(DefaultBodyLimit::max(BODY_MAX_BYTES))
         .layer(from_fn_with_state(Arc::new(shared.deps.hosts.clone()), input::refuse_foreign))
+        .layer(from_fn(count_answer))
         .with_state(Arc::new(shared))
 }
 
@@ -155,4 +161,10 @@ async fn enforce_timeout(request: Request, next: Next) -> Response {
         Ok(response) => response,
         Err(_) => ApiError::timed_out(&path, ANSWER_TIMEOUT).into_response(),
     }
+}
+
+async fn count_answer(request: Request, next: Next) -> Response {
+    let response = next.run(request).await;
+    METRICS.api_requests.inc(&[code_class(response.status().as_u16())]);
+    response
 }

@@ -226,7 +226,7 @@ async fn start(config: ServeConfig) -> anyhow::Result<Runtime> {
     let intake = Intake::new(targets, snapshot.clone(), Arc::clone(&store), config.name.clone());
     let intake = Arc::new(intake);
     let row = answers_row(&snapshot, &fence, &runs);
-    let answers = AnswersLoop::new(&intake, fence, runs);
+    let answers = AnswersLoop::new(&intake, fence.clone(), runs);
     runtime.drive(row, answers);
     let calls = CallState::new(&store, &snapshot, &config.name, &waiting_runs);
     let counts = hooks.map(|(listener, file)| serve_hooks(&mut runtime, listener, &intake, (file, calls)));
@@ -241,6 +241,7 @@ async fn start(config: ServeConfig) -> anyhow::Result<Runtime> {
         intake,
         hooks: counts,
         waiting_runs,
+        fence,
         etcd,
         defrag_requests,
         loops: runtime.runs(),

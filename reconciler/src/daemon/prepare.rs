@@ -14,6 +14,7 @@ use tokio::net::TcpListener;
 
 use crate::config::{ServeConfig, identity_file};
 use crate::git::SourceConfig;
+use crate::metrics::METRICS;
 use crate::state_dir::StateDirLock;
 use crate::{crypt, git, gitops, outgoing, state_dir, webhooks};
 
@@ -93,7 +94,7 @@ async fn open_store(access: &Access, has_served: bool) -> anyhow::Result<SharedS
         }
         Err(error) => bail!("{error}; see etcd's log"),
     }
-    Ok(Arc::new(store))
+    Ok(METRICS.store.metered(Arc::new(store)))
 }
 
 fn check_state_dir(dir: &Path) -> anyhow::Result<()> {

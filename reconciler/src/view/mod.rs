@@ -5,6 +5,7 @@ mod autoscalers;
 mod events;
 mod functions;
 mod jobs;
+mod metrics;
 mod nodes;
 mod objects;
 mod pods;
@@ -34,6 +35,7 @@ pub use autoscalers::{
 pub use events::{EventGroup, EventView, event_groups, event_view, event_views};
 pub use functions::{FunctionDetail, FunctionRevision, FunctionView, function, functions};
 pub use jobs::{JobDetail, JobView, job, jobs};
+pub use metrics::{OwnState, own_families, own_infos, state_families, state_infos};
 pub use nodes::{NodeDetail, NodeView, node, nodes};
 pub use objects::{
     ObjectDetail, ObjectSummary, ObjectView, RolloutStage, RolloutState, RolloutView, Selection, StageState,

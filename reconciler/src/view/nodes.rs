@@ -130,6 +130,24 @@ fn drain(snapshot: &Snapshot, node: &str) -> String {
     }
 }
 
+/// Returns the number of pods that are bound to a node, and the CPU and memory that they request.
+pub(super) fn requested(snapshot: &Snapshot, node: &str) -> (u64, Cpu, Memory) {
+    let (mut pods, mut cpu, mut memory) = (0, Cpu::default(), Memory::default());
+    for (_, binding) in snapshot.bindings_of(node) {
+        pods += 1;
+        for container in &binding.value.pod.spec.containers {
+            cpu.millis = cpu.millis.saturating_add(container.resources.requested_cpu().millis);
+            memory.bytes = memory.bytes.saturating_add(container.resources.requested_memory().bytes);
+        }
+    }
+    (pods, cpu, memory)
+}
+
+/// True unless the Node object of a node keeps new pods away.
+pub(super) fn takes_pods(snapshot: &Snapshot, node: &str) -> bool {
+    !snapshot.node_spec(node).is_some_and(|node| node.unschedulable || node.drain)
+}
+
 fn view(snapshot: &Snapshot, record: &NodeRecord, now: Timestamp) -> NodeView {
     let name = &record.name;
     let is_ready = snapshot.node_is_ready(name);
@@ -137,16 +155,9 @@ fn view(snapshot: &Snapshot, record: &NodeRecord, now: Timestamp) -> NodeView {
         snapshot.node_conditions.get(name).and_then(|conditions| conditions.value.first_seen_at);
     let registered_at = first_seen_at.unwrap_or(record.registered_at);
     let subnet = snapshot.subnets.get(name).map(|s| s.value.cidr.to_string());
-    let (mut pods, mut cpu, mut memory) = (0, Cpu::default(), Memory::default());
-    for (_, binding) in snapshot.bindings_of(name) {
-        pods += 1;
-        for container in &binding.value.pod.spec.containers {
-            cpu.millis = cpu.millis.saturating_add(container.resources.requested_cpu().millis);
-            memory.bytes = memory.bytes.saturating_add(container.resources.requested_memory().bytes);
-        }
-    }
+    let (pods, cpu, memory) = requested(snapshot, name);
     let wanted = snapshot.node_spec(name);
-    let takes_pods = !wanted.is_some_and(|node| node.unschedulable || node.drain);
+    let takes_pods = takes_pods(snapshot, name);
     let status = if is_ready { "Ready" } else { "NotReady" };
     let why = match (is_ready, &subnet) {
         (false, _) if snapshot.is_evicted(name) => "no heartbeat; its pods are replaced on other nodes",

@@ -73,14 +73,19 @@ pub fn history(snapshot: &Snapshot, source: Option<&str>, now: Timestamp) -> Vec
     all
 }
 
-fn revision_view(revision: &Revision, now: Timestamp) -> RevisionView {
-    let (status, why) = match &revision.verdict {
+/// Returns the word for a verdict, and its reason, which may be empty.
+pub(super) fn word_and_why(verdict: &Verdict) -> (&'static str, &str) {
+    match verdict {
         Verdict::Applied => ("Applied", ""),
         Verdict::Degraded { why } => ("Degraded", why.as_str()),
         Verdict::Good => ("Good", ""),
         Verdict::Bad { why } => ("Bad", why.as_str()),
         Verdict::Superseded => ("Superseded", ""),
-    };
+    }
+}
+
+fn revision_view(revision: &Revision, now: Timestamp) -> RevisionView {
+    let (status, why) = word_and_why(&revision.verdict);
     let differs = revision.plan.as_ref().filter(|plan| plan.matches == Some(false));
     let differs = differs.map(|plan| format!("differs from the review: {}", plan.why));
     let why = [Some(why.to_owned()).filter(|why| !why.is_empty()), differs].into_iter().flatten();

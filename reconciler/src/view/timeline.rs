@@ -61,26 +61,29 @@ pub fn seconds(milliseconds: u64) -> String {
 }
 
 fn steps(timeline: &Timeline) -> Vec<StepView> {
-    let Timeline { read, checked, planned, applied, bound, ready, programmed, decided, .. } = timeline;
+    spans(timeline).map(|(name, from, to)| StepView { name: name.to_owned(), from, to }).collect()
+}
+
+/// Iterates over the steps that were reached, each with its beginning and end as in [`StepView`].
+pub(super) fn spans(timeline: &Timeline) -> impl Iterator<Item = (&'static str, u64, u64)> {
     let all = [
-        ("read", read),
-        ("checked", checked),
-        ("planned", planned),
-        ("applied", applied),
-        ("bound", bound),
-        ("ready", ready),
-        ("programmed", programmed),
-        ("decided", decided),
+        ("read", timeline.read),
+        ("checked", timeline.checked),
+        ("planned", timeline.planned),
+        ("applied", timeline.applied),
+        ("bound", timeline.bound),
+        ("ready", timeline.ready),
+        ("programmed", timeline.programmed),
+        ("decided", timeline.decided),
     ];
     let mut before = 0;
-    let reached = all.into_iter().filter_map(|(name, at)| Some((name, (*at)?)));
-    let steps = reached.map(|(name, to)| {
+    let reached = all.into_iter().filter_map(|(name, at)| Some((name, at?)));
+    reached.map(move |(name, to)| {
         // The first pods are bound before the last object is written.
-        let step = StepView { name: name.to_owned(), from: before.min(to), to };
+        let span = (name, before.min(to), to);
         before = before.max(to);
-        step
-    });
-    steps.collect()
+        span
+    })
 }
 
 #[cfg(test)]

@@ -15,6 +15,7 @@ use schema::control::Nudge;
 use schema::keys::{Key, prefix};
 use schema::records::{RequestAnswer, SyncRequest};
 use schema::snapshot::{Change, Snapshot};
+use schema::store::election::FenceReader;
 use schema::store::memory::MemoryStore;
 use schema::store::reflector::{SnapshotPublisher, SnapshotReader};
 use schema::store::{Store, WatchEvent};
@@ -129,6 +130,7 @@ async fn serve(snapshot: Snapshot) -> SocketAddr {
         blobs: reconciler::blobs::Blobs::new(std::path::Path::new("/nonexistent")),
         intake: Arc::new(Intake::new(vec![target], snapshot.clone(), store.clone(), "host-1")),
         waiting_runs: reconciler::workflows::RequestQueue::default(),
+        fence: FenceReader::fixed(None),
         hooks: None,
         etcd: tokio::sync::watch::Sender::new(Arc::default()).subscribe(),
         defrag_requests: DefragRequests::new(store.clone(), "host-1".to_owned(), Nudge::default()),

@@ -43,6 +43,7 @@ fn samples() -> Vec<Key> {
         Key::Programmed,
         Key::Request("github-1".into()),
         Key::Answer("github-1".into()),
+        Key::Outbox("source.main".into(), "nodes".into()),
         Key::DefragRequest,
         Key::EtcdUpkeep,
     ]

@@ -2,7 +2,7 @@
 
 use jiff::Timestamp;
 
-use super::{FamilyInfo, StateFamily};
+use super::family::{FamilyInfo, StateFamily};
 use crate::control::LoopRuns;
 
 static RUNS: FamilyInfo = FamilyInfo::counter("minik8s_loop_runs", "Runs of a loop", &["loop"]);

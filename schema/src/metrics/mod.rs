@@ -7,27 +7,28 @@
 //! Labels are bounded: kinds, namespaces, workloads, nodes, classes of status codes, and words of an enum; a pod only
 //! where resources are measured. Never a uid, a path or a commit.
 
-use std::borrow::Cow;
 use std::fmt;
 use std::sync::Mutex;
 use std::time::Duration;
 
 use prometheus_client::collector::Collector;
-use prometheus_client::encoding::{DescriptorEncoder, NoLabelSet, prometheus_text};
-use prometheus_client::metrics::MetricType;
+use prometheus_client::encoding::{DescriptorEncoder, prometheus_text};
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::histogram::Histogram;
 use prometheus_client::registry::Registry;
 
+mod family;
 mod loops;
 mod process;
 mod store;
 
+pub use family::{FamilyInfo, FamilyType, StateFamily};
 pub use loops::loop_families;
 pub use process::process_families;
 pub use store::{MeteredStore, StoreMetrics};
 
+use self::family::LabelSet;
 use crate::mutex::lock;
 
 /// Content type of an answer with metrics.
@@ -35,110 +36,6 @@ pub const CONTENT_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
 
 /// Upper bounds, in seconds, of the buckets of durations from a millisecond to a minute.
 pub const DURATION_BUCKETS: [f64; 12] = [0.001, 0.005, 0.01, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 15.0, 60.0];
-
-/// Type of a family.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum FamilyType {
-    /// Grows, and begins at 0 with the process. Its name ends in `_total`, which is appended when it is written.
-    Counter,
-    /// Any number.
-    Gauge,
-    /// Durations in seconds, by buckets.
-    Histogram,
-}
-
-/// Name, meaning and labels of a family of metrics.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct FamilyInfo {
-    /// Name without `_total`: `minik8s_pods`. Ends with the unit, if there is one: `_seconds`, `_bytes`.
-    pub name: &'static str,
-    /// One sentence without a period.
-    pub help: &'static str,
-    /// Type.
-    pub kind: FamilyType,
-    /// Names of its labels.
-    pub labels: &'static [&'static str],
-}
-
-impl FamilyInfo {
-    /// Describes a counter.
-    pub const fn counter(name: &'static str, help: &'static str, labels: &'static [&'static str]) -> Self {
-        Self { name, help, kind: FamilyType::Counter, labels }
-    }
-
-    /// Describes a gauge.
-    pub const fn gauge(name: &'static str, help: &'static str, labels: &'static [&'static str]) -> Self {
-        Self { name, help, kind: FamilyType::Gauge, labels }
-    }
-
-    /// Describes a histogram of durations.
-    pub const fn histogram(name: &'static str, help: &'static str, labels: &'static [&'static str]) -> Self {
-        Self { name, help, kind: FamilyType::Histogram, labels }
-    }
-
-    /// Returns the name as Prometheus shows it.
-    pub fn full_name(&self) -> String {
-        let suffix = if self.kind == FamilyType::Counter { "_total" } else { "" };
-        format!("{}{suffix}", self.name)
-    }
-
-    /// Pairs the names of the labels with values.
-    fn labelled(&self, values: &[&str]) -> LabelSet {
-        debug_assert_eq!(self.labels.len(), values.len(), "labels of {}", self.name);
-        let values = values.iter().map(|value| (*value).to_owned());
-        self.labels.iter().copied().zip(values).collect()
-    }
-}
-
-type LabelSet = Vec<(&'static str, String)>;
-
-/// A family that is read from state at each scrape.
-#[derive(Debug, Clone, PartialEq)]
-pub struct StateFamily {
-    /// Name, meaning and labels.
-    pub info: &'static FamilyInfo,
-    /// Values of the labels, in the order of `info.labels`, and the sample. No two samples have the same labels.
-    pub samples: Vec<(Vec<Cow<'static, str>>, f64)>,
-}
-
-impl StateFamily {
-    /// Creates a family without samples.
-    pub fn new(info: &'static FamilyInfo) -> Self {
-        Self { info, samples: Vec::new() }
-    }
-
-    /// Creates a family of one sample without labels.
-    pub fn single(info: &'static FamilyInfo, value: f64) -> Self {
-        Self { info, samples: vec![(Vec::new(), value)] }
-    }
-
-    /// Adds a sample.
-    pub fn add<const N: usize>(&mut self, values: [&str; N], value: f64) {
-        debug_assert_eq!(self.info.labels.len(), N, "labels of {}", self.info.name);
-        self.samples.push((values.into_iter().map(|value| Cow::Owned(value.to_owned())).collect(), value));
-    }
-
-    fn encode(&self, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
-        if self.samples.is_empty() {
-            return Ok(());
-        }
-        let FamilyInfo { name, help, kind, labels } = *self.info;
-        let is_counter = kind == FamilyType::Counter;
-        let kind = if is_counter { MetricType::Counter } else { MetricType::Gauge };
-        let mut family = encoder.encode_descriptor(name, &format!("{help}."), None, kind)?;
-        for (values, value) in &self.samples {
-            let set: Vec<(&str, &str)> =
-                labels.iter().copied().zip(values.iter().map(AsRef::as_ref)).collect();
-            let mut sample = family.encode_family(&set)?;
-            if is_counter {
-                sample.encode_counter::<NoLabelSet, f64, f64>(value, None)?;
-            } else {
-                sample.encode_gauge(value)?;
-            }
-        }
-        Ok(())
-    }
-}
 
 /// Counters and histograms of a daemon.
 #[derive(Debug, Default)]

@@ -4,7 +4,7 @@ use procfs::process::Process;
 use procfs::{Current as _, Uptime};
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use super::{FamilyInfo, StateFamily};
+use super::family::{FamilyInfo, StateFamily};
 
 static CPU: FamilyInfo = FamilyInfo::counter("process_cpu_seconds", "CPU time of this process", &[]);
 static MEMORY: FamilyInfo = FamilyInfo::gauge("process_resident_memory_bytes", "Memory of this process", &[]);

@@ -3,12 +3,14 @@
 //! A builder takes what most tests vary. For the rest, a test updates a field or a struct.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking, also in its helpers")]
 
+mod metrics_page;
 mod snapshot;
 
 use std::sync::Arc;
 
 use jiff::Timestamp;
 
+pub use self::metrics_page::{check_metrics_page, is_common_family};
 pub use self::snapshot::SnapshotBuilder;
 use crate::condition::{Condition, ConditionStatus};
 use crate::keys::Key;

@@ -24,6 +24,7 @@ use super::pin::RESOLVE_MAX;
 use super::plan::{BuildsPlan, Observed, Removal};
 use super::python::{ContextPart, bases, tar};
 use super::{BuildOutcome, BuildsDeps, BuildsLoop, failed_again, log_dir, log_path, pin, python};
+use crate::metrics::METRICS;
 use crate::names;
 use crate::packet_rules::chain::Names;
 use crate::worlds::docker::{BuildSecret, Docker, EngineNetwork, ImageBuild, StoredImage};
@@ -207,6 +208,7 @@ impl BuildsDeps {
             why = wait_until_full(self.docker.as_ref(), self.disk.as_ref(), limits.disk_bytes) => Err(why),
             () = taken_back => return BuildOutcome::Withdrawn,
         };
+        METRICS.builds.count(done.is_ok(), began.elapsed());
         let object = order.function.of_kind(Kind::Function);
         match done {
             Ok(()) => {

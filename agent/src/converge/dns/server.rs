@@ -18,6 +18,7 @@ use tokio::sync::watch;
 
 use super::forward::Forwarder;
 use super::zone::{Answer, Zone};
+use crate::metrics::{METRICS, QueryCounts};
 
 /// Largest packet over UDP, whatever size a client accepts: packets up to this size are not fragmented within the
 /// cluster (DNS flag day 2020). Larger answers go over TCP.
@@ -36,12 +37,13 @@ pub(super) struct Handler {
     forwarder: watch::Receiver<Arc<Forwarder>>,
     /// Rotates the order of addresses, to spread clients that take the first.
     turn: Arc<AtomicUsize>,
+    pub(super) queries: QueryCounts,
 }
 
 impl Handler {
     /// Creates a handler that answers from the newest zone and forwarder.
     pub(super) fn new(zone: watch::Receiver<Arc<Zone>>, forwarder: watch::Receiver<Arc<Forwarder>>) -> Self {
-        Self { zone, forwarder, turn: Arc::default() }
+        Self { zone, forwarder, turn: Arc::default(), queries: METRICS.dns.clone() }
     }
 
     async fn answer<R: ResponseHandler>(&self, request: &Request, to: R) -> ResponseInfo {
@@ -172,7 +174,9 @@ impl Handler {
 #[async_trait]
 impl RequestHandler for Handler {
     async fn handle_request<R: ResponseHandler, T: Time>(&self, request: &Request, to: R) -> ResponseInfo {
-        self.answer(request, to).await
+        let answered = self.answer(request, to).await;
+        self.queries.count(answered.response_code.into());
+        answered
     }
 }
 

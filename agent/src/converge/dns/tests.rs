@@ -24,6 +24,7 @@ use super::server::Handler;
 use super::zone::{Zone, ZoneSettings};
 use crate::catalog::Catalog;
 use crate::desired::StateOrigin;
+use crate::metrics::AgentMetrics;
 use crate::worlds::netlink::FakeNetlink;
 
 const VIP: Ipv4Addr = Ipv4Addr::new(10, 96, 0, 10);
@@ -335,11 +336,14 @@ async fn an_alias_comes_with_what_it_leads_to_here_or_elsewhere() {
     let subnet = subnet("10.244.3.0/24");
     let zone = Zone::build(&ZoneSettings::new(&domain, &subnet), &catalog);
     let (upstream, task) = upstream().await;
-    let zones = watch::channel(Arc::new(zone)).1;
-    let forwarders = watch::channel(Arc::new(Forwarder::new(vec![upstream]))).1;
+    let (zones, metrics) = (watch::channel(Arc::new(zone)).1, AgentMetrics::default());
+    let mut forwarder = Forwarder::new(vec![upstream]);
+    forwarder.outcomes = metrics.forwarded.clone();
+    let mut handler = Handler::new(zones, watch::channel(Arc::new(forwarder)).1);
+    handler.queries = metrics.dns.clone();
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
-    let server = tokio::spawn(listen::serve_tcp(listener, Arc::new(Handler::new(zones, forwarders))));
+    let server = tokio::spawn(listen::serve_tcp(listener, Arc::new(handler)));
     let ask = async |name: &str, kind: RecordType| {
         let mut message = Message::query();
         message.add_query(Query::query(Name::from_ascii(inside(name) + ".").unwrap(), kind));
@@ -367,6 +371,10 @@ async fn an_alias_comes_with_what_it_leads_to_here_or_elsewhere() {
         assert_eq!(ask(name, kind).await, wanted, "{name} {kind}");
     }
     assert_eq!(ask("one", RecordType::A).await.0, ResponseCode::ServFail, "aliases of each other");
+    let queries = |code: &str| metrics.value(&format!("minik8s_dns_queries_total{{code=\"{code}\"}}"));
+    assert_eq!(["NOERROR", "NXDOMAIN", "SERVFAIL"].map(queries), [5.0, 1.0, 1.0]);
+    let forwarded = metrics.value("minik8s_dns_forwarded_total{outcome=\"answered\"}");
+    assert_eq!(forwarded, 1.0, "the cache answered the others");
     server.abort();
     task.abort();
 }

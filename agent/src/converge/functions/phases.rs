@@ -47,6 +47,12 @@ impl Phases {
         self
     }
 
+    /// Returns the wait for a replica with its phases, if that replica had to be started; empty otherwise.
+    pub(super) fn cold_start(&self) -> &[(&'static str, Duration)] {
+        let routed = self.0.iter().position(|(name, _)| *name == "routed");
+        routed.and_then(|last| self.0.get(..=last)).unwrap_or_default()
+    }
+
     /// Returns the total duration, once the call has ended.
     pub(super) fn total(&self) -> Duration {
         self.0.last().filter(|(name, _)| *name == "total").map(|(_, took)| *took).unwrap_or_default()
@@ -186,6 +192,20 @@ mod tests {
             "it waited for a place only"
         );
         assert_eq!(server_timing(0, start(1, 2, 3, 4)), "queued;dur=0.000");
+    }
+
+    #[test]
+    fn only_a_call_that_waited_for_a_start_was_a_cold_one() {
+        let cold = |queued: u64, start| {
+            let queued = Duration::from_millis(queued);
+            let phases = Phases::new(at(0), queued, start).ended(Some(queued), queued * 2);
+            let sum: Duration = phases.cold_start().iter().skip(1).map(|(_, took)| *took).sum();
+            (phases.cold_start().iter().map(|(name, _)| *name).collect::<Vec<_>>(), sum)
+        };
+        let (names, sum) = cold(500, start(10, 110, 310, 460));
+        assert_eq!(names, ["queued", "scheduled", "created", "started", "imported", "routed"]);
+        assert_eq!(sum, Duration::from_millis(500));
+        assert!(cold(3, start(-300, -200, -100, -60)).0.is_empty() && cold(3, None).0.is_empty());
     }
 
     #[test]

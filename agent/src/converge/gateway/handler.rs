@@ -2,6 +2,7 @@
 
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::time::Duration;
 
 use hyper::body::Incoming;
 use hyper::header::{HOST, HeaderValue};
@@ -17,6 +18,7 @@ use crate::http::body::GuardedBody;
 use crate::http::path::normalized;
 use crate::http::plain::{PlainTarget, StartedRequest};
 use crate::http::server::{Caller, Handler};
+use crate::metrics::RequestCounts;
 
 /// Routes by host and path.
 #[derive(Debug)]
@@ -28,6 +30,7 @@ pub(super) struct Router {
     pub(super) turns: Turns,
     /// Handles requests for functions behind hosts.
     pub(super) functions: Arc<dyn FunctionCalls>,
+    pub(super) requests: RequestCounts,
 }
 
 impl Handler for Router {
@@ -39,6 +42,10 @@ impl Handler for Router {
         let table = self.table.borrow();
         let (endpoints, rewritten) = sole_endpoints(&table, host, &path)?;
         self.proxy.plain_target(endpoints, rewritten, caller)
+    }
+
+    fn count(&self, status: u16, took: Duration) {
+        self.requests.count(status, took);
     }
 
     async fn handle(

@@ -35,6 +35,7 @@ use super::shared::FunctionCalls;
 use crate::catalog::Catalog;
 use crate::http::server;
 use crate::http::server::{Limits, Server};
+use crate::metrics::METRICS;
 use crate::standby::{Handover, Role, copy};
 
 /// Port of the gateway: plain HTTP.
@@ -81,7 +82,9 @@ impl GatewayLoop {
         let (listeners, opened) = mpsc::channel(1);
         let proxy = Proxy::new(limits.clone(), connections.clone(), shutdown.clone(), cut.clone());
         let turns = Turns::default();
-        let router = Router { table: newest, proxy: proxy.clone(), turns: turns.clone(), functions };
+        let requests = METRICS.gateway.clone();
+        let router =
+            Router { table: newest, proxy: proxy.clone(), turns: turns.clone(), functions, requests };
         let server = Server::new(router, limits, connections, cut);
         let (listens, routed) = (None, None);
         let the_loop =

@@ -141,6 +141,7 @@ impl NetworkLoop {
             .in_place
             .send_if_modified(|stands| stands.take_if(|of| Some(&**of) != index.as_ref()).is_some());
         if plan.rules.is_empty() || self.change_rules(observed, plan, outcome).await {
+            self.repairs.note(&observed.model, !plan.rules.is_empty());
             publish(&self.deps.sandboxed, Arc::new(functions.clone()));
             publish(&self.deps.builds.in_place, index.map(Arc::new));
         }

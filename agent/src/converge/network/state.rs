@@ -11,12 +11,14 @@ use schema::control::Nudge;
 use schema::records::{Subnet, Vtep};
 use tokio::sync::watch;
 
+use super::render::Model;
 use crate::catalog::Catalog;
 use crate::converge::shared::control_plane::ControlPlane;
 use crate::converge::shared::node_network::{BuildConfinement, PodTable, SandboxedPods};
+use crate::metrics::METRICS;
 use crate::node_address::NodeAddress;
 use crate::packet_rules::chain::{ChainRef, Names};
-use crate::packet_rules::reader::RulesReader;
+use crate::packet_rules::reader::{Repairs, RulesReader};
 use crate::packet_rules::saved::{SavedRules, Spellings, Words, saved_rules};
 use crate::worlds::iptables::Iptables;
 use crate::worlds::netlink::{Netlink, NetlinkError, Tunnels};
@@ -92,6 +94,7 @@ pub struct NetworkLoop {
     pub(super) deps: NetworkDeps,
     /// Reader of our chains and the kernel's.
     pub(super) rules: RulesReader<SavedRules>,
+    pub(super) repairs: Repairs<Model>,
     /// Last logged reason why the tunnel is not as desired.
     pub(super) tunnel_failure: Option<String>,
     pub(super) checksum_trials: u8,
@@ -113,6 +116,7 @@ impl NetworkLoop {
         let rules = RulesReader::new(Arc::clone(&deps.iptables), parse);
         Self {
             rules,
+            repairs: Repairs::new(METRICS.repairs.clone()),
             settings,
             deps,
             tunnel_failure: None,

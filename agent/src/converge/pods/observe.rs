@@ -10,7 +10,7 @@ use std::time::Duration;
 use futures::{StreamExt as _, stream};
 use schema::control::{LoopError, Nudge, Row, lock};
 use schema::kinds::Kind;
-use schema::kinds::pod::{ContainerState, ContainerStatus};
+use schema::kinds::pod::{ContainerState, ContainerStatus, OOM_KILLED};
 use schema::meta::NamespacedName;
 use schema::records::EventType;
 use schema::store::events::EventDraft;
@@ -20,6 +20,7 @@ use super::facts::{Container, PodFacts, State, Uid};
 use super::probe::health_store::{FailuresById, HealthById};
 use super::probe::machine::ProbeHealth;
 use crate::desired::ETCD_GRACE;
+use crate::metrics::METRICS;
 use crate::names;
 use crate::worlds::docker::{
     ContainerDetails, ContainerEvent, Docker, DockerError, EngineState, ListedContainer, LogOptions,
@@ -359,6 +360,51 @@ pub(super) fn memory_event(event: &ContainerEvent) -> Option<EventDraft> {
     ))
 }
 
+/// Event of a pod's container that is counted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum EventCount<'e> {
+    /// The kernel killed a process for its use of memory.
+    OomKill { namespace: &'e str, workload: &'e str },
+    /// The container ended, with this reason.
+    Exit(&'static str),
+}
+
+impl EventCount<'_> {
+    fn add(self) {
+        match self {
+            Self::OomKill { namespace, workload } => METRICS.oom_kills.inc(&[namespace, workload]),
+            Self::Exit(reason) => METRICS.exits.inc(&[reason]),
+        }
+    }
+}
+
+/// Returns the count to which an event belongs, if any. `killed`: containers of which the kernel has killed a process
+/// since their start.
+pub(super) fn event_count<'e>(
+    event: &'e ContainerEvent,
+    killed: &mut BTreeSet<String>,
+) -> Option<EventCount<'e>> {
+    let label = |key: &str| event.labels.get(key).map_or("", String::as_str);
+    if !names::is_own(label("name"), &event.labels) || label(names::CONTAINER) == names::PAUSE {
+        return None;
+    }
+    match event.action.as_str() {
+        "oom" => {
+            killed.insert(event.id.clone());
+            let workload = label(names::OWNER).split_once('/').map_or(label(names::POD), |(_, name)| name);
+            Some(EventCount::OomKill { namespace: label(names::NAMESPACE), workload })
+        }
+        "die" => match (killed.remove(&event.id), label("exitCode")) {
+            // It did not run: its start failed.
+            (_, "") => None,
+            (true, _) => Some(EventCount::Exit(OOM_KILLED)),
+            (false, "0") => Some(EventCount::Exit("Completed")),
+            (false, _) => Some(EventCount::Exit("Error")),
+        },
+        _ => None,
+    }
+}
+
 /// Nudges at the moment from which an agent without etcd acts from its disk.
 pub(super) async fn at_grace(nudge: Nudge) -> Infallible {
     sleep(ETCD_GRACE).await;
@@ -378,7 +424,9 @@ pub(super) async fn on_docker(
             // Events before this stream began are not reported.
             lock(&stale).all = true;
             nudge.nudge();
+            let mut killed = BTreeSet::new();
             while let Some(Ok(event)) = events.next().await {
+                event_count(&event, &mut killed).into_iter().for_each(EventCount::add);
                 memory_event(&event).into_iter().for_each(&tell);
                 lock(&stale).ids.insert(event.id);
                 // The task that starts a container reports it.

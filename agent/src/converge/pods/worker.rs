@@ -24,6 +24,7 @@ use crate::converge::shared::node_network::SandboxedPods;
 use crate::converge::shared::pulls::Pulls;
 use crate::files::PodFiles;
 use crate::files::registry_logins::Credentials;
+use crate::metrics::METRICS;
 use crate::names;
 use crate::worlds::docker::{Docker, DockerError, NewContainer};
 use crate::worlds::netlink::{Netlink, PodLink};
@@ -92,6 +93,7 @@ impl Worker {
     }
 
     pub(crate) fn report_container_failure(&self, id: &PodId, container: &str, reason: &str, message: &str) {
+        METRICS.starts.count(false);
         tracing::warn!(container, reason, error = message, "container not started; it is tried again");
         self.record_event(id, EventType::Warning, "Failed", format!("{container}: {message}"));
         let failed =

@@ -47,6 +47,7 @@ impl ServicesLoop {
         if !plan.rules.is_empty() && !self.change_rules(observed, &plan, &mut outcome).await {
             return outcome;
         }
+        self.repairs.note(&observed.wanted, !plan.rules.is_empty());
         let healed = self.rendered.refused.confirm_programmed();
         for id in healed {
             tracing::info!(object = %id.of_kind(Kind::Service), "service accepted by iptables again");

@@ -18,8 +18,9 @@ use super::refused::Refusals;
 use super::render::{RenderContext, ServiceRules};
 use crate::catalog::Catalog;
 use crate::converge::shared::control_plane::ControlPlane;
+use crate::metrics::METRICS;
 use crate::node_address::NodeAddress;
-use crate::packet_rules::reader::RulesReader;
+use crate::packet_rules::reader::{Repairs, RulesReader};
 use crate::packet_rules::saved::Spellings;
 use crate::worlds::iptables::Iptables;
 
@@ -48,6 +49,7 @@ pub struct ServicesLoop {
     pub(super) rendered: RenderCache,
     /// Reader of our chains and the kernel's.
     pub(super) rules: RulesReader<ExistingRules>,
+    pub(super) repairs: Repairs<Arc<DesiredRules>>,
     pub(super) spellings: Spellings<Fingerprint>,
     pub(super) udp_settled: Option<UdpCheck>,
     /// Time at which the rules reached the reported revision.
@@ -76,6 +78,7 @@ impl ServicesLoop {
         Self {
             names,
             rules,
+            repairs: Repairs::new(METRICS.repairs.clone()),
             deps,
             rendered: RenderCache::default(),
             spellings: Spellings::default(),

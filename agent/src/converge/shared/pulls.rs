@@ -13,6 +13,7 @@ use tokio::sync::{Semaphore, watch};
 use tokio::time::Instant;
 
 use crate::converge::shared::image_store::ImageBook;
+use crate::metrics::METRICS;
 use crate::worlds::docker::{Docker, DockerError, ImageFacts, PullProgress, RegistryLogin};
 use crate::worlds::peers::ImageSource;
 
@@ -90,6 +91,7 @@ impl Pulls {
         let before: BTreeSet<String> = self.docker.images().await?.into_iter().map(|row| row.id).collect();
         let begun = self.book.begin_pull(&image, before.clone()).await;
         let done = self.fetch_now(&image, &logins, shown).await;
+        METRICS.pulls.count(done.is_ok(), began.elapsed());
         // An image that existed before is someone else's, even if the registry has the same one.
         if let Ok((facts, login)) = &done
             && !facts.id.is_empty()

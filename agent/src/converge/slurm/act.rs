@@ -21,6 +21,7 @@ use super::machine::{JobRecord, JobStep, StepResult};
 use super::parse::Facts;
 use super::plan::Finding;
 use crate::files::PodFiles;
+use crate::metrics::METRICS;
 use crate::worlds::ssh::{Credential, LoginHost, RemoteCommand, RemoteOutput, Ssh, SshError};
 
 /// Longest time for a query to Slurm.
@@ -117,7 +118,17 @@ impl Worker {
             JobStep::Clean => self.clean(record).await,
             JobStep::Delete => self.delete(record).await,
         };
-        done.unwrap_or_else(|StepError { why, unreachable }| StepResult::Failed { why, unreachable })
+        let result =
+            done.unwrap_or_else(|StepError { why, unreachable }| StepResult::Failed { why, unreachable });
+        match (step, &result) {
+            (JobStep::Submit, StepResult::Submitted(_)) => METRICS.submissions.count(true),
+            (JobStep::Submit, StepResult::Refused(_) | StepResult::Failed { .. }) => {
+                METRICS.submissions.count(false);
+            }
+            // Slurm has the job already, or another step comes first.
+            _ => {}
+        }
+        result
     }
 
     /// Runs a command on the login host, or on the next one of its pool if one can't be reached: there the command

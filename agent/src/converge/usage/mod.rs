@@ -1,12 +1,15 @@
 //! The usage loop: resource usage of this node and its pods.
 //!
-//! Reads Docker's listing, cgroups, the files in volumes and the space on the disk of the state directory; `plan.rs` computes usage from two samples; writes
-//! `usage/<node>` once per [`INTERVAL`]. This does not wake controllers (see `Snapshot::is_same_for_plans`).
+//! Reads Docker's listing, cgroups, the machine's links, the files in volumes and the space on the disk of the state
+//! directory; `plan.rs` computes usage from two samples; writes `usage/<node>` once per [`INTERVAL`]. This does not wake
+//! controllers (see `Snapshot::is_same_for_plans`). Each sample also becomes the figures of `GET /metrics`
+//! (`totals.rs`), which stay while Docker does not answer.
 
 mod observe;
 pub mod plan;
 #[cfg(test)]
 mod tests;
+mod totals;
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -21,6 +24,8 @@ use tokio::sync::watch;
 use tokio::time::Instant;
 
 use self::plan::{Observed, PreviousSample, UsagePlan, VolumeSizes};
+use self::totals::Totals;
+use crate::metrics::Resources;
 use crate::worlds::cgroups::{CgroupPaths, Cgroups};
 use crate::worlds::docker::Docker;
 use crate::worlds::host::Disk;
@@ -39,8 +44,12 @@ pub struct UsageDeps {
     pub docker: Arc<dyn Docker>,
     pub cgroups: Arc<dyn Cgroups>,
     pub disk: Arc<dyn Disk>,
+    /// Memory of the machine; 0 if unknown.
+    pub memory_bytes: u64,
     /// The newest record; a `StatusWriter` writes it.
     pub records: watch::Sender<Option<NodeUsage>>,
+    /// The newest figures, for metrics; `None` before the first sample.
+    pub resources: watch::Sender<Option<Arc<Resources>>>,
 }
 
 pub struct UsageLoop {
@@ -52,6 +61,7 @@ pub struct UsageLoop {
     /// Time and result of the last walk through a pod's volumes, by uid.
     walked: BTreeMap<String, (Instant, VolumeSizes)>,
     former: Option<(PreviousSample, Instant)>,
+    totals: Totals,
     /// Set once the log says that containers can't be measured.
     has_warned: bool,
 }
@@ -65,6 +75,7 @@ impl UsageLoop {
             uninspectable: BTreeMap::new(),
             walked: BTreeMap::new(),
             former: None,
+            totals: Totals::default(),
             has_warned: false,
         }
     }
@@ -94,9 +105,12 @@ impl Loop for UsageLoop {
 
     async fn report(
         &mut self,
-        _observed: Observed,
+        observed: Observed,
         outcome: Result<bool, LoopError>,
     ) -> Result<Next, LoopError> {
+        self.totals.add(&observed, Timestamp::now());
+        let resources = self.totals.resources(&observed, &self.deps.instance, self.deps.memory_bytes);
+        self.deps.resources.send_replace(Some(Arc::new(resources)));
         Ok(if outcome? { Next::Interval } else { Next::After(SECOND_LOOK) })
     }
 }

@@ -16,7 +16,7 @@ use tokio::time::Instant;
 use super::UsageLoop;
 use super::plan::{ContainerSample, Observed, PreviousSample, VolumeSizes};
 use crate::names;
-use crate::worlds::cgroups::{CgroupPaths, Cgroups, CgroupsError, Sample};
+use crate::worlds::cgroups::{CgroupPaths, Cgroups, CgroupsError, LinkTraffic, Sample};
 use crate::worlds::docker::{DockerError, EngineState, ListedContainer};
 
 /// Interval between walks through the volumes of a pod.
@@ -29,6 +29,7 @@ const OPAQUE_INTERVAL: Duration = Duration::from_secs(300);
 struct Counts {
     machine: Result<Sample, CgroupsError>,
     containers: BTreeMap<String, Result<Sample, CgroupsError>>,
+    traffic: Result<LinkTraffic, CgroupsError>,
 }
 
 impl UsageLoop {
@@ -63,11 +64,15 @@ impl UsageLoop {
         let cpu = containers.iter().map(|(id, counted)| (id.clone(), counted.sample.cpu_ns)).collect();
         let now = PreviousSample { machine: machine.cpu_ns, containers: cpu };
         let former = self.former.replace((now, at)).map(|(former, then)| (former, at.duration_since(then)));
+        let traffic = counts.traffic.unwrap_or_else(|error| {
+            tracing::debug!(%error, "traffic of the machine's links not counted");
+            LinkTraffic::default()
+        });
         let volumes = self.walked.iter().map(|(uid, (_, volumes))| (uid.clone(), volumes.clone())).collect();
         let disk = self.deps.disk.usage(&self.deps.state_dir).await.ok();
         let disk =
             disk.map(|disk| DiskSpace { total_bytes: disk.total_bytes(), free_bytes: disk.free_bytes });
-        Ok(Observed { machine, containers, volumes, disk, former })
+        Ok(Observed { machine, running: rows.len(), containers, traffic, volumes, disk, former })
     }
 
     /// Finds the cgroup of each container, once for each.
@@ -117,6 +122,7 @@ impl UsageLoop {
         let count = move || Counts {
             machine: cgroups.machine(),
             containers: places.into_iter().map(|(id, place)| (id, cgroups.read(&place))).collect(),
+            traffic: cgroups.traffic(),
         };
         let counted = tokio::task::spawn_blocking(count).await;
         counted.map_err(|error| LoopError::new("cannot read the kernel's counters", error))

@@ -8,7 +8,7 @@ use schema::codec::{CodecError, encode};
 use schema::meta::NamespacedName;
 use schema::records::{ContainerUsage, DiskSpace, NodeUsage, PodUsage};
 
-use crate::worlds::cgroups::Sample;
+use crate::worlds::cgroups::{LinkTraffic, Sample};
 
 /// Minimum window: shorter ones say little, because the kernel counts the machine's time in steps of 10 ms.
 const WINDOW_MIN: Duration = Duration::from_secs(1);
@@ -49,8 +49,11 @@ pub struct PreviousSample {
 #[derive(Debug, Clone)]
 pub struct Observed {
     pub machine: Sample,
+    /// Number of running containers, those that could not be measured included.
+    pub running: usize,
     /// Containers by Docker id.
     pub containers: BTreeMap<String, ContainerSample>,
+    pub traffic: LinkTraffic,
     /// Volume sizes by pod uid.
     pub volumes: BTreeMap<String, VolumeSizes>,
     /// File system of the state directory; `None` if it can't be read.

@@ -6,10 +6,12 @@ use schema::records::{DiskSpace, NodeUsage};
 
 use super::plan::{ContainerSample, VolumeSizes, plan};
 use super::*;
+use crate::metrics::Traffic;
 use crate::testing::own_container;
-use crate::worlds::cgroups::{FakeCgroups, Sample};
+use crate::worlds::cgroups::{FakeCgroups, LinkTraffic, Sample};
 use crate::worlds::docker::FakeDocker;
 use crate::worlds::host::FakeDisk;
+use crate::worlds::netlink::host_link_name;
 
 const MS: u64 = 1_000_000;
 
@@ -23,7 +25,7 @@ fn counted(pod: &str, container: &str, cpu_ns: u64) -> ContainerSample {
         uid: format!("uid-{pod}"),
         container: container.into(),
         started_at: Some(at(-1000)),
-        sample: Sample { cpu_ns, memory_bytes: 4096 },
+        sample: Sample { cpu_ns, memory_bytes: 4096, io: None },
     }
 }
 
@@ -33,8 +35,10 @@ fn two_looks(former: &[(&str, u64)], containers: Vec<(String, ContainerSample)>)
         containers: former.iter().map(|(id, cpu)| ((*id).to_owned(), *cpu)).collect(),
     };
     Observed {
-        machine: Sample { cpu_ns: 16_000 * MS, memory_bytes: 1 << 30 },
+        machine: Sample { cpu_ns: 16_000 * MS, memory_bytes: 1 << 30, io: None },
+        running: containers.len(),
         containers: containers.into_iter().collect(),
+        traffic: LinkTraffic::default(),
         volumes: BTreeMap::new(),
         disk: Some(DiskSpace { total_bytes: 100, free_bytes: 9 }),
         former: Some((former, Duration::from_secs(15))),
@@ -111,6 +115,67 @@ fn a_full_node_fits_under_its_key() {
     assert!(sums.pods.values().all(|pod| pod.containers[""].memory == 40 * 4096));
 }
 
+/// A sample of two pods: `web` with these containers, and one on the host's network.
+fn sampled(web: &[(&str, u64, u64)], age: i64) -> Observed {
+    let of = |(id, cpu_ns, read): &(&str, u64, u64)| {
+        let io = Some(Traffic { input: *read, output: 2 * read });
+        let started_at = Some(at(-age));
+        let sample = Sample { cpu_ns: *cpu_ns, memory_bytes: 100, io };
+        ((*id).to_owned(), ContainerSample { sample, started_at, ..counted("web", id, 0) })
+    };
+    let other = ("host".to_owned(), counted("host", "app", 7));
+    let mut observed = two_looks(&[], web.iter().map(of).chain([other]).collect());
+    let link = |name: String, input, output| (name, Traffic { input, output });
+    observed.traffic.links = [
+        link(host_link_name("mk8s", "uid-web"), 30, 40),
+        link("eth0".to_owned(), 50, 60),
+        link(host_link_name("mk8s", "uid-former"), 70, 80),
+    ]
+    .into();
+    observed.traffic.uplink = Some("eth0".to_owned());
+    let bytes = [("data".to_owned(), 5), ("more".to_owned(), 6)].into();
+    observed.volumes.insert("uid-web".to_owned(), VolumeSizes { bytes, at_least: Vec::new() });
+    observed
+}
+
+// Would fail with the sum of the running containers, which falls when one of them ends.
+#[test]
+fn the_totals_of_a_pod_never_fall_and_begin_with_the_agent() {
+    let mut totals = Totals::default();
+    let mut add = |observed: Observed| {
+        totals.add(&observed, at(0));
+        let resources = totals.resources(&observed, "mk8s", 9);
+        resources.pods[&NamespacedName::new("default", "web")].clone()
+    };
+    let total =
+        |of: &crate::metrics::PodResources| (of.cpu_ns, of.disk.map(|disk| (disk.input, disk.output)));
+    let old = |web: &[(&str, u64, u64)]| sampled(web, 1000);
+    let first = add(Observed { former: None, ..old(&[("a", 1000, 10), ("b", 500, 0)]) });
+    assert_eq!(total(&first), (0, Some((0, 0))), "a former agent counted it");
+    assert_eq!(total(&add(old(&[("a", 1300, 15), ("b", 500, 0)]))), (300, Some((5, 10))));
+    assert_eq!(total(&add(old(&[("b", 600, 1)]))), (400, Some((6, 12))), "one has ended");
+    // Its successor has run for 3 s.
+    let both = Observed { containers: sampled(&[("c", 50, 4)], 3).containers, ..old(&[]) };
+    assert_eq!(total(&add(both)), (450, Some((10, 20))));
+    // A container that could not be read for a while.
+    assert_eq!(total(&add(old(&[("b", 9000, 90), ("c", 50, 4)]))), (450, Some((10, 20))));
+}
+
+#[test]
+fn a_pod_has_the_traffic_of_its_own_link_the_other_way_round() {
+    let mut totals = Totals::default();
+    let observed = sampled(&[("a", 1, 0), ("b", 2, 0)], 1000);
+    totals.add(&observed, at(0));
+    let resources = totals.resources(&observed, "mk8s", 9);
+    let pods: Vec<_> = resources.pods.iter().map(|(pod, of)| (pod.name.as_str(), of)).collect();
+    let [("host", host), ("web", web)] = pods[..] else { panic!("{pods:?}") };
+    assert_eq!(web.network, Some(Traffic { input: 40, output: 30 }));
+    assert_eq!((web.memory_bytes, web.volume_bytes), (200, Some(11)));
+    assert_eq!((host.network, host.disk, host.volume_bytes), (None, None, None));
+    assert_eq!(resources.network, Some(Traffic { input: 50, output: 60 }));
+    assert_eq!((resources.cpu_ns, resources.memory_total_bytes, resources.containers), (16_000 * MS, 9, 3));
+}
+
 struct Rig {
     record: watch::Receiver<Option<NodeUsage>>,
     docker: Arc<FakeDocker>,
@@ -131,7 +196,9 @@ impl Rig {
             docker: docker.clone(),
             disk: Arc::new(FakeDisk::default()),
             cgroups: cgroups.clone(),
+            memory_bytes: 0,
             records,
+            resources: watch::channel(None).0,
         });
         Self { record, docker, cgroups, state, usage }
     }

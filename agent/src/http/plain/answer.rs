@@ -23,8 +23,8 @@ pub(super) enum PassResult {
     Partial,
     /// hyper must handle the response.
     Unusual,
-    /// The complete response has this length. Any bytes after it belong to nothing.
-    Whole(usize),
+    /// The response is complete. Any bytes after its length belong to nothing.
+    Whole { length: usize, status: u16 },
 }
 
 /// Appends the response to `out`, rewritten for the client, if it is complete and at most `most` bytes long; with
@@ -45,7 +45,7 @@ pub(super) fn pass(received: &[u8], most: usize, closes: bool, out: &mut Vec<u8>
         Some(body) => {
             answer.write(closes, out);
             out.extend_from_slice(body);
-            PassResult::Whole(length)
+            PassResult::Whole { length, status: answer.status }
         }
     }
 }
@@ -117,6 +117,10 @@ mod tests {
         (passed, String::from_utf8(out).unwrap())
     }
 
+    fn whole(status: u16, answer: &str) -> PassResult {
+        PassResult::Whole { length: answer.len(), status }
+    }
+
     const DATE: &str = "Date: Thu, 26 Nov 2026 18:00:00 GMT\r\n";
 
     fn ok(lines: &str, body: &str) -> String {
@@ -128,16 +132,16 @@ mod tests {
         let lines = "Content-Length: 5\r\nConnection: keep-alive\r\nKeep-Alive: timeout=5\r\nETag: \"a\"\r\nSet-Cookie: b\r\nSet-Cookie: c\r\n";
         let answer = ok(lines, "hello");
         let wanted = ok("Content-Length: 5\r\nETag: \"a\"\r\nSet-Cookie: b\r\nSet-Cookie: c\r\n", "hello");
-        assert_eq!(passed(&answer), (PassResult::Whole(answer.len()), wanted.clone()));
-        assert_eq!(passed(&format!("{answer}HTTP/1.1 200 OK")), (PassResult::Whole(answer.len()), wanted));
+        assert_eq!(passed(&answer), (whole(200, &answer), wanted.clone()));
+        assert_eq!(passed(&format!("{answer}HTTP/1.1 200 OK")), (whole(200, &answer), wanted));
         for end in 0..answer.len() {
             assert_eq!(passed(&answer[..end]), (PassResult::Partial, String::new()), "{end}");
         }
         let not_found = format!("HTTP/1.1 404 Not Found\r\n{DATE}Content-Length: 0\r\n\r\n");
-        assert_eq!(passed(&not_found), (PassResult::Whole(not_found.len()), not_found.clone()));
-        for status in ["204 No Content", "304 Not Modified"] {
-            let empty = format!("HTTP/1.1 {status}\r\n{DATE}\r\n");
-            assert_eq!(passed(&empty), (PassResult::Whole(empty.len()), empty.clone()));
+        assert_eq!(passed(&not_found), (whole(404, &not_found), not_found.clone()));
+        for (status, reason) in [(204, "No Content"), (304, "Not Modified")] {
+            let empty = format!("HTTP/1.1 {status} {reason}\r\n{DATE}\r\n");
+            assert_eq!(passed(&empty), (whole(status, &empty), empty.clone()));
         }
     }
 

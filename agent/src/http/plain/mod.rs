@@ -16,6 +16,7 @@ use std::time::Duration;
 use bytes::BufMut as _;
 use tokio::io::{AsyncRead, AsyncWrite as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
+use tokio::time::Instant;
 use tokio_util::io::poll_read_buf;
 
 use self::answer::PassResult;
@@ -61,6 +62,8 @@ pub struct PlainTarget<H> {
 #[derive(Debug)]
 pub struct StartedRequest<H> {
     pub held: H,
+    /// Time at which its head had arrived.
+    pub(crate) since: Instant,
     /// Connection on which the response arrives, or the reason why there is none.
     pub(crate) link: io::Result<ReplayStream>,
 }
@@ -74,11 +77,13 @@ pub(super) enum ServeResult<H> {
 }
 
 /// Serves a client's connection until an exchange on it is not plain. `target` returns the destination of a request
-/// for a host and a path, if its other headers don't matter.
+/// for a host and a path, if its other headers don't matter; `count` gets the status of each answer, and the time that
+/// it took.
 pub(super) async fn serve<H>(
     stream: &mut TimedStream,
     client: Client<'_>,
     target: impl Fn(&str, &str) -> Option<PlainTarget<H>>,
+    count: impl Fn(u16, Duration),
 ) -> ServeResult<H> {
     let (phase, timer) = (stream.phase(), Deadline::after(ANSWER_TIME));
     let mut lane = Lane { stream, phase, read: Vec::new(), answer: Vec::new(), timer };
@@ -90,18 +95,18 @@ pub(super) async fn serve<H>(
             Next::Read if lane.read.is_empty() => return ServeResult::Closed,
             Next::Read | Next::Hyper => return lane.into_hyper(None),
         };
-        let turn = lane.phase.begin();
+        let (turn, since) = (lane.phase.begin(), Instant::now());
         let PlainTarget { to, pool, held, .. } = target;
         let mut link = match pool.link(to).await {
             Ok(link) => link,
-            Err(error) => return lane.into_hyper(Some(StartedRequest { held, link: Err(error) })),
+            Err(error) => return lane.into_hyper(Some(StartedRequest { held, since, link: Err(error) })),
         };
-        let ExchangeResult::Whole { is_clean } = lane.exchange(&mut link, &mut out).await else {
+        let ExchangeResult::Whole { is_clean, status } = lane.exchange(&mut link, &mut out).await else {
             pool.avoid(to);
-            let received = std::mem::take(&mut lane.answer);
-            return lane
-                .into_hyper(Some(StartedRequest { held, link: Ok(ReplayStream::new(link, received)) }));
+            let link = Ok(ReplayStream::new(link, std::mem::take(&mut lane.answer)));
+            return lane.into_hyper(Some(StartedRequest { held, since, link }));
         };
+        count(status, since.elapsed());
         let closes = lane.phase.closes();
         // The client proceeds while the rest is done here.
         let written = lane.write_some(&out).await;
@@ -165,6 +170,7 @@ enum ExchangeResult {
     /// The response is ready for the client. A clean connection has no further bytes.
     Whole {
         is_clean: bool,
+        status: u16,
     },
     NotPlain,
 }
@@ -220,8 +226,9 @@ impl Lane<'_> {
             match answer::pass(&self.answer, ANSWER_MAX, self.phase.closes(), out) {
                 PassResult::Partial => {}
                 PassResult::Unusual => return Poll::Ready(ExchangeResult::NotPlain),
-                PassResult::Whole(length) => {
-                    return Poll::Ready(ExchangeResult::Whole { is_clean: length == self.answer.len() });
+                PassResult::Whole { length, status } => {
+                    let is_clean = length == self.answer.len();
+                    return Poll::Ready(ExchangeResult::Whole { is_clean, status });
                 }
             }
         }

@@ -1,7 +1,10 @@
-//! CPU and memory use of containers and the machine, as counted by the kernel. A container's cgroup is found from
-//! `/proc/<pid>/cgroup`, never guessed from the engine's naming.
+//! CPU, memory, disk and network use of containers and the machine, as counted by the kernel. A container's cgroup is
+//! found from `/proc/<pid>/cgroup`, never guessed from the engine's naming.
 
+use std::collections::BTreeMap;
 use std::path::PathBuf;
+
+use crate::metrics::Traffic;
 
 #[cfg(test)]
 mod fake;
@@ -19,6 +22,17 @@ pub struct Sample {
     pub cpu_ns: u64,
     /// Memory in use in bytes, without the page cache that is not in active use.
     pub memory_bytes: u64,
+    /// Bytes read from and written to disks so far; `None` if the kernel does not count them here.
+    pub io: Option<Traffic>,
+}
+
+/// Traffic of the machine's links.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct LinkTraffic {
+    /// Bytes received and transmitted so far by each link.
+    pub links: BTreeMap<String, Traffic>,
+    /// Link of the default route.
+    pub uplink: Option<String>,
 }
 
 /// Version of the cgroup hierarchy that the kernel counts in.
@@ -36,6 +50,8 @@ pub struct CgroupPaths {
     pub version: Version,
     pub cpu: PathBuf,
     pub memory: PathBuf,
+    /// `None` on a v1 machine without the controller `blkio`.
+    pub io: Option<PathBuf>,
 }
 
 /// Failure to read counters.
@@ -57,4 +73,6 @@ pub trait Cgroups: Send + Sync + 'static {
     fn place(&self, pid: i32, id: &str) -> Result<CgroupPaths, CgroupsError>;
     /// Counters of a container.
     fn read(&self, place: &CgroupPaths) -> Result<Sample, CgroupsError>;
+    /// Counters of the machine's links.
+    fn traffic(&self) -> Result<LinkTraffic, CgroupsError>;
 }

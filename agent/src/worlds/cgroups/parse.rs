@@ -2,12 +2,15 @@
 //!
 //! Formats: proc(5), cgroups(7) and the kernel's Documentation/admin-guide/cgroup-{v1,v2}.
 
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use procfs::ProcessCGroups;
+use procfs::net::{DeviceStatus, InterfaceDeviceStatus, RouteEntries, RouteEntry};
 use procfs::prelude::FromRead;
 
 use super::{CgroupPaths, Version};
+use crate::metrics::Traffic;
 use crate::mounts::unescape;
 
 /// Nanoseconds of one tick of `/proc/stat`: USER_HZ is 100 on every architecture that Docker runs on.
@@ -29,12 +32,14 @@ pub fn place(cgroup: &str, mountinfo: &str) -> Result<CgroupPaths, String> {
             mount.ok_or_else(|| format!("the {controller} controller is not mounted"))?.below(path)
         };
         let (cpu, memory) = (folder("cpuacct", cpu)?, folder("memory", memory)?);
-        return Ok(CgroupPaths { version: Version::V1, cpu, memory });
+        let io = own("blkio").and_then(|io| folder("blkio", io).ok());
+        return Ok(CgroupPaths { version: Version::V1, cpu, memory, io });
     }
     let unified = groups.iter().find(|group| group.hierarchy == 0).ok_or("it is in no cgroup")?;
     let mount = mounts(mountinfo).find(|mount| mount.kind == "cgroup2").ok_or("cgroup2 is not mounted")?;
     let folder = mount.below(&unified.pathname)?;
-    Ok(CgroupPaths { version: Version::V2, cpu: folder.clone(), memory: folder })
+    let io = Some(folder.clone());
+    Ok(CgroupPaths { version: Version::V2, cpu: folder.clone(), memory: folder, io })
 }
 
 /// A cgroup mount.
@@ -107,6 +112,40 @@ pub fn working_set(version: Version, usage: &str, stat: &str) -> Option<u64> {
     Some(number(usage)?.saturating_sub(field(stat, inactive)?))
 }
 
+/// Bytes that a container read from disks and wrote to them: `blkio.throttle.io_service_bytes` of v1 (`8:0 Read 4096`),
+/// `io.stat` of v2 (`8:0 rbytes=4096 wbytes=0 …`). Adds up all devices: bytes that pass through two, as with LVM, may
+/// count twice.
+pub fn io(text: &str) -> Traffic {
+    let mut io = Traffic::default();
+    let words: Vec<&str> = text.split([' ', '=', '\n']).collect();
+    for pair in words.windows(2) {
+        let (counter, bytes) = match *pair {
+            ["Read" | "rbytes", bytes] => (&mut io.input, bytes),
+            ["Write" | "wbytes", bytes] => (&mut io.output, bytes),
+            _ => continue,
+        };
+        *counter = counter.saturating_add(number(bytes).unwrap_or_default());
+    }
+    io
+}
+
+/// Bytes received and transmitted by each link, from `/proc/net/dev`.
+pub fn link_traffic(dev: &str) -> Result<BTreeMap<String, Traffic>, String> {
+    let InterfaceDeviceStatus(links) =
+        InterfaceDeviceStatus::from_read(dev.as_bytes()).map_err(|error| error.to_string())?;
+    let traffic =
+        |link: DeviceStatus| (link.name, Traffic { input: link.recv_bytes, output: link.sent_bytes });
+    Ok(links.into_values().map(traffic).collect())
+}
+
+/// Link of the IPv4 default route, from `/proc/net/route`; of several, that with the lowest metric.
+pub fn uplink(route: &str) -> Option<String> {
+    let RouteEntries(routes) = RouteEntries::from_read(route.as_bytes()).ok()?;
+    let is_default = |route: &RouteEntry| route.destination.is_unspecified() && route.mask.is_unspecified();
+    let routes = routes.into_iter().filter(is_default);
+    routes.min_by_key(|route| route.metrics).map(|route| route.iface)
+}
+
 /// CPU time that the machine was not idle, in nanoseconds, from `/proc/stat`.
 pub fn machine_cpu_ns(stat: &str) -> Option<u64> {
     let line = stat.lines().find_map(|line| line.strip_prefix("cpu "))?;
@@ -145,14 +184,18 @@ mod tests {
 
     #[test]
     fn places_are_found_for_both_versions_and_both_drivers() {
-        for (name, cgroup, mounts, version, cpu, memory) in [
+        for (name, cgroup, mounts, version, [cpu, memory, io]) in [
             (
                 "v1, cgroupfs driver",
-                "4:memory:/docker/abc\n2:cpuacct:/docker/abc\n1:cpu:/docker/abc\n0::/\n",
-                "33 31 0:30 / /sys/fs/cgroup/cpuacct rw - cgroup cgroup rw,cpuacct\n35 31 0:32 / /sys/fs/cgroup/memory rw - cgroup cgroup rw,memory\n",
+                "6:blkio:/docker/abc\n4:memory:/docker/abc\n2:cpuacct:/docker/abc\n1:cpu:/docker/abc\n0::/\n",
+                "33 31 0:30 / /sys/fs/cgroup/cpuacct rw - cgroup cgroup rw,cpuacct\n35 31 0:32 / /sys/fs/cgroup/memory rw - cgroup cgroup rw,memory\n\
+                 36 31 0:33 / /sys/fs/cgroup/blkio rw - cgroup cgroup rw,blkio\n",
                 Version::V1,
-                "/sys/fs/cgroup/cpuacct/docker/abc",
-                "/sys/fs/cgroup/memory/docker/abc",
+                [
+                    "/sys/fs/cgroup/cpuacct/docker/abc",
+                    "/sys/fs/cgroup/memory/docker/abc",
+                    "/sys/fs/cgroup/blkio/docker/abc",
+                ],
             ),
             (
                 "v1 under systemd (hybrid)",
@@ -160,35 +203,36 @@ mod tests {
                  1:name=systemd:/system.slice/docker-abc.scope\n0::/system.slice/docker-abc.scope\n",
                 V1_MOUNTS,
                 Version::V1,
-                "/sys/fs/cgroup/cpu,cpuacct/system.slice/docker-abc.scope",
-                "/sys/fs/cgroup/memory/system.slice/docker-abc.scope",
+                [
+                    "/sys/fs/cgroup/cpu,cpuacct/system.slice/docker-abc.scope",
+                    "/sys/fs/cgroup/memory/system.slice/docker-abc.scope",
+                    "",
+                ],
             ),
             (
                 "v2, systemd driver",
                 "0::/system.slice/docker-abc.scope\n",
                 V2_MOUNTS,
                 Version::V2,
-                "/sys/fs/cgroup/system.slice/docker-abc.scope",
-                "/sys/fs/cgroup/system.slice/docker-abc.scope",
+                ["/sys/fs/cgroup/system.slice/docker-abc.scope"; 3],
             ),
             (
                 "v2, cgroupfs driver",
                 "0::/docker/abc\n",
                 V2_MOUNTS,
                 Version::V2,
-                "/sys/fs/cgroup/docker/abc",
-                "/sys/fs/cgroup/docker/abc",
+                ["/sys/fs/cgroup/docker/abc"; 3],
             ),
             (
                 "only a part of the hierarchy is mounted",
                 "0::/outer/docker/abc\n",
                 "29 23 0:26 /outer /cg\\040roups rw - cgroup2 cgroup2 rw\n",
                 Version::V2,
-                "/cg roups/docker/abc",
-                "/cg roups/docker/abc",
+                ["/cg roups/docker/abc"; 3],
             ),
         ] {
-            let expected = CgroupPaths { version, cpu: cpu.into(), memory: memory.into() };
+            let io = Some(io).filter(|io| !io.is_empty()).map(PathBuf::from);
+            let expected = CgroupPaths { version, cpu: cpu.into(), memory: memory.into(), io };
             assert_eq!(place(cgroup, mounts), Ok(expected), "{name}");
         }
     }
@@ -221,6 +265,40 @@ mod tests {
         assert_eq!(working_set(Version::V2, "max\n", "inactive_file 400\n"), None);
         assert_eq!(working_set(Version::V1, "1\n", "inactive_file 400\n"), None);
         assert_eq!(cpu_ns(Version::V2, "user_usec 3\n"), None);
+    }
+
+    #[test]
+    fn bytes_of_disks_are_added_up_in_both_versions() {
+        let v1 = "8:16 Read 4096\n8:16 Write 100\n8:16 Sync 4000\n8:16 Async 196\n8:16 Discard 7\n8:16 Total 4196\n\
+                  8:0 Read 904\n8:0 Write 0\n8:0 Sync 904\n8:0 Async 0\n8:0 Discard 0\n8:0 Total 904\nTotal 5100\n";
+        assert_eq!(io(v1), Traffic { input: 5000, output: 100 });
+        let v2 = "259:0 rbytes=1459200 wbytes=314773504 rios=192 wios=353 dbytes=0 dios=0\n7:1 \n\
+                  8:0 rbytes=800 wbytes=1 rios=1 wios=1 dbytes=9 dios=1\n";
+        assert_eq!(io(v2), Traffic { input: 1_460_000, output: 314_773_505 });
+        // A container that has used no disk yet.
+        assert_eq!((io(""), io("Total 0\n")), (Traffic::default(), Traffic::default()));
+    }
+
+    #[test]
+    fn links_and_the_one_to_the_world_are_read_from_proc() {
+        let dev = "\
+Inter-|   Receive                                                |  Transmit
+ face |bytes    packets errs drop fifo frame compressed multicast|bytes    packets errs drop fifo colls carrier compressed
+    lo: 1036780   10380    0    0    0     0          0         0  1036780   10380    0    0    0     0       0          0
+  ens5: 81234567 70000    0    2    0     0          0        11  4567890   50000    0    0    0     0       0          0
+mk8sv0a1b2c3d4: 900 9 0 0 0 0 0 0 1100 11 0 0 0 0 0 0
+";
+        let links = link_traffic(dev).unwrap();
+        assert_eq!(links.len(), 3);
+        assert_eq!(links["ens5"], Traffic { input: 81_234_567, output: 4_567_890 });
+        assert_eq!(links["mk8sv0a1b2c3d4"], Traffic { input: 900, output: 1100 });
+        assert!(link_traffic("a\nb\neth0: 1 2\n").is_err());
+        let head = "Iface\tDestination\tGateway \tFlags\tRefCnt\tUse\tMetric\tMask\t\tMTU\tWindow\tIRTT\n";
+        let lines = "wlan0\t00000000\t0101A8C0\t0003\t0\t0\t600\t00000000\t0\t0\t0\n\
+                     ens5\t00000000\t010010AC\t0003\t0\t0\t100\t00000000\t0\t0\t0\n\
+                     mk8s0\t0003F40A\t00000000\t0001\t0\t0\t0\t00FFFFFF\t0\t0\t0\n";
+        assert_eq!(uplink(&format!("{head}{lines}")), Some("ens5".to_owned()));
+        assert_eq!(uplink(head), None);
     }
 
     #[test]

@@ -3,8 +3,8 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use super::parse::{cpu_ns, machine_cpu_ns, machine_memory, place, working_set};
-use super::{CgroupPaths, Cgroups, CgroupsError, Sample, Version};
+use super::parse::{cpu_ns, io, link_traffic, machine_cpu_ns, machine_memory, place, uplink, working_set};
+use super::{CgroupPaths, Cgroups, CgroupsError, LinkTraffic, Sample, Version};
 
 /// Cgroups of this machine's kernel.
 #[derive(Debug, Clone)]
@@ -46,7 +46,7 @@ impl Cgroups for RealCgroups {
         let cpu_ns = unclear(&path, machine_cpu_ns(&stat), "no line for all processors")?;
         let (path, meminfo) = self.proc("meminfo")?;
         let memory_bytes = unclear(&path, machine_memory(&meminfo), "no MemTotal and MemFree")?;
-        Ok(Sample { cpu_ns, memory_bytes })
+        Ok(Sample { cpu_ns, memory_bytes, io: None })
     }
 
     fn place(&self, pid: i32, id: &str) -> Result<CgroupPaths, CgroupsError> {
@@ -62,9 +62,9 @@ impl Cgroups for RealCgroups {
     }
 
     fn read(&self, place: &CgroupPaths) -> Result<Sample, CgroupsError> {
-        let (cpu, memory) = match place.version {
-            Version::V1 => ("cpuacct.usage", "memory.usage_in_bytes"),
-            Version::V2 => ("cpu.stat", "memory.current"),
+        let (cpu, memory, disks) = match place.version {
+            Version::V1 => ("cpuacct.usage", "memory.usage_in_bytes", "blkio.throttle.io_service_bytes"),
+            Version::V2 => ("cpu.stat", "memory.current", "io.stat"),
         };
         let (path, text) = read(place.cpu.join(cpu))?;
         let cpu_ns = unclear(&path, cpu_ns(place.version, &text), "no CPU time")?;
@@ -72,13 +72,23 @@ impl Cgroups for RealCgroups {
         let (path, stat) = read(place.memory.join("memory.stat"))?;
         let memory_bytes =
             unclear(&path, working_set(place.version, &usage, &stat), "no inactive file cache")?;
-        Ok(Sample { cpu_ns, memory_bytes })
+        // Without the controller there is no such file.
+        let disks = place.io.as_ref().and_then(|folder| fs::read_to_string(folder.join(disks)).ok());
+        Ok(Sample { cpu_ns, memory_bytes, io: disks.as_deref().map(io) })
+    }
+
+    fn traffic(&self) -> Result<LinkTraffic, CgroupsError> {
+        let (path, dev) = self.proc("net/dev")?;
+        let links = link_traffic(&dev).map_err(|why| CgroupsError::Parse { path, why })?;
+        let uplink = self.proc("net/route").ok().and_then(|(_, route)| uplink(&route));
+        Ok(LinkTraffic { links, uplink })
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::metrics::Traffic;
 
     /// A machine as a folder: v2 is not available on every machine that runs the tests.
     #[test]
@@ -96,7 +106,11 @@ mod tests {
         fs::write(group.join("memory.stat"), "anon 1\ninactive_file 96\n").unwrap();
         let cgroups = RealCgroups { proc };
         let place = cgroups.place(7, "abc").unwrap();
-        assert_eq!(cgroups.read(&place).unwrap(), Sample { cpu_ns: 42_000, memory_bytes: 4000 });
+        let mut sample = Sample { cpu_ns: 42_000, memory_bytes: 4000, io: None };
+        assert_eq!(cgroups.read(&place).unwrap(), sample);
+        fs::write(group.join("io.stat"), "8:0 rbytes=5 wbytes=6 rios=1 wios=1 dbytes=0 dios=0\n").unwrap();
+        sample.io = Some(Traffic { input: 5, output: 6 });
+        assert_eq!(cgroups.read(&place).unwrap(), sample);
         // Red without the check of the id: another process has the number now.
         assert!(matches!(cgroups.place(7, "def"), Err(CgroupsError::NoPlace { .. })));
         assert!(matches!(cgroups.place(8, "abc"), Err(CgroupsError::Read { .. })));

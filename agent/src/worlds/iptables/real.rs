@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::process::Stdio;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use async_trait::async_trait;
 use iptables::IPTables;
@@ -14,6 +14,7 @@ use tokio::process::Command;
 
 use super::ledger::{Ledger, bridged_frames, generation, is_counted_by_kernel, udp_flows};
 use super::{Iptables, IptablesError, StaleUdp, UdpFlow};
+use crate::metrics::METRICS;
 use crate::worlds::netlink::in_namespace;
 
 /// Longest run of a program. A full set of 43,000 rules takes 2 s; a busy machine takes longer.
@@ -155,7 +156,10 @@ impl Iptables for RealIptables {
         let arguments = ["--noflush", "--wait", LOCK_WAIT_SECONDS];
         let mut ledger = self.ledger.lock().await;
         let before = self.kernel_count().await;
-        self.run("iptables-restore", "iptables", &arguments, input).await?;
+        let began = Instant::now();
+        let restored = self.run("iptables-restore", "iptables", &arguments, input).await;
+        METRICS.rules.count(restored.is_ok(), began.elapsed());
+        restored?;
         if let (Some(before), Some(after)) = (before, self.kernel_count().await) {
             ledger.applied(input, before, after);
         }

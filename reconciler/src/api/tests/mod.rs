@@ -12,6 +12,7 @@ use schema::kinds::pod::{ContainerState, TerminatedState};
 use schema::names::HostNames;
 use schema::records::{Event, EventType, NodeRecord};
 use schema::snapshot::Snapshot;
+use schema::store::election::FenceReader;
 use schema::store::memory::MemoryStore;
 use schema::store::reflector::SnapshotReader;
 use schema::store::{Op, SharedStore, Store};
@@ -27,6 +28,7 @@ use crate::view::testing::*;
 use crate::webhooks::{Intake, SourceTarget};
 
 mod comparison;
+mod metrics;
 mod objects;
 mod page;
 mod page_logs;
@@ -60,31 +62,23 @@ impl Api {
     /// Serves the API with these comparisons of commits.
     async fn comparing(local_node: &str, snapshot: SnapshotReader, comparisons: Comparisons) -> Self {
         let store = Arc::new(MemoryStore::new());
+        let deps = ApiDeps { comparisons, ..deps(snapshot, &store) };
+        Self::with(local_node, store, deps).await
+    }
+
+    async fn with(local_node: &str, store: Arc<MemoryStore>, deps: ApiDeps) -> Self {
         let (sync, nudged) = Nudge::new();
         let etcd = watch::Sender::new(Arc::default());
         let waiting = RequestQueue::default();
         let samples = Arc::default();
         let deps = ApiDeps {
-            ui: true,
-            blobs: Blobs::new(std::path::Path::new("/nonexistent")),
-            comparisons,
-            intake: intake(sync, &snapshot, &store),
-            hooks: None,
+            intake: intake(sync, &deps.snapshot, &store),
             waiting_runs: waiting.clone(),
-            snapshot,
             autoscaler_samples: Arc::clone(&samples),
-            store: Arc::clone(&store) as SharedStore,
             etcd: etcd.subscribe(),
-            defrag_requests: DefragRequests::new(
-                Arc::clone(&store) as SharedStore,
-                "host-1".to_owned(),
-                Nudge::default(),
-            ),
-            loops: LoopRuns::default(),
-            identity: "host-1".to_owned(),
-            version: "9.9.9".to_owned(),
             hosts: HostNames::new(["api.example".to_owned()]),
             local_nodes: Arc::new([local_node.to_owned()].into()),
+            ..deps
         };
         Self { address: bind_and_serve(router(deps)).await, store, nudged, waiting, etcd, samples }
     }
@@ -103,6 +97,29 @@ impl Api {
 
     async fn put(&self, key: Key, value: Vec<u8>) {
         let _ = self.store.txn(Vec::new(), vec![Op::put(key, value)]).await.unwrap();
+    }
+}
+
+/// Dependencies of a follower without loops, on the machine of no node.
+fn deps(snapshot: SnapshotReader, store: &Arc<MemoryStore>) -> ApiDeps {
+    ApiDeps {
+        ui: true,
+        blobs: Blobs::new(std::path::Path::new("/nonexistent")),
+        comparisons: without_mirrors(),
+        intake: intake(Nudge::default(), &snapshot, store),
+        hooks: None,
+        waiting_runs: RequestQueue::default(),
+        fence: FenceReader::fixed(None),
+        etcd: watch::Sender::new(Arc::default()).subscribe(),
+        defrag_requests: DefragRequests::new(store.clone(), "host-1".to_owned(), Nudge::default()),
+        snapshot,
+        autoscaler_samples: Arc::default(),
+        store: store.clone(),
+        loops: LoopRuns::default(),
+        identity: "host-1".to_owned(),
+        version: "9.9.9".to_owned(),
+        hosts: HostNames::default(),
+        local_nodes: Arc::default(),
     }
 }
 
@@ -510,30 +527,14 @@ async fn the_last_sync_is_shown_where_it_is_known() {
         not_ready: None,
         runs: 3,
         failures: 1,
-        ..LastRun::default()
+        busy: Duration::from_millis(20),
+        last_success_at: None,
     };
     let loops = LoopRuns::default();
     loops.add("gitops/main", watch::channel(Some(last)).1, Pulse::default());
     loops.add("nodes", watch::channel(None).1, Pulse::default());
-    let (snapshot, store) = (SnapshotReader::fixed(with_web()), Arc::new(MemoryStore::new()));
-    let deps = ApiDeps {
-        ui: true,
-        blobs: Blobs::new(std::path::Path::new("/nonexistent")),
-        comparisons: without_mirrors(),
-        intake: intake(Nudge::default(), &snapshot, &store),
-        hooks: None,
-        waiting_runs: RequestQueue::default(),
-        etcd: watch::Sender::new(Arc::default()).subscribe(),
-        defrag_requests: DefragRequests::new(store.clone(), "host-1".to_owned(), Nudge::default()),
-        snapshot,
-        autoscaler_samples: Arc::default(),
-        store,
-        loops,
-        identity: "host-1".to_owned(),
-        version: "9.9.9".to_owned(),
-        hosts: HostNames::default(),
-        local_nodes: Arc::default(),
-    };
+    let store = Arc::new(MemoryStore::new());
+    let deps = ApiDeps { loops, ..deps(SnapshotReader::fixed(with_web()), &store) };
     let address = bind_and_serve(router(deps)).await;
     let page: Value =
         reqwest::get(format!("http://{address}/v1/status")).await.unwrap().json().await.unwrap();
@@ -542,11 +543,11 @@ async fn the_last_sync_is_shown_where_it_is_known() {
     let expected = json!({"items": [
         {
             "name": "gitops/main", "startedAt": started_at, "tookMs": 7, "didSomething": true, "error": "no",
-            "notReady": null, "runs": 3, "failures": 1,
+            "notReady": null, "runs": 3, "failures": 1, "busyMs": 20, "lastSuccessAt": null,
         },
         {
             "name": "nodes", "startedAt": null, "tookMs": 0, "didSomething": false, "error": null,
-            "notReady": null, "runs": 0, "failures": 0,
+            "notReady": null, "runs": 0, "failures": 0, "busyMs": 0, "lastSuccessAt": null,
         },
     ]});
     assert_eq!(page, expected);

@@ -5,11 +5,12 @@
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 
+use schema::kinds::pod::PodSpec;
 use schema::meta::NamespacedName;
 use schema::snapshot::Snapshot;
 
 use super::cluster::{Cluster, bound_needs};
-use super::node::PodNeeds;
+use super::node::{Needs, PodNeeds};
 
 /// Returns why `pod` is not bound; `None` if it is bound or does not exist. For many pods of one snapshot, create
 /// one [`Explainer`].
@@ -24,6 +25,8 @@ pub struct Explainer<'a> {
     cluster: RefCell<Cluster<'a>>,
     /// Node and uid of each bound pod.
     bound: BTreeMap<&'a NamespacedName, (&'a str, &'a str)>,
+    /// Answers of [`Explainer::obstacle`], so that a thousand equal pods are counted once.
+    obstacles: RefCell<BTreeMap<Needs<'a>, Option<&'static str>>>,
 }
 
 impl<'a> Explainer<'a> {
@@ -38,7 +41,7 @@ impl<'a> Explainer<'a> {
                 cluster.charge_bound(node, binding.create_revision, bound_needs(&one).as_ref());
             }
         }
-        Self { snapshot, cluster: RefCell::new(cluster), bound }
+        Self { snapshot, cluster: RefCell::new(cluster), bound, obstacles: RefCell::default() }
     }
 
     /// Returns why `pod` is not bound; `None` if it is bound or does not exist.
@@ -58,5 +61,16 @@ impl<'a> Explainer<'a> {
             None => why,
             Some((node, _)) => format!("{why}; the former pod keeps running on {node}"),
         })
+    }
+
+    /// Returns the filter that keeps a pod with this spec from most nodes, in one word; `None` if it fits on a node.
+    pub fn obstacle(&self, spec: &'a PodSpec) -> Option<&'static str> {
+        let needs = Needs::of(spec);
+        if let Some(known) = self.obstacles.borrow().get(&needs) {
+            return *known;
+        }
+        let found = self.cluster.borrow().unfit(&needs).obstacle();
+        self.obstacles.borrow_mut().insert(needs, found);
+        found
     }
 }

@@ -40,6 +40,25 @@ pub enum Failure {
     HostPort(u16, Protocol),
 }
 
+impl Failure {
+    /// Returns the name of the failed filter, without details.
+    fn word(&self) -> &'static str {
+        match self {
+            Failure::NotReady => "NotReady",
+            Failure::NoSubnet => "NoSubnet",
+            Failure::OtherNode => "OtherNode",
+            Failure::Cordoned => "Cordoned",
+            Failure::Draining => "Draining",
+            Failure::Taint(_) => "Taint",
+            Failure::SelectorMismatch => "SelectorMismatch",
+            Failure::TooManyPods => "TooManyPods",
+            Failure::Cpu => "Cpu",
+            Failure::Memory => "Memory",
+            Failure::HostPort(..) => "HostPort",
+        }
+    }
+}
+
 /// A filter of the node alone: returns why the node takes no pod, or `None`.
 type NodeFilter = fn(&NodeLoad<'_>) -> Option<Failure>;
 
@@ -193,6 +212,17 @@ impl FitFailures {
             tally.holder.take().or_else(|| holder.map(|pod| (pod.clone(), node.record.name.clone())));
         tally.nodes += 1;
         tally.most_free = tally.most_free.max(free);
+    }
+
+    /// Returns the filter that most nodes failed, in one word; of several the last, which is closest to a fit.
+    /// `NoNodes` without any node, `None` if a node passed all filters.
+    pub(super) fn obstacle(&self) -> Option<&'static str> {
+        if self.nodes == 0 {
+            return Some("NoNodes");
+        }
+        let failed: usize = self.failures.values().map(|tally| tally.nodes).sum();
+        let most = self.failures.iter().max_by_key(|(_, tally)| tally.nodes);
+        most.filter(|_| failed == self.nodes).map(|(failure, _)| failure.word())
     }
 
     /// Returns the failures with their counts, without amounts that change with every other pod.

@@ -12,7 +12,7 @@ use serde_with::skip_serializing_none;
 
 mod detail;
 pub(super) mod index;
-mod status;
+pub(super) mod status;
 
 use crate::view::age::age;
 pub use detail::{PodDetail, pod};
@@ -234,7 +234,8 @@ fn ready_of(status: Option<&PodStatus>, wanted: Option<&PodInstance>) -> String 
     format!("{}/{total}", reported.iter().filter(|c| c.ready).count())
 }
 
-fn restarts(status: Option<&PodStatus>) -> u32 {
+/// Returns the number of restarts of a pod's containers.
+pub(super) fn restarts(status: Option<&PodStatus>) -> u32 {
     status.map_or(0, |s| {
         let all = s.init_container_statuses.iter().chain(&s.container_statuses);
         all.map(|c| c.restart_count).fold(0, u32::saturating_add)

@@ -12,14 +12,18 @@ pub(super) struct StatusWord {
 
 /// Status as reported by the pod's own node.
 pub(super) fn reported_status(status: &PodStatus) -> StatusWord {
-    let whole = if status.reason.is_empty() { phase(status.phase).to_owned() } else { status.reason.clone() };
-    let word = if status.is_terminating() {
-        whole
-    } else {
-        initializing(status).unwrap_or_else(|| containers(status, &whole))
-    };
+    let word = reported_word(status);
     let why = why(status, &word);
     StatusWord { word, why }
+}
+
+/// Status word as reported by the pod's own node.
+pub(in crate::view) fn reported_word(status: &PodStatus) -> String {
+    let whole = if status.reason.is_empty() { phase(status.phase) } else { status.reason.as_str() };
+    if status.is_terminating() {
+        return whole.to_owned();
+    }
+    initializing(status).unwrap_or_else(|| containers(status, whole))
 }
 
 /// Error that keeps a node from removing a pod; `None` without one.
@@ -129,7 +133,8 @@ fn container_problem(container: &ContainerStatus, said: &str) -> Option<String> 
     }
 }
 
-fn phase(phase: PodPhase) -> &'static str {
+/// Returns the word for a phase.
+pub(in crate::view) fn phase(phase: PodPhase) -> &'static str {
     match phase {
         PodPhase::Pending => "Pending",
         PodPhase::Running => "Running",

@@ -22,6 +22,7 @@ use tokio::time::{Instant, sleep, timeout, timeout_at};
 
 use self::cache::Cache;
 use crate::clients::{Clients, ConnectionGuard, SHARE_DIVISOR};
+use crate::metrics::{METRICS, Outcomes};
 use exchange::UpstreamHealth;
 
 /// Maximum number of concurrent questions. Each has two sockets at most, and an agent may have 1024 files open. One
@@ -67,6 +68,7 @@ pub(super) struct Forwarder {
     cache: Cache,
     shares: Shares,
     flights: Mutex<HashMap<Query, Weak<Flight>>>,
+    pub(super) outcomes: Outcomes,
 }
 
 /// A question under way: clients with the same question share its answer.
@@ -77,7 +79,8 @@ impl Forwarder {
     pub(super) fn new(upstreams: Vec<SocketAddr>) -> Self {
         let health = Mutex::new(UpstreamHealth::new(upstreams.len()));
         let (shares, flights) = (Shares::new(QUESTIONS_MAX), Mutex::default());
-        Self { upstreams, health, cache: Cache::new(), shares, flights }
+        let outcomes = METRICS.forwarded.clone();
+        Self { upstreams, health, cache: Cache::new(), shares, flights, outcomes }
     }
 
     pub(super) fn upstreams(&self) -> &[SocketAddr] {
@@ -90,6 +93,13 @@ impl Forwarder {
         if let Some(known) = self.cache.get(query) {
             return Ok(known);
         }
+        let resolved = self.resolve_unknown(query, client).await;
+        self.outcomes.count(resolved.is_ok());
+        resolved
+    }
+
+    /// Returns the answer to a question that was not in the cache.
+    async fn resolve_unknown(&self, query: &Query, client: IpAddr) -> Result<Arc<Message>, ForwardError> {
         if self.upstreams.is_empty() {
             return Err(ForwardError::NoUpstream);
         }

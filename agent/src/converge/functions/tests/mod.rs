@@ -29,6 +29,7 @@ use crate::desired::StateOrigin;
 use crate::http::acceptor::ConnectionPlace as Admitted;
 use crate::http::body::Budget;
 use crate::http::server::{Caller, Handler as _};
+use crate::metrics::METRICS;
 
 fn id() -> NamespacedName {
     NamespacedName::new("default", "hello")
@@ -351,6 +352,40 @@ async fn a_call_whose_only_replica_is_busy_waits_and_is_sent_there_again() {
     serving.abort();
 }
 
+#[tokio::test]
+async fn each_call_is_counted_once_by_the_class_of_its_answer() {
+    let SocketAddr::V4(address) = echoes().await else { panic!("no IPv4 address") };
+    let replica = Replica { pod: "counted-0".to_owned(), node: "n1".to_owned(), address, start: None };
+    let calls = CallLimits {
+        timeout_seconds: 60,
+        cold_start_timeout_seconds: 60,
+        request_body_bytes: 10,
+        response_body_bytes: 1000,
+        ..limits()
+    };
+    // No other test calls a function of this name.
+    let id = NamespacedName::new("default", "counted");
+    let record = FunctionRecord { replicas: vec![replica], calls, ..record(0) };
+    let (functions, _) = functions_of(id, record);
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let url = format!("http://{}/default/counted", listener.local_addr().unwrap());
+    let (listeners, opened) = mpsc::channel(1);
+    listeners.send(listener).await.unwrap();
+    let serving = tokio::spawn(super::serve(functions, opened, CancellationToken::new()));
+    let client = reqwest::Client::new();
+    for (body, status) in [("{}", 200), ("{\"x\": 1}", 200), ("{\"text\": \"too long\"}", 413)] {
+        assert_eq!(client.post(&url).body(body).send().await.unwrap().status(), status, "{body}");
+    }
+    let of = "namespace=\"default\",function=\"counted\"";
+    let counted =
+        |code: &str| METRICS.value(&format!("minik8s_function_calls_total{{{of},code=\"{code}\"}}"));
+    assert_eq!(["2xx", "4xx", "5xx"].map(counted), [2.0, 1.0, 0.0]);
+    let durations = format!("minik8s_function_call_duration_seconds_count{{{of}}}");
+    assert_eq!(METRICS.value(&durations), 3.0);
+    assert_eq!(METRICS.value(&format!("minik8s_function_cold_starts_total{{{of}}}")), 0.0);
+    serving.abort();
+}
+
 // Seen red with a call limited to 60 s.
 #[tokio::test]
 async fn a_call_may_run_as_long_as_the_function_says_and_no_longer() {
@@ -406,11 +441,16 @@ async fn a_call_that_comes_between_a_look_at_the_functions_and_what_follows_is_n
 
 /// Functions of a cluster with pods in 10.244.0.0/24, this node at 192.0.2.7 and a reconciler at 192.0.2.9.
 fn functions(record: FunctionRecord) -> (Functions, Catalog) {
+    functions_of(id(), record)
+}
+
+/// [`functions`] with a function of this name.
+fn functions_of(id: NamespacedName, record: FunctionRecord) -> (Functions, Catalog) {
     let calls = Calls::new(Timestamp::UNIX_EPOCH);
-    follow(&calls, &record);
+    calls.follow([(&id, &record)].into_iter());
     let own_address = Some("192.0.2.7".parse().unwrap());
     let mut catalog = Catalog { known_from: StateOrigin::Etcd, own_address, ..Catalog::default() };
-    catalog.functions.insert(id(), versioned(record));
+    catalog.functions.insert(id, versioned(record));
     let subnet = subnet("10.244.0.0/24");
     let control = ControlPlane::from_urls(&[], &["http://192.0.2.9:7070".to_owned()]);
     let (_, known) = watch::channel(ClusterAddresses::from_catalog(&catalog, Some(&subnet), &control));

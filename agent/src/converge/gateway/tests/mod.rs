@@ -25,6 +25,7 @@ use crate::catalog::Catalog;
 use crate::converge::functions::Functions;
 use crate::desired::StateOrigin;
 use crate::http::server::{self, Limits, Server};
+use crate::metrics::AgentMetrics;
 
 mod bounds;
 mod kept;
@@ -78,6 +79,8 @@ struct Bed {
     address: SocketAddr,
     tables: watch::Sender<Arc<Table>>,
     proxy: Proxy,
+    /// Metrics of this gateway alone.
+    metrics: AgentMetrics,
     shutdown: CancellationToken,
     serving: JoinHandle<()>,
 }
@@ -92,14 +95,15 @@ impl Bed {
         let (connections, cut) = (TaskTracker::new(), CancellationToken::new());
         let (tables, newest) = watch::channel(Arc::new(table));
         let proxy = Proxy::new(limits.clone(), connections.clone(), shutdown.clone(), cut.clone());
-        let functions = functions();
-        let router = Router { table: newest, proxy: proxy.clone(), turns: Turns::default(), functions };
+        let (functions, metrics) = (functions(), AgentMetrics::default());
+        let (turns, requests) = (Turns::default(), metrics.gateway.clone());
+        let router = Router { table: newest, proxy: proxy.clone(), turns, functions, requests };
         let address = listener.local_addr().unwrap();
         let (listeners, opened) = mpsc::channel(1);
         listeners.send(listener).await.unwrap();
         let server = Server::new(router, limits, connections, cut);
         let serving = tokio::spawn(server.run(opened, shutdown.clone()));
-        Self { address, tables, proxy, shutdown, serving }
+        Self { address, tables, proxy, metrics, shutdown, serving }
     }
 
     /// Starts a gateway with the usual limits that routes `/` of `shop.example` to these endpoints.

@@ -313,3 +313,29 @@ async fn a_kept_connection_that_the_endpoint_closed_costs_no_plain_request() {
         assert_eq!(first_line(&answer), "http/1.1 200 ok", "{answer}");
     }
 }
+
+// Would fail without the count in `plain`, with a second one where hyper takes over, and with the time from there on.
+#[tokio::test]
+async fn each_request_is_counted_once_whichever_way_it_takes() {
+    let counted = |bed: &Bed, class: &str| {
+        ["requests_total", "request_duration_seconds_count", "request_duration_seconds_sum"]
+            .map(|name| bed.metrics.value(&format!("minik8s_gateway_{name}{{code=\"{class}\"}}")))
+    };
+    let (plain, _) = bed(&[PLAIN], Duration::ZERO).await;
+    let mut client = plain.client().await;
+    for requests in 1..=3 {
+        client.send(&get("/")).await;
+        client.message().await;
+        assert_eq!(counted(&plain, "2xx")[..2], [f64::from(requests); 2]);
+    }
+    let post = "POST / HTTP/1.1\r\nHost: shop.example\r\nContent-Length: 0\r\n\r\n";
+    assert!(plain.ask(post).await.ends_with("hello"));
+    assert_eq!(counted(&plain, "2xx")[..2], [4.0; 2], "by hyper");
+    plain.ask("GET / HTTP/1.1\r\nHost: unknown.example\r\n\r\n").await;
+    assert_eq!(counted(&plain, "4xx")[..2], [1.0; 2], "refused");
+    let (slow, _) = bed(&[PLAIN], Duration::from_millis(400)).await;
+    slow.ask(&get("/")).await;
+    let [requests, count, seconds] = counted(&slow, "2xx");
+    assert_eq!((requests, count), (1.0, 1.0), "taken over");
+    assert!(seconds >= 0.4, "{seconds}");
+}

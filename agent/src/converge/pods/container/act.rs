@@ -19,6 +19,7 @@ use crate::converge::pods::supervisor::{Retry, TaskReport, WorkGuard};
 use crate::converge::pods::worker::{PodId, Worker};
 use crate::files::SecretError;
 use crate::files::secrets::variable;
+use crate::metrics::METRICS;
 use crate::names;
 use crate::worlds::docker::{DockerError, ListedContainer, Namespaces, NewContainer};
 
@@ -241,6 +242,7 @@ impl Worker {
         match self.docker.start(container).await {
             Ok(()) => {
                 let (container, attempt) = (&step.container, step.attempt);
+                METRICS.starts.count(true);
                 tracing::info!(container, attempt, took = ?began.elapsed(), "container started");
                 self.reporter.send(TaskReport::Clear(id.slot(&step.container)));
                 let message = format!("Started container {}{}", step.container, start_of(id, step));

@@ -20,6 +20,7 @@ use tokio_util::time::DelayQueue;
 use super::health_store::{HealthBook, may_be_same_run};
 use super::machine::{Action, ProbeKind, ProbeMachine, ProbeTarget, Targets};
 use super::perform::{ActionRunner, CheckResult};
+use crate::metrics::METRICS;
 
 /// Maximum number of concurrent requests and connections: each takes one descriptor, and a few hundred probes that
 /// all hang for a second still get their turn within a few seconds.
@@ -206,9 +207,15 @@ impl ProbeRunner {
         let before = tracked.machine.health();
         let is_early = tracked.counts_from.get(&kind).is_some_and(|from| begun < *from);
         match &found {
-            CheckResult::Success | CheckResult::Warning(_) => tracked.machine.note(kind, true),
+            CheckResult::Success | CheckResult::Warning(_) => {
+                METRICS.probes.inc(&[kind.word(), "success"]);
+                tracked.machine.note(kind, true);
+            }
             CheckResult::Failure(_) if is_early => {}
-            CheckResult::Failure(_) => tracked.machine.note(kind, false),
+            CheckResult::Failure(_) => {
+                METRICS.probes.inc(&[kind.word(), "failure"]);
+                tracked.machine.note(kind, false);
+            }
             CheckResult::Unknown(_) => {}
         }
         let now = tracked.machine.health();

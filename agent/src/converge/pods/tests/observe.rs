@@ -1,5 +1,6 @@
 //! Observation of containers for which Docker does not answer every query.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -11,7 +12,7 @@ use tokio::time::Instant;
 
 use super::{binding, node};
 use crate::converge::pods::facts::{Placement, State};
-use crate::converge::pods::observe::{ContainerObserver, memory_event};
+use crate::converge::pods::observe::{ContainerObserver, EventCount, event_count, memory_event};
 use crate::converge::pods::{container, is_news, sandbox};
 use crate::names;
 use crate::testing::own_container;
@@ -88,6 +89,37 @@ fn a_process_killed_for_memory_is_an_event_of_its_pod() {
     assert!(draft.message.contains("container app"), "{}", draft.message);
     assert_eq!(memory_event(&event("die", &labels)), None);
     assert_eq!(memory_event(&event("oom", &[("image", "x")])), None);
+}
+
+// Would fail with the exit code alone, and without the check of the name: labels of an image would make series.
+#[test]
+fn ends_and_kills_of_a_pods_containers_are_counted_by_their_reason() {
+    let mut killed = BTreeSet::new();
+    let mut counted = |container: &str, action: &str, more: &[(&str, &str)]| {
+        let NewContainer { name, mut labels, .. } = own_container("i", "web-0", "u1", container, 0);
+        let more = [("name", name.as_str()), (names::OWNER, "StatefulSet/web")]
+            .into_iter()
+            .chain(more.iter().copied());
+        labels.extend(more.map(|(key, value)| (key.to_owned(), value.to_owned())));
+        let event = ContainerEvent { id: container.to_owned(), action: action.to_owned(), labels };
+        match event_count(&event, &mut killed)? {
+            EventCount::Exit(reason) => Some(reason.to_owned()),
+            EventCount::OomKill { namespace, workload } => Some(format!("{namespace} {workload}")),
+        }
+    };
+    let text = |text: &str| Some(text.to_owned());
+    assert_eq!(counted("a", "die", &[("exitCode", "0")]), text("Completed"));
+    assert_eq!(counted("a", "die", &[("exitCode", "143")]), text("Error"));
+    assert_eq!(counted("a", "die", &[]), None, "its start failed");
+    assert_eq!(counted("a", "oom", &[]), text("default web"));
+    assert_eq!(counted("b", "oom", &[(names::OWNER, "")]), text("default web-0"), "without an owner");
+    assert_eq!(counted("a", "die", &[("exitCode", "137")]), text("OOMKilled"));
+    assert_eq!(counted("a", "die", &[("exitCode", "137")]), text("Error"), "the next run");
+    for (container, action, more) in
+        [("a", "start", ("", "")), ("POD", "die", ("exitCode", "0")), ("a", "oom", ("name", "buildx_step"))]
+    {
+        assert_eq!(counted(container, action, &[more]), None, "{container} {action}");
+    }
 }
 
 #[tokio::test]

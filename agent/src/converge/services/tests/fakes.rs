@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use jiff::Timestamp;
+use prometheus_client::metrics::counter::Counter;
 use schema::control::{Loop as _, Next, Observation, Plan as _};
 use schema::keys::Key;
 use schema::records::{RulesStatus, Subnet, Vtep};
@@ -22,6 +23,7 @@ use crate::catalog::{Catalog, Peer};
 use crate::converge::shared::control_plane::ControlPlane;
 use crate::desired::StateOrigin;
 use crate::node_address::NodeAddress;
+use crate::packet_rules::reader::Repairs;
 use crate::packet_rules::testing::after_restore;
 use crate::worlds::iptables::{FakeIptables, UdpFlow};
 
@@ -178,6 +180,8 @@ async fn an_external_address_of_the_cluster_itself_is_never_programmed() {
 #[tokio::test(start_paused = true)]
 async fn all_rules_are_read_once_and_then_only_when_others_change_some() {
     let mut rig = rig();
+    let repairs = Counter::default();
+    rig.services.repairs = Repairs::new(repairs.clone());
     rig.know(StateOrigin::Etcd, 5, &[("web", service(&["10.244.3.5:80"]))]);
     assert_eq!(rig.run().await, Ok(true));
     for revision in 6..10 {
@@ -186,11 +190,11 @@ async fn all_rules_are_read_once_and_then_only_when_others_change_some() {
         rig.know(StateOrigin::Etcd, revision, &[("web", service(&[&endpoint]))]);
         assert_eq!(rig.run().await, Ok(true));
     }
-    assert_eq!(rig.iptables.rules().saves, 1);
+    assert_eq!((rig.iptables.rules().saves, repairs.get()), (1, 0));
     // Somebody else flushes everything.
     rig.iptables.rules().generation = Some(99);
     assert_eq!(rig.run().await, Ok(true));
-    assert_eq!(rig.iptables.rules().saves, 2);
+    assert_eq!((rig.iptables.rules().saves, repairs.get()), (2, 1));
     let restored = rig.iptables.rules().restored.clone();
     let last = restored.last().unwrap();
     assert!(last.contains(":MK8S-SERVICES") && last.contains("10.244.3.9:80"), "{last}");

@@ -116,6 +116,21 @@ fn every_filter_has_its_words() {
     }
 }
 
+// Would fail with the first of the failed filters.
+#[test]
+fn the_obstacle_of_a_pod_is_the_filter_that_most_nodes_fail() {
+    let obstacle =
+        |builder: &SnapshotBuilder, spec: &PodSpec| super::Explainer::new(&builder.snapshot).obstacle(spec);
+    let (big, small) = (spec(9_000, 1), spec(100, 1));
+    let silent = |builder: SnapshotBuilder, node: &str| builder.delete(&Key::Heartbeat(node.into()));
+    let one_silent = silent(SnapshotBuilder::new().nodes(3), "n1");
+    let two_silent = silent(one_silent.clone(), "n2");
+    assert_eq!(obstacle(&one_silent, &big), Some("Cpu"));
+    assert_eq!(obstacle(&two_silent, &big), Some("NotReady"));
+    assert_eq!(obstacle(&two_silent, &small), None, "it fits on the third");
+    assert_eq!(obstacle(&SnapshotBuilder::new(), &small), Some("NoNodes"));
+}
+
 #[test]
 fn nodes_without_range_or_room_for_more_pods_are_counted_too() {
     let mut full = node_record("full");
