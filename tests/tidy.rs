@@ -28,7 +28,7 @@ mod words;
 /// Most lines that a source file may have.
 const LINES_MAX: usize = 600;
 /// Files, or folders, that decide and do nothing else.
-const PURE: [&str; 7] = ["batches", "plan", "diff", "check", "render", "machine", "review"];
+const PURE: [&str; 8] = ["batches", "plan", "diff", "check", "fold", "render", "machine", "review"];
 /// What of the webhooks decides: all that strangers' bytes go through.
 const PURE_OF_WEBHOOKS: [&str; 5] = ["decide", "limit", "payload", "provider", "verify"];
 /// What a file that decides must not name: waiting, the outside, the clock, chance.

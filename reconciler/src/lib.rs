@@ -15,6 +15,7 @@ mod guarded_writes;
 mod last_known;
 mod listener;
 pub mod metrics;
+pub mod notifications;
 mod outgoing;
 pub mod simulate;
 pub mod state_dir;

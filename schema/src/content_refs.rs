@@ -20,6 +20,10 @@ use super::violation::OwnedStep;
 pub const SECRETS_FOLDER: &str = "secrets";
 /// Namespace of secrets for sources of the reconciler, not for pods: `secrets/.sources/NAME.age`.
 pub const SOURCES_NAMESPACE: &str = ".sources";
+/// Namespace of secrets for targets of notifications, not for pods: `secrets/.notifications/NAME.age`.
+pub const NOTIFICATIONS_NAMESPACE: &str = ".notifications";
+/// Namespaces of secrets that are encrypted to the reconcilers. No pod can have them.
+pub const RECONCILER_NAMESPACES: [&str; 2] = [SOURCES_NAMESPACE, NOTIFICATIONS_NAMESPACE];
 /// Suffix of an encrypted secret's file.
 pub const SECRET_ENDING: &str = ".age";
 

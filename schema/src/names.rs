@@ -1,8 +1,8 @@
-//! Formats of names that Kubernetes validates, and names of hosts in HTTP requests. Messages about the former use
-//! Kubernetes' wording, so that a search finds them.
+//! Formats of names that Kubernetes validates, names of hosts in HTTP requests, and addresses of the Internet. Messages
+//! about the first use Kubernetes' wording, so that a search finds them.
 
 use std::collections::BTreeSet;
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv4Addr};
 
 use super::violation::{Findings, Path, rules};
 
@@ -242,6 +242,34 @@ fn is_json(content_type: &[u8]) -> bool {
     essence.trim_ascii().eq_ignore_ascii_case(b"application/json")
 }
 
+// Addresses of the Internet.
+
+/// True for an address of the Internet: not the machine, its networks, or a cloud's metadata.
+pub fn is_public_address(address: IpAddr) -> bool {
+    match address {
+        IpAddr::V4(address) => {
+            let [a, b, c, _] = address.octets();
+            !(a == 0
+                || a >= 224
+                || address.is_private()
+                || address.is_loopback()
+                || address.is_link_local()
+                || address.is_documentation()
+                || (a == 100 && b & 0xc0 == 64)
+                || (a == 192 && b == 0 && c == 0)
+                || (a == 198 && b & 0xfe == 18))
+        }
+        IpAddr::V6(address) => match (address.to_ipv4_mapped(), address.segments()) {
+            (Some(inner), _) => is_public_address(inner.into()),
+            // NAT64 and 6to4 lead to the address that they hold.
+            (None, [0x64, 0xff9b, 0, 0, 0, 0, high, low]) | (None, [0x2002, high, low, ..]) => {
+                is_public_address(Ipv4Addr::from_bits(u32::from(high) << 16 | u32::from(low)).into())
+            }
+            (None, [first, second, ..]) => first & 0xe000 == 0x2000 && !(first == 0x2001 && second == 0xdb8),
+        },
+    }
+}
+
 // Validation of paths in the manifest repository, as functions and jobs name them.
 
 /// Maximum length of a path, Linux' PATH_MAX.
@@ -360,5 +388,38 @@ mod tests {
             "each of two hosts counts"
         );
         assert!(refused.help("minik8s serve").contains("--allow-host evil.example"));
+    }
+
+    #[test]
+    fn addresses_of_the_machine_its_networks_and_clouds_are_not_public() {
+        for address in [
+            "127.0.0.1",
+            "0.0.0.0",
+            "10.0.0.1",
+            "172.16.0.1",
+            "192.168.1.1",
+            "169.254.169.254",
+            "100.64.0.1",
+            "224.0.0.1",
+            "255.255.255.255",
+            "192.0.2.1",
+            "198.18.0.1",
+            "::1",
+            "::",
+            "fe80::1",
+            "fd00::1",
+            "ff02::1",
+            "2001:db8::1",
+            "::ffff:127.0.0.1",
+            "64:ff9b::7f00:1",
+            "2002:a00:1::1",
+        ] {
+            assert!(!is_public_address(address.parse().unwrap()), "{address}");
+        }
+        for address in
+            ["1.1.1.1", "172.32.0.1", "100.128.0.1", "2606:4700::1", "::ffff:1.1.1.1", "64:ff9b::101:101"]
+        {
+            assert!(is_public_address(address.parse().unwrap()), "{address}");
+        }
     }
 }

@@ -98,6 +98,7 @@ pub fn router(deps: ApiDeps) -> Router {
         .route("/v1/tree/{kind}/{namespace}/{name}", get(objects::subtree))
         .route("/v1/sources", get(read::sources))
         .route("/v1/history", get(read::history))
+        .route("/v1/notifications", get(read::notifications))
         .route("/v1/wait-state", get(read::wait_state))
         .route("/v1/blobs/{digest}", get(read::blob))
         .route("/v1/events", get(objects::events))

@@ -174,6 +174,10 @@ pub(super) async fn history(
     Ok(Json(List { items: view::history(&*app.snapshot()?, source.as_deref(), Timestamp::now()) }))
 }
 
+pub(super) async fn notifications(State(app): App) -> JsonResult<List<view::NotificationView>> {
+    Ok(Json(List { items: view::notifications(&*app.snapshot()?, Timestamp::now()) }))
+}
+
 /// Also answers before etcd is read; the state then names that as the reason to wait.
 pub(super) async fn wait_state(
     State(app): App,

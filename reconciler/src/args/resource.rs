@@ -12,6 +12,8 @@ pub enum ResourceKind {
     Revision,
     /// Received webhooks and sync requests.
     Request,
+    /// Messages to forges and people, sent and waiting.
+    Notification,
     Event,
     /// Runs of workflows.
     Run,
@@ -31,6 +33,7 @@ impl ResourceKind {
         (ResourceKind::Source, &["sources", "source", "src"]),
         (ResourceKind::Revision, &["revisions", "revision", "rev"]),
         (ResourceKind::Request, &["requests", "request", "req"]),
+        (ResourceKind::Notification, &["notifications", "notification", "notif"]),
         (ResourceKind::Event, &["events", "event", "ev"]),
         (ResourceKind::Run, &["runs", "run"]),
         (ResourceKind::Trigger, &["triggers", "trigger"]),
@@ -83,7 +86,10 @@ impl ResourceKind {
             | ResourceKind::Trigger
             | ResourceKind::All => true,
             ResourceKind::Object(kind) => !kind.is_cluster_scoped(),
-            ResourceKind::Source | ResourceKind::Revision | ResourceKind::Request => false,
+            ResourceKind::Source
+            | ResourceKind::Revision
+            | ResourceKind::Request
+            | ResourceKind::Notification => false,
         }
     }
 }

@@ -62,14 +62,15 @@ pub struct SecretSelector {
     /// The secret's name
     #[arg(value_name = "NAME")]
     pub name: String,
-    /// The namespace of the pods that use it; .sources for the credentials of the source NAME
+    /// The namespace of the pods that use it; .sources for the credentials of the source NAME, .notifications for those
+    /// of a target of notifications
     #[arg(short, long, value_name = "NS", default_value = "default")]
     pub namespace: String,
     /// Share with all namespaces
     #[arg(long, conflicts_with = "namespace")]
     pub shared: bool,
-    /// Encrypt only to this recipient, given by value or by name, instead of the cluster (with -n .sources: instead
-    /// of all reconcilers); may be repeated; `cluster` stands for the cluster
+    /// Encrypt only to this recipient, given by value or by name, instead of the cluster (with -n .sources and
+    /// -n .notifications: instead of all reconcilers); may be repeated; `cluster` stands for the cluster
     #[arg(long = "to", value_name = "RECIPIENT")]
     pub to: Vec<String>,
 }
@@ -107,8 +108,8 @@ pub enum RecipientsChange {
         name: String,
         /// Age recipient: age1…
         recipient: String,
-        /// Mark the recipient as a reconciler, which decrypts credentials of sources (-n .sources) but no secret of
-        /// a pod
+        /// Mark the recipient as a reconciler, which decrypts credentials of sources (-n .sources) and of notifications
+        /// (-n .notifications) but no secret of a pod
         #[arg(long)]
         reconciler: bool,
     },

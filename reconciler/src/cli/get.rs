@@ -9,7 +9,8 @@ use super::output::{TableOptions, note, print_list, write_out};
 use super::timeline;
 use crate::args::{EventsArgs, Format, GetArgs, HistoryArgs, Resource, ResourceKind, Resources};
 use crate::view::{
-    EndpointsView, EventView, List, ObjectView, RequestView, RevisionView, SourceView, TriggerView,
+    EndpointsView, EventView, List, NotificationView, ObjectView, RequestView, RevisionView, SourceView,
+    TriggerView,
 };
 
 pub(super) async fn run(args: &GetArgs) -> Result<(), CliError> {
@@ -60,6 +61,7 @@ async fn one_kind(
             | ResourceKind::Event
             | ResourceKind::Run
             | ResourceKind::Trigger
+            | ResourceKind::Notification
     );
     if args.selector.is_some() && !labelled {
         return Err(CliError::Usage(format!("{} have no labels; leave out -l", kind.plural())));
@@ -74,6 +76,7 @@ async fn one_kind(
         ResourceKind::All => what.list::<ObjectView>(&["objects", "all"]).await,
         ResourceKind::Source => what.list::<SourceView>(&["sources"]).await,
         ResourceKind::Revision => what.list::<RevisionView>(&["history"]).await,
+        ResourceKind::Notification => what.list::<NotificationView>(&["notifications"]).await,
         ResourceKind::Request => what.list::<RequestView>(&["requests"]).await,
         ResourceKind::Event => what.list::<EventView>(&["events"]).await,
     }

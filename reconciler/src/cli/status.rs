@@ -82,6 +82,12 @@ pub(super) fn page(status: &ClusterStatus, screen: Screen, now: Timestamp) -> St
     if let Some(error) = &status.etcd_error {
         push(&mut lines, &format!("etcd     {error}; this page is as of revision {}", status.revision));
     }
+    if status.failing_targets > 0 {
+        let targets = plural(status.failing_targets, "target");
+        let answer = if status.failing_targets == 1 { "does not answer" } else { "do not answer" };
+        let line = format!("outbox   {targets} of notifications {answer}; see 'minik8s get notifications'");
+        push(&mut lines, &line);
+    }
     for bad in &status.malformed {
         push(&mut lines, &format!("etcd     {} can't be read: {}", bad.key, bad.why));
     }
@@ -153,6 +159,7 @@ fn source_lines(lines: &mut Vec<String>, source: &SourceView, screen: Screen) {
 
 #[cfg(test)]
 mod tests {
+    use schema::keys::Key;
     use schema::kinds::function::ImageState;
     use schema::kinds::{Kind, Resource};
     use schema::meta::NamespacedName;
@@ -255,6 +262,23 @@ mod tests {
         nodes    0/0 ready
         leader   starting: no reconciler leads yet
         ");
+    }
+
+    // Would fail with the line for a target that has all its messages.
+    #[test]
+    fn a_target_that_does_not_answer_is_mentioned() {
+        let mut snapshot = snapshot();
+        assert_eq!(block(&snapshot, "outbox"), "");
+        let message =
+            serde_json::json!({"event": "node", "state": "failure", "title": "node n1 is not ready"});
+        let entry = serde_json::json!({"target": "ops", "subject": "nodes", "wanted": message, "sequence": 1,
+            "since": at(0), "failures": 3, "error": "connection refused"});
+        let key = Key::Outbox("ops".to_owned(), "nodes".to_owned());
+        snapshot.put(&key, &entry, 43);
+        assert_eq!(
+            block(&snapshot, "outbox"),
+            "outbox   1 target of notifications does not answer; see 'minik8s get notifications'\n"
+        );
     }
 
     #[test]

@@ -6,9 +6,9 @@ use schema::records::PlanRecord;
 
 use super::output::{Row, TableItem};
 use crate::view::{
-    AutoscalerView, EndpointsView, EventView, FunctionView, JobView, NodeView, ObjectView, PodView,
-    RequestView, RevisionView, RouteView, RunView, ServiceView, SourceView, TriggerView, WorkflowView,
-    WorkloadView, changes, short,
+    AutoscalerView, EndpointsView, EventView, FunctionView, JobView, NodeView, NotificationView, ObjectView,
+    PodView, RequestView, RevisionView, RouteView, RunView, ServiceView, SourceView, TriggerView,
+    WorkflowView, WorkloadView, changes, short,
 };
 
 const ENDPOINTS_SHOWN: usize = 3;
@@ -415,6 +415,29 @@ impl TableItem for RequestView {
             .wide_cut("REPOSITORY", some(request.repository.as_ref()))
             .wide_cut("REF", some(request.reference.as_ref()))
             .remark("WHY", &self.why)
+    }
+}
+
+impl TableItem for NotificationView {
+    fn id(&self) -> String {
+        format!("notification/{}/{}", self.target, self.subject)
+    }
+
+    fn row(&self, row: Row) -> Row {
+        row.col("TARGET", &self.target)
+            .cut("SUBJECT", &self.subject)
+            .col("STATE", &self.state)
+            .cut("MESSAGE", &self.message.title)
+            .col("SENT", &self.sent)
+            .col("WAITING", &self.waiting)
+            .wide("EVENT", self.message.event.as_str())
+            .wide("COMMIT", some(self.message.commit.as_deref().map(short)))
+            .remark("ERROR", &self.error)
+    }
+
+    /// Matches all messages of a target, or one of them by `TARGET/SUBJECT`.
+    fn is_named(&self, name: &str) -> bool {
+        name == self.target || name == format!("{}/{}", self.target, self.subject)
     }
 }
 

@@ -25,7 +25,7 @@ use crate::webhooks::{WebhookArgs, WebhookConfig};
 use crate::workflows::BYTES_PER_MINUTE_MIN;
 
 pub use repo::{RepoArgs, flag_of};
-pub use sources::{identity_file, read_sources};
+pub use sources::read_sources;
 
 /// Default address of the private etcd of `minik8s up`.
 pub const DEFAULT_ETCD: &str = "http://127.0.0.1:7079";
@@ -73,6 +73,9 @@ pub struct ServeArgs {
     /// URL at which agents reach that API; by default found from --listen and the route to etcd
     #[arg(long, env = "MINIK8S_ADVERTISE", value_name = "URL")]
     pub advertise: Option<String>,
+    /// URL at which people reach the web page; links in notifications begin with it
+    #[arg(long, env = "MINIK8S_PAGE_URL", value_name = "URL")]
+    pub page_url: Option<String>,
     /// Name by which that API may be addressed, besides IP addresses, localhost and the name in --advertise; may be
     /// repeated
     #[arg(long, env = "MINIK8S_ALLOW_HOST", value_name = "NAME", value_delimiter = ',')]
@@ -144,6 +147,8 @@ pub struct ServeConfig {
     pub ui: bool,
     /// URL of the API for agents, `http://host:port` without a trailing `/`; `None` if not given.
     pub advertise: Option<String>,
+    /// URL of the page for people, without a trailing `/`; `None` if messages have no links.
+    pub page_url: Option<String>,
     /// Names by which the API may be addressed.
     pub hosts: HostNames,
     /// Names of the nodes on this machine, whose servers may listen on loopback.
@@ -191,7 +196,10 @@ impl TryFrom<ServeArgs> for ServeConfig {
         let state_dir = absolute(&args.state_dir)?;
         let sources = sources_of(args.repo, &state_dir)?;
         let first_source = sources.first().map(|source| source.name.clone()).unwrap_or_default();
-        let advertise = args.advertise.as_deref().map(advertise).transpose()?;
+        let help = "for example http://10.0.0.5:7070";
+        let advertise = args.advertise.map(|url| http_url("--advertise", &url, help)).transpose()?;
+        let help = "for example https://minik8s.example.org";
+        let page_url = args.page_url.map(|url| http_url("--page-url", &url, help)).transpose()?;
         let names: BTreeSet<String> = sources.iter().map(|source| source.name.clone()).collect();
         Ok(Self {
             sources,
@@ -205,6 +213,7 @@ impl TryFrom<ServeArgs> for ServeConfig {
             hosts: hosts(args.allow_host, advertise.as_deref())?,
             local_nodes: Arc::new(local_nodes(args.local_node)),
             advertise,
+            page_url,
             settings: Settings {
                 cluster_cidr: cluster_cidr(args.cluster_cidr)?,
                 service_cidr: service_cidr(args.service_cidr, args.cluster_cidr)?,
@@ -238,17 +247,13 @@ fn sources_of(args: RepoArgs, state_dir: &Path) -> Result<Vec<SourceConfig>, Con
     read_sources(file, state_dir)
 }
 
-fn advertise(url: &str) -> Result<String, ConfigError> {
+/// Returns the URL without a trailing `/`.
+fn http_url(flag: &'static str, url: &str, help: &str) -> Result<String, ConfigError> {
     let url = url.trim().trim_end_matches('/').to_owned();
-    if !is_http(&url) {
-        return Err(ConfigError::new(
-            "--advertise",
-            url,
-            "is not an http(s) URL",
-            "for example http://10.0.0.5:7070",
-        ));
+    match is_http(&url) && !url.contains(char::is_whitespace) {
+        true => Ok(url),
+        false => Err(ConfigError::new(flag, url, "is not an http(s) URL", help)),
     }
-    Ok(url)
 }
 
 /// Returns the names by which the API may be addressed: those allowed, and the one in the URL for agents.
@@ -432,6 +437,7 @@ mod tests {
                 &["--advertise", "10.0.0.5:7070"],
                 "--advertise 10.0.0.5:7070: is not an http(s) URL; for example",
             ),
+            (&["--page-url", "page.example"], "--page-url page.example: is not an http(s) URL; for example"),
             (
                 &["--allow-host", "http://api.example"],
                 "--allow-host http://api.example: is not the name of a host; write a name without",
@@ -463,6 +469,13 @@ mod tests {
         let hosts = config(&flags).unwrap().hosts;
         assert!(["api.example:7070", "a.lan", "b:1"].iter().all(|host| hosts.has(host)), "{hosts:?}");
         assert!(!hosts.has("c.lan"));
+    }
+
+    #[test]
+    fn links_begin_with_the_url_of_the_page() {
+        assert_eq!(config(&[]).unwrap().page_url, None);
+        let page = config(&["--page-url", "https://page.example/minik8s/"]).unwrap().page_url;
+        assert_eq!(page.as_deref(), Some("https://page.example/minik8s"));
     }
 
     #[test]

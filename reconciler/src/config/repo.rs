@@ -12,7 +12,9 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
 use super::{ConfigError, parse_duration};
-use crate::git::{Credentials, Reference, SignaturePolicy, SourceConfig};
+use crate::git::{
+    CommitStatus, CommitStatusFields, Credentials, Forge, Reference, SignaturePolicy, SourceConfig,
+};
 
 /// Shortest poll interval: a webhook spares the Git server the load of more frequent polls.
 const POLL_MIN: Duration = Duration::from_millis(100);
@@ -78,11 +80,45 @@ pub struct RepoArgs {
     /// Apply only commits with a GPG signature of one of these public keys; armored or binary
     #[arg(long, env = "MINIK8S_GPG_KEYS", value_name = "FILE")]
     pub gpg_keys: Option<PathBuf>,
+    /// Forge to which the verdict on each commit is reported
+    #[arg(long, env = "MINIK8S_COMMIT_STATUS", value_name = "FORGE")]
+    pub commit_status: Option<Forge>,
+    /// File with a token for the forge's API, if not that of --token-file
+    #[arg(long, env = "MINIK8S_COMMIT_STATUS_TOKEN_FILE", value_name = "FILE")]
+    pub commit_status_token_file: Option<PathBuf>,
+    /// Base URL of the forge's API [default: that of github.com or gitlab.com]
+    #[arg(long, env = "MINIK8S_COMMIT_STATUS_API", value_name = "URL")]
+    pub commit_status_api: Option<String>,
+    /// Repository at the forge, as OWNER/NAME [default: the path in --repo]
+    #[arg(long, env = "MINIK8S_COMMIT_STATUS_REPOSITORY", value_name = "NAME")]
+    pub commit_status_repository: Option<String>,
+    /// Allow an API at a loopback or private address
+    #[arg(
+        long,
+        env = "MINIK8S_COMMIT_STATUS_ALLOW_PRIVATE",
+        value_name = "BOOL",
+        num_args = 0..=1,
+        default_missing_value = "true"
+    )]
+    pub commit_status_allow_private: Option<bool>,
 }
 
 /// Fields that apply to a single repository only.
-const OF_ONE_REPO: [&str; 8] =
-    ["branch", "tag", "commit", "path", "tokenFile", "tokenEnv", "gitUsername", "sshKey"];
+const OF_ONE_REPO: [&str; 13] = [
+    "branch",
+    "tag",
+    "commit",
+    "path",
+    "tokenFile",
+    "tokenEnv",
+    "gitUsername",
+    "sshKey",
+    "commitStatus",
+    "commitStatusTokenFile",
+    "commitStatusApi",
+    "commitStatusRepository",
+    "commitStatusAllowPrivate",
+];
 /// Groups of mutually exclusive fields.
 const EXCLUSIVE: [&[&str]; 2] = [&["branch", "tag", "commit"], &["tokenFile", "tokenEnv"]];
 
@@ -142,6 +178,7 @@ impl RepoArgs {
             &mut self.known_hosts,
             &mut self.allowed_signers,
             &mut self.gpg_keys,
+            &mut self.commit_status_token_file,
         ];
         for file in files.into_iter().flatten() {
             let path = std::path::absolute(&*file)
@@ -182,13 +219,14 @@ impl TryFrom<RepoArgs> for SourceConfig {
     type Error = ConfigError;
 
     fn try_from(args: RepoArgs) -> Result<Self, ConfigError> {
+        let status = commit_status_fields(&args)?;
         let Some(repo) = args.repo else {
             let help = "name the repository to follow: --repo URL, or --sources FILE for several";
             return Err(ConfigError::new("--repo", "", "is not given", help));
         };
         let poll = args.poll.unwrap_or(POLL_DEFAULT);
         check_poll(poll).map_err(|(why, help)| ConfigError::new("--poll", format!("{poll:?}"), why, help))?;
-        let config = SourceConfig {
+        let mut config = SourceConfig {
             name: args.source.unwrap_or_else(|| SOURCE_DEFAULT.to_owned()),
             url: repo,
             reference: reference(args.branch, args.tag, args.commit),
@@ -207,17 +245,34 @@ impl TryFrom<RepoArgs> for SourceConfig {
             strict: args.strict.unwrap_or(false),
             signatures: SignaturePolicy::from_files(args.allowed_signers, args.gpg_keys),
             allow: AllowedObjects::default(),
+            commit_status: None,
         };
-        match config.check() {
-            Ok(()) => Ok(config),
-            Err(error) => Err(ConfigError::new(
-                "--repo",
-                config.shown_url(),
-                error.to_string(),
-                "see minik8s serve --help",
-            )),
-        }
+        let help = "see minik8s serve --help";
+        config
+            .check()
+            .map_err(|error| ConfigError::new("--repo", config.shown_url(), error.to_string(), help))?;
+        let status = status.map(|given| CommitStatus::new(given, &config.url)).transpose();
+        config.commit_status = status.map_err(|why| ConfigError::new("--commit-status", "", why, help))?;
+        Ok(config)
     }
+}
+
+/// Returns the settings of commit status, if they are given.
+fn commit_status_fields(args: &RepoArgs) -> Result<Option<CommitStatusFields>, ConfigError> {
+    let given = CommitStatusFields {
+        forge: args.commit_status,
+        api: args.commit_status_api.clone(),
+        repository: args.commit_status_repository.clone(),
+        token_file: args.commit_status_token_file.clone(),
+        token_env: None,
+        allow_private: args.commit_status_allow_private.unwrap_or_default(),
+    };
+    let is_any = given.api.is_some() || given.repository.is_some() || given.token_file.is_some();
+    if given.forge.is_none() && (is_any || given.allow_private) {
+        let help = "name the forge: --commit-status github, gitlab, gitea or forgejo";
+        return Err(ConfigError::new("--commit-status", "", "is not given, but settings of it are", help));
+    }
+    Ok(given.forge.is_some().then_some(given))
 }
 
 /// The reference that is given, else the default branch.
@@ -299,6 +354,8 @@ mod tests {
             allowed_signers: Some("/signers".into()),
             gpg_keys: Some("/gpg".into()),
             strict: Some(true),
+            commit_status: Some(Forge::Gitea),
+            commit_status_token_file: Some("/status".into()),
             ..args("https://one.example/a.git")
         };
         let other = args("https://other.example/a.git");
@@ -310,13 +367,22 @@ mod tests {
             kept,
             (one.allowed_signers.clone(), one.gpg_keys.clone(), one.known_hosts.clone(), Some(true))
         );
-        let flags = ["--branch", "--path", "--token-file", "--git-username", "--ssh-key"];
+        assert_eq!((both.commit_status, both.commit_status_token_file), (None, None));
+        let flags = [
+            "--branch",
+            "--path",
+            "--token-file",
+            "--git-username",
+            "--ssh-key",
+            "--commit-status",
+            "--commit-status-token-file",
+        ];
         assert_eq!(other.not_carried_over(&one), flags);
         let env = RepoArgs { token_env: Some("T".into()), ..args("https://one.example/a.git") };
         assert_eq!(other.clone().filled_from(&env).token_env, None);
         // A newly given key is for the new repository.
         let given = RepoArgs { ssh_key: Some("/k2".into()), ..other };
-        assert_eq!(given.not_carried_over(&one), flags[..4]);
+        assert_eq!(given.not_carried_over(&one), [&flags[..4], &flags[5..]].concat());
         assert_eq!(given.filled_from(&one).ssh_key, Some("/k2".into()));
         // The same repository again, or none: every flag is kept.
         for same in [args("https://one.example/a.git"), RepoArgs::default()] {
@@ -326,8 +392,32 @@ mod tests {
     }
 
     #[test]
+    fn the_forge_gets_its_settings_from_flags() {
+        let args = RepoArgs {
+            commit_status: Some(Forge::Gitea),
+            commit_status_api: Some("http://127.0.0.1:3000".to_owned()),
+            commit_status_allow_private: Some(true),
+            ..args("http://127.0.0.1:3000/kim/shop.git")
+        };
+        let status = SourceConfig::try_from(args.clone()).unwrap().commit_status.unwrap();
+        assert_eq!((status.forge, status.repository.as_str()), (Forge::Gitea, "kim/shop"));
+        assert!(args.environment().contains(&("MINIK8S_COMMIT_STATUS".to_owned(), "gitea".to_owned())));
+        let forgotten = RepoArgs { commit_status: None, ..args.clone() };
+        let refused = RepoArgs { commit_status_allow_private: None, ..args };
+        for (args, part) in [(forgotten, "--commit-status : is not given"), (refused, "allowPrivate")] {
+            let error = SourceConfig::try_from(args).unwrap_err().to_string();
+            assert!(error.contains(part), "{error}");
+        }
+    }
+
+    #[test]
     fn a_record_is_read_back_as_it_was_written() {
-        let before = RepoArgs { poll: Some(Duration::from_millis(1500)), strict: Some(true), ..args("/a") };
+        let before = RepoArgs {
+            poll: Some(Duration::from_millis(1500)),
+            strict: Some(true),
+            commit_status: Some(Forge::GitHub),
+            ..args("/a")
+        };
         let text = serde_json::to_string(&before).unwrap();
         assert_eq!(serde_json::from_str::<RepoArgs>(&text).unwrap(), before);
         let old = r#"{"repo": "/a", "branch": "main", "path": null, "poll": "5s", "etcdPort": 1}"#;

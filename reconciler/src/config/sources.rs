@@ -13,7 +13,10 @@ use serde::{Deserialize, Deserializer};
 
 use super::repo::{POLL_DEFAULT, check_poll, reference};
 use super::{ConfigError, parse_duration};
-use crate::git::{Credentials, Mirror, SealedCredentials, SignaturePolicy, SourceConfig};
+use crate::git::{
+    CommitStatus, CommitStatusFields, Credentials, Forge, Mirror, SealedCredentials, SignaturePolicy,
+    SourceConfig,
+};
 use crate::text_file::read_text;
 
 /// Maximum number of sources: a longer list is more likely a wrong file; each source is a loop and a mirror.
@@ -43,6 +46,19 @@ struct SourceEntry {
     proxy: OptionalField<Text>,
     signatures: OptionalField<Signatures>,
     allow: OptionalField<Allow>,
+    commit_status: OptionalField<CommitStatusEntry>,
+}
+
+/// Forge that is told the verdicts.
+#[derive(Default, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields, default)]
+struct CommitStatusEntry {
+    forge: OptionalField<Forge>,
+    repository: OptionalField<Text>,
+    api: OptionalField<Text>,
+    token_file: OptionalField<Text>,
+    token_env: OptionalField<Text>,
+    allow_private: OptionalField<bool>,
 }
 
 /// Objects that a source may hold.
@@ -178,16 +194,7 @@ fn sealed(
     if home.credentials.sealed.is_some() {
         return Err(format!("has credentialsFrom `{from}`, which has credentialsFrom itself"));
     }
-    Ok(SealedCredentials {
-        home: Box::new(home.clone()),
-        mirror: Mirror::directory(state_dir, from),
-        identity: identity_file(state_dir),
-    })
-}
-
-/// Path of a reconciler's own age identity.
-pub fn identity_file(state_dir: &Path) -> PathBuf {
-    state_dir.join("reconciler").join("age-identity.txt")
+    Ok(Mirror::sealed(home, state_dir))
 }
 
 /// Converts an entry to a source, or returns its mistake.
@@ -202,7 +209,7 @@ fn source(entry: SourceEntry, folder: &Path) -> Result<SourceConfig, String> {
     let poll = entry.poll.text().map_or(Ok(POLL_DEFAULT), |poll| parse_duration(&poll));
     let poll = poll.map_err(|why| format!("has an invalid poll: {why}"))?;
     check_poll(poll).map_err(|(why, help)| format!("has a poll of {poll:?}, which {why}; {help}"))?;
-    let config = SourceConfig {
+    let mut config = SourceConfig {
         name: entry.name.text().unwrap_or_default(),
         url: entry.repo.text().ok_or("has no `repo`")?,
         reference: reference(entry.branch.text(), entry.tag.text(), entry.commit.text()),
@@ -221,9 +228,24 @@ fn source(entry: SourceEntry, folder: &Path) -> Result<SourceConfig, String> {
         strict: entry.strict.0.unwrap_or_default(),
         signatures: entry.signatures.0.map(|keys| signatures(keys, folder)).transpose()?,
         allow: entry.allow.0.map_or_else(|| Ok(AllowedObjects::default()), allowed)?,
+        commit_status: None,
     };
     config.check().map_err(|error| format!("is invalid: {error}"))?;
+    config.commit_status =
+        entry.commit_status.0.map(|entry| commit_status(entry, &config.url, folder)).transpose()?;
     Ok(config)
+}
+
+fn commit_status(entry: CommitStatusEntry, url: &str, folder: &Path) -> Result<CommitStatus, String> {
+    let given = CommitStatusFields {
+        forge: entry.forge.0,
+        api: entry.api.text(),
+        repository: entry.repository.text(),
+        token_file: entry.token_file.file(folder),
+        token_env: entry.token_env.text(),
+        allow_private: entry.allow_private.0.unwrap_or_default(),
+    };
+    CommitStatus::new(given, url).map_err(|why| format!("has a commitStatus that {why}"))
 }
 
 /// Policy for `signatures`, which asks for a check: empty keys are an error, not a policy without checks.
@@ -277,7 +299,7 @@ mod tests {
         let text = "- name: apps\n  repo: https://h/a.git\n  tokenFile: apps.token\n  poll: 2s\n  strict: true\n\
                     - name: base\n  repo: git@h:b.git\n  tag: 3\n  sshKey: /k\n  knownHosts: hosts\n  \
                     signatures: {allowedSigners: signers}\n  allow: {kinds: [Pod], namespaces: [shop]}\n- name: extra\n  repo: https://h/c.git\n  \
-                    credentialsFrom: base\n";
+                    credentialsFrom: base\n  commitStatus: {forge: gitea, api: 'https://h', repository: kim/c, tokenFile: t}\n";
         let sources = parse(text, Path::new("/etc/minik8s"), Path::new("/state")).unwrap();
         assert_eq!(sources.len(), 3);
         let sealed = sources[2].credentials.sealed.as_ref().unwrap();
@@ -292,6 +314,10 @@ mod tests {
         assert_eq!((&sources[0].allow, &sources[1].allow), (&AllowedObjects::default(), &allow));
         let signers = sources[1].signatures.as_ref().unwrap().allowed_signers.as_deref();
         assert_eq!(signers, Some(Path::new("/etc/minik8s/signers")));
+        let status = sources[2].commit_status.as_ref().unwrap();
+        assert_eq!((status.forge, status.repository.as_str()), (Forge::Gitea, "kim/c"));
+        assert_eq!(status.token_file.as_deref(), Some(Path::new("/etc/minik8s/t")));
+        assert!(!status.allow_private && sources[0].commit_status.is_none());
     }
 
     #[test]
@@ -330,6 +356,10 @@ mod tests {
             ("- {name: a, repo: /x, allow: {}}\n", "without kinds or namespaces"),
             ("- {name: a, repo: /x, allow: {kinds: []}}\n", "without kinds or namespaces"),
             ("- {name: a, repo: /x, allow: {kind: [Pod]}}\n", "unknown field `kind`"),
+            ("- {name: a, repo: /x, commitStatus: {forge: bitbucket}}\n", "unknown variant `bitbucket`"),
+            ("- {name: a, repo: /x, commitStatus: {}}\n", "source `a` has a commitStatus that has no forge"),
+            ("- {name: a, repo: /x, commitStatus: {forge: github}}\n", "without an owner"),
+            ("- {name: a, repo: /x, commitStatus: {token: t}}\n", "unknown field `token`"),
             ("- {name: a, repo: /x}\n- {name: a, repo: /y}\n", "source `a` is listed twice"),
             ("- {name: a, repo: /x}\n---\n- {name: b, repo: /y}\n", "document"),
             ("- name: a\n  repo: [\n", "line 2"),
@@ -358,6 +388,7 @@ mod tests {
             "proxy",
             "signatures",
             "allow",
+            "commitStatus",
         ];
         for field in fields {
             for empty in ["", " ~", " null", "\n    # allowedSigners: signers"] {

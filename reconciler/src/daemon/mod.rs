@@ -5,13 +5,14 @@ mod comparer;
 mod keep;
 mod prepare;
 
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use anyhow::Context as _;
 use futures::{FutureExt as _, stream};
-use schema::control::{LastRunReader, Row, Runtime, lock, logging};
+use schema::control::{LastRunReader, Nudge, Row, Runtime, lock, logging};
 use schema::keys::ROOT;
 use schema::snapshot::Snapshot;
 use schema::store::election::FenceReader;
@@ -38,6 +39,7 @@ use crate::controllers::workloads::Workloads;
 use crate::controllers::{Deps, Shell};
 use crate::gitops::{SourceLoop, TimelineLoop, VerdictLoop};
 use crate::listener::Bounds;
+use crate::notifications::{Courier, NotificationDeps, NotificationLoop};
 use crate::upkeep::{DefragRequests, OBSERVE_INTERVAL, RealMembers, UpkeepDeps, UpkeepLoop, UpkeepState};
 use crate::view::AutoscalerSamples;
 use crate::webhooks::calls::CallState;
@@ -85,6 +87,15 @@ fn drive_controllers(runtime: &mut Runtime, deps: &Deps) {
     runtime.drive(functions_row(&deps.snapshot, &deps.fence), Shell::<Functions>::new(deps.clone()));
     runtime.drive(row(), Shell::<Jobs>::new(deps.clone()));
     runtime.drive(row(), Shell::<Scheduler>::new(deps.clone()));
+}
+
+/// Drives the loops that follow applied commits. `wakes` nudge the sources.
+fn follow_commits(runtime: &mut Runtime, deps: &Deps, wakes: BTreeMap<String, Nudge>) {
+    let (store, snapshot, fence) = (&deps.store, &deps.snapshot, &deps.fence);
+    let verdicts = VerdictLoop::new(wakes, Arc::clone(store), snapshot.clone(), fence.clone(), &deps.events);
+    runtime.drive(controller_row(snapshot, fence, VERDICTS_GAP), verdicts);
+    let timelines = TimelineLoop::new(Arc::clone(store), snapshot.clone(), fence.clone());
+    runtime.drive(timelines_row(snapshot, fence), timelines);
 }
 
 /// Drives the loop of workflow runs, which requests for runs and ending runs also wake.
@@ -136,6 +147,25 @@ fn drive_upkeep(
     let state = the_loop.state();
     runtime.drive(row, the_loop);
     (state, requests)
+}
+
+/// Drives the loop that tells forges and people, and the courier that delivers its messages.
+fn drive_notifications(runtime: &mut Runtime, deps: &Deps, config: &ServeConfig, etcd: EtcdStateReader) {
+    let row = notifications_row(&deps.snapshot, &deps.fence, etcd.clone());
+    let (courier, queue) = Courier::new(deps.fence.clone(), row.nudge());
+    let notifications = NotificationDeps {
+        store: Arc::clone(&deps.store),
+        snapshot: deps.snapshot.clone(),
+        fence: deps.fence.clone(),
+        etcd,
+        sources: config.sources.clone(),
+        state_dir: config.state_dir.clone(),
+        own_ranges: vec![config.settings.cluster_cidr, config.settings.service_cidr],
+        page_url: config.page_url.clone(),
+    };
+    let token = runtime.token();
+    runtime.task("courier", courier.run(token));
+    runtime.drive(row, NotificationLoop::new(notifications, queue));
 }
 
 /// Samples the autoscalers for their charts: on every reconciler, because each serves the page.
@@ -212,13 +242,11 @@ async fn start(config: ServeConfig) -> anyhow::Result<Runtime> {
         events,
         settings: config.settings.clone(),
     };
-    let verdicts = VerdictLoop::new(wakes, Arc::clone(&store), snapshot.clone(), fence.clone(), &deps.events);
-    runtime.drive(controller_row(&snapshot, &fence, VERDICTS_GAP), verdicts);
-    let timelines = TimelineLoop::new(Arc::clone(&store), snapshot.clone(), fence.clone());
-    runtime.drive(timelines_row(&snapshot, &fence), timelines);
+    follow_commits(&mut runtime, &deps, wakes);
     drive_controllers(&mut runtime, &deps);
     let (etcd, defrag_requests) = drive_upkeep(&mut runtime, &deps, &config);
     let waiting_runs = drive_workflows(&mut runtime, &deps, &config, etcd.clone());
+    drive_notifications(&mut runtime, &deps, &config, etcd.clone());
     let sweep = SweepLoop::new(BlobStore::new(&config.state_dir), snapshot.clone());
     runtime.drive(Row::every(SWEEP_INTERVAL), sweep);
     runtime.drive(keep.row(), keep);
@@ -265,6 +293,10 @@ const FETCH_MAX: Duration = Duration::from_secs(3_600);
 const WAKE_GAP: Duration = Duration::from_millis(10);
 /// Shortest time between wake-ups for verdicts, which are for people: a run may check every object of a commit.
 const VERDICTS_GAP: Duration = Duration::from_millis(250);
+/// Shortest time between wake-ups for notifications, which are for people, too.
+const NEWS_GAP: Duration = Duration::from_millis(250);
+/// Shortest time between wake-ups for notifications by the space on nodes' disks: a thousand nodes report it every 15 s.
+const DISKS_GAP: Duration = Duration::from_secs(15);
 /// Shortest time between wake-ups of the autoscaler: a thousand nodes report their usage every 15 s.
 const USAGE_GAP: Duration = Duration::from_secs(1);
 /// Longest wait before answers that could not be written are retried.
@@ -342,6 +374,26 @@ fn workflows_row(snapshot: &SnapshotReader, fence: &FenceReader) -> Row {
     Row::every(CONTROLLER_INTERVAL).wake_on(fence.clone()).wake_if(snapshot.clone(), WAKE_GAP, is_news)
 }
 
+/// Row of notifications: woken by what they tell, by their own outbox, and by the state of etcd; the courier wakes it with
+/// results.
+fn notifications_row(snapshot: &SnapshotReader, fence: &FenceReader, etcd: EtcdStateReader) -> Row {
+    let is_news = |before: &Snapshot, now: &Snapshot| {
+        !now.outbox.ptr_eq(&before.outbox)
+            || !now.sources.ptr_eq(&before.sources)
+            || !now.revisions.ptr_eq(&before.revisions)
+            || !now.rollouts.ptr_eq(&before.rollouts)
+            || !now.nodes.ptr_eq(&before.nodes)
+            || !now.node_conditions.ptr_eq(&before.node_conditions)
+            || !now.jobs.ptr_eq(&before.jobs)
+            || !now.job_reports.ptr_eq(&before.job_reports)
+            || !now.settings.ptr_eq(&before.settings)
+            || now.synced != before.synced
+    };
+    let is_usage = |before: &Snapshot, now: &Snapshot| !now.usage.ptr_eq(&before.usage);
+    let row = Row::every(CONTROLLER_INTERVAL).wake_on(fence.clone()).wake_on(etcd);
+    row.wake_if(snapshot.clone(), NEWS_GAP, is_news).wake_if(snapshot.clone(), DISKS_GAP, is_usage)
+}
+
 /// Row of etcd's upkeep: woken by requests. A failed act must not delay the next status.
 fn upkeep_row(snapshot: &SnapshotReader, fence: &FenceReader) -> Row {
     let is_news = |before: &Snapshot, now: &Snapshot| !now.defrag_requests.ptr_eq(&before.defrag_requests);
@@ -386,10 +438,10 @@ mod tests {
         let (fence, election) =
             election::stand_for_election(Arc::clone(&store), "r1".to_owned(), LEADER_TTL, token.clone());
         tokio::spawn(election);
-        let (woken, nudged) = schema::control::Nudge::new();
+        let (woken, nudged) = Nudge::new();
         let answers_woken = woken.clone();
-        let (scaler_woken, scaler_nudged) = schema::control::Nudge::new();
-        let (rules_woken, rules_nudged) = schema::control::Nudge::new();
+        let (scaler_woken, scaler_nudged) = Nudge::new();
+        let (rules_woken, rules_nudged) = Nudge::new();
         let mut runtime = Runtime::new();
         runtime.follow("controller", controller_row(&reader, &fence, WAKE_GAP), move || woken.nudge());
         runtime.follow("answers", answers_row(&reader, &fence, &[]), move || answers_woken.nudge());

@@ -12,8 +12,8 @@ use schema::store::etcd::{Access, LazyStore};
 use schema::store::{SharedStore, StoreError};
 use tokio::net::TcpListener;
 
-use crate::config::{ServeConfig, identity_file};
-use crate::git::SourceConfig;
+use crate::config::ServeConfig;
+use crate::git::{SourceConfig, identity_file};
 use crate::metrics::METRICS;
 use crate::state_dir::StateDirLock;
 use crate::{crypt, git, gitops, outgoing, state_dir, webhooks};
@@ -45,12 +45,9 @@ pub(super) async fn prepare(config: &ServeConfig) -> anyhow::Result<StartupResou
     let state_dir = StateDirLock::take(&config.own_dir())?;
     spare_from_oom_killer();
     state_dir::close(&config.state_dir, &["reconciler"]);
-    if config.sources.iter().any(|source| source.credentials.sealed.is_some()) {
-        let file = identity_file(&config.state_dir);
-        let what = "This reconciler's age identity: it decrypts credentials of sources.";
-        let recipient = crypt::ensure_identity(&file, what)?;
-        tracing::info!(%recipient, "age identity loaded; it decrypts credentials of sources");
-    }
+    let what = "This reconciler's age identity: it decrypts credentials of sources and of notifications.";
+    let recipient = crypt::ensure_identity(&identity_file(&config.state_dir), what)?;
+    tracing::info!(%recipient, "age identity loaded; it decrypts credentials of sources and of notifications");
     Ok(StartupResources { listener, hooks, store, state_dir })
 }
 

@@ -1,11 +1,12 @@
 //! Configuration of a source: address, reference, folder, credentials; and its address without secrets, for messages.
 
 use std::fmt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use schema::records::AllowedObjects;
 
+use super::commit_status::CommitStatus;
 use super::{GitError, transport};
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -26,6 +27,8 @@ pub struct SourceConfig {
     pub signatures: Option<SignaturePolicy>,
     /// Objects that commits may hold.
     pub allow: AllowedObjects,
+    /// Forge that is told the verdicts.
+    pub commit_status: Option<CommitStatus>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -76,15 +79,21 @@ pub struct Credentials {
     pub proxy: Option<String>,
 }
 
-/// Credentials of a source that are stored in another source's repository.
+/// Secrets for the reconcilers that are stored in a source's repository: credentials of other sources, and of targets of
+/// notifications.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SealedCredentials {
-    /// Source whose repository holds the credentials.
+    /// Source whose repository holds them.
     pub home: Box<SourceConfig>,
     /// Mirror of that source, a bare repository.
     pub mirror: PathBuf,
     /// File with this reconciler's age identity.
     pub identity: PathBuf,
+}
+
+/// Path of a reconciler's own age identity.
+pub fn identity_file(state_dir: &Path) -> PathBuf {
+    state_dir.join("reconciler").join("age-identity.txt")
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -107,6 +116,7 @@ impl SourceConfig {
             strict: false,
             signatures: None,
             allow: AllowedObjects::default(),
+            commit_status: None,
         }
     }
 

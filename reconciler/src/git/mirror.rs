@@ -15,7 +15,7 @@ use git2::{
 
 use schema::quantity::Memory;
 
-use super::config::{Reference, SourceConfig, Transport, user_info};
+use super::config::{Reference, SealedCredentials, SourceConfig, Transport, identity_file, user_info};
 use super::content::ContentError;
 use super::error::{format_help, is_of_another_user};
 use super::transport::proxy::{SizeLimit, Transfer};
@@ -53,6 +53,15 @@ impl Mirror {
 
     pub fn directory(state_dir: &Path, source: &str) -> PathBuf {
         state_dir.join("reconciler").join("mirrors").join(source)
+    }
+
+    /// Returns the place of the secrets for reconcilers in the repository of `home`.
+    pub fn sealed(home: &SourceConfig, state_dir: &Path) -> SealedCredentials {
+        SealedCredentials {
+            home: Box::new(home.clone()),
+            mirror: Self::directory(state_dir, &home.name),
+            identity: identity_file(state_dir),
+        }
     }
 
     pub fn config(&self) -> &SourceConfig {

@@ -45,6 +45,8 @@ pub(super) struct Head {
     rebuilt: Option<(Oid, Instant)>,
     /// Times of the commit loaded last.
     read_times: Option<ReadTimes>,
+    /// The newest commit, if it was fetched and may not or cannot be read.
+    refused: Option<Oid>,
 }
 
 /// Times at which a commit was fetched and read.
@@ -67,11 +69,16 @@ impl Head {
             fetched: false,
             rebuilt: None,
             read_times: None,
+            refused: None,
         }
     }
 
     pub(super) fn loaded(&self) -> Option<&LoadedCommit> {
         self.loaded.as_ref()
+    }
+
+    pub(super) fn refused(&self) -> Option<Oid> {
+        self.refused
     }
 
     pub(super) fn read_times(&self) -> Option<ReadTimes> {
@@ -87,6 +94,7 @@ impl Head {
         accepted: impl FnOnce() -> FirstSeen,
     ) -> Result<Oid, GitError> {
         let began = Timestamp::now();
+        self.refused = None;
         let head = self.remote.ls_remote().await?;
         // Without its mirror, content that agents ask for can't be rebuilt.
         let is_whole = self.remote.mirror().exists();
@@ -112,7 +120,11 @@ impl Head {
                 let head = self.remote.rebuild().await?;
                 self.read(head, applied, &accepted).await?
             }
-            other => other?,
+            Err(error) => {
+                self.refused = error.is_about_commit().then_some(head);
+                return Err(error);
+            }
+            Ok(loaded) => loaded,
         };
         let head = loaded.head;
         self.loaded = Some(loaded);

@@ -304,7 +304,7 @@ impl Loop for SourceLoop {
         let accepted = || record::first_applied(&snapshot.revisions, &self.config.name);
         let (head, mut problem) = match self.head.refresh(applied, live, accepted).await {
             Ok(head) => (Some(head.to_string()), None),
-            Err(error) => (None, Some(problem_of(&error))),
+            Err(error) => (self.head.refused().map(|commit| commit.to_string()), Some(problem_of(&error))),
         };
         // The query may have taken long: the plan is for the present state.
         let snapshot = self.snapshot.current();

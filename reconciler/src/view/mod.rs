@@ -7,6 +7,7 @@ mod functions;
 mod jobs;
 mod metrics;
 mod nodes;
+mod notifications;
 mod objects;
 mod pods;
 mod requests;
@@ -37,6 +38,7 @@ pub use functions::{FunctionDetail, FunctionRevision, FunctionView, function, fu
 pub use jobs::{JobDetail, JobView, job, jobs};
 pub use metrics::{OwnState, own_families, own_infos, state_families, state_infos};
 pub use nodes::{NodeDetail, NodeView, node, nodes};
+pub use notifications::{NotificationView, notifications};
 pub use objects::{
     ObjectDetail, ObjectSummary, ObjectView, RolloutStage, RolloutState, RolloutView, Selection, StageState,
     StoredObject, TemplatePods, TemplateRole, WorkloadView, conditions, object, objects, rollout,

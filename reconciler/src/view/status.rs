@@ -13,6 +13,7 @@ use schema::violation::grouped;
 use serde::{Deserialize, Serialize};
 use serde_with::skip_serializing_none;
 
+use super::notifications::failing_targets;
 use super::pods::index::PodIndex;
 use super::pods::row;
 use super::sources::{SourceView, sources};
@@ -50,10 +51,17 @@ pub struct ClusterStatus {
     /// older reconciler.
     #[serde(default)]
     pub etcd: Option<EtcdView>,
+    /// Number of targets of notifications that did not accept their last message.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub failing_targets: usize,
     /// The last run of the answering reconciler's sync loop; `None` if it does not lead.
     pub last_sync: Option<SyncRun>,
     /// Webhook counters of the answering reconciler; `None` if webhooks are off.
     pub webhooks: Option<HookCounts>,
+}
+
+fn is_zero(count: &usize) -> bool {
+    *count == 0
 }
 
 /// Numbers of webhooks by outcome, since the start of the answering reconciler.
@@ -191,6 +199,7 @@ pub fn cluster_status(snapshot: &Snapshot, leader: Option<LeaderView>, now: Time
             .collect(),
         etcd_error: None,
         etcd: None,
+        failing_targets: failing_targets(snapshot),
         last_sync: None,
         webhooks: None,
     }

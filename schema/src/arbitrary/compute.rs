@@ -110,5 +110,28 @@ pub(super) fn cluster(chance: &mut Chance) -> Json {
     if chance.one_in(3) {
         cluster["podSecurity"] = json!({"forbidHostPaths": ["/etc"]});
     }
+    if chance.one_in(3) {
+        let count = chance.between(1, 3);
+        cluster["notifications"] = (0..count).map(|index| notification(index, chance)).collect();
+    }
     cluster
+}
+
+fn notification(index: u64, chance: &mut Chance) -> Json {
+    let mut target = json!({"name": format!("target-{index}"), "secretName": chance.word()});
+    let (channel, settings) = match chance.below(5) {
+        0 => ("webhook", json!({"template": "{\"text\": \"{{title}}: {{ link }}\"}"})),
+        1 => ("webhook", json!({"url": "https://hooks.example.org/a?b=c"})),
+        2 => ("slack", json!({})),
+        3 => ("matrix", json!({"room": "!abc:example.org"})),
+        _ => ("smtp", json!({"from": "minik8s@example.org", "to": ["ops@example.org"]})),
+    };
+    target[channel] = settings;
+    if chance.one_in(2) {
+        target["on"] = json!(["verdict", chance.pick(&["node", "prune", "disk"])]);
+    }
+    if chance.one_in(4) {
+        target["allowPrivate"] = json!(true);
+    }
+    target
 }

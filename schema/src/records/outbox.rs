@@ -35,6 +35,13 @@ pub struct OutboxEntry {
     pub error: Option<String>,
 }
 
+impl OutboxEntry {
+    /// True if the target is still to be told: it knows another message, or nobody knows what it was told last.
+    pub fn is_owed(&self) -> bool {
+        self.attempt.is_some() || self.sent.as_ref().is_none_or(|sent| sent.message != self.wanted)
+    }
+}
+
 /// A message about one subject. Holds no time, so that equal states give equal messages.
 #[skip_serializing_none]
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]

@@ -8,8 +8,8 @@ use std::path::{Path, PathBuf};
 use age::x25519::{Identity, Recipient};
 use anyhow::{Context as _, bail};
 use schema::content_refs::{
-    IDENTITY_FILE, IDENTITY_RECIPIENT_FILE, KEYS_ENDING, RECIPIENTS_FILE, SECRET_ENDING, SECRETS_FOLDER,
-    SOURCES_NAMESPACE, secret_name,
+    IDENTITY_FILE, IDENTITY_RECIPIENT_FILE, KEYS_ENDING, RECIPIENTS_FILE, RECONCILER_NAMESPACES,
+    SECRET_ENDING, SECRETS_FOLDER, secret_name,
 };
 
 use crate::args::SecretsArgs;
@@ -73,7 +73,8 @@ impl SecretsFolder {
     /// Path of a secret; shared secrets have no namespace.
     pub(super) fn secret(&self, namespace: Option<&str>, name: &str) -> anyhow::Result<PathBuf> {
         let fits = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || matches!(c, '-' | '.');
-        for part in namespace.filter(|namespace| *namespace != SOURCES_NAMESPACE).into_iter().chain([name]) {
+        let other = namespace.filter(|namespace| !RECONCILER_NAMESPACES.contains(namespace));
+        for part in other.into_iter().chain([name]) {
             if part.is_empty() || part.len() > 253 || part.starts_with('.') || !part.chars().all(fits) {
                 bail!("{part:?} can't be a name; use lower-case letters, digits, '-' and '.'");
             }
@@ -86,7 +87,7 @@ impl SecretsFolder {
     pub(super) fn secrets(&self) -> anyhow::Result<Vec<(Option<String>, String, PathBuf)>> {
         let mut found = Vec::new();
         for (path, name, is_dir) in entries(&self.root)? {
-            if is_dir && (!name.starts_with('.') || name == SOURCES_NAMESPACE) {
+            if is_dir && (!name.starts_with('.') || RECONCILER_NAMESPACES.contains(&name.as_str())) {
                 let below = entries(&path)?.into_iter().filter(|(_, _, is_dir)| !is_dir);
                 found.extend(below.filter_map(|(path, file, _)| {
                     Some((Some(name.clone()), secret_name(&file)?.to_owned(), path))

@@ -8,7 +8,7 @@ use std::process::ExitCode;
 
 use age::x25519::Identity;
 use anyhow::{Context as _, bail};
-use schema::content_refs::{SOURCES_NAMESPACE, is_sops};
+use schema::content_refs::{NOTIFICATIONS_NAMESPACE, SOURCES_NAMESPACE, is_sops};
 
 use super::output::write_lines;
 use crate::args::{RecipientsChange, SecretsArgs, SecretsCommand};
@@ -116,7 +116,8 @@ fn recipients(folder: &SecretsFolder, change: Option<&RecipientsChange>) -> anyh
             add(&mut listed, name, recipient, true)?;
             folder.list(&listed)?;
             return Ok(format!(
-                "'minik8s secrets seal SOURCE -n {SOURCES_NAMESPACE} --from FILE' encrypts to {name}, too\n"
+                "'minik8s secrets seal SOURCE -n {SOURCES_NAMESPACE} --from FILE' encrypts to {name}, too, and so \
+                 does '-n {NOTIFICATIONS_NAMESPACE}'\n"
             ));
         }
         Some(RecipientsChange::Add { name, recipient, reconciler: false }) => {

@@ -6,7 +6,7 @@ use std::{fs, io};
 
 use age::x25519::Recipient;
 use anyhow::{Context as _, bail};
-use schema::content_refs::{LIMITS, SOURCES_NAMESPACE};
+use schema::content_refs::{LIMITS, RECONCILER_NAMESPACES};
 use schema::secrets::format;
 use schema::secrets::format::{ANY, Format, Header};
 use tokio::process::Command;
@@ -24,10 +24,15 @@ impl SecretSelector {
         (!self.shared).then_some(self.namespace.as_str())
     }
 
+    /// True for secrets that reconcilers read.
+    fn is_for_reconcilers(&self) -> bool {
+        self.namespace().is_some_and(|namespace| RECONCILER_NAMESPACES.contains(&namespace))
+    }
+
     /// Recipients of the secret.
     fn recipients(&self, folder: &SecretsFolder) -> anyhow::Result<Vec<Recipient>> {
         let listed = folder.listed()?;
-        if self.to.is_empty() && self.namespace() == Some(SOURCES_NAMESPACE) {
+        if self.to.is_empty() && self.is_for_reconcilers() {
             let reconcilers = listed.iter().filter(|one| one.is_reconciler);
             let to: Vec<Recipient> =
                 reconcilers.map(|one| crypt::recipient(&one.recipient)).collect::<Result<_, _>>()?;
@@ -119,7 +124,7 @@ fn is_map(values: &[u8]) -> bool {
 
 /// Plaintext of the secret whose values are replaced, if it can be decrypted. Fails if the secret may have recipients
 /// other than the cluster and `--to` is missing, so that recipients don't change by accident; credentials of sources
-/// are for reconcilers anyway.
+/// and of notifications are for reconcilers anyway.
 fn replaced_plaintext(
     folder: &SecretsFolder,
     which: &SecretSelector,
@@ -129,7 +134,7 @@ fn replaced_plaintext(
         return Ok(None);
     }
     let opened = folder.open(path);
-    if !which.to.is_empty() || which.namespace() == Some(SOURCES_NAMESPACE) {
+    if !which.to.is_empty() || which.is_for_reconcilers() {
         return Ok(opened.ok().map(|(plain, _)| plain));
     }
     let (plain, to_cluster) = opened.context(

@@ -302,8 +302,14 @@ fn a_reconciler_reads_credentials_of_sources_and_no_secret_of_a_pod() {
     assert_eq!(fixture.text(".identity/cluster.age"), identity, "the cluster's identity is not for it");
     seal(&fixture.folder, &token()).unwrap();
     let ciphertext = fs::read(fixture.path(".sources/apps.age")).unwrap();
-    let plain = crypt::decrypt(&ciphertext, &[reconciler]).unwrap().unwrap();
+    let plain = crypt::decrypt(&ciphertext, std::slice::from_ref(&reconciler)).unwrap().unwrap();
     assert_eq!(plain, b"namespace: .sources\nname: apps\nformat: map\n---\ntoken: hunter2\n");
+    let mut chat = token();
+    chat.which.namespace = ".notifications".to_owned();
+    seal(&fixture.folder, &chat).unwrap();
+    let of_chat = fs::read(fixture.path(".notifications/apps.age")).unwrap();
+    let plain = crypt::decrypt(&of_chat, std::slice::from_ref(&reconciler)).unwrap().unwrap();
+    assert!(plain.starts_with(b"namespace: .notifications\nname: apps\n"));
     // Neither a new node nor a rotation gives it access to more.
     add_node(&fixture, "node-2", &node().1).unwrap();
     rotate(&fixture.folder).unwrap();

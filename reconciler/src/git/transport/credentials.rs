@@ -11,8 +11,10 @@ use std::rc::Rc;
 use git2::{CertificateCheckStatus, Cred, CredentialType, RemoteCallbacks};
 
 use super::known_hosts::{HostKey, look_up};
+use super::sealed::SealedNamespace;
 use super::{known_hosts, proxy};
 use crate::git::GitError;
+use crate::git::commit_status::CommitStatus;
 use crate::git::config::{SourceConfig, Transport};
 use crate::text_file::read_text;
 
@@ -124,7 +126,7 @@ fn check_certificate(
 /// Reads a value that is encrypted in another source's repository.
 fn sealed(config: &SourceConfig, key: &str) -> Result<Option<String>, GitError> {
     let Some(sealed) = &config.credentials.sealed else { return Ok(None) };
-    let read = sealed.read(&config.name);
+    let read = sealed.read(SealedNamespace::Sources, &config.name);
     let mut values = read.map_err(|missing| failed(config, &missing.why, &missing.help))?;
     Ok(values.remove(key))
 }
@@ -134,7 +136,37 @@ fn token(config: &SourceConfig) -> Result<Option<String>, GitError> {
     if let Some(token) = sealed(config, "token")? {
         return Ok(Some(token.trim().to_owned()));
     }
-    let (text, place) = match (&config.credentials.token_file, &config.credentials.token_env) {
+    let named = &config.credentials;
+    token_at(config, named.token_file.as_deref(), named.token_env.as_deref())
+}
+
+/// Reads the token for commit status: from its own file or variable, from the sealed credentials, or the source's own if
+/// the API belongs to the same forge. Blocks.
+pub fn status_token(config: &SourceConfig, status: &CommitStatus) -> Result<String, GitError> {
+    if let Some(token) = token_at(config, status.token_file.as_deref(), status.token_env.as_deref())? {
+        return Ok(token);
+    }
+    if let Some(token) = sealed(config, "statusToken")? {
+        return Ok(token.trim().to_owned());
+    }
+    let own = if status.is_at(config.host()) { token(config)? } else { None };
+    own.ok_or_else(|| {
+        let why = "there is no token for its commit status";
+        failed(
+            config,
+            why,
+            "give one with tokenFile or tokenEnv of commitStatus, or --commit-status-token-file",
+        )
+    })
+}
+
+/// Reads a token from a file or a variable.
+fn token_at(
+    config: &SourceConfig,
+    file: Option<&Path>,
+    variable: Option<&str>,
+) -> Result<Option<String>, GitError> {
+    let (text, place) = match (file, variable) {
         (Some(file), _) => (read(config, file)?, file.display().to_string()),
         (None, Some(name)) => match std::env::var(name) {
             Ok(text) => (text, format!("variable {name}")),
@@ -295,6 +327,35 @@ mod tests {
         assert!(check(&config).is_err());
         config.url = "http://127.0.0.1:3000/a.git".into();
         assert!(check(&config).is_ok());
+    }
+
+    // Would fail if the source's own token went to any API.
+    #[test]
+    fn the_status_has_its_own_token_or_that_of_the_same_forge() {
+        use crate::git::{CommitStatusFields, Forge};
+        let dir = tempfile::tempdir().unwrap();
+        let (own, other) = (dir.path().join("own"), dir.path().join("other"));
+        fs::write(&own, "canary\n").unwrap();
+        fs::write(&other, "bird\n").unwrap();
+        let mut config = SourceConfig::branch("main", "https://git.example/kim/a.git", "main");
+        let status = |api: &str, token_file| {
+            let given = CommitStatusFields {
+                forge: Some(Forge::Gitea),
+                api: Some(api.to_owned()),
+                token_file,
+                ..CommitStatusFields::default()
+            };
+            CommitStatus::new(given, "https://git.example/kim/a.git").unwrap()
+        };
+        let same = status("https://git.example", None);
+        assert!(
+            status_token(&config, &same).unwrap_err().to_string().contains("no token for its commit status")
+        );
+        config.credentials.token_file = Some(own);
+        assert_eq!(status_token(&config, &same).unwrap(), "canary");
+        let error = status_token(&config, &status("https://other.example", None)).unwrap_err().to_string();
+        assert!(error.contains("--commit-status-token-file") && !error.contains("canary"), "{error}");
+        assert_eq!(status_token(&config, &status("https://other.example", Some(other))).unwrap(), "bird");
     }
 
     #[test]

@@ -1,13 +1,16 @@
-//! Credentials of a source, stored in another source's repository and encrypted to this reconciler:
-//! `secrets/.sources/NAME.age`.
+//! Secrets for reconcilers, stored in a source's repository and encrypted to this reconciler: credentials of another
+//! source, `secrets/.sources/NAME.age`, and of targets of notifications, `secrets/.notifications/NAME.age`.
 //!
 //! Reads that source's mirror and this reconciler's identity at each use, and keeps nothing. The secret is bound
-//! like those of pods: to namespace `.sources`, which no pod can have, and to the source's name.
+//! like those of pods: to its namespace, which no pod can have, and to its name. So one of one namespace is none of the
+//! other.
 
 use std::collections::BTreeMap;
 
 use git2::{Oid, Repository};
-use schema::content_refs::{LIMITS, SECRET_ENDING, SECRETS_FOLDER, SOURCES_NAMESPACE, normalize_path};
+use schema::content_refs::{
+    LIMITS, NOTIFICATIONS_NAMESPACE, SECRET_ENDING, SECRETS_FOLDER, SOURCES_NAMESPACE, normalize_path,
+};
 use schema::secrets::format;
 
 use crate::crypt;
@@ -15,11 +18,36 @@ use crate::git::config::{Reference, SealedCredentials};
 use crate::git::{FirstSeen, signatures};
 use crate::text_file::read_text;
 
-/// Keys that such a secret may have.
-const KEYS: [&str; 4] = ["token", "username", "sshKey", "knownHosts"];
+/// Namespace of secrets for reconcilers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum SealedNamespace {
+    /// Credentials of a source, by its name.
+    Sources,
+    /// Credentials of targets of notifications, by the name in `secretName`.
+    Notifications,
+}
+
+impl SealedNamespace {
+    fn name(self) -> &'static str {
+        match self {
+            Self::Sources => SOURCES_NAMESPACE,
+            Self::Notifications => NOTIFICATIONS_NAMESPACE,
+        }
+    }
+
+    /// Keys that its secrets may have.
+    fn keys(self) -> &'static [&'static str] {
+        match self {
+            Self::Sources => &["token", "username", "sshKey", "knownHosts", "statusToken"],
+            Self::Notifications => &["url", "token", "username", "password", "key", "ca"],
+        }
+    }
+}
 
 /// Reason why there are no credentials, and the remedy.
-pub(super) struct CredentialsError {
+#[derive(Debug, thiserror::Error)]
+#[error("{why}; {help}")]
+pub struct CredentialsError {
     pub(super) why: String,
     pub(super) help: String,
 }
@@ -29,10 +57,14 @@ fn missing<T>(why: String, help: impl Into<String>) -> Result<T, CredentialsErro
 }
 
 impl SealedCredentials {
-    /// Reads the values by key, for the source of this name.
-    pub(super) fn read(&self, source: &str) -> Result<BTreeMap<String, String>, CredentialsError> {
-        let (path, ciphertext) = self.ciphertext(source)?;
-        let seal = format!("'minik8s secrets seal {source} -n {SOURCES_NAMESPACE} --from FILE' writes it");
+    /// Reads the values of a secret by key. Blocks.
+    pub fn read(
+        &self,
+        namespace: SealedNamespace,
+        name: &str,
+    ) -> Result<BTreeMap<String, String>, CredentialsError> {
+        let seal = format!("'minik8s secrets seal {name} -n {} --from FILE' writes it", namespace.name());
+        let (path, ciphertext) = self.ciphertext(namespace, name, &seal)?;
         let text = read_text(&self.identity).map_err(|error| CredentialsError {
             why: format!("{} cannot be read: {error}", self.identity.display()),
             help: "let this user read it, or restart the reconciler, which creates it".to_owned(),
@@ -51,17 +83,17 @@ impl SealedCredentials {
         };
         let (header, values) =
             format::split(&plain).or_else(|why| missing(format!("{path} {why}"), seal.as_str()))?;
-        if header.namespace != SOURCES_NAMESPACE || header.name != source {
+        if header.namespace != namespace.name() || header.name != name {
             let why = format!("{path} is for {}/{}", header.namespace, header.name);
             return missing(why, seal);
         }
         let entries = format::entries(header.format, values)
             .or_else(|why| missing(format!("{path} {why}"), seal.as_str()))?;
         let text = |(key, value): (String, Vec<u8>)| match String::from_utf8(value) {
-            Ok(value) if KEYS.contains(&key.as_str()) => Ok((key, value)),
+            Ok(value) if namespace.keys().contains(&key.as_str()) => Ok((key, value)),
             _ => {
                 let why = format!("{path} has an unknown key `{key}`, or its value is not text");
-                missing(why, format!("it may have only {}; {seal}", KEYS.join(", ")))
+                missing(why, format!("it may have only {}; {seal}", namespace.keys().join(", ")))
             }
         };
         entries.into_iter().map(text).collect()
@@ -69,7 +101,12 @@ impl SealedCredentials {
 
     /// Returns the ciphertext from the commit that the mirror holds now, if that commit may be applied: someone who
     /// can push but not sign must not replace credentials. Tries the source's folder first, then the root.
-    fn ciphertext(&self, source: &str) -> Result<(String, Vec<u8>), CredentialsError> {
+    fn ciphertext(
+        &self,
+        namespace: SealedNamespace,
+        name: &str,
+        seal: &str,
+    ) -> Result<(String, Vec<u8>), CredentialsError> {
         let from = &self.home.name;
         let help = format!("wait until source {from} is fetched, or check why it is not");
         let unread = |error: git2::Error| CredentialsError {
@@ -87,7 +124,7 @@ impl SealedCredentials {
             missing(format!("the credentials in source {from} are not used: {error}"), help.as_str())
         })?;
         let tree = commit.tree().map_err(unread)?;
-        let below = format!("{SECRETS_FOLDER}/{SOURCES_NAMESPACE}/{source}{SECRET_ENDING}");
+        let below = format!("{SECRETS_FOLDER}/{}/{name}{SECRET_ENDING}", namespace.name());
         for path in [normalize_path(&format!("{}/{below}", self.home.path)), below.clone()] {
             let Ok(entry) = tree.get_path(path.as_ref()) else { continue };
             let (size, _) = repository.odb().and_then(|odb| odb.read_header(entry.id())).map_err(unread)?;
@@ -98,8 +135,7 @@ impl SealedCredentials {
             let blob = repository.find_blob(entry.id()).map_err(unread)?;
             return Ok((path, blob.content().to_vec()));
         }
-        let help = format!("'minik8s secrets seal {source} -n {SOURCES_NAMESPACE} --from FILE' writes it");
-        missing(format!("source {from} has no {below}"), help)
+        missing(format!("source {from} has no {below}"), seal)
     }
 }
 
@@ -113,7 +149,7 @@ mod tests {
     use super::*;
     use crate::git::{SignaturePolicy, SourceConfig};
 
-    /// Builds a mirror with this file, and the reader's identity.
+    /// Builds a mirror with this file in both namespaces, and the reader's identity.
     fn world(dir: &Path, ciphertext: &[u8], own: &Identity) -> SealedCredentials {
         let mirror = dir.join("mirror");
         let repository = Repository::init_bare(&mirror).unwrap();
@@ -121,6 +157,7 @@ mod tests {
         let mut tree = repository.find_tree(repository.treebuilder(None).unwrap().write().unwrap()).unwrap();
         let mut update = git2::build::TreeUpdateBuilder::new();
         update.upsert("secrets/.sources/apps.age", blob, git2::FileMode::Blob);
+        update.upsert("secrets/.notifications/apps.age", blob, git2::FileMode::Blob);
         tree = repository.find_tree(update.create_updated(&repository, &tree).unwrap()).unwrap();
         let who = git2::Signature::now("a", "a@b").unwrap();
         repository.commit(Some("refs/heads/main"), &who, &who, "One", &tree, &[]).unwrap();
@@ -138,7 +175,7 @@ mod tests {
             let dir = tempfile::tempdir().unwrap();
             let ciphertext = crypt::encrypt(plain.as_bytes(), &[to.to_public()]).unwrap();
             world(dir.path(), &ciphertext, &own)
-                .read(source)
+                .read(SealedNamespace::Sources, source)
                 .map_err(|missing| missing.why + "; " + &missing.help)
         };
         let good = "namespace: .sources\nname: apps\n---\ntoken: canary\nusername: ada\n";
@@ -157,6 +194,33 @@ mod tests {
         }
     }
 
+    // Would fail if the namespace in the header were not compared, or if both had the same keys.
+    #[test]
+    fn a_secret_of_one_namespace_is_none_of_the_other() {
+        use SealedNamespace::{Notifications, Sources};
+        let own = Identity::generate();
+        let read = |plain: &str, namespace| {
+            let dir = tempfile::tempdir().unwrap();
+            let ciphertext = crypt::encrypt(plain.as_bytes(), &[own.to_public()]).unwrap();
+            world(dir.path(), &ciphertext, &own).read(namespace, "apps").map_err(|error| error.to_string())
+        };
+        let (source, target) = (
+            "namespace: .sources\nname: apps\n---\ntoken: canary\nstatusToken: bird\n",
+            "namespace: .notifications\nname: apps\n---\nurl: https://a\nkey: canary\n",
+        );
+        assert_eq!(read(source, Sources).unwrap()["statusToken"], "bird");
+        assert_eq!(read(target, Notifications).unwrap()["key"], "canary");
+        for (plain, namespace, part) in [
+            (source, Notifications, "is for .sources/apps"),
+            (target, Sources, "is for .notifications/apps"),
+            (&target.replace(".notifications", ".sources"), Sources, "`key`"),
+            (&source.replace(".sources", ".notifications"), Notifications, "seal apps -n .notifications"),
+        ] {
+            let reported = read(plain, namespace).unwrap_err();
+            assert!(reported.contains(part) && !reported.contains("canary"), "{reported}");
+        }
+    }
+
     // Seen red without the check, and with the name of a reference for a commit.
     #[test]
     fn they_are_read_from_the_commit_that_the_source_follows_and_only_if_it_may_be_applied() {
@@ -167,7 +231,9 @@ mod tests {
         let repository = Repository::open_bare(&sealed.mirror).unwrap();
         let first = repository.refname_to_id("refs/heads/main").unwrap();
         sealed.home.reference = Reference::Commit(first.to_string());
-        assert!(sealed.read("apps").is_ok_and(|values| values["token"] == "canary"));
+        assert!(
+            sealed.read(SealedNamespace::Sources, "apps").is_ok_and(|values| values["token"] == "canary")
+        );
 
         let key = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIAABAgMEBQYHCAkKCwwNDg8QERITFBUWFxgZGhscHR4f";
         let signers = dir.path().join("signers");
@@ -175,7 +241,7 @@ mod tests {
         sealed.home.signatures = SignaturePolicy::from_files(Some(signers), None);
         for reference in [sealed.home.reference.clone(), Reference::Branch("main".to_owned())] {
             sealed.home.reference = reference;
-            let why = sealed.read("apps").unwrap_err().why;
+            let why = sealed.read(SealedNamespace::Sources, "apps").unwrap_err().why;
             assert!(why.contains("it is not signed"), "{why}");
         }
     }

@@ -3,6 +3,7 @@
 use schema::control::Next;
 use schema::keys::Key;
 use schema::records::{SourceErrorKind, SourceState, Verdict};
+use schema::store::memory::MemoryStore;
 use schema::store::{Op, Store, TxnOutcome};
 
 use super::kit::{Cluster, Repo, many, pod, pods};
@@ -232,7 +233,7 @@ async fn the_last_file_goes_with_the_trailer() {
         let mut repo = Repo::new([("apps/a.yaml".to_owned(), pod("a", "one"))].into());
         let mut config = repo.config();
         config.path = path.to_owned();
-        let store = schema::store::memory::MemoryStore::new();
+        let store = MemoryStore::new();
         let mut cluster = Cluster::with(config, &repo.state(), store).await;
         cluster.settle().await;
         repo.remove("apps/a.yaml").set("README.md", "gone");
@@ -357,6 +358,22 @@ async fn a_remote_that_comes_back_clears_its_error() {
     cluster.settle().await;
     let status = cluster.status().await;
     assert_eq!((status.state, status.error), (SourceState::Synced, None));
+    assert_eq!(cluster.names().await, ["b"]);
+}
+
+// Would fail with the last commit that could be read.
+#[tokio::test]
+async fn a_commit_that_cannot_be_read_is_the_observed_one() {
+    let mut repo = Repo::new(pods(["a"]));
+    let applied = repo.set("apps/b.yaml", pod("b", "one")).commit("Add b");
+    let config = SourceConfig { path: "apps".to_owned(), ..repo.config() };
+    let mut cluster = Cluster::with(config, &repo.state(), MemoryStore::new()).await;
+    cluster.settle().await;
+    let without = repo.remove("apps/b.yaml").commit("Drop the folder");
+    cluster.settle().await;
+    let status = cluster.status().await;
+    assert_eq!(status.error.unwrap().kind, SourceErrorKind::PathNotFound);
+    assert_eq!((status.observed_commit, status.applied_commit), (Some(without), Some(applied)));
     assert_eq!(cluster.names().await, ["b"]);
 }
 

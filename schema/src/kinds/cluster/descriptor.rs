@@ -4,7 +4,7 @@ use std::net::IpAddr;
 
 use super::super::pod::content_uses::content_use;
 use super::super::{Descriptor, KindSpec, Links, NameForm, OlderSpellings};
-use super::{CLUSTER_NAME, ClusterSpec, FunctionDefaults, Registry};
+use super::{CLUSTER_NAME, ClusterSpec, FunctionDefaults, Registry, notifications};
 use crate::content_refs::{ContentRef, ContentUse};
 use crate::image::{self, ImageReference};
 use crate::kinds::pod;
@@ -98,6 +98,7 @@ pub(super) fn validate(cluster: &ClusterSpec, at: &Path<'_>, findings: &mut Find
     cluster.pod_security.validate(&at.field("podSecurity"), findings);
     let slurm = at.field("slurm");
     cluster.slurm.login.validate(&slurm.field("login"), findings);
+    notifications::validate(&cluster.notifications, at, findings);
 }
 
 /// Checks the package index. Credentials in its URL would end up in the repository, in image layers and in build

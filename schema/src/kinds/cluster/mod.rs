@@ -15,8 +15,8 @@ mod pod_security;
 
 pub use functions::FunctionDefaults;
 pub use notifications::{
-    Notification, NotificationEvent, NotificationMatrix, NotificationSlack, NotificationSmtp,
-    NotificationWebhook,
+    Notification, NotificationChannel, NotificationEvent, NotificationMatrix, NotificationSlack,
+    NotificationSmtp, NotificationWebhook, PLACEHOLDERS, fill_template,
 };
 pub use pod_security::{PodSecurity, PodSecurityLevel, host_paths_overlap};
 

@@ -129,6 +129,12 @@ podSecurity: {forbidPrivileged: true, forbidHostNetwork: true, forbidHostPaths: 
 registry: {address: 'registry.lan:5000/minik8s', insecure: true, loginSecret: {name: registry}}
 functions: {timeoutSeconds: 5, maxScale: 3, scaleToZeroAfterSeconds: 600, callsPerMinute: 120, registries: ['registry.lan:5000'], packageIndex: 'https://index.lan/simple', packageIndexLogin: {name: index}}
 slurm: {login: {host: login.example.edu, username: alice, password: {name: hpc, key: password}}}
+notifications:
+- {name: hook, on: [verdict, disk], allowPrivate: true, webhook: {url: 'http://10.0.0.9:8080/x', template: '{\"a\": \"{{title}}\"}'}}
+- {name: signed, secretName: signed, webhook: {}}
+- {name: chat, secretName: chat, slack: {}}
+- {name: room, secretName: room, matrix: {room: '!abc:example.org'}}
+- {name: mail, secretName: mail, smtp: {from: minik8s@example.org, to: [ops@example.org, a@b]}}
 ";
 
 const FULL_NODE: &str = "spec:
@@ -147,6 +153,10 @@ fn every_field_can_be_used() {
     assert_eq!(function.response_body_limit, Memory { bytes: 1000 });
     let Resource::Cluster(cluster) = only(&cluster(FULL_CLUSTER)).resource else { panic!("a cluster") };
     assert_eq!((cluster.prune.max_objects, cluster.prune.max_percent), (0, 100));
+    let channels =
+        cluster.notifications.iter().map(|target| target.channel().map(|channel| channel.as_str()));
+    let channels: Vec<_> = channels.flatten().collect();
+    assert_eq!(channels, ["webhook", "webhook", "slack", "matrix", "smtp"]);
     let Resource::Node(node) = only(&node(FULL_NODE)).resource else { panic!("a node") };
     assert!(node.unschedulable && node.drain && node.taints.len() == 2);
 }

@@ -212,6 +212,41 @@ fn clusters() -> Vec<Case> {
     ]
 }
 
+fn notifications() -> Vec<Case> {
+    let with = |targets: &str| cluster(&format!("notifications: [{targets}]"));
+    let webhook = |fields: &str| with(&format!("{{name: a, webhook: {{{fields}}}}}"));
+    let matrix = |room: &str| with(&format!("{{name: a, secretName: s, matrix: {{room: {room}}}}}"));
+    let smtp = |fields: &str| with(&format!("{{name: a, secretName: s, smtp: {{{fields}}}}}"));
+    let many: Vec<String> =
+        (0..17).map(|index| format!("{{name: t{index}, secretName: s, slack: {{}}}}")).collect();
+    vec![
+        ("out-of-range", cluster(&format!("§notifications: [{}]", many.join(", ")))),
+        ("invalid-name", with("{name: §A_b, secretName: s, slack: {}}")),
+        ("invalid-name", with("{name: a, secretName: §a/b, slack: {}}")),
+        ("duplicate-name", with("{name: a, secretName: s, slack: {}}, {name: §a, secretName: t, slack: {}}")),
+        ("missing-field", with("§{secretName: s, slack: {}}")),
+        ("required", with("§{name: a, secretName: s}")),
+        ("exclusive", with("{name: a, secretName: s, §slack: {}, webhook: {url: 'https://a'}}")),
+        ("required", with("§{name: a, slack: {}}")),
+        ("required", with("§{name: a, matrix: {room: '!a:b'}}")),
+        ("required", with("{name: a, §webhook: {}}")),
+        ("unknown-field", with("{name: a, secretName: s, slack: {§url: 'https://a'}}")),
+        ("unknown-value", with("{name: a, secretName: s, slack: {}, on: [verdict, §held]}")),
+        ("unknown-value", webhook("url: §'ftp://a'")),
+        ("unknown-value", webhook("url: §'https://'")),
+        ("unknown-value", webhook("url: §'https://a/b c'")),
+        ("literal-secret", webhook("url: §'https://kim:s3cret@a'")),
+        ("unknown-value", webhook("url: 'https://a', template: §'{{title}}'")),
+        ("unknown-value", webhook("url: 'https://a', template: §'{\"a\": \"{{titel}}\"}'")),
+        ("unknown-value", matrix("§'#ops:example.org'")),
+        ("unknown-value", matrix("§'!ops example'")),
+        ("missing-field", with("{name: a, secretName: s, §matrix: {}}")),
+        ("unknown-value", smtp("from: §ops, to: [a@b]")),
+        ("unknown-value", smtp("from: a@b, to: [a@b, §\"a@b\\nBcc: c@d\"]")),
+        ("required", smtp("from: a@b, §to: []")),
+    ]
+}
+
 fn metadata() -> Vec<Case> {
     let depends =
         |list: &str| function("source: f").replace("name: web", &format!("name: web\n  dependsOn:\n{list}"));
@@ -234,6 +269,11 @@ fn metadata() -> Vec<Case> {
 #[test]
 fn each_bad_object_breaks_exactly_its_rule_at_its_place() {
     check(&cases());
+}
+
+#[test]
+fn each_bad_target_of_notifications_breaks_exactly_its_rule_at_its_place() {
+    check(&notifications());
 }
 
 #[test]

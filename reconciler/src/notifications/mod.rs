@@ -1,0 +1,213 @@
+//! Word back: forges are told the status of commits, people verdicts and problems.
+//!
+//! Reads the snapshot and the state of etcd; `fold/` decides what each target should know, `plan.rs` what to write and
+//! what to deliver. Writes `outbox/`, and hands deliveries to the courier, which sends them (`send/`). Only the leader
+//! does; a new one goes on with what the outbox says.
+
+mod courier;
+pub mod fold;
+pub mod plan;
+pub mod send;
+pub mod target;
+#[cfg(test)]
+mod tests;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use ipnet::Ipv4Net;
+use jiff::Timestamp;
+use schema::codec;
+use schema::control::{Loop, LoopError, Next, Observation};
+use schema::keys::Key;
+use schema::snapshot::Snapshot;
+use schema::store::election::{Fence, FenceReader};
+use schema::store::reflector::SnapshotReader;
+use schema::store::{Guard, Op, SharedStore};
+use tokio::sync::watch;
+
+use self::courier::Parcel;
+pub use self::courier::{Courier, CourierQueue};
+use self::plan::{InFlight, Memory, OutboxPlan, OutboxWrite, PlannedDelivery};
+use self::send::Delivery;
+use self::target::{Target, TargetScope, targets};
+use crate::git::SourceConfig;
+use crate::guarded_writes::{self, PARALLEL, StopReason, WriteGroup, caught_up};
+use crate::upkeep::UpkeepState;
+
+/// Wait after a conflict, or while the courier's queue is full.
+const AFTER_CONFLICT: Duration = Duration::from_secs(1);
+
+/// Dependencies of the loop.
+pub struct NotificationDeps {
+    pub store: SharedStore,
+    pub snapshot: SnapshotReader,
+    pub fence: FenceReader,
+    pub etcd: watch::Receiver<Arc<UpkeepState>>,
+    pub sources: Vec<SourceConfig>,
+    pub state_dir: PathBuf,
+    /// Ranges of pods and services.
+    pub own_ranges: Vec<Ipv4Net>,
+    /// Address of the page for links in messages.
+    pub page_url: Option<String>,
+}
+
+/// Keeps the outbox, and has its messages delivered.
+pub struct NotificationLoop {
+    deps: NotificationDeps,
+    courier: CourierQueue,
+    memory: Memory,
+    /// Fence under which the memory was made.
+    term: Option<Fence>,
+    /// Newest revision that this loop wrote, or at which it became leader.
+    written: i64,
+}
+
+/// Observations of one run.
+pub struct Observed {
+    fence: Fence,
+    snapshot: Arc<Snapshot>,
+    etcd: Arc<UpkeepState>,
+    targets: BTreeMap<String, Arc<Target>>,
+    memory: Memory,
+}
+
+impl NotificationLoop {
+    /// Creates a loop that has delivered nothing yet.
+    pub fn new(deps: NotificationDeps, courier: CourierQueue) -> Self {
+        Self { deps, courier, memory: Memory::default(), term: None, written: 0 }
+    }
+
+    /// Begins a term, or ends one: what is in flight is then known from the outbox alone.
+    fn begin_term(&mut self, fence: Option<Fence>) {
+        if self.term != fence {
+            self.courier.take_results();
+            (self.memory, self.term) = (Memory::default(), fence);
+        }
+    }
+
+    /// Hands a delivery to the courier; false if its queue is full.
+    fn hand_over(&mut self, observed: &Observed, planned: PlannedDelivery) -> bool {
+        let PlannedDelivery { key, id, message, may_have_arrived } = planned;
+        let Some(target) = observed.targets.get(&key.0) else { return true };
+        let flight = InFlight { key: key.clone(), id: id.clone() };
+        let link = link(self.deps.page_url.as_deref(), &message.page);
+        let delivery = Delivery { id, subject: key.1.clone(), message, link, may_have_arrived };
+        let parcel = Parcel { fence: observed.fence, target: Arc::clone(target), key, delivery };
+        let is_queued = self.courier.push(parcel);
+        if is_queued {
+            self.memory.in_flight.insert(flight.key.0.clone(), flight);
+        }
+        is_queued
+    }
+}
+
+/// Returns the address of a page; `None` if there is none.
+fn link(page_url: Option<&str>, page: &str) -> Option<String> {
+    let base = page_url.filter(|_| !page.is_empty())?;
+    Some(format!("{}{page}", base.trim_end_matches('/')))
+}
+
+/// Returns the guarded write of an entry.
+fn group(write: &OutboxWrite) -> Result<WriteGroup, codec::CodecError> {
+    let key = Key::Outbox(write.key.0.clone(), write.key.1.clone()).to_string();
+    let op = match &write.entry {
+        Some(entry) => Op::put(&key, codec::encode(entry)?),
+        None => Op::delete(&key),
+    };
+    let guard = match write.over {
+        Some(revision) => Guard::ModRevision(key, revision),
+        None => Guard::Absent(key),
+    };
+    Ok(vec![(guard, op)])
+}
+
+#[async_trait]
+impl Loop for NotificationLoop {
+    type Observed = Observed;
+    type Plan = OutboxPlan;
+    type Outcome = Result<Next, LoopError>;
+
+    fn name(&self) -> &'static str {
+        "notifications"
+    }
+
+    async fn observe(&mut self) -> Result<Observation<Observed>, LoopError> {
+        let fence = self.deps.fence.current();
+        self.begin_term(fence);
+        let Some(fence) = fence else {
+            return Ok(Observation::NotReady("another reconciler leads".to_owned()));
+        };
+        // An older outbox would not hold what was delivered last.
+        self.written = self.written.max(fence.create_revision);
+        let store = self.deps.store.as_ref();
+        let snapshot = match caught_up(store, &mut self.deps.snapshot, &mut self.written).await {
+            Ok(snapshot) => snapshot,
+            Err(why) => return Ok(Observation::NotReady(why)),
+        };
+        // Without them it is not known which targets there are, and the entries of others would be removed.
+        let Some(settings) = snapshot.settings.get(&()) else {
+            return Ok(Observation::NotReady("the cluster's settings are not published yet".to_owned()));
+        };
+        let NotificationDeps { sources, state_dir, own_ranges, .. } = &self.deps;
+        let all = targets(sources, Some(&settings.value), state_dir, own_ranges);
+        let targets = all.into_iter().map(|target| (target.name.clone(), Arc::new(target))).collect();
+        self.memory.results.extend(self.courier.take_results());
+        let (etcd, memory) = (Arc::clone(&self.deps.etcd.borrow()), self.memory.clone());
+        Ok(Observation::Ready(Observed { fence, snapshot, etcd, targets, memory }))
+    }
+
+    fn plan(seen: &Observed, now: Timestamp) -> OutboxPlan {
+        let scopes: BTreeMap<String, TargetScope> =
+            seen.targets.iter().map(|(name, target)| (name.clone(), target.scope())).collect();
+        let wanted = fold::wanted(&seen.snapshot, &seen.etcd, &scopes, now);
+        let names: BTreeSet<String> = seen.targets.keys().cloned().collect();
+        plan::plan(&seen.snapshot.outbox, &names, &wanted, &seen.memory, now)
+    }
+
+    async fn act(&mut self, seen: &Observed, plan: OutboxPlan) -> Self::Outcome {
+        let OutboxPlan { writes, repeats, holds, .. } = plan;
+        self.memory.holds = holds;
+        let (mut planned, mut groups, mut unwritten) = (Vec::new(), Vec::new(), BTreeSet::new());
+        for write in writes {
+            match group(&write) {
+                Ok(group) => {
+                    groups.push(group);
+                    planned.push(write);
+                }
+                Err(error) => {
+                    tracing::error!(to = write.key.0, subject = write.key.1, %error, "entry of the outbox not written");
+                    unwritten.insert(write.key);
+                }
+            }
+        }
+        let written = guarded_writes::write(self.deps.store.as_ref(), seen.fence, &groups, PARALLEL).await;
+        self.written = self.written.max(written.revision);
+        let mut deliveries = repeats;
+        for (number, OutboxWrite { key, delivery, .. }) in planned.into_iter().enumerate() {
+            if written.done.binary_search(&number).is_ok() {
+                deliveries.extend(delivery);
+            } else {
+                unwritten.insert(key);
+            }
+        }
+        self.memory.forget_written(&unwritten);
+        let mut is_queued = true;
+        for delivery in deliveries {
+            is_queued &= self.hand_over(seen, delivery);
+        }
+        match written.stopped {
+            Some(StopReason::Store(error)) => Err(LoopError::new("cannot write the outbox", error)),
+            None if !written.conflicts.is_empty() || !is_queued => Ok(Next::After(AFTER_CONFLICT)),
+            // Another reconciler leads, which the next run finds out.
+            None | Some(StopReason::FenceLost) => Ok(Next::Interval),
+        }
+    }
+
+    async fn report(&mut self, _: Observed, outcome: Self::Outcome) -> Result<Next, LoopError> {
+        outcome
+    }
+}

@@ -1,0 +1,317 @@
+//! A delivery, and its exchange over HTTP: a request made by a pure function of another file, its answer as a value.
+//!
+//! Requests go to checked addresses only. No redirect is followed, no proxy is used, and answers are read up to 64 KiB.
+//! Of a URL, errors have the scheme and the host only.
+
+use std::time::Duration;
+
+use ipnet::Ipv4Net;
+use jiff::Timestamp;
+use jiff::fmt::rfc2822::DateTimeParser;
+use reqwest::header::HeaderMap;
+use reqwest::{Method, StatusCode, Url};
+use schema::errors::error_chain;
+use schema::records::Message;
+use schema::violation::{shortened, visible};
+use serde_json::Value as Json;
+
+use super::address::{Bounds, resolve};
+use crate::outgoing::{self, TargetServer};
+
+/// Longest wait for a connection, so that a second address gets a try.
+pub(super) const CONNECT_MAX: Duration = Duration::from_secs(4);
+/// Largest answer that is read.
+const ANSWER_MAX: usize = 64 * 1024;
+/// Longest pause that a target may ask for. GitHub's limits are per hour.
+const PAUSE_MAX: Duration = Duration::from_secs(3600);
+/// Most characters of a server's reason in an error.
+const REASON_MAX_CHARS: usize = 200;
+/// Most characters of a message for people.
+const TEXT_MAX_CHARS: usize = 4000;
+
+/// A message on its way to a target.
+#[derive(Debug, Clone)]
+pub struct Delivery {
+    /// Id; each repetition of the same message has it, too.
+    pub id: String,
+    /// Subject of the message.
+    pub subject: String,
+    /// The message.
+    pub message: Message,
+    /// URL of the page about the subject.
+    pub link: Option<String>,
+    /// True if an earlier delivery may have arrived: it failed, or its outcome is unknown.
+    pub may_have_arrived: bool,
+}
+
+/// Outcome of a delivery that left the target with the message.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum DeliveryOutcome {
+    /// The target accepted it.
+    Sent,
+    /// The target had it already.
+    AlreadyThere,
+}
+
+/// Failure of a delivery. It may have arrived all the same.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{message}")]
+pub struct DeliveryError {
+    /// Reason and, where there is one, the remedy. Has no secret.
+    pub message: String,
+    /// Pause that the target asks for.
+    pub retry_after: Option<Duration>,
+}
+
+impl DeliveryError {
+    pub(super) fn new(message: impl Into<String>) -> Self {
+        Self { message: message.into(), retry_after: None }
+    }
+}
+
+impl Delivery {
+    /// Returns the reasons for people: lines without control characters, and not too many.
+    pub(super) fn text(&self) -> String {
+        let lines: Vec<_> = self.message.text.lines().map(visible).collect();
+        shortened(lines.join("\n"), TEXT_MAX_CHARS)
+    }
+
+    /// Returns the news in one line without control characters.
+    pub(super) fn title(&self) -> String {
+        shortened(visible(self.message.title.trim()).into_owned(), REASON_MAX_CHARS)
+    }
+
+    /// Returns the link, if it leads to a web page.
+    pub(super) fn web_link(&self) -> Option<&str> {
+        let is_web = |link: &&str| {
+            let scheme = link.split_once("://").map(|(scheme, _)| scheme);
+            matches!(scheme, Some("http" | "https"))
+                && !link.contains(|c: char| c.is_control() || c.is_whitespace())
+        };
+        self.link.as_deref().filter(is_web)
+    }
+}
+
+/// An HTTP request. Its headers may have secrets, so it cannot be printed.
+pub(super) struct Request {
+    pub(super) method: Method,
+    pub(super) url: Url,
+    pub(super) headers: Vec<(&'static str, String)>,
+    pub(super) body: Option<Vec<u8>>,
+}
+
+impl Request {
+    /// Creates a request with a body of JSON.
+    pub(super) fn json(method: Method, url: Url, body: &Json) -> Self {
+        let headers = vec![("content-type", "application/json".to_owned())];
+        Self { method, url, headers, body: Some(body.to_string().into_bytes()) }
+    }
+
+    pub(super) fn header(mut self, name: &'static str, value: impl Into<String>) -> Self {
+        self.headers.push((name, value.into()));
+        self
+    }
+}
+
+/// Limits on where a request may go.
+pub(super) struct Route<'r> {
+    pub(super) allow_private: bool,
+    /// Ranges of pods and services.
+    pub(super) own_ranges: &'r [Ipv4Net],
+    /// Certificates to trust beside the machine's, PEM.
+    pub(super) ca: Option<&'r str>,
+    /// Set if the request has a secret, also in its URL.
+    pub(super) is_confidential: bool,
+}
+
+impl Route<'_> {
+    pub(super) fn bounds(&self, is_encrypted: bool) -> Bounds<'_> {
+        let is_exposed = self.is_confidential && !is_encrypted;
+        Bounds { allow_private: self.allow_private, own_ranges: self.own_ranges, is_exposed }
+    }
+}
+
+/// An HTTP answer.
+pub(super) struct Answer {
+    pub(super) status: StatusCode,
+    pub(super) headers: HeaderMap,
+    /// Body; empty if it is larger than the limit, or the connection ended before it did.
+    pub(super) body: Vec<u8>,
+}
+
+/// Parses the address of a target. The error does not repeat it.
+pub(super) fn url_of(text: &str) -> Result<Url, DeliveryError> {
+    let wrong = || DeliveryError::new("its `url` is not an http(s) URL without a user and a password");
+    let url = Url::parse(text.trim()).map_err(|_| wrong())?;
+    let is_plain = url.username().is_empty() && url.password().is_none() && url.has_host();
+    if is_plain && matches!(url.scheme(), "http" | "https") { Ok(url) } else { Err(wrong()) }
+}
+
+/// Appends segments to the path of a URL; each is encoded.
+pub(super) fn below(base: &Url, segments: &[&str]) -> Url {
+    let mut url = base.clone();
+    // Only a URL without a host has no path.
+    if let Ok(mut path) = url.path_segments_mut() {
+        path.pop_if_empty().extend(segments);
+    }
+    url
+}
+
+/// Sends a request and reads its answer, whatever its status. The caller bounds the time.
+pub(super) async fn exchange(request: Request, route: &Route<'_>) -> Result<Answer, DeliveryError> {
+    let url = request.url;
+    let host = url.host_str().unwrap_or_default().to_owned();
+    let shown = format!("{}://{host}", url.scheme());
+    let failed = |why: String| DeliveryError::new(format!("cannot reach {shown}: {why}"));
+    let port = url.port_or_known_default().unwrap_or_default();
+    let bounds = route.bounds(url.scheme() == "https");
+    let addresses = resolve(&host, port, &bounds).await.map_err(DeliveryError::new)?;
+    let server = TargetServer { host, addresses, ca: route.ca.map(str::to_owned) };
+    let client = outgoing::to_target(server, CONNECT_MAX).await.map_err(failed)?;
+    let mut sending = client.request(request.method, url);
+    for (name, value) in request.headers {
+        sending = sending.header(name, value);
+    }
+    if let Some(body) = request.body {
+        sending = sending.body(body);
+    }
+    let response = sending.send().await.map_err(|error| failed(error_chain(&error.without_url())))?;
+    let (status, headers) = (response.status(), response.headers().clone());
+    // The status alone says whether the request was accepted.
+    let body = outgoing::body(response, ANSWER_MAX).await.ok().flatten().unwrap_or_default();
+    Ok(Answer { status, headers, body })
+}
+
+impl Answer {
+    /// Returns the failure that the answer is; `help` is the remedy.
+    pub(super) fn error(&self, help: Option<&str>, now: Timestamp) -> DeliveryError {
+        let mut message = format!("the answer is {}", self.status);
+        if self.status.is_redirection() {
+            message += ", a redirect, which is not followed";
+        } else if let Some(reason) = self.reason() {
+            message = format!("{message}: {reason}");
+        }
+        if let Some(help) = help {
+            message = format!("{message}; {help}");
+        }
+        DeliveryError { message, retry_after: self.pause(now) }
+    }
+
+    /// Returns the outcome of a request that needs no more than to be accepted.
+    pub(super) fn accepted(&self, now: Timestamp) -> Result<DeliveryOutcome, DeliveryError> {
+        if self.status.is_success() { Ok(DeliveryOutcome::Sent) } else { Err(self.error(None, now)) }
+    }
+
+    /// Returns the reason that the server gives, in one line: a field of its JSON, or its text if it is not a page.
+    pub(super) fn reason(&self) -> Option<String> {
+        let text = match serde_json::from_slice::<Json>(&self.body) {
+            Ok(json) => match ["message", "error", "errcode"].iter().find_map(|field| json.get(field))? {
+                Json::String(text) => text.clone(),
+                other => other.to_string(),
+            },
+            Err(_) => str::from_utf8(&self.body).ok().filter(|text| !text.contains('<'))?.to_owned(),
+        };
+        let text = visible(text.trim());
+        (!text.is_empty()).then(|| shortened(text.into_owned(), REASON_MAX_CHARS))
+    }
+
+    /// Returns the pause that the server asks for: by `Retry-After` in seconds or as a date, by a limit of requests
+    /// that is used up, or as Matrix does.
+    fn pause(&self, now: Timestamp) -> Option<Duration> {
+        let until = |at: Timestamp| Duration::try_from(at.duration_since(now)).unwrap_or_default();
+        let after = self.header("retry-after").and_then(|text| match text.parse::<u64>() {
+            Ok(seconds) => Some(Duration::from_secs(seconds)),
+            Err(_) => DateTimeParser::new().parse_timestamp(text).ok().map(until),
+        });
+        let header = |name: &str| self.header(&format!("x-{name}")).or_else(|| self.header(name));
+        let is_used_up =
+            self.status == StatusCode::TOO_MANY_REQUESTS || header("ratelimit-remaining") == Some("0");
+        let reset = || {
+            let at = header("ratelimit-reset").filter(|_| is_used_up)?.parse::<i64>().ok()?;
+            Timestamp::from_second(at).ok().map(until)
+        };
+        let milliseconds = || {
+            let json: Json = serde_json::from_slice(&self.body).ok()?;
+            json.get("retry_after_ms")?.as_u64().map(Duration::from_millis)
+        };
+        after.or_else(reset).or_else(milliseconds).map(|pause| pause.min(PAUSE_MAX))
+    }
+
+    fn header(&self, name: &str) -> Option<&str> {
+        self.headers.get(name)?.to_str().ok().map(str::trim)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use reqwest::header::{HeaderName, HeaderValue};
+
+    use super::*;
+
+    fn answer(status: u16, headers: &[(&'static str, &'static str)], body: &str) -> Answer {
+        let headers = headers
+            .iter()
+            .map(|(name, value)| (HeaderName::from_static(name), HeaderValue::from_static(value)));
+        Answer {
+            status: StatusCode::from_u16(status).unwrap(),
+            headers: headers.collect(),
+            body: body.as_bytes().to_vec(),
+        }
+    }
+
+    // Would fail if GitHub's limits, which it sends with each answer, counted before they are used up.
+    #[test]
+    fn a_target_may_ask_for_a_pause() {
+        let now: Timestamp = "2026-03-01T12:00:00Z".parse().unwrap();
+        let at = (now.as_second() + 90).to_string();
+        let at: &'static str = at.leak();
+        let pause = |status, headers: &[(&'static str, &'static str)], body| {
+            answer(status, headers, body).error(None, now).retry_after.map(|pause| pause.as_millis())
+        };
+        for (status, headers, body, wanted) in [
+            (429, vec![("retry-after", "7")], "", Some(7_000)),
+            (503, vec![("retry-after", "Sun, 01 Mar 2026 12:00:30 GMT")], "", Some(30_000)),
+            (503, vec![("retry-after", "Sun, 01 Mar 2026 11:00:00 GMT")], "", Some(0)),
+            (403, vec![("x-ratelimit-remaining", "0"), ("x-ratelimit-reset", at)], "", Some(90_000)),
+            (403, vec![("x-ratelimit-remaining", "40"), ("x-ratelimit-reset", at)], "", None),
+            (429, vec![("ratelimit-reset", at)], "", Some(90_000)),
+            (429, vec![], r#"{"errcode": "M_LIMIT_EXCEEDED", "retry_after_ms": 2500}"#, Some(2_500)),
+            (429, vec![("retry-after", "999999999")], "", Some(3_600_000)),
+            (429, vec![("retry-after", "soon")], "", None),
+            (500, vec![], "", None),
+        ] {
+            assert_eq!(pause(status, &headers, body), wanted, "{status} {headers:?}");
+        }
+    }
+
+    #[test]
+    fn what_a_server_says_is_one_short_line() {
+        let now = Timestamp::UNIX_EPOCH;
+        let long = "x".repeat(5000);
+        for (status, body, message) in [
+            (404, r#"{"message": "Not Found"}"#, "the answer is 404 Not Found: Not Found"),
+            (403, "no_service\n", "the answer is 403 Forbidden: no_service"),
+            (500, "<html>oops</html>", "the answer is 500 Internal Server Error"),
+            (302, "moved", "the answer is 302 Found, a redirect, which is not followed"),
+            (400, "a\u{1b}[31m\nb", "the answer is 400 Bad Request: a\\u{1b}[31m\\nb"),
+        ] {
+            assert_eq!(answer(status, &[], body).error(None, now).message, message);
+        }
+        let message = answer(400, &[], &long).error(Some("push it there"), now).message;
+        assert!(message.len() < 300 && message.ends_with("…; push it there"), "{message}");
+    }
+
+    #[test]
+    fn segments_of_a_path_are_encoded() {
+        for (base, segments, wanted) in [
+            ("https://gitlab.com", vec!["api", "a/b"], "https://gitlab.com/api/a%2Fb"),
+            ("https://h:8443/sub/", vec!["!r:h", "m.room.message"], "https://h:8443/sub/!r:h/m.room.message"),
+            ("https://h", vec!["a?b#c", "ä"], "https://h/a%3Fb%23c/%C3%A4"),
+        ] {
+            assert_eq!(below(&url_of(base).unwrap(), &segments).as_str(), wanted);
+        }
+        for wrong in ["https://kim:s3cret@h", "ftp://h", "h", ""] {
+            assert!(!url_of(wrong).unwrap_err().message.contains("s3cret"));
+        }
+    }
+}
