@@ -14,8 +14,9 @@ test:
 e2e *FILTER:
     cargo test -p minik8s-tests --test e2e -- --test-threads=4 {{FILTER}}
 
-# The long tests in full. `just soak crash` runs the stories whose name contains the word, in full and four at once.
-# MINIK8S_SEED=… repeats a walk. `just soak metrics` also lets alerts fire by real faults.
+# The long tests in full. `just soak crash` runs the stories whose name contains the word, in full and four at once;
+# `just soak metrics` lets alerts fire by real faults, `just soak word_back` tells forges of 200 commits while leaders
+# are killed. MINIK8S_SEED=… repeats a walk.
 soak WORD="":
     #!/usr/bin/env bash
     set -euo pipefail

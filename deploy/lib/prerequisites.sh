@@ -74,7 +74,7 @@ want_build_and_node() {
 }
 
 # Further packages for the tests: a separate SSH server, programs that sign commits, an image
-# registry with logins, and DNS clients.
+# registry with logins, DNS clients, and a mail server.
 want_tests() {
 	want_for tar tar
 	want_file /usr/sbin/sshd openssh-server
@@ -86,6 +86,7 @@ want_tests() {
 	want_for dig bind9-dnsutils
 	want_for dnsperf dnsperf
 	want_for python3 python3
+	want_file /usr/lib/python3/dist-packages/aiosmtpd python3-aiosmtpd
 	want_for curl curl
 	# 3 MB: judges the units in deploy/systemd, and makes users from deploy/systemd/minik8s-sysusers.conf.
 	want_for systemd-analyze systemd

@@ -63,6 +63,7 @@ mod usage;
 mod wait;
 mod webhook;
 mod weighted;
+mod word_back;
 mod workflows;
 mod workloads;
 mod wrong_inputs;

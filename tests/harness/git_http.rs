@@ -1,7 +1,7 @@
 //! Git over HTTP or HTTPS with a token, as a forge serves it: `git http-backend` behind a little
 //! HTTP code, so that a story can revoke the token or redirect the client.
 
-use std::io::{BufRead, BufReader, Read, Write};
+use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -9,17 +9,15 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result};
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use openssl::ssl::SslAcceptor;
 
+use crate::http_server::HttpRequest;
 use crate::tls;
 use crate::wait::secs;
 use schema::control::lock;
-
-/// Maximum size of a request; fetches send a few kilobytes.
-const BODY_MAX: usize = 8 << 20;
 
 /// A server of every repository below one folder.
 #[derive(Debug)]
@@ -44,14 +42,6 @@ impl std::fmt::Debug for Shared {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Shared").field("root", &self.root).finish_non_exhaustive()
     }
-}
-
-struct Request {
-    method: String,
-    path: String,
-    query: String,
-    headers: Vec<(String, String)>,
-    body: Vec<u8>,
 }
 
 impl GitHttp {
@@ -156,15 +146,15 @@ fn answer(shared: &Shared, stream: TcpStream) {
 }
 
 fn answer_on(shared: &Shared, mut stream: impl Read + Write) {
-    let response = match read(&mut stream).and_then(|request| respond(shared, &request)) {
+    let response = match HttpRequest::read(&mut stream).and_then(|request| respond(shared, &request)) {
         Ok(response) => response,
         Err(error) => format!("HTTP/1.1 500 Error\r\nConnection: close\r\n\r\n{error:#}").into_bytes(),
     };
     let _ = stream.write_all(&response);
 }
 
-fn respond(shared: &Shared, request: &Request) -> Result<Vec<u8>> {
-    if let Some(login) = header(request, "authorization") {
+fn respond(shared: &Shared, request: &HttpRequest) -> Result<Vec<u8>> {
+    if let Some(login) = request.header("authorization") {
         lock(&shared.shown).push(login.to_owned());
     }
     let redirect = lock(&shared.redirect).clone();
@@ -196,8 +186,8 @@ fn respond(shared: &Shared, request: &Request) -> Result<Vec<u8>> {
 }
 
 /// Password of basic authentication, or a bearer token.
-fn password(request: &Request) -> Option<String> {
-    let value = header(request, "authorization")?;
+fn password(request: &HttpRequest) -> Option<String> {
+    let value = request.header("authorization")?;
     if let Some(token) = value.strip_prefix("Bearer ") {
         return Some(token.to_owned());
     }
@@ -205,11 +195,7 @@ fn password(request: &Request) -> Option<String> {
     pair.split_once(':').map(|(_, password)| password.to_owned())
 }
 
-fn header<'a>(request: &'a Request, name: &str) -> Option<&'a str> {
-    request.headers.iter().find(|(key, _)| key == name).map(|(_, value)| value.as_str())
-}
-
-fn backend(root: &Path, request: &Request) -> Result<Vec<u8>> {
+fn backend(root: &Path, request: &HttpRequest) -> Result<Vec<u8>> {
     let mut command = Command::new("git");
     command
         .arg("http-backend")
@@ -226,7 +212,7 @@ fn backend(root: &Path, request: &Request) -> Result<Vec<u8>> {
         ("content-encoding", "HTTP_CONTENT_ENCODING"),
         ("git-protocol", "HTTP_GIT_PROTOCOL"),
     ] {
-        if let Some(value) = header(request, name) {
+        if let Some(value) = request.header(name) {
             command.env(variable, value);
         }
     }
@@ -234,59 +220,4 @@ fn backend(root: &Path, request: &Request) -> Result<Vec<u8>> {
     // Both bodies are small, so writing before reading can't block.
     child.stdin.take().context("no stdin")?.write_all(&request.body)?;
     Ok(child.wait_with_output()?.stdout)
-}
-
-fn read(stream: &mut (impl Read + Write)) -> Result<Request> {
-    let mut reader = BufReader::new(stream);
-    let mut line = String::new();
-    reader.read_line(&mut line)?;
-    let mut words = line.split_whitespace();
-    let method = words.next().context("no method")?.to_owned();
-    let target = words.next().context("no target")?;
-    let (path, query) = target.split_once('?').unwrap_or((target, ""));
-    let mut request = Request {
-        method,
-        path: path.to_owned(),
-        query: query.to_owned(),
-        headers: Vec::new(),
-        body: Vec::new(),
-    };
-    loop {
-        let mut line = String::new();
-        reader.read_line(&mut line)?;
-        let Some((name, value)) = line.trim_end().split_once(':') else { break };
-        request.headers.push((name.to_lowercase(), value.trim().to_owned()));
-    }
-    if header(&request, "expect").is_some() {
-        reader.get_mut().write_all(b"HTTP/1.1 100 Continue\r\n\r\n")?;
-    }
-    request.body = if header(&request, "transfer-encoding") == Some("chunked") {
-        read_chunks(&mut reader)?
-    } else {
-        let length = header(&request, "content-length").map_or(Ok(0), str::parse::<usize>)?;
-        read_exactly(&mut reader, length)?
-    };
-    Ok(request)
-}
-
-fn read_chunks(reader: &mut impl BufRead) -> Result<Vec<u8>> {
-    let mut body = Vec::new();
-    loop {
-        let mut line = String::new();
-        reader.read_line(&mut line)?;
-        let size = usize::from_str_radix(line.trim(), 16).context("broken chunk")?;
-        body.extend(read_exactly(reader, size)?);
-        ensure!(body.len() <= BODY_MAX, "body too large");
-        reader.read_line(&mut line)?;
-        if size == 0 {
-            return Ok(body);
-        }
-    }
-}
-
-fn read_exactly(reader: &mut impl Read, length: usize) -> Result<Vec<u8>> {
-    ensure!(length <= BODY_MAX, "body too large");
-    let mut body = vec![0; length];
-    reader.read_exact(&mut body)?;
-    Ok(body)
 }

@@ -9,8 +9,8 @@ use crate::{CRATES, Source, check, code, names, rust};
 const FILES_MAX: usize = 20;
 
 /// Most production files of the three crates: merge halves of a thing before you add one. 30 of them are for the page,
-/// 30 for metrics and notifications.
-const PRODUCTION_FILES_MAX: usize = 712;
+/// 35 for metrics and notifications.
+const PRODUCTION_FILES_MAX: usize = 715;
 
 /// Least lines of the median production file.
 const MEDIAN_LINES_MIN: usize = 135;

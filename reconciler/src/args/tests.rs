@@ -35,7 +35,7 @@ fn wrong_words_are_answered_in_one_line_with_the_nearest() {
         (&["minik8s", "get", "lists"], &["unknown kind `lists`; kinds are"]),
         (
             &["minik8s", "get", "xyzzy"],
-            &["kinds are clusters, nodes, ", "pods, ", "sources, revisions, requests, events"],
+            &["kinds are clusters, nodes, ", "pods, ", "sources, revisions, requests, notifications, events"],
         ),
         (&["minik8s", "get", "pods", "--wach"], &["'--wach'", "'--watch'"]),
         (&["minik8s", "get", "pods", "-o", "ymal"], &["'ymal'", "'yaml'"]),

@@ -113,6 +113,7 @@ fn keys_are_written_as_the_contract_says() {
             "programmed",
             "requests/github-1",
             "answers/github-1",
+            "outbox/source.main/nodes",
             "etcd/defrag",
             "etcd/upkeep",
         ]

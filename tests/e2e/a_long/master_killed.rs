@@ -29,7 +29,7 @@ fn leader(cluster: &Cluster, not: Option<&EtcdKey>) -> Result<EtcdKey> {
 
 /// Kills the leader. In every other round its lease ends immediately, so that the successor takes over without
 /// waiting.
-fn kill_leader(cluster: &mut Cluster, round: usize) -> Result<()> {
+pub(crate) fn kill_leader(cluster: &mut Cluster, round: usize) -> Result<()> {
     let former = leader(cluster, None)?;
     let index = (0..cluster.reconcilers.len()).find(|index| former.value.contains(&format!("\"r{index}\"")));
     let index = index.with_context(|| former.value.clone())?;

@@ -3,7 +3,7 @@
 
 mod dangerous_commits;
 mod dns;
-mod master_killed;
+pub(crate) mod master_killed;
 mod node_leaves;
 mod older_autoscalers;
 mod partitions;
