@@ -66,7 +66,7 @@ lint:
 
 # Rewrites the generated pages, then builds the API documentation.
 docs:
-    MINIK8S_UPDATE=1 cargo test -q -p minik8s-tests --test tidy
+    MINIK8S_UPDATE=1 cargo test -q --workspace --all-features --test tidy --test published --test rules --test metrics
     cargo doc --workspace --no-deps
 
 # One node on this machine from sample-repo/.

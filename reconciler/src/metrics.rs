@@ -4,7 +4,7 @@
 
 use std::sync::LazyLock;
 
-use schema::metrics::{Counters, FamilyInfo, MetricSet, StateFamily, StoreMetrics};
+use schema::metrics::{CODE_CLASSES, Counters, FamilyInfo, MetricSet, StateFamily, StoreMetrics};
 
 static API_REQUESTS: FamilyInfo = FamilyInfo::counter(
     "minik8s_api_requests",
@@ -27,7 +27,7 @@ pub static METRICS: LazyLock<ReconcilerMetrics> = LazyLock::new(ReconcilerMetric
 pub struct ReconcilerMetrics {
     set: MetricSet,
     pub store: StoreMetrics,
-    /// By class of the status code, see [`code_class`].
+    /// By class of the status code, see [`schema::metrics::code_class`].
     pub api_requests: Counters,
     /// By kind and outcome.
     pub deliveries: Counters,
@@ -38,7 +38,7 @@ impl ReconcilerMetrics {
         let mut set = MetricSet::default();
         Self {
             store: StoreMetrics::new(&mut set),
-            api_requests: set.counters(&API_REQUESTS),
+            api_requests: set.counters(&API_REQUESTS).at_zero(CODE_CLASSES.map(|class| [class])),
             deliveries: set.counters(&DELIVERIES),
             set,
         }
@@ -52,16 +52,5 @@ impl ReconcilerMetrics {
     /// Writes the counters and what was read from state as text.
     pub fn text(&self, state: Vec<StateFamily>) -> String {
         self.set.text(state)
-    }
-}
-
-/// Returns the class of a status code: `2xx`.
-pub fn code_class(code: u16) -> &'static str {
-    match code / 100 {
-        1 => "1xx",
-        2 => "2xx",
-        3 => "3xx",
-        4 => "4xx",
-        _ => "5xx",
     }
 }

@@ -2,7 +2,7 @@
 //! about the first use Kubernetes' wording, so that a search finds them.
 
 use std::collections::BTreeSet;
-use std::net::{IpAddr, Ipv4Addr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use super::violation::{Findings, Path, rules};
 
@@ -244,30 +244,57 @@ fn is_json(content_type: &[u8]) -> bool {
 
 // Addresses of the Internet.
 
+/// Addresses at which Azure, Alibaba, AWS and Google serve the metadata of a machine, beside 169.254.169.254.
+const METADATA: [IpAddr; 4] = [
+    IpAddr::V4(Ipv4Addr::new(168, 63, 129, 16)),
+    IpAddr::V4(Ipv4Addr::new(100, 100, 100, 200)),
+    IpAddr::V6(Ipv6Addr::new(0xfd00, 0xec2, 0, 0, 0, 0, 0, 0x254)),
+    IpAddr::V6(Ipv6Addr::new(0xfd20, 0xce, 0, 0, 0, 0, 0, 0x254)),
+];
+
+/// Returns the IPv4 address to which an IPv6 address leads: a mapped one, or through NAT64 or 6to4. Other addresses lead
+/// to themselves.
+pub fn embedded_address(address: IpAddr) -> IpAddr {
+    let IpAddr::V6(outer) = address else { return address };
+    match (outer.to_ipv4_mapped(), outer.segments()) {
+        (Some(inner), _) => inner.into(),
+        (None, [0x64, 0xff9b, 0, 0, 0, 0, high, low]) | (None, [0x2002, high, low, ..]) => {
+            Ipv4Addr::from_bits(u32::from(high) << 16 | u32::from(low)).into()
+        }
+        _ => address,
+    }
+}
+
+/// True for a link-local address, in any form, and for one at which a cloud serves the metadata of a machine.
+pub fn is_link_local(address: IpAddr) -> bool {
+    let address = embedded_address(address);
+    METADATA.contains(&address)
+        || match address {
+            IpAddr::V4(address) => address.is_link_local(),
+            IpAddr::V6(address) => address.is_unicast_link_local(),
+        }
+}
+
 /// True for an address of the Internet: not the machine, its networks, or a cloud's metadata.
 pub fn is_public_address(address: IpAddr) -> bool {
-    match address {
-        IpAddr::V4(address) => {
-            let [a, b, c, _] = address.octets();
-            !(a == 0
-                || a >= 224
-                || address.is_private()
-                || address.is_loopback()
-                || address.is_link_local()
-                || address.is_documentation()
-                || (a == 100 && b & 0xc0 == 64)
-                || (a == 192 && b == 0 && c == 0)
-                || (a == 198 && b & 0xfe == 18))
-        }
-        IpAddr::V6(address) => match (address.to_ipv4_mapped(), address.segments()) {
-            (Some(inner), _) => is_public_address(inner.into()),
-            // NAT64 and 6to4 lead to the address that they hold.
-            (None, [0x64, 0xff9b, 0, 0, 0, 0, high, low]) | (None, [0x2002, high, low, ..]) => {
-                is_public_address(Ipv4Addr::from_bits(u32::from(high) << 16 | u32::from(low)).into())
+    !is_link_local(address)
+        && match embedded_address(address) {
+            IpAddr::V4(address) => {
+                let [a, b, c, _] = address.octets();
+                !(a == 0
+                    || a >= 224
+                    || address.is_private()
+                    || address.is_loopback()
+                    || address.is_documentation()
+                    || (a == 100 && b & 0xc0 == 64)
+                    || (a == 192 && b == 0 && c == 0)
+                    || (a == 198 && b & 0xfe == 18))
             }
-            (None, [first, second, ..]) => first & 0xe000 == 0x2000 && !(first == 0x2001 && second == 0xdb8),
-        },
-    }
+            IpAddr::V6(address) => {
+                let [first, second, ..] = address.segments();
+                first & 0xe000 == 0x2000 && !(first == 0x2001 && second == 0xdb8)
+            }
+        }
 }
 
 // Validation of paths in the manifest repository, as functions and jobs name them.
@@ -413,6 +440,8 @@ mod tests {
             "::ffff:127.0.0.1",
             "64:ff9b::7f00:1",
             "2002:a00:1::1",
+            "168.63.129.16",
+            "64:ff9b::a83f:8110",
         ] {
             assert!(!is_public_address(address.parse().unwrap()), "{address}");
         }

@@ -128,7 +128,7 @@ impl Prometheus {
         Ok(firing.filter_map(|mut alert| alert.labels.remove("alertname")).collect())
     }
 
-    /// One of its own metrics, without labels.
+    /// Returns the value of a metric that Prometheus has of itself, without labels.
     pub fn own(&self, name: &str) -> Result<f64> {
         let (_, text) = http_get(&self.address, "/metrics")?;
         let value = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));

@@ -51,24 +51,25 @@ pub struct PodResources {
 type NodeFamily = (FamilyInfo, fn(&Resources) -> Option<f64>);
 
 static NODE_FAMILIES: [NodeFamily; 8] = [
-    (FamilyInfo::counter("minik8s_node_cpu_seconds", "CPU time of the machine since its start", &[]), |of| {
-        Some(seconds(of.cpu_ns))
-    }),
+    (
+        FamilyInfo::counter("minik8s_node_cpu_seconds", "CPU time used on the machine since it booted", &[]),
+        |of| Some(seconds(of.cpu_ns)),
+    ),
     (
         FamilyInfo::gauge(
             "minik8s_node_memory_working_set_bytes",
-            "Memory of the machine in use, without the page cache that is not in active use",
+            "Memory in use on the machine, without inactive page cache",
             &[],
         ),
         |of| Some(of.memory_bytes as f64),
     ),
-    (FamilyInfo::gauge("minik8s_node_memory_total_bytes", "Memory of the machine", &[]), |of| {
+    (FamilyInfo::gauge("minik8s_node_memory_total_bytes", "Total memory of the machine", &[]), |of| {
         (of.memory_total_bytes > 0).then_some(of.memory_total_bytes as f64)
     }),
     (
         FamilyInfo::counter(
             "minik8s_node_network_receive_bytes",
-            "Bytes received by the link of the default route",
+            "Bytes received on the link of the default route",
             &[],
         ),
         |of| Some(of.network?.input as f64),
@@ -76,7 +77,7 @@ static NODE_FAMILIES: [NodeFamily; 8] = [
     (
         FamilyInfo::counter(
             "minik8s_node_network_transmit_bytes",
-            "Bytes transmitted by the link of the default route",
+            "Bytes transmitted on the link of the default route",
             &[],
         ),
         |of| Some(of.network?.output as f64),
@@ -84,7 +85,7 @@ static NODE_FAMILIES: [NodeFamily; 8] = [
     (
         FamilyInfo::gauge(
             "minik8s_node_filesystem_free_bytes",
-            "Bytes that users other than root may still write on the disk of the state directory",
+            "Free space on the disk of the state directory, without what is reserved for root",
             &[],
         ),
         |of| Some(of.disk?.free_bytes as f64),
@@ -92,7 +93,7 @@ static NODE_FAMILIES: [NodeFamily; 8] = [
     (
         FamilyInfo::gauge(
             "minik8s_node_filesystem_total_bytes",
-            "Size of the disk of the state directory, without the kernel's reserve for root",
+            "Size of the disk of the state directory, without what is reserved for root",
             &[],
         ),
         |of| Some(of.disk?.total_bytes as f64),
@@ -112,7 +113,7 @@ static POD_FAMILIES: [PodFamily; 7] = [
     (
         FamilyInfo::counter(
             "minik8s_pod_cpu_seconds",
-            "CPU time of the pod's containers, former ones included, since the agent began to count",
+            "CPU time used by the pod's containers, former ones included, since the agent started",
             OF_POD,
         ),
         |of| Some(seconds(of.cpu_ns)),
@@ -120,7 +121,7 @@ static POD_FAMILIES: [PodFamily; 7] = [
     (
         FamilyInfo::gauge(
             "minik8s_pod_memory_working_set_bytes",
-            "Memory of the pod's containers in use, without the page cache that is not in active use",
+            "Memory in use by the pod's containers, without inactive page cache",
             OF_POD,
         ),
         |of| Some(of.memory_bytes as f64),
@@ -128,7 +129,7 @@ static POD_FAMILIES: [PodFamily; 7] = [
     (
         FamilyInfo::counter(
             "minik8s_pod_network_receive_bytes",
-            "Bytes received by the pod; none on the host's network",
+            "Bytes received by the pod; absent for pods on the host's network",
             OF_POD,
         ),
         |of| Some(of.network?.input as f64),
@@ -136,7 +137,7 @@ static POD_FAMILIES: [PodFamily; 7] = [
     (
         FamilyInfo::counter(
             "minik8s_pod_network_transmit_bytes",
-            "Bytes transmitted by the pod; none on the host's network",
+            "Bytes transmitted by the pod; absent for pods on the host's network",
             OF_POD,
         ),
         |of| Some(of.network?.output as f64),
@@ -144,7 +145,7 @@ static POD_FAMILIES: [PodFamily; 7] = [
     (
         FamilyInfo::counter(
             "minik8s_pod_disk_read_bytes",
-            "Bytes that the pod's containers, former ones included, read from disks since the agent began to count",
+            "Bytes read from disks by the pod's containers, former ones included, since the agent started",
             OF_POD,
         ),
         |of| Some(of.disk?.input as f64),
@@ -152,7 +153,7 @@ static POD_FAMILIES: [PodFamily; 7] = [
     (
         FamilyInfo::counter(
             "minik8s_pod_disk_written_bytes",
-            "Bytes that the pod's containers, former ones included, wrote to disks since the agent began to count",
+            "Bytes written to disks by the pod's containers, former ones included, since the agent started",
             OF_POD,
         ),
         |of| Some(of.disk?.output as f64),

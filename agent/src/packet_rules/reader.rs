@@ -138,7 +138,7 @@ impl<T> RulesReader<T> {
 
 /// Counts the times that rules are written again although nothing else is wanted: other programs had changed them.
 pub struct Repairs<W> {
-    /// Wanted rules that stood last.
+    /// Rules that were wanted when all of them were last in place.
     stood: Option<W>,
     counter: Counter,
 }
@@ -149,7 +149,7 @@ impl<W: Clone + PartialEq> Repairs<W> {
         Self { stood: None, counter }
     }
 
-    /// Notes that the wanted rules stand; `wrote`: some had to be written for that.
+    /// Notes that the wanted rules are in place; `wrote`: some had to be written for that.
     pub fn note(&mut self, wanted: &W, wrote: bool) {
         if self.stood.as_ref() != Some(wanted) {
             self.stood = Some(wanted.clone());

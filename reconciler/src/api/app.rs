@@ -62,6 +62,10 @@ pub(super) struct ApiState {
     pub(super) blob_streams: Arc<Semaphore>,
     /// Limits open pages that are kept up to date.
     pub(super) tabs: Arc<Semaphore>,
+    /// Limits collections of this reconciler's metrics; each reads every object.
+    pub(super) collections: Arc<Semaphore>,
+    /// Limits requests for the metrics of nodes; each holds up to 8 MiB.
+    pub(super) node_metrics: Semaphore,
     /// Limits simulations of changes; each occupies a core while it lasts.
     pub(super) simulations: Arc<Semaphore>,
     /// Limits replays of runs for display; each occupies a core and tens of megabytes while it lasts.

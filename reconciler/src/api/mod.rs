@@ -12,9 +12,10 @@ use axum::middleware::{Next, from_fn, from_fn_with_state};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use schema::kinds::Kind;
+use schema::metrics::code_class;
 use tokio::sync::Semaphore;
 
-use crate::metrics::{METRICS, code_class};
+use crate::metrics::METRICS;
 use crate::view;
 use crate::webhooks::calls::{self, CallState};
 
@@ -56,6 +57,12 @@ const BLOB_STREAMS_MAX: usize = 64;
 /// Maximum number of open pages that are kept up to date.
 const TABS_MAX: usize = 256;
 
+/// Maximum number of concurrent collections of metrics; another Prometheus tries again at its next scrape.
+const COLLECTIONS_MAX: usize = 2;
+
+/// Maximum number of nodes whose metrics are read concurrently.
+const NODE_METRICS_MAX: usize = 16;
+
 /// Maximum number of runs replayed concurrently for display; each is replayed from its beginning, with up to 16 MiB
 /// of answers and 32 MiB of history.
 const REPLAYS_MAX: usize = 4;
@@ -70,6 +77,8 @@ pub fn router(deps: ApiDeps) -> Router {
         log_streams: Arc::new(Semaphore::new(LOG_STREAMS_MAX)),
         tabs: Arc::new(Semaphore::new(TABS_MAX)),
         blob_streams: Arc::new(Semaphore::new(BLOB_STREAMS_MAX)),
+        collections: Arc::new(Semaphore::new(COLLECTIONS_MAX)),
+        node_metrics: Semaphore::new(NODE_METRICS_MAX),
         simulations: Arc::new(Semaphore::new(1)),
         replays: Arc::new(Semaphore::new(REPLAYS_MAX)),
         starts: Semaphore::new(STARTS_MAX),

@@ -76,6 +76,9 @@ pub struct ServeArgs {
     /// URL at which people reach the web page; links in notifications begin with it
     #[arg(long, env = "MINIK8S_PAGE_URL", value_name = "URL")]
     pub page_url: Option<String>,
+    /// Allow loopback addresses to targets of notifications with `allowPrivate`, such as a mail server of this machine
+    #[arg(long, env = "MINIK8S_NOTIFY_LOOPBACK")]
+    pub notify_loopback: bool,
     /// Name by which that API may be addressed, besides IP addresses, localhost and the name in --advertise; may be
     /// repeated
     #[arg(long, env = "MINIK8S_ALLOW_HOST", value_name = "NAME", value_delimiter = ',')]
@@ -149,6 +152,8 @@ pub struct ServeConfig {
     pub advertise: Option<String>,
     /// URL of the page for people, without a trailing `/`; `None` if messages have no links.
     pub page_url: Option<String>,
+    /// Set if targets of the Cluster object may have loopback addresses.
+    pub notify_loopback: bool,
     /// Names by which the API may be addressed.
     pub hosts: HostNames,
     /// Names of the nodes on this machine, whose servers may listen on loopback.
@@ -214,6 +219,7 @@ impl TryFrom<ServeArgs> for ServeConfig {
             local_nodes: Arc::new(local_nodes(args.local_node)),
             advertise,
             page_url,
+            notify_loopback: args.notify_loopback,
             settings: Settings {
                 cluster_cidr: cluster_cidr(args.cluster_cidr)?,
                 service_cidr: service_cidr(args.service_cidr, args.cluster_cidr)?,
@@ -247,10 +253,14 @@ fn sources_of(args: RepoArgs, state_dir: &Path) -> Result<Vec<SourceConfig>, Con
     read_sources(file, state_dir)
 }
 
-/// Returns the URL without a trailing `/`.
+/// Returns the URL without a trailing `/`. One with a login is refused, and not repeated.
 fn http_url(flag: &'static str, url: &str, help: &str) -> Result<String, ConfigError> {
     let url = url.trim().trim_end_matches('/').to_owned();
-    match is_http(&url) && !url.contains(char::is_whitespace) {
+    let authority = url.split_once("://").and_then(|(_, rest)| rest.split(['/', '?', '#']).next());
+    if authority.is_some_and(|authority| authority.contains('@')) {
+        return Err(ConfigError::new(flag, "", "has a login, which everyone would see", help));
+    }
+    match is_http(&url) && !url.contains(|c: char| c.is_control() || c.is_whitespace()) {
         true => Ok(url),
         false => Err(ConfigError::new(flag, url, "is not an http(s) URL", help)),
     }
@@ -476,6 +486,8 @@ mod tests {
         assert_eq!(config(&[]).unwrap().page_url, None);
         let page = config(&["--page-url", "https://page.example/minik8s/"]).unwrap().page_url;
         assert_eq!(page.as_deref(), Some("https://page.example/minik8s"));
+        let error = config(&["--page-url", "https://kim:s3cret@page.example"]).unwrap_err();
+        assert!(error.contains("--page-url : has a login") && !error.contains("s3cret"), "{error}");
     }
 
     #[test]

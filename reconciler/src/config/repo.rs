@@ -83,6 +83,10 @@ pub struct RepoArgs {
     /// Forge to which the verdict on each commit is reported
     #[arg(long, env = "MINIK8S_COMMIT_STATUS", value_name = "FORGE")]
     pub commit_status: Option<Forge>,
+    /// Name of that status after `minik8s/`, for each of several clusters that follow one repository [default: that of
+    /// the source]
+    #[arg(long, env = "MINIK8S_COMMIT_STATUS_NAME", value_name = "NAME")]
+    pub commit_status_name: Option<String>,
     /// File with a token for the forge's API, if not that of --token-file
     #[arg(long, env = "MINIK8S_COMMIT_STATUS_TOKEN_FILE", value_name = "FILE")]
     pub commit_status_token_file: Option<PathBuf>,
@@ -104,7 +108,7 @@ pub struct RepoArgs {
 }
 
 /// Fields that apply to a single repository only.
-const OF_ONE_REPO: [&str; 13] = [
+const OF_ONE_REPO: [&str; 14] = [
     "branch",
     "tag",
     "commit",
@@ -114,6 +118,7 @@ const OF_ONE_REPO: [&str; 13] = [
     "gitUsername",
     "sshKey",
     "commitStatus",
+    "commitStatusName",
     "commitStatusTokenFile",
     "commitStatusApi",
     "commitStatusRepository",
@@ -261,14 +266,15 @@ impl TryFrom<RepoArgs> for SourceConfig {
 fn commit_status_fields(args: &RepoArgs) -> Result<Option<CommitStatusFields>, ConfigError> {
     let given = CommitStatusFields {
         forge: args.commit_status,
+        name: args.commit_status_name.clone(),
         api: args.commit_status_api.clone(),
         repository: args.commit_status_repository.clone(),
         token_file: args.commit_status_token_file.clone(),
         token_env: None,
         allow_private: args.commit_status_allow_private.unwrap_or_default(),
     };
-    let is_any = given.api.is_some() || given.repository.is_some() || given.token_file.is_some();
-    if given.forge.is_none() && (is_any || given.allow_private) {
+    let is_any = [&given.name, &given.api, &given.repository].iter().any(|field| field.is_some());
+    if given.forge.is_none() && (is_any || given.token_file.is_some() || given.allow_private) {
         let help = "name the forge: --commit-status github, gitlab, gitea or forgejo";
         return Err(ConfigError::new("--commit-status", "", "is not given, but settings of it are", help));
     }

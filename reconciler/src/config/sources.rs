@@ -49,11 +49,12 @@ struct SourceEntry {
     commit_status: OptionalField<CommitStatusEntry>,
 }
 
-/// Forge that is told the verdicts.
+/// Forge that shows the verdicts.
 #[derive(Default, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 struct CommitStatusEntry {
     forge: OptionalField<Forge>,
+    name: OptionalField<Text>,
     repository: OptionalField<Text>,
     api: OptionalField<Text>,
     token_file: OptionalField<Text>,
@@ -239,6 +240,7 @@ fn source(entry: SourceEntry, folder: &Path) -> Result<SourceConfig, String> {
 fn commit_status(entry: CommitStatusEntry, url: &str, folder: &Path) -> Result<CommitStatus, String> {
     let given = CommitStatusFields {
         forge: entry.forge.0,
+        name: entry.name.text(),
         api: entry.api.text(),
         repository: entry.repository.text(),
         token_file: entry.token_file.file(folder),
@@ -299,7 +301,7 @@ mod tests {
         let text = "- name: apps\n  repo: https://h/a.git\n  tokenFile: apps.token\n  poll: 2s\n  strict: true\n\
                     - name: base\n  repo: git@h:b.git\n  tag: 3\n  sshKey: /k\n  knownHosts: hosts\n  \
                     signatures: {allowedSigners: signers}\n  allow: {kinds: [Pod], namespaces: [shop]}\n- name: extra\n  repo: https://h/c.git\n  \
-                    credentialsFrom: base\n  commitStatus: {forge: gitea, api: 'https://h', repository: kim/c, tokenFile: t}\n";
+                    credentialsFrom: base\n  commitStatus: {forge: gitea, name: lab, api: 'https://h', repository: kim/c, tokenFile: t}\n";
         let sources = parse(text, Path::new("/etc/minik8s"), Path::new("/state")).unwrap();
         assert_eq!(sources.len(), 3);
         let sealed = sources[2].credentials.sealed.as_ref().unwrap();
@@ -316,6 +318,7 @@ mod tests {
         assert_eq!(signers, Some(Path::new("/etc/minik8s/signers")));
         let status = sources[2].commit_status.as_ref().unwrap();
         assert_eq!((status.forge, status.repository.as_str()), (Forge::Gitea, "kim/c"));
+        assert_eq!(status.name.as_deref(), Some("lab"));
         assert_eq!(status.token_file.as_deref(), Some(Path::new("/etc/minik8s/t")));
         assert!(!status.allow_private && sources[0].commit_status.is_none());
     }

@@ -39,6 +39,7 @@ use crate::controllers::workloads::Workloads;
 use crate::controllers::{Deps, Shell};
 use crate::gitops::{SourceLoop, TimelineLoop, VerdictLoop};
 use crate::listener::Bounds;
+use crate::notifications::target::OwnAddresses;
 use crate::notifications::{Courier, NotificationDeps, NotificationLoop};
 use crate::upkeep::{DefragRequests, OBSERVE_INTERVAL, RealMembers, UpkeepDeps, UpkeepLoop, UpkeepState};
 use crate::view::AutoscalerSamples;
@@ -160,7 +161,11 @@ fn drive_notifications(runtime: &mut Runtime, deps: &Deps, config: &ServeConfig,
         etcd,
         sources: config.sources.clone(),
         state_dir: config.state_dir.clone(),
-        own_ranges: vec![config.settings.cluster_cidr, config.settings.service_cidr],
+        own_addresses: OwnAddresses {
+            ranges: vec![config.settings.cluster_cidr, config.settings.service_cidr],
+            etcd: config.etcd.endpoints.clone(),
+            notify_loopback: config.notify_loopback,
+        },
         page_url: config.page_url.clone(),
     };
     let token = runtime.token();

@@ -45,10 +45,25 @@ pub(super) async fn prepare(config: &ServeConfig) -> anyhow::Result<StartupResou
     let state_dir = StateDirLock::take(&config.own_dir())?;
     spare_from_oom_killer();
     state_dir::close(&config.state_dir, &["reconciler"]);
-    let what = "This reconciler's age identity: it decrypts credentials of sources and of notifications.";
-    let recipient = crypt::ensure_identity(&identity_file(&config.state_dir), what)?;
-    tracing::info!(%recipient, "age identity loaded; it decrypts credentials of sources and of notifications");
+    load_identity(config)?;
     Ok(StartupResources { listener, hooks, store, state_dir })
+}
+
+/// Creates or checks this reconciler's age identity. Only sealed credentials of a source are worth not starting without
+/// it.
+fn load_identity(config: &ServeConfig) -> anyhow::Result<()> {
+    let what = "This reconciler's age identity: it decrypts credentials of sources and of notifications.";
+    match crypt::ensure_identity(&identity_file(&config.state_dir), what) {
+        Ok(recipient) => {
+            tracing::info!(%recipient, "age identity loaded; it decrypts credentials of sources and of notifications");
+        }
+        Err(error) if config.sources.iter().all(|source| source.credentials.sealed.is_none()) => {
+            let error = format!("{error:#}");
+            tracing::warn!(error, "no age identity; secrets of notifications cannot be decrypted");
+        }
+        Err(error) => return Err(error),
+    }
+    Ok(())
 }
 
 /// Reports mistakes in flags early. One of several repositories may be unreachable: its status shows that.
@@ -234,6 +249,22 @@ mod tests {
         assert!(line.starts_with(&format!("cannot connect to etcd at {etcd}: ")), "{line}");
         assert!(line.ends_with("; start etcd there, or give --etcd its address"), "{line}");
         assert!(!state.exists());
+    }
+
+    #[test]
+    fn a_damaged_identity_keeps_only_clusters_with_sealed_sources_from_starting() {
+        let dir = tempfile::tempdir().unwrap();
+        let flags =
+            ["minik8s", "--repo", "/nowhere/cluster.git", "--state-dir", dir.path().to_str().unwrap()];
+        let mut config = ServeConfig::try_from(Cli::parse_from(flags).serve).unwrap();
+        let file = identity_file(dir.path());
+        std::fs::create_dir_all(file.parent().unwrap()).unwrap();
+        std::fs::write(&file, "damaged\n").unwrap();
+        assert!(load_identity(&config).is_ok());
+        let home = Box::new(config.sources[0].clone());
+        let sealed = git::SealedCredentials { home, mirror: dir.path().to_owned(), identity: file };
+        config.sources[0].credentials.sealed = Some(sealed);
+        assert!(load_identity(&config).is_err());
     }
 
     #[test]

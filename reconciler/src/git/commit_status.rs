@@ -1,4 +1,4 @@
-//! Commit status of a source: the forge, and the repository there, that are told the verdicts on its commits.
+//! Commit status of a source: the forge, and the repository there, that show the verdicts on its commits.
 //!
 //! Reads no secret: `transport::credentials` reads the token.
 
@@ -6,6 +6,7 @@ use std::path::PathBuf;
 
 use clap::ValueEnum;
 use reqwest::Url;
+use schema::names::is_dns_label;
 use serde::{Deserialize, Serialize};
 
 /// Forge that shows the status of commits.
@@ -58,6 +59,7 @@ impl Forge {
 #[derive(Debug, Default)]
 pub struct CommitStatusFields {
     pub forge: Option<Forge>,
+    pub name: Option<String>,
     pub api: Option<String>,
     pub repository: Option<String>,
     pub token_file: Option<PathBuf>,
@@ -69,6 +71,8 @@ pub struct CommitStatusFields {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CommitStatus {
     pub forge: Forge,
+    /// Name of the status after `minik8s/`; `None` for that of the source.
+    pub name: Option<String>,
     /// Base of the API: `https://api.github.com`, `https://gitlab.com`, `https://git.example.org`.
     pub api: Url,
     /// Repository at the forge, `owner/name`; at GitLab with all of its groups.
@@ -96,8 +100,13 @@ impl CommitStatus {
             "has a repository without an owner in its address; name it at the forge, `repository: OWNER/NAME`",
         )?;
         check_repository(forge, &repository)?;
+        if let Some(name) = given.name.as_ref().filter(|name| !is_dns_label(name)) {
+            let name = name.escape_debug();
+            return Err(format!("has the name `{name}`; use lower case letters, digits and '-'"));
+        }
         Ok(Self {
             forge,
+            name: given.name,
             api: api_url(api, given.allow_private)?,
             repository,
             token_file: given.token_file,
@@ -226,6 +235,12 @@ mod tests {
             let why = made(forge, api, repository, url).unwrap_err();
             assert!(why.contains(part) && !why.contains("s3cret"), "{why}");
         }
+        let given = CommitStatusFields {
+            forge: Some(GitHub),
+            name: Some("lab/2".to_owned()),
+            ..CommitStatusFields::default()
+        };
+        assert!(CommitStatus::new(given, own).unwrap_err().starts_with("has the name `lab/2`; use"));
         assert!(CommitStatus::new(CommitStatusFields::default(), own).unwrap_err().contains("has no forge"));
     }
 

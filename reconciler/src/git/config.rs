@@ -27,7 +27,7 @@ pub struct SourceConfig {
     pub signatures: Option<SignaturePolicy>,
     /// Objects that commits may hold.
     pub allow: AllowedObjects,
-    /// Forge that is told the verdicts.
+    /// Forge that shows the verdicts.
     pub commit_status: Option<CommitStatus>,
 }
 

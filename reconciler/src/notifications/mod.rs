@@ -18,7 +18,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use ipnet::Ipv4Net;
 use jiff::Timestamp;
 use schema::codec;
 use schema::control::{Loop, LoopError, Next, Observation};
@@ -33,7 +32,7 @@ use self::courier::Parcel;
 pub use self::courier::{Courier, CourierQueue};
 use self::plan::{InFlight, Memory, OutboxPlan, OutboxWrite, PlannedDelivery};
 use self::send::Delivery;
-use self::target::{Target, TargetScope, targets};
+use self::target::{OwnAddresses, Target, TargetScope, targets};
 use crate::git::SourceConfig;
 use crate::guarded_writes::{self, PARALLEL, StopReason, WriteGroup, caught_up};
 use crate::upkeep::UpkeepState;
@@ -49,8 +48,7 @@ pub struct NotificationDeps {
     pub etcd: watch::Receiver<Arc<UpkeepState>>,
     pub sources: Vec<SourceConfig>,
     pub state_dir: PathBuf,
-    /// Ranges of pods and services.
-    pub own_ranges: Vec<Ipv4Net>,
+    pub own_addresses: OwnAddresses,
     /// Address of the page for links in messages.
     pub page_url: Option<String>,
 }
@@ -152,8 +150,8 @@ impl Loop for NotificationLoop {
         let Some(settings) = snapshot.settings.get(&()) else {
             return Ok(Observation::NotReady("the cluster's settings are not published yet".to_owned()));
         };
-        let NotificationDeps { sources, state_dir, own_ranges, .. } = &self.deps;
-        let all = targets(sources, Some(&settings.value), state_dir, own_ranges);
+        let NotificationDeps { sources, state_dir, own_addresses, .. } = &self.deps;
+        let all = targets(sources, Some(&settings.value), state_dir, own_addresses);
         let targets = all.into_iter().map(|target| (target.name.clone(), Arc::new(target))).collect();
         self.memory.results.extend(self.courier.take_results());
         let (etcd, memory) = (Arc::clone(&self.deps.etcd.borrow()), self.memory.clone());

@@ -21,8 +21,18 @@ pub struct Target {
     pub name: String,
     /// Kind, with its settings.
     pub kind: TargetKind,
-    /// Ranges of pods and services, to whose addresses nothing is sent unless private ones are allowed.
-    pub(super) own_ranges: Vec<Ipv4Net>,
+    pub(super) own: OwnAddresses,
+}
+
+/// Addresses of the cluster itself, and whether messages may go to those of this machine.
+#[derive(Debug, Clone, Default)]
+pub struct OwnAddresses {
+    /// Ranges of pods and services, which count as private.
+    pub ranges: Vec<Ipv4Net>,
+    /// URLs of etcd, to which nothing is sent.
+    pub etcd: Vec<String>,
+    /// Allows loopback addresses to targets of the Cluster object, where private ones are allowed.
+    pub notify_loopback: bool,
 }
 
 /// Kind of a target.
@@ -40,7 +50,7 @@ pub enum TargetKind {
     },
 }
 
-/// Messages that a target is told.
+/// Messages that a target receives.
 #[derive(Debug, Clone, PartialEq)]
 pub enum TargetScope {
     /// Messages about commits of one source.
@@ -50,7 +60,7 @@ pub enum TargetScope {
 }
 
 impl Target {
-    /// Returns the messages of which the target is told.
+    /// Returns the messages that the target receives.
     pub fn scope(&self) -> TargetScope {
         match &self.kind {
             TargetKind::CommitStatus { source, .. } => TargetScope::Commits { source: source.clone() },
@@ -109,15 +119,14 @@ fn secrets_of_forge(
     Ok(values)
 }
 
-/// Returns the targets of the configured sources and of the settings in force, by name. `own_ranges` are those of pods
-/// and services.
+/// Returns the targets of the configured sources and of the settings in force.
 pub fn targets(
     sources: &[SourceConfig],
     settings: Option<&ClusterSettings>,
     state_dir: &Path,
-    own_ranges: &[Ipv4Net],
+    own: &OwnAddresses,
 ) -> Vec<Target> {
-    let target = |name, kind| Target { name, kind, own_ranges: own_ranges.to_vec() };
+    let target = |name, kind| Target { name, kind, own: own.clone() };
     let forges = sources.iter().filter_map(|config| {
         let status = config.commit_status.clone()?;
         let (source, name) = (config.name.clone(), format!("source.{}", config.name));
@@ -172,12 +181,12 @@ mod tests {
     }
 
     #[test]
-    fn forges_hear_of_their_sources_commits_and_chats_of_their_events() {
+    fn forges_receive_their_sources_commits_and_chats_their_events() {
         let found = targets(
             &[source("base"), with_status("apps")],
             Some(&settings()),
             Path::new("/state"),
-            &["10.244.0.0/16".parse().unwrap()],
+            &OwnAddresses::default(),
         );
         let of = |target: &Target| (target.name.clone(), target.kind_word(), target.scope());
         let wanted = [
@@ -190,13 +199,14 @@ mod tests {
             (home.home.name.as_str(), home.mirror.as_path()),
             ("apps", &*Mirror::directory(Path::new("/state"), "apps"))
         );
-        assert!(targets(&[source("base")], None, Path::new("/state"), &[]).is_empty());
+        assert!(targets(&[source("base")], None, Path::new("/state"), &OwnAddresses::default()).is_empty());
     }
 
     // Would fail if another source's secrets could stand in.
     #[test]
     fn a_secret_is_read_only_from_the_source_of_the_cluster_object() {
-        let found = targets(&[source("base")], Some(&settings()), Path::new("/state"), &[]);
+        let found =
+            targets(&[source("base")], Some(&settings()), Path::new("/state"), &OwnAddresses::default());
         let why = found[0].secrets().unwrap_err();
         assert!(why.contains("does not follow source apps"), "{why}");
     }
@@ -206,8 +216,9 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let mut config = with_status("apps");
         config.credentials.token_file = Some(dir.path().join("token"));
+        let own = OwnAddresses::default();
         let secrets =
-            |config: &SourceConfig| targets(slice::from_ref(config), None, dir.path(), &[])[0].secrets();
+            |config: &SourceConfig| targets(slice::from_ref(config), None, dir.path(), &own)[0].secrets();
         let why = secrets(&config).unwrap_err();
         assert!(why.contains("cannot be read") && !why.contains("refused access"), "{why}");
         fs::write(dir.path().join("token"), "canary\n").unwrap();

@@ -3,47 +3,66 @@
 use std::borrow::Cow;
 use std::fmt;
 
+use jiff::Timestamp;
 use prometheus_client::encoding::{DescriptorEncoder, NoLabelSet};
 use prometheus_client::metrics::MetricType;
+
+/// Upper bounds of buckets, in seconds, for requests, queries and writes of packet rules.
+pub const SHORT_BUCKETS: &[f64] =
+    &[0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.05, 0.1, 0.5, 2.5, 10.0];
+
+/// Upper bounds of buckets, in seconds, for calls of functions: up to their longest timeout, and few, because each
+/// function has a histogram.
+pub const CALL_BUCKETS: &[f64] = &[0.001, 0.005, 0.025, 0.1, 0.5, 1.0, 5.0, 30.0, 120.0, 600.0];
+
+/// Upper bounds of buckets, in seconds, for pulls and builds.
+pub const LONG_BUCKETS: &[f64] = &[0.1, 0.5, 1.0, 2.5, 5.0, 10.0, 20.0, 30.0, 60.0, 120.0, 300.0, 900.0];
 
 /// Type of a family.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum FamilyType {
     /// Grows, and begins at 0 with the process. Its name ends in `_total`, which is appended when it is written.
     Counter,
-    /// Any number.
+    /// Goes up and down.
     Gauge,
     /// Durations in seconds, by buckets.
     Histogram,
 }
 
 /// Name, meaning and labels of a family of metrics.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq)]
 pub struct FamilyInfo {
     /// Name without `_total`: `minik8s_pods`. Ends with the unit, if there is one: `_seconds`, `_bytes`.
     pub name: &'static str,
     /// One sentence without a period.
     pub help: &'static str,
-    /// Type.
+    /// Counter, gauge or histogram.
     pub kind: FamilyType,
     /// Names of its labels.
     pub labels: &'static [&'static str],
+    /// Upper bounds of a histogram's buckets, in seconds; empty for others.
+    pub buckets: &'static [f64],
 }
 
 impl FamilyInfo {
     /// Describes a counter.
     pub const fn counter(name: &'static str, help: &'static str, labels: &'static [&'static str]) -> Self {
-        Self { name, help, kind: FamilyType::Counter, labels }
+        Self { name, help, kind: FamilyType::Counter, labels, buckets: &[] }
     }
 
     /// Describes a gauge.
     pub const fn gauge(name: &'static str, help: &'static str, labels: &'static [&'static str]) -> Self {
-        Self { name, help, kind: FamilyType::Gauge, labels }
+        Self { name, help, kind: FamilyType::Gauge, labels, buckets: &[] }
     }
 
     /// Describes a histogram of durations.
-    pub const fn histogram(name: &'static str, help: &'static str, labels: &'static [&'static str]) -> Self {
-        Self { name, help, kind: FamilyType::Histogram, labels }
+    pub const fn histogram(
+        name: &'static str,
+        help: &'static str,
+        labels: &'static [&'static str],
+        buckets: &'static [f64],
+    ) -> Self {
+        Self { name, help, kind: FamilyType::Histogram, labels, buckets }
     }
 
     /// Returns the name as Prometheus shows it.
@@ -92,7 +111,7 @@ impl StateFamily {
         if self.samples.is_empty() {
             return Ok(());
         }
-        let FamilyInfo { name, help, kind, labels } = *self.info;
+        let FamilyInfo { name, help, kind, labels, .. } = *self.info;
         let is_counter = kind == FamilyType::Counter;
         let kind = if is_counter { MetricType::Counter } else { MetricType::Gauge };
         let mut family = encoder.encode_descriptor(name, &format!("{help}."), None, kind)?;
@@ -107,5 +126,44 @@ impl StateFamily {
             }
         }
         Ok(())
+    }
+}
+
+// Values of samples and labels.
+
+/// Converts a time to Unix time in seconds.
+pub fn unix_seconds(at: Timestamp) -> f64 {
+    at.as_millisecond() as f64 / 1000.0
+}
+
+/// Classes of status codes.
+pub const CODE_CLASSES: [&str; 5] = ["1xx", "2xx", "3xx", "4xx", "5xx"];
+
+/// Returns the place of a status code's class in [`CODE_CLASSES`]. A number that is no status code belongs to the last
+/// one.
+pub fn code_class_index(status: u16) -> usize {
+    match status {
+        100..=599 => usize::from(status / 100) - 1,
+        _ => CODE_CLASSES.len() - 1,
+    }
+}
+
+/// Returns the class of a status code: `2xx`.
+pub fn code_class(status: u16) -> &'static str {
+    CODE_CLASSES[code_class_index(status)]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_number_has_a_class() {
+        for (status, class) in
+            [(0, "5xx"), (99, "5xx"), (100, "1xx"), (204, "2xx"), (399, "3xx"), (404, "4xx"), (599, "5xx")]
+        {
+            assert_eq!(code_class(status), class, "{status}");
+        }
+        assert_eq!([600, u16::MAX].map(code_class), ["5xx"; 2]);
     }
 }

@@ -1,20 +1,18 @@
 //! Metrics of a daemon's loops, from the last run of each.
 
-use jiff::Timestamp;
-
-use super::family::{FamilyInfo, StateFamily};
+use super::family::{FamilyInfo, StateFamily, unix_seconds};
 use crate::control::LoopRuns;
 
 static RUNS: FamilyInfo = FamilyInfo::counter("minik8s_loop_runs", "Runs of a loop", &["loop"]);
 static FAILURES: FamilyInfo =
     FamilyInfo::counter("minik8s_loop_failures", "Failed runs of a loop", &["loop"]);
 static BUSY: FamilyInfo =
-    FamilyInfo::counter("minik8s_loop_busy_seconds", "Time that the runs of a loop took", &["loop"]);
+    FamilyInfo::counter("minik8s_loop_busy_seconds", "Time spent in the runs of a loop", &["loop"]);
 static LAST_DURATION: FamilyInfo =
     FamilyInfo::gauge("minik8s_loop_last_run_duration_seconds", "Duration of a loop's last run", &["loop"]);
 static LAST_SUCCESS: FamilyInfo = FamilyInfo::gauge(
     "minik8s_loop_last_success_timestamp_seconds",
-    "End of the last run that did not fail, as Unix time; a run that had nothing to decide on counts",
+    "End of the last run that did not fail, as Unix time; a run that was not ready to plan counts",
     &["loop"],
 );
 
@@ -40,8 +38,4 @@ pub fn loop_families(runs: &LoopRuns) -> Vec<StateFamily> {
         }
     }
     families
-}
-
-fn unix_seconds(at: Timestamp) -> f64 {
-    at.as_millisecond() as f64 / 1000.0
 }

@@ -1,4 +1,4 @@
-//! Alerts by a real fault, each of which clears after the repair.
+//! Alerts by a real fault, each of which clears after the repair. Without etcd, Prometheus keeps its targets.
 
 use std::fs;
 use std::time::Instant;
@@ -56,6 +56,18 @@ impl Alert<'_> {
     }
 }
 
+/// Waits until Prometheus gets no list of targets, because nobody leads; it must keep scraping all that it had.
+fn keeps_targets(prometheus: &Prometheus) -> Result<()> {
+    let failures = || prometheus.own("prometheus_sd_http_failures_total");
+    let before = failures()?;
+    eventually("two requests for targets have failed", secs(60), || {
+        let failed = failures()? - before;
+        ensure!(failed >= 2.0, "{failed}");
+        Ok(())
+    })?;
+    scrapes_all(prometheus)
+}
+
 #[test]
 fn four_alerts_fire_by_a_real_fault_and_clear_by_its_repair() -> Result<()> {
     if rounds(0, 1) == 0 {
@@ -97,7 +109,10 @@ fn four_alerts_fire_by_a_real_fault_and_clear_by_its_repair() -> Result<()> {
         alert("Minik8sEtcdDown").follows(
             cluster,
             |cluster| cluster.etcd.daemon.kill(),
-            |cluster| cluster.etcd.start(),
+            |cluster| {
+                keeps_targets(&prometheus)?;
+                cluster.etcd.start()
+            },
         )
     })
 }

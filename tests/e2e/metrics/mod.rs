@@ -40,12 +40,13 @@ const REJECTED: [&str; 5] = [
     "prometheus_target_scrapes_exceeded_sample_limit_total",
 ];
 /// Figures of the faults, which are at least 1 each.
-const FAULTS: [&str; 6] = [
+const FAULTS: [&str; 7] = [
     "sum(minik8s_source_quarantined_files)",
     "sum(minik8s_pods_pending{reason=\"Cpu\"})",
-    "sum(minik8s_pod_restarts{workload=\"ends\"})",
+    "max(minik8s_pod_restarts_max{kind=\"Pod\"})",
     "sum(minik8s_container_oom_kills_total{workload=\"grows\"})",
     "sum(minik8s_image_pulls_total{outcome=\"failed\"})",
+    "sum(minik8s_probes_total{kind=\"readiness\",outcome=\"failure\"})",
     "sum(minik8s_webhook_requests_total{outcome=\"accepted\"})",
 ];
 const PROBES: &str = "    startupProbe: {httpGet: {path: /, port: 8080}, periodSeconds: 1}\n    \
@@ -136,6 +137,12 @@ fn unhealthy() -> Vec<Change> {
         code("again", "main.py", HELLO),
         pod("ends", IMAGE, "sleep 1; exit 3", ""),
         pod("grows", IMAGE, "sleep 1; exec tail /dev/zero", "    resources: {limits: {memory: 16Mi}}\n"),
+        pod(
+            "unready",
+            IMAGE,
+            "sleep 1000",
+            "    readinessProbe: {exec: {command: [\"false\"]}, periodSeconds: 1}\n",
+        ),
         pod("absent", "127.0.0.1:9/absent:1", "sleep 1000", ""),
         pod("huge", IMAGE, "sleep 1000", "    resources: {requests: {cpu: \"1000\"}}\n"),
         Change::write("broken.yaml", broken),

@@ -1,8 +1,10 @@
-//! Faults of servers by seeded dice: errors, requests to come back later, and connections cut before or after the
-//! server did what it was asked for.
+//! Faults of servers by seeded dice: errors, requests to come back later, answers that come too late, and connections cut
+//! before or after the server did what it was asked for.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
+use std::thread::sleep;
+use std::time::Duration;
 
 use harness::{Chance, HttpAnswer, HttpRequest};
 use schema::control::lock;
@@ -10,6 +12,10 @@ use serde_json::Value;
 
 /// Of 100 answers this many are faults.
 pub(super) const BAD: u64 = 30;
+/// Pause that a busy server asks for: longer than the client's own wait after a failure, 5 s.
+pub(super) const PAUSE: Duration = Duration::from_secs(8);
+/// Time after which a late answer comes: the client waits for 5 s.
+const LATE: Duration = Duration::from_secs(6);
 
 /// A fault of a server.
 #[derive(Debug, Clone, Copy)]
@@ -18,15 +24,18 @@ enum Fault {
     Error,
     /// 502 from a proxy whose server did everything.
     ErrorAfter,
-    /// 429 with `Retry-After: 1`.
+    /// 429 with `Retry-After`.
     Busy,
+    /// An answer that comes too late; everything was done.
+    Late,
     /// A connection cut before anything was done.
     CutBefore,
     /// A connection cut after everything was done.
     CutAfter,
 }
 
-const FAULTS: [Fault; 5] = [Fault::Error, Fault::ErrorAfter, Fault::Busy, Fault::CutBefore, Fault::CutAfter];
+const FAULTS: [Fault; 6] =
+    [Fault::Error, Fault::ErrorAfter, Fault::Busy, Fault::Late, Fault::CutBefore, Fault::CutAfter];
 
 /// Dice shared by the servers of a story.
 #[derive(Debug, Clone)]
@@ -95,7 +104,12 @@ impl Dice {
             }
             Some(Fault::Busy) => {
                 let mut answer = plain(429, &echo);
-                answer.headers.push(("Retry-After", "1".to_owned()));
+                answer.headers.push(("Retry-After", PAUSE.as_secs().to_string()));
+                Some(answer)
+            }
+            Some(Fault::Late) => {
+                let answer = act();
+                sleep(LATE);
                 Some(answer)
             }
             Some(Fault::CutBefore) => None,

@@ -1,7 +1,7 @@
 //! Forges: the commit-status API of GitHub, GitLab, Gitea and Forgejo. What their documentation does not allow is
 //! refused and recorded, and dice lose some of the answers.
 //!
-//! After each of our statuses another system sets one of its own, so ours is never the newest of its commit.
+//! After each of our statuses another system sets some of its own, so ours is never the newest of its commit.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -64,6 +64,11 @@ impl Dialect {
 
     fn failure(self) -> &'static str {
         if self == Self::GitLab { "failed" } else { "failure" }
+    }
+
+    /// Statuses of the other system after each of ours: more than a page of the list where the newest are first.
+    fn others(self) -> usize {
+        if self == Self::GitHub { 12 } else { 1 }
     }
 
     fn states(self) -> &'static [&'static str] {
@@ -153,6 +158,8 @@ enum Call<'r> {
 
 /// Context of the other system.
 const FOREIGN: &str = "ci/build";
+/// Time that a client's clock may differ within a pause.
+const TOLERANCE: Duration = Duration::from_millis(50);
 /// Description of a status from an earlier life of the cluster.
 pub(super) const EARLIER: &str = "from an earlier life";
 
@@ -250,8 +257,7 @@ impl Shared {
             })
         });
         if let (Some(sha), Some(429)) = (sha, answer.as_ref().map(|answer| answer.status)) {
-            // A little less than the second that it names, for the client's clock.
-            lock(&self.quiet_until).insert(sha, Instant::now() + Duration::from_millis(950));
+            lock(&self.quiet_until).insert(sha, Instant::now() + dice::PAUSE.saturating_sub(TOLERANCE));
         }
         answer
     }
@@ -415,14 +421,16 @@ impl Shared {
         ))
     }
 
-    /// Keeps a status, and one of the other system after it; returns its index.
+    /// Keeps a status, and those of the other system after it; returns its index.
     fn keep(&self, status: Status) -> usize {
         let mut kept = lock(&self.kept);
         let is_good = status.state == "success";
         let other = if is_good { self.dialect.failure() } else { "success" };
         let foreign = Status { context: FOREIGN.to_owned(), state: other.to_owned(), ..status.clone() };
-        kept.extend([status, foreign]);
-        kept.len() - 2
+        let index = kept.len();
+        kept.push(status);
+        kept.extend(vec![foreign; self.dialect.others()]);
+        index
     }
 
     /// A page of the statuses of a commit, in the forge's order.

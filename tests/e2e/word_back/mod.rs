@@ -1,5 +1,5 @@
-//! Word back: forges show the verdict of each commit, chats and mailboxes hear of those that someone should look at,
-//! although 30 % of their answers are errors, requests to come back later, or cut connections.
+//! Word back: forges show the verdict of each commit, chats and mailboxes receive those that someone should look at,
+//! although 30 % of their answers are errors, requests to come back later, too late, or cut connections.
 //!
 //! `long.rs` has the stories with killed leaders and with a target that never answers.
 
@@ -64,19 +64,20 @@ fn statuses_say_what_and_why(world: &World, history: &History, newer: &str) -> R
     Ok(())
 }
 
-/// Checks that the webhook, both chats and the mailbox were told of the bad commit.
-fn people_hear_of(world: &World, commit: &str, link: &str) -> Result<()> {
+/// Checks that the webhook, both chats and the mailbox received the verdict on the bad commit.
+fn people_receive(world: &World, commit: &str, link: &str) -> Result<()> {
     let short = &commit[..7];
     let is_it = |body: &Value| {
         let fields = ["event", "state", "source", "commit", "link"]
             .map(|name| body[name].as_str().unwrap_or_default());
         fields == ["verdict", "failure", HOME, commit, link]
     };
-    ensure!(world.hook.received().iter().any(|told| is_it(&told.body)), "not the webhook");
+    ensure!(world.hook.received().iter().any(|message| is_it(&message.body)), "not the webhook");
     for (receiver, field) in [(&world.chat, "text"), (&world.room, "body")] {
-        let says = |text: &str| text.contains(short) && text.contains("not healthy") && text.contains(link);
-        let is_told = receiver.received().iter().any(|told| told.body[field].as_str().is_some_and(says));
-        ensure!(is_told, "not the chat with {field}");
+        let is_it = |text: &str| text.contains(short) && text.contains("not healthy") && text.contains(link);
+        let received = receiver.received();
+        let is_there = received.iter().any(|message| message.body[field].as_str().is_some_and(is_it));
+        ensure!(is_there, "not the chat with {field}");
     }
     let mails = world.mailbox.kept()?;
     let mail = mails.iter().find(|mail| mail.subject.contains(short) && mail.text.contains(link));
@@ -90,7 +91,7 @@ fn people_hear_of(world: &World, commit: &str, link: &str) -> Result<()> {
 }
 
 #[test]
-fn forges_show_what_history_says_and_people_hear_of_bad_commits_although_answers_fail() -> Result<()> {
+fn forges_show_the_history_and_people_receive_bad_verdicts_although_answers_fail() -> Result<()> {
     let mut cluster = Cluster::prepare(ClusterOptions { reconcilers: 2, ..ClusterOptions::default() })?;
     let world = World::attach(&mut cluster, "word back", PATIENCE)?;
     cluster.run_story(|cluster| {
@@ -100,7 +101,7 @@ fn forges_show_what_history_says_and_people_hear_of_bad_commits_although_answers
         let row = |history: &History, commit: &str| {
             history.get(&(HOME.to_owned(), commit.to_owned())).cloned().context("not in the history")
         };
-        let history = eventually("the forges show what history says", secs(90), || {
+        let history = eventually("the forges show the history", secs(120), || {
             let history = world.agrees(cluster)?;
             for dialect in Dialect::ALL {
                 let verdict = |commit: &str| {
@@ -117,9 +118,9 @@ fn forges_show_what_history_says_and_people_hear_of_bad_commits_although_answers
         statuses_say_what_and_why(&world, &history, &newer)?;
 
         let link = format!("{PAGE}/history/{HOME}/{}", row(&history, &bad)?.sequence);
-        eventually("people hear of the bad commit", secs(60), || people_hear_of(&world, &bad, &link))?;
-        let told = eventually("nothing waits", secs(60), || nothing_waits(cluster))?;
-        let targets: BTreeSet<&str> = told.iter().filter_map(|row| row["target"].as_str()).collect();
+        eventually("people receive the bad verdict", secs(60), || people_receive(&world, &bad, &link))?;
+        let rows = eventually("nothing waits", secs(60), || nothing_waits(cluster))?;
+        let targets: BTreeSet<&str> = rows.iter().filter_map(|row| row["target"].as_str()).collect();
         let sources = Dialect::ALL.map(|dialect| format!("source.{}", dialect.name()));
         let wanted: BTreeSet<&str> =
             sources.iter().map(String::as_str).chain(["chat", "hook", "mail", "room"]).collect();
@@ -128,10 +129,10 @@ fn forges_show_what_history_says_and_people_hear_of_bad_commits_although_answers
         world.is_content()?;
         world.keeps_secrets(cluster)?;
         let hasty: Vec<String> = world.forges.iter().flat_map(forge::Forge::hasty).collect();
-        ensure!(hasty.is_empty(), "asked again within the second that a 429 named: {hasty:?}");
+        ensure!(hasty.is_empty(), "asked again within the pause that a 429 named: {hasty:?}");
         ensure!(world.forge("gitlab")?.refused() > 0, "GitLab refused no state");
         ensure!(world.dice.faults() > 0, "no answer was a fault");
-        println!("word back: {} messages, {} faults", told.len(), world.dice.faults());
+        println!("word back: {} messages, {} faults", rows.len(), world.dice.faults());
         Ok(())
     })
 }

@@ -1,4 +1,4 @@
-//! A cluster whose verdicts are told to four forges, a webhook, two chats and a mailbox. It has a source for each forge,
+//! A cluster whose verdicts go to four forges, a webhook, two chats and a mailbox. It has a source for each forge,
 //! all folders of one repository.
 
 use std::collections::BTreeMap;
@@ -50,7 +50,7 @@ spec:
     smtp: {from: minik8s@example.org, to: [ada@example.org, ops@example.org]}
 ";
 
-/// The servers that are told.
+/// The servers that receive them.
 #[derive(Debug)]
 pub(super) struct World {
     pub(super) forges: Vec<Forge>,
@@ -137,7 +137,7 @@ impl World {
             changes.push(Change::write(file, encrypted_to(&recipients, &plain)?));
         }
         let of = |source: &str| if source == HOME { changes.clone() } else { Vec::new() };
-        self.push(cluster, "Tell them", of)
+        self.push(cluster, "Add the targets", of)
     }
 
     /// Commits a change of every source, with those that `of` makes for a source, in the clone only; returns its id.
@@ -263,7 +263,7 @@ fn command(cluster: &Cluster, index: u16, list: &Path) -> Vec<String> {
         }
     }
     let list = list.display().to_string();
-    command.extend(["--sources", &list, "--page-url", PAGE].map(str::to_owned));
+    command.extend(["--sources", &list, "--page-url", PAGE, "--notify-loopback"].map(str::to_owned));
     command
 }
 

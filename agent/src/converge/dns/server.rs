@@ -5,6 +5,7 @@
 use std::net::IpAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Instant;
 
 use async_trait::async_trait;
 use hickory_proto::op::{
@@ -174,8 +175,9 @@ impl Handler {
 #[async_trait]
 impl RequestHandler for Handler {
     async fn handle_request<R: ResponseHandler, T: Time>(&self, request: &Request, to: R) -> ResponseInfo {
+        let began = Instant::now();
         let answered = self.answer(request, to).await;
-        self.queries.count(answered.response_code.into());
+        self.queries.count(answered.response_code.into(), began.elapsed());
         answered
     }
 }

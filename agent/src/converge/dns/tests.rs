@@ -373,6 +373,7 @@ async fn an_alias_comes_with_what_it_leads_to_here_or_elsewhere() {
     assert_eq!(ask("one", RecordType::A).await.0, ResponseCode::ServFail, "aliases of each other");
     let queries = |code: &str| metrics.value(&format!("minik8s_dns_queries_total{{code=\"{code}\"}}"));
     assert_eq!(["NOERROR", "NXDOMAIN", "SERVFAIL"].map(queries), [5.0, 1.0, 1.0]);
+    assert_eq!(metrics.value("minik8s_dns_query_duration_seconds_count"), 7.0);
     let forwarded = metrics.value("minik8s_dns_forwarded_total{outcome=\"answered\"}");
     assert_eq!(forwarded, 1.0, "the cache answered the others");
     server.abort();

@@ -1,4 +1,5 @@
-//! In-flight and queued calls per function, and the choice of a replica for each call. Pure; [`Calls`] is its lock.
+//! In-flight, queued and answered calls per function, and the choice of a replica for each call. Without I/O; [`Calls`]
+//! is its lock.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, HashMap, VecDeque};
@@ -21,6 +22,7 @@ use tokio::time::Instant;
 use super::beats::Beats;
 use super::phases::{Failures, Phases, Tally};
 use super::window::{Answers, PANIC_SECONDS, STABLE_SECONDS, Window};
+use crate::metrics::{CallCounts, METRICS};
 
 /// Time for which a replica that could not be reached comes last.
 const SHUNNED: Duration = Duration::from_secs(5);
@@ -94,10 +96,12 @@ struct FunctionState {
     idle_from: Instant,
     tally: Tally,
     failures: Failures,
+    /// Series in the metrics, which go with the function.
+    counts: CallCounts,
 }
 
 impl FunctionState {
-    fn new(now: Instant) -> Self {
+    fn new(id: &NamespacedName, now: Instant) -> Self {
         Self {
             in_flight: BTreeMap::new(),
             ready: Vec::new(),
@@ -115,6 +119,7 @@ impl FunctionState {
             idle_from: now,
             tally: Tally::default(),
             failures: Failures::default(),
+            counts: METRICS.add_function(id),
         }
     }
 
@@ -264,7 +269,7 @@ impl Calls {
         let mut known = std::collections::BTreeSet::new();
         for (id, record) in records {
             known.insert(id);
-            let entry = book.functions.entry(id.clone()).or_insert_with(|| FunctionState::new(now));
+            let entry = book.functions.entry(id.clone()).or_insert_with(|| FunctionState::new(id, now));
             entry.update(record);
             entry.serve(|address| self.lease(id, address), now);
             entry.note(now);
@@ -276,7 +281,13 @@ impl Calls {
                 entry.serve(|address| self.lease(id, address), now);
             }
         }
-        book.functions.retain(|id, entry| known.contains(id) || entry.at_replicas() > 0);
+        book.functions.retain(|id, entry| {
+            let stays = known.contains(id) || entry.at_replicas() > 0;
+            if !stays {
+                METRICS.remove_function(id);
+            }
+            stays
+        });
     }
 
     /// Requests a replica. `except` has just refused this call.
@@ -291,7 +302,7 @@ impl Calls {
         let entry = book.functions.entry(id.clone()).or_insert_with(|| FunctionState {
             // Until the next `follow`.
             queue_length: usize::try_from(limits.queue_length).unwrap_or(usize::MAX),
-            ..FunctionState::new(now)
+            ..FunctionState::new(id, now)
         });
         let place = match entry.pick(except, now) {
             Some(address) => Admission::At(self.lease(id, address)),
@@ -369,6 +380,7 @@ impl Calls {
         if let Some(entry) = self.book().functions.get_mut(id) {
             entry.tally.add(status, phases);
             entry.answers.add(phases.total(), Instant::now());
+            entry.counts.count(status.as_u16(), phases.total(), phases.cold_start());
         }
     }
 

@@ -36,7 +36,6 @@ use crate::http::path::normalized;
 use crate::http::plain::StartedRequest;
 use crate::http::routes;
 use crate::http::server::{Caller, Handler};
-use crate::metrics::METRICS;
 
 /// Longest time for a whole body, besides waits for room: a slow trickle holds the room of its bytes.
 const BODY_MAX: Duration = Duration::from_secs(60);
@@ -296,7 +295,6 @@ impl Functions {
         let handled = called.as_ref().ok().and_then(|(answered, _)| answered.handled_micros);
         let phases = phases.ended(handled.map(Duration::from_micros), began.elapsed());
         self.calls.count(id, status, &phases);
-        METRICS.count_call(id, status.as_u16(), phases.total(), phases.cold_start());
         if status.is_server_error() {
             let (kind, message) = match &called {
                 Ok((answered, _)) => error_in(&answered.body),

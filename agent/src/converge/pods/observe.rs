@@ -20,7 +20,7 @@ use super::facts::{Container, PodFacts, State, Uid};
 use super::probe::health_store::{FailuresById, HealthById};
 use super::probe::machine::ProbeHealth;
 use crate::desired::ETCD_GRACE;
-use crate::metrics::METRICS;
+use crate::metrics::{METRICS, Workload};
 use crate::names;
 use crate::worlds::docker::{
     ContainerDetails, ContainerEvent, Docker, DockerError, EngineState, ListedContainer, LogOptions,
@@ -97,6 +97,7 @@ impl ContainerObserver {
         let inspecting = inspect_all(self.docker.as_ref(), may_have_ended);
         let ((rows, took), inspected) = futures::join!(listing, inspecting);
         let rows = rows.map_err(|e| LoopError::new("cannot list the containers", e))?;
+        METRICS.oom_kills.follow(rows.iter().map(|row| workload_of(&row.labels)).collect());
         let pause = (took * LISTING_SHARE).min(LISTING_PAUSE_MAX);
         self.next_listing = Some(began + took + pause);
         let done = self.inspect(&rows, inspected).await;
@@ -360,19 +361,26 @@ pub(super) fn memory_event(event: &ContainerEvent) -> Option<EventDraft> {
     ))
 }
 
+/// Returns the workload of a container; a bare pod is its own.
+fn workload_of(labels: &BTreeMap<String, String>) -> Workload {
+    let label = |key: &str| labels.get(key).map_or("", String::as_str);
+    let (kind, name) = label(names::OWNER).split_once('/').unwrap_or(("Pod", label(names::POD)));
+    [kind, label(names::NAMESPACE), name].map(str::to_owned)
+}
+
 /// Event of a pod's container that is counted.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum EventCount<'e> {
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum EventCount {
     /// The kernel killed a process for its use of memory.
-    OomKill { namespace: &'e str, workload: &'e str },
+    OomKill(Workload),
     /// The container ended, with this reason.
     Exit(&'static str),
 }
 
-impl EventCount<'_> {
+impl EventCount {
     fn add(self) {
         match self {
-            Self::OomKill { namespace, workload } => METRICS.oom_kills.inc(&[namespace, workload]),
+            Self::OomKill(workload) => METRICS.oom_kills.inc(workload),
             Self::Exit(reason) => METRICS.exits.inc(&[reason]),
         }
     }
@@ -380,10 +388,7 @@ impl EventCount<'_> {
 
 /// Returns the count to which an event belongs, if any. `killed`: containers of which the kernel has killed a process
 /// since their start.
-pub(super) fn event_count<'e>(
-    event: &'e ContainerEvent,
-    killed: &mut BTreeSet<String>,
-) -> Option<EventCount<'e>> {
+pub(super) fn event_count(event: &ContainerEvent, killed: &mut BTreeSet<String>) -> Option<EventCount> {
     let label = |key: &str| event.labels.get(key).map_or("", String::as_str);
     if !names::is_own(label("name"), &event.labels) || label(names::CONTAINER) == names::PAUSE {
         return None;
@@ -391,8 +396,7 @@ pub(super) fn event_count<'e>(
     match event.action.as_str() {
         "oom" => {
             killed.insert(event.id.clone());
-            let workload = label(names::OWNER).split_once('/').map_or(label(names::POD), |(_, name)| name);
-            Some(EventCount::OomKill { namespace: label(names::NAMESPACE), workload })
+            Some(EventCount::OomKill(workload_of(&event.labels)))
         }
         "die" => match (killed.remove(&event.id), label("exitCode")) {
             // It did not run: its start failed.

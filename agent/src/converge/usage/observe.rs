@@ -36,6 +36,7 @@ impl UsageLoop {
     pub(super) async fn gather(&mut self) -> Result<Observed, LoopError> {
         let rows = self.deps.docker.list(&self.deps.instance).await;
         let rows = rows.map_err(|error| LoopError::new("cannot list the containers", error))?;
+        let uids = rows.iter().map(|row| label(row, names::UID)).collect();
         let rows: Vec<ListedContainer> = rows.into_iter().filter(is_app_and_runs).collect();
         self.find_cgroups(&rows).await?;
         self.walk(&rows).await;
@@ -72,7 +73,7 @@ impl UsageLoop {
         let disk = self.deps.disk.usage(&self.deps.state_dir).await.ok();
         let disk =
             disk.map(|disk| DiskSpace { total_bytes: disk.total_bytes(), free_bytes: disk.free_bytes });
-        Ok(Observed { machine, running: rows.len(), containers, traffic, volumes, disk, former })
+        Ok(Observed { machine, running: rows.len(), containers, uids, traffic, volumes, disk, former })
     }
 
     /// Finds the cgroup of each container, once for each.

@@ -1,6 +1,6 @@
 //! Computes usage from two samples of the kernel's counters. Pure.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use jiff::Timestamp;
@@ -53,6 +53,8 @@ pub struct Observed {
     pub running: usize,
     /// Containers by Docker id.
     pub containers: BTreeMap<String, ContainerSample>,
+    /// Uids of all pods with containers, ended ones included.
+    pub uids: BTreeSet<String>,
     pub traffic: LinkTraffic,
     /// Volume sizes by pod uid.
     pub volumes: BTreeMap<String, VolumeSizes>,

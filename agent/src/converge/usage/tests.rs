@@ -37,6 +37,7 @@ fn two_looks(former: &[(&str, u64)], containers: Vec<(String, ContainerSample)>)
     Observed {
         machine: Sample { cpu_ns: 16_000 * MS, memory_bytes: 1 << 30, io: None },
         running: containers.len(),
+        uids: containers.iter().map(|(_, counted)| counted.uid.clone()).collect(),
         containers: containers.into_iter().collect(),
         traffic: LinkTraffic::default(),
         volumes: BTreeMap::new(),
@@ -115,7 +116,7 @@ fn a_full_node_fits_under_its_key() {
     assert!(sums.pods.values().all(|pod| pod.containers[""].memory == 40 * 4096));
 }
 
-/// A sample of two pods: `web` with these containers, and one on the host's network.
+/// A sample of two pods: `web` with these running containers, and one on the host's network.
 fn sampled(web: &[(&str, u64, u64)], age: i64) -> Observed {
     let of = |(id, cpu_ns, read): &(&str, u64, u64)| {
         let io = Some(Traffic { input: *read, output: 2 * read });
@@ -125,6 +126,7 @@ fn sampled(web: &[(&str, u64, u64)], age: i64) -> Observed {
     };
     let other = ("host".to_owned(), counted("host", "app", 7));
     let mut observed = two_looks(&[], web.iter().map(of).chain([other]).collect());
+    observed.uids.insert("uid-web".to_owned());
     let link = |name: String, input, output| (name, Traffic { input, output });
     observed.traffic.links = [
         link(host_link_name("mk8s", "uid-web"), 30, 40),
@@ -159,6 +161,25 @@ fn the_totals_of_a_pod_never_fall_and_begin_with_the_agent() {
     assert_eq!(total(&add(both)), (450, Some((10, 20))));
     // A container that could not be read for a while.
     assert_eq!(total(&add(old(&[("b", 9000, 90), ("c", 50, 4)]))), (450, Some((10, 20))));
+}
+
+// Would fail with totals that end with the last running container.
+#[test]
+fn a_pod_whose_container_waits_for_its_restart_keeps_its_totals() {
+    let mut totals = Totals::default();
+    let mut cpu_ns = |observed: Observed| {
+        totals.add(&observed, at(0));
+        let resources = totals.resources(&observed, "mk8s", 9);
+        resources.pods.get(&NamespacedName::new("default", "web")).map(|of| of.cpu_ns)
+    };
+    assert_eq!(cpu_ns(sampled(&[("a", 1000, 0)], 1000)), Some(0));
+    assert_eq!(cpu_ns(sampled(&[("a", 1300, 0)], 1000)), Some(300));
+    assert_eq!(cpu_ns(sampled(&[], 0)), None, "nothing runs");
+    assert_eq!(cpu_ns(sampled(&[("b", 50, 0)], 3)), Some(350));
+    let mut without = sampled(&[], 0);
+    without.uids.remove("uid-web");
+    assert_eq!(cpu_ns(without), None);
+    assert_eq!(cpu_ns(sampled(&[("c", 50, 0)], 3)), Some(50), "the pod was gone");
 }
 
 #[test]

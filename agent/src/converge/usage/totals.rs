@@ -1,7 +1,7 @@
 //! Resource figures for metrics, among them totals of each pod that only grow although its containers come and go.
 //! Pure.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use jiff::{SignedDuration, Timestamp};
@@ -41,7 +41,7 @@ impl PodTotal {
 
 impl Totals {
     /// Adds what was used since the previous sample. A container that is older counts from now on: a former agent
-    /// counted the rest.
+    /// counted the rest. The total of a pod stays as long as it has containers, even if none of them runs.
     pub(super) fn add(&mut self, observed: &Observed, now: Timestamp) {
         let window = observed.former.as_ref().map(|(_, window)| *window);
         for (id, counted) in &observed.containers {
@@ -50,10 +50,9 @@ impl Totals {
             let before = total.last.insert(id.clone(), counted.sample).unwrap_or(first);
             total.grow(before, counted.sample);
         }
-        let here: BTreeSet<&str> = observed.containers.values().map(|counted| counted.uid.as_str()).collect();
         self.0.retain(|uid, total| {
             total.last.retain(|id, _| observed.containers.contains_key(id));
-            here.contains(uid.as_str())
+            observed.uids.contains(uid)
         });
     }
 

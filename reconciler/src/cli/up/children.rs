@@ -81,7 +81,9 @@ pub(super) fn etcd(state: &StateDir, record: &UpRecord) -> Result<Program> {
         prefix: "ETCD",
         flags,
         more_flags: Vec::new(),
-        env: Vec::new(),
+        // Nobody uses its JSON API, to which a POST of any program on this machine could write. As a variable, because the
+        // value of such a flag may not be a word of its own.
+        env: vec![("ETCD_ENABLE_GRPC_GATEWAY".to_owned(), "false".to_owned())],
     })
 }
 

@@ -215,13 +215,17 @@ impl FitFailures {
     }
 
     /// Returns the filter that most nodes failed, in one word; of several the last, which is closest to a fit.
-    /// `NoNodes` without any node, `None` if a node passed all filters.
+    /// `OtherNode` only if no node failed another filter: the pod's own node is the one that counts. `NoNodes` without
+    /// any node, `None` if a node passed all filters.
     pub(super) fn obstacle(&self) -> Option<&'static str> {
         if self.nodes == 0 {
             return Some("NoNodes");
         }
         let failed: usize = self.failures.values().map(|tally| tally.nodes).sum();
-        let most = self.failures.iter().max_by_key(|(_, tally)| tally.nodes);
+        let most = self
+            .failures
+            .iter()
+            .max_by_key(|(failure, tally)| (**failure != Failure::OtherNode, tally.nodes));
         most.filter(|_| failed == self.nodes).map(|(failure, _)| failure.word())
     }
 

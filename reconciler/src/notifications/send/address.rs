@@ -1,18 +1,23 @@
 //! Addresses to which messages may be sent. A name is resolved once, and the connection goes to the addresses that were
 //! checked, so that no second lookup leads elsewhere.
 
+use std::io;
 use std::net::{IpAddr, SocketAddr};
 
-use ipnet::Ipv4Net;
-use schema::names::is_public_address;
+use reqwest::Url;
+use schema::names::{embedded_address, is_link_local, is_public_address};
 use tokio::net::lookup_host;
+
+use crate::notifications::target::OwnAddresses;
 
 /// Limits on the addresses of a target.
 pub(super) struct Bounds<'b> {
-    /// Allows loopback and private addresses, and those of pods and services.
+    /// Allows private addresses, and those of pods and services.
     pub(super) allow_private: bool,
-    /// Ranges of pods and services.
-    pub(super) own_ranges: &'b [Ipv4Net],
+    /// Allows loopback addresses where private ones are allowed.
+    pub(super) allow_loopback: bool,
+    /// Addresses of the cluster.
+    pub(super) own: &'b OwnAddresses,
     /// Set if a secret would travel unencrypted: then no address of the Internet is allowed.
     pub(super) is_exposed: bool,
 }
@@ -22,24 +27,31 @@ pub(super) struct Bounds<'b> {
 /// # Errors
 /// It cannot be resolved, or none of its addresses is allowed.
 pub(super) async fn resolve(host: &str, port: u16, bounds: &Bounds<'_>) -> Result<Vec<SocketAddr>, String> {
-    let bare = host.trim_matches(['[', ']']);
-    let found = match bare.parse::<IpAddr>() {
-        Ok(address) => vec![SocketAddr::new(address, port)],
-        Err(_) => {
-            let found = lookup_host((bare, port)).await;
-            found.map_err(|error| format!("cannot resolve {host}: {error}"))?.collect()
-        }
-    };
-    bounds.allowed(host, found)
+    let found = look_up(host, port).await.map_err(|error| format!("cannot resolve {host}: {error}"))?;
+    let mut etcd = Vec::new();
+    for url in bounds.own.etcd.iter().filter_map(|url| Url::parse(url).ok()) {
+        let (host, port) = (url.host_str().unwrap_or_default(), url.port_or_known_default());
+        etcd.extend(look_up(host, port.unwrap_or_default()).await.unwrap_or_default());
+    }
+    bounds.allowed(host, found, &etcd)
+}
+
+async fn look_up(host: &str, port: u16) -> io::Result<Vec<SocketAddr>> {
+    Ok(lookup_host((host.trim_matches(['[', ']']), port)).await?.collect())
 }
 
 impl Bounds<'_> {
-    /// Returns the allowed ones of a host's addresses, or why there is none.
-    fn allowed(&self, host: &str, found: Vec<SocketAddr>) -> Result<Vec<SocketAddr>, String> {
+    /// Returns the allowed ones of a host's addresses, or why there is none. `etcd` are the addresses of etcd.
+    fn allowed(
+        &self,
+        host: &str,
+        found: Vec<SocketAddr>,
+        etcd: &[SocketAddr],
+    ) -> Result<Vec<SocketAddr>, String> {
         let mut why = None;
         let mut allowed: Vec<SocketAddr> = found
             .into_iter()
-            .filter(|address| match self.refusal(address.ip()) {
+            .filter(|address| match self.refusal(*address, etcd) {
                 None => true,
                 refusal => {
                     why = why.or(refusal);
@@ -58,19 +70,28 @@ impl Bounds<'_> {
     }
 
     /// Returns the reason not to connect to an address.
-    fn refusal(&self, address: IpAddr) -> Option<&'static str> {
-        let address = address.to_canonical();
-        let is_link_local = match address {
-            IpAddr::V4(address) => address.is_link_local() || address.is_broadcast(),
-            IpAddr::V6(address) => address.is_unicast_link_local(),
-        };
-        if is_link_local || address.is_unspecified() || address.is_multicast() {
-            return Some("is link-local, multicast or of no machine");
+    fn refusal(&self, to: SocketAddr, etcd: &[SocketAddr]) -> Option<&'static str> {
+        let address = embedded_address(to.ip());
+        let is_broadcast = matches!(address, IpAddr::V4(address) if address.is_broadcast());
+        if is_link_local(address) || is_broadcast || address.is_unspecified() || address.is_multicast() {
+            return Some("is link-local, a cloud's metadata, multicast or of no machine");
         }
-        let is_own = matches!(address, IpAddr::V4(address) if self.own_ranges.iter().any(|range| range.contains(&address)));
-        match is_public_address(address) && !is_own {
+        let is_own = matches!(address, IpAddr::V4(address) if self.own.ranges.iter().any(|range| range.contains(&address)));
+        let is_public = is_public_address(address) && !is_own;
+        // One at a loopback address may listen at other addresses of this machine, too.
+        let is_etcd = |etcd: &SocketAddr| {
+            let own = embedded_address(etcd.ip());
+            etcd.port() == to.port() && (own == address || own.is_loopback() && !is_public)
+        };
+        if etcd.iter().any(is_etcd) {
+            return Some("is etcd's");
+        }
+        match is_public {
             false if !self.allow_private => {
                 Some("is loopback, private or the cluster's own; set allowPrivate if that is meant")
+            }
+            false if address.is_loopback() && !self.allow_loopback => {
+                Some("is loopback; give 'minik8s serve' --notify-loopback if that is meant")
             }
             true if self.is_exposed => Some("is one of the Internet, where a secret needs https://"),
             _ => None,
@@ -82,9 +103,14 @@ impl Bounds<'_> {
 mod tests {
     use super::*;
 
+    fn own(etcd: &str) -> OwnAddresses {
+        let ranges = vec!["30.0.0.0/16".parse().unwrap()];
+        OwnAddresses { ranges, etcd: vec![etcd.to_owned()], notify_loopback: false }
+    }
+
     fn refusal(address: &str, allow_private: bool, is_exposed: bool) -> Option<&'static str> {
-        let own_ranges = ["30.0.0.0/16".parse().unwrap()];
-        Bounds { allow_private, own_ranges: &own_ranges, is_exposed }.refusal(address.parse().unwrap())
+        let bounds = Bounds { allow_private, allow_loopback: true, own: &own(""), is_exposed };
+        bounds.refusal(SocketAddr::new(address.parse().unwrap(), 443), &[])
     }
 
     #[test]
@@ -99,6 +125,7 @@ mod tests {
             "fd00::1",
             "::ffff:127.0.0.1",
             "::ffff:30.0.7.7",
+            "64:ff9b::1e00:707",
         ] {
             assert!(refusal(private, false, false).unwrap().contains("allowPrivate"), "{private}");
             assert_eq!(refusal(private, true, true), None, "{private}");
@@ -107,27 +134,64 @@ mod tests {
             assert_eq!(refusal(public, false, false), None, "{public}");
             assert!(refusal(public, true, true).unwrap().contains("https://"), "{public}");
         }
-        for never in
-            ["0.0.0.0", "::", "169.254.169.254", "::ffff:169.254.169.254", "fe80::1", "224.0.0.1", "ff02::1"]
-        {
+        for never in [
+            "0.0.0.0",
+            "::",
+            "169.254.169.254",
+            "::ffff:169.254.169.254",
+            "64:ff9b::a9fe:a9fe",
+            "2002:a9fe:a9fe::1",
+            "168.63.129.16",
+            "fd00:ec2::254",
+            "fe80::1",
+            "224.0.0.1",
+            "255.255.255.255",
+            "ff02::1",
+        ] {
             assert!(refusal(never, true, false).unwrap().contains("link-local"), "{never}");
+        }
+    }
+
+    // Would fail if `allowPrivate`, which a commit sets, were enough to write to etcd or to a daemon on loopback.
+    #[tokio::test]
+    async fn loopback_needs_the_flag_and_etcd_is_never_reached() {
+        for (etcd, allow_loopback, host, port, part) in [
+            ("http://127.0.0.1:7079", false, "127.0.0.1", 80, Some("--notify-loopback")),
+            ("http://127.0.0.1:7079", false, "[::ffff:127.0.0.2]", 80, Some("--notify-loopback")),
+            ("http://127.0.0.1:7079", true, "127.0.0.1", 80, None),
+            ("http://127.0.0.1:7079", true, "127.0.0.1", 7079, Some("etcd's")),
+            ("http://localhost:7079", true, "10.0.0.5", 7079, Some("etcd's")),
+            ("http://10.0.0.5:2379", false, "[::ffff:10.0.0.5]", 2379, Some("etcd's")),
+            ("https://9.9.9.9", false, "9.9.9.9", 443, Some("etcd's")),
+            ("http://10.0.0.5:2379", false, "10.0.0.6", 2379, None),
+        ] {
+            let own = own(etcd);
+            let bounds = Bounds { allow_private: true, allow_loopback, own: &own, is_exposed: false };
+            let why = resolve(host, port, &bounds).await.err();
+            let is_right = match part {
+                Some(part) => why.as_ref().is_some_and(|why| why.contains(part)),
+                None => why.is_none(),
+            };
+            assert!(is_right, "{host}:{port}: {why:?}");
         }
     }
 
     #[test]
     fn of_several_addresses_the_allowed_ones_are_used() {
-        let bounds = Bounds { allow_private: false, own_ranges: &[], is_exposed: false };
+        let own = own("");
+        let bounds = Bounds { allow_private: false, allow_loopback: false, own: &own, is_exposed: false };
         let addresses = |texts: &[&str]| texts.iter().map(|text| text.parse().unwrap()).collect::<Vec<_>>();
         let mixed = addresses(&["9.9.9.9:443", "10.0.0.1:443", "1.1.1.1:443", "9.9.9.9:443"]);
-        assert_eq!(bounds.allowed("h", mixed).unwrap(), addresses(&["1.1.1.1:443", "9.9.9.9:443"]));
-        let why = bounds.allowed("h", addresses(&["10.0.0.1:443"])).unwrap_err();
+        assert_eq!(bounds.allowed("h", mixed, &[]).unwrap(), addresses(&["1.1.1.1:443", "9.9.9.9:443"]));
+        let why = bounds.allowed("h", addresses(&["10.0.0.1:443"]), &[]).unwrap_err();
         assert!(why.starts_with("nothing is sent to h: its address is loopback, private"), "{why}");
-        assert_eq!(bounds.allowed("h", Vec::new()).unwrap_err(), "h has no address");
+        assert_eq!(bounds.allowed("h", Vec::new(), &[]).unwrap_err(), "h has no address");
     }
 
     #[tokio::test]
     async fn an_address_in_a_url_and_a_name_are_checked_alike() {
-        let bounds = Bounds { allow_private: false, own_ranges: &[], is_exposed: false };
+        let own = own("");
+        let bounds = Bounds { allow_private: false, allow_loopback: true, own: &own, is_exposed: false };
         for host in ["127.0.0.1", "[::1]", "localhost"] {
             let why = resolve(host, 80, &bounds).await.unwrap_err();
             assert!(why.contains("allowPrivate"), "{host}: {why}");

@@ -1,11 +1,14 @@
 //! A delivery, and its exchange over HTTP: a request made by a pure function of another file, its answer as a value.
 //!
-//! Requests go to checked addresses only. No redirect is followed, no proxy is used, and answers are read up to 64 KiB.
-//! Of a URL, errors have the scheme and the host only.
+//! Requests go to checked addresses only. No redirect is followed, no proxy is used, and lists and refusals are read up to
+//! 64 KiB. Of a URL, errors have the scheme and the host only.
 
+use std::cmp::Reverse;
+use std::collections::BTreeMap;
 use std::time::Duration;
 
-use ipnet::Ipv4Net;
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD as BASE64;
 use jiff::Timestamp;
 use jiff::fmt::rfc2822::DateTimeParser;
 use reqwest::header::HeaderMap;
@@ -16,6 +19,7 @@ use schema::violation::{shortened, visible};
 use serde_json::Value as Json;
 
 use super::address::{Bounds, resolve};
+use crate::notifications::target::OwnAddresses;
 use crate::outgoing::{self, TargetServer};
 
 /// Longest wait for a connection, so that a second address gets a try.
@@ -26,8 +30,11 @@ const ANSWER_MAX: usize = 64 * 1024;
 const PAUSE_MAX: Duration = Duration::from_secs(3600);
 /// Most characters of a server's reason in an error.
 const REASON_MAX_CHARS: usize = 200;
-/// Most characters of a message for people.
-const TEXT_MAX_CHARS: usize = 4000;
+/// Shortest part of a URL's path or query that is taken for a secret; `services` and `hooks` are none.
+const SECRET_PART_MIN_BYTES: usize = 9;
+
+/// Values of a target's secret by key.
+pub(super) type Secrets = BTreeMap<String, String>;
 
 /// A message on its way to a target.
 #[derive(Debug, Clone)]
@@ -69,29 +76,6 @@ impl DeliveryError {
     }
 }
 
-impl Delivery {
-    /// Returns the reasons for people: lines without control characters, and not too many.
-    pub(super) fn text(&self) -> String {
-        let lines: Vec<_> = self.message.text.lines().map(visible).collect();
-        shortened(lines.join("\n"), TEXT_MAX_CHARS)
-    }
-
-    /// Returns the news in one line without control characters.
-    pub(super) fn title(&self) -> String {
-        shortened(visible(self.message.title.trim()).into_owned(), REASON_MAX_CHARS)
-    }
-
-    /// Returns the link, if it leads to a web page.
-    pub(super) fn web_link(&self) -> Option<&str> {
-        let is_web = |link: &&str| {
-            let scheme = link.split_once("://").map(|(scheme, _)| scheme);
-            matches!(scheme, Some("http" | "https"))
-                && !link.contains(|c: char| c.is_control() || c.is_whitespace())
-        };
-        self.link.as_deref().filter(is_web)
-    }
-}
-
 /// An HTTP request. Its headers may have secrets, so it cannot be printed.
 pub(super) struct Request {
     pub(super) method: Method,
@@ -116,27 +100,35 @@ impl Request {
 /// Limits on where a request may go.
 pub(super) struct Route<'r> {
     pub(super) allow_private: bool,
-    /// Ranges of pods and services.
-    pub(super) own_ranges: &'r [Ipv4Net],
-    /// Certificates to trust beside the machine's, PEM.
-    pub(super) ca: Option<&'r str>,
+    /// Allows loopback addresses where private ones are allowed.
+    pub(super) allow_loopback: bool,
+    /// Addresses of the cluster.
+    pub(super) own: &'r OwnAddresses,
+    pub(super) secrets: &'r Secrets,
     /// Set if the request has a secret, also in its URL.
     pub(super) is_confidential: bool,
 }
 
 impl Route<'_> {
     pub(super) fn bounds(&self, is_encrypted: bool) -> Bounds<'_> {
-        let is_exposed = self.is_confidential && !is_encrypted;
-        Bounds { allow_private: self.allow_private, own_ranges: self.own_ranges, is_exposed }
+        let Self { allow_private, allow_loopback, own, is_confidential, .. } = *self;
+        Bounds { allow_private, allow_loopback, own, is_exposed: is_confidential && !is_encrypted }
+    }
+
+    /// Returns the certificates to trust beside the machine's, PEM.
+    pub(super) fn ca(&self) -> Option<String> {
+        self.secrets.get("ca").cloned()
     }
 }
 
 /// An HTTP answer.
-pub(super) struct Answer {
+pub(super) struct Answer<'r> {
     pub(super) status: StatusCode,
     pub(super) headers: HeaderMap,
-    /// Body; empty if it is larger than the limit, or the connection ended before it did.
+    /// Body; empty if a request that changes something was accepted, and if it is larger than the limit.
     pub(super) body: Vec<u8>,
+    /// Values that the server may repeat.
+    pub(super) secrets: &'r Secrets,
 }
 
 /// Parses the address of a target. The error does not repeat it.
@@ -157,16 +149,16 @@ pub(super) fn below(base: &Url, segments: &[&str]) -> Url {
     url
 }
 
-/// Sends a request and reads its answer, whatever its status. The caller bounds the time.
-pub(super) async fn exchange(request: Request, route: &Route<'_>) -> Result<Answer, DeliveryError> {
-    let url = request.url;
+/// Sends a request and reads what matters of its answer, whatever its status. The caller bounds the time.
+pub(super) async fn exchange<'r>(request: Request, route: &Route<'r>) -> Result<Answer<'r>, DeliveryError> {
+    let (url, is_list) = (request.url, request.method == Method::GET);
     let host = url.host_str().unwrap_or_default().to_owned();
     let shown = format!("{}://{host}", url.scheme());
     let failed = |why: String| DeliveryError::new(format!("cannot reach {shown}: {why}"));
     let port = url.port_or_known_default().unwrap_or_default();
     let bounds = route.bounds(url.scheme() == "https");
     let addresses = resolve(&host, port, &bounds).await.map_err(DeliveryError::new)?;
-    let server = TargetServer { host, addresses, ca: route.ca.map(str::to_owned) };
+    let server = TargetServer { host, addresses, ca: route.ca() };
     let client = outgoing::to_target(server, CONNECT_MAX).await.map_err(failed)?;
     let mut sending = client.request(request.method, url);
     for (name, value) in request.headers {
@@ -177,12 +169,18 @@ pub(super) async fn exchange(request: Request, route: &Route<'_>) -> Result<Answ
     }
     let response = sending.send().await.map_err(|error| failed(error_chain(&error.without_url())))?;
     let (status, headers) = (response.status(), response.headers().clone());
-    // The status alone says whether the request was accepted.
-    let body = outgoing::body(response, ANSWER_MAX).await.ok().flatten().unwrap_or_default();
-    Ok(Answer { status, headers, body })
+    let is_refusal = !status.is_success();
+    let read = if is_refusal || is_list { outgoing::body(response, ANSWER_MAX).await } else { Ok(None) };
+    let body = match read {
+        Ok(body) => body.unwrap_or_default(),
+        // The status is enough.
+        Err(_) if is_refusal => Vec::new(),
+        Err(error) => return Err(failed(error_chain(&error.without_url()))),
+    };
+    Ok(Answer { status, headers, body, secrets: route.secrets })
 }
 
-impl Answer {
+impl Answer<'_> {
     /// Returns the failure that the answer is; `help` is the remedy.
     pub(super) fn error(&self, help: Option<&str>, now: Timestamp) -> DeliveryError {
         let mut message = format!("the answer is {}", self.status);
@@ -202,7 +200,8 @@ impl Answer {
         if self.status.is_success() { Ok(DeliveryOutcome::Sent) } else { Err(self.error(None, now)) }
     }
 
-    /// Returns the reason that the server gives, in one line: a field of its JSON, or its text if it is not a page.
+    /// Returns the reason that the server gives, in one line and without secrets: a field of its JSON, or its text if it
+    /// is not a page.
     pub(super) fn reason(&self) -> Option<String> {
         let text = match serde_json::from_slice::<Json>(&self.body) {
             Ok(json) => match ["message", "error", "errcode"].iter().find_map(|field| json.get(field))? {
@@ -211,8 +210,9 @@ impl Answer {
             },
             Err(_) => str::from_utf8(&self.body).ok().filter(|text| !text.contains('<'))?.to_owned(),
         };
-        let text = visible(text.trim());
-        (!text.is_empty()).then(|| shortened(text.into_owned(), REASON_MAX_CHARS))
+        // Masked before it is cut, which may leave a part of a secret.
+        let text = redacted(text.trim(), self.secrets);
+        (!text.is_empty()).then(|| shortened(visible(&text).into_owned(), REASON_MAX_CHARS))
     }
 
     /// Returns the pause that the server asks for: by `Retry-After` in seconds or as a date, by a limit of requests
@@ -242,13 +242,40 @@ impl Answer {
     }
 }
 
+/// Masks secrets in the text of a server: values, also in Base64, and path and query of a URL, as a whole and in parts.
+pub(super) fn redacted(text: &str, secrets: &Secrets) -> String {
+    let mut masked = Vec::new();
+    for (key, value) in secrets {
+        let value = value.trim();
+        match key.as_str() {
+            "ca" | "username" => {}
+            "url" => {
+                let Ok(url) = Url::parse(value) else { continue };
+                let rest = [url.path().trim_start_matches('/'), url.query().unwrap_or_default()];
+                let is_end = |c: char| !c.is_ascii_alphanumeric() && !matches!(c, '-' | '_');
+                let parts = rest.into_iter().flat_map(|part| part.split(is_end)).chain(rest);
+                masked.extend(parts.filter(|part| part.len() >= SECRET_PART_MIN_BYTES).map(str::to_owned));
+            }
+            _ => masked.extend([value.to_owned(), BASE64.encode(value)]),
+        }
+    }
+    if let (Some(user), Some(password)) = (secrets.get("username"), secrets.get("password")) {
+        masked.push(BASE64.encode(format!("\0{}\0{}", user.trim(), password.trim())));
+    }
+    masked.retain(|part| !part.is_empty());
+    masked.sort_by_key(|part| Reverse(part.len()));
+    masked.iter().fold(text.to_owned(), |text, part| text.replace(part.as_str(), "***"))
+}
+
 #[cfg(test)]
 mod tests {
     use reqwest::header::{HeaderName, HeaderValue};
 
     use super::*;
 
-    fn answer(status: u16, headers: &[(&'static str, &'static str)], body: &str) -> Answer {
+    static NO_SECRETS: Secrets = Secrets::new();
+
+    fn answer(status: u16, headers: &[(&'static str, &'static str)], body: &str) -> Answer<'static> {
         let headers = headers
             .iter()
             .map(|(name, value)| (HeaderName::from_static(name), HeaderValue::from_static(value)));
@@ -256,6 +283,7 @@ mod tests {
             status: StatusCode::from_u16(status).unwrap(),
             headers: headers.collect(),
             body: body.as_bytes().to_vec(),
+            secrets: &NO_SECRETS,
         }
     }
 
@@ -285,7 +313,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_server_says_is_one_short_line() {
+    fn the_reason_of_a_server_is_one_short_line() {
         let now = Timestamp::UNIX_EPOCH;
         let long = "x".repeat(5000);
         for (status, body, message) in [

@@ -5,7 +5,7 @@
 use jiff::Timestamp;
 use reqwest::{Method, StatusCode, Url};
 use schema::records::MessageState;
-use schema::violation::{shortened, visible};
+use schema::violation::shortened;
 use serde::Deserialize;
 use serde_json::json;
 
@@ -16,8 +16,10 @@ use crate::git::{CommitStatus, Forge, Reference, SourceConfig};
 const GITHUB_VERSION: &str = "2022-11-28";
 /// Most characters of a description: GitHub refuses longer ones; GitLab takes 255.
 const DESCRIPTION_MAX_CHARS: usize = 140;
-/// Statuses that are read back. Each has about 2 KiB at GitHub.
-const READ_BACK: &str = "30";
+/// Statuses on a page that is read back. Each has about 2 KiB at GitHub.
+const PAGE_SIZE: usize = 10;
+/// Most pages that are read back. A status that is not found on them is set again.
+const PAGES_MAX: usize = 5;
 
 /// Sets the status of a commit, unless it is set already.
 pub(super) async fn deliver(
@@ -48,15 +50,22 @@ pub(super) async fn deliver(
     Err(wanted.error(&answer, Timestamp::now()))
 }
 
+/// Reads the newest status of this name; `None` if it is not found.
 async fn read_back(
     wanted: &StatusUpdate<'_>,
     route: &Route<'_>,
 ) -> Result<Option<ShownStatus>, DeliveryError> {
-    let answer = exchange(wanted.list(), route).await?;
-    if !answer.status.is_success() {
-        return Err(wanted.error(&answer, Timestamp::now()));
+    for page in 1..=PAGES_MAX {
+        let answer = exchange(wanted.list(page), route).await?;
+        if !answer.status.is_success() {
+            return Err(wanted.error(&answer, Timestamp::now()));
+        }
+        let (newest, is_full) = wanted.newest(&answer.body);
+        if newest.is_some() || !is_full {
+            return Ok(newest);
+        }
     }
-    wanted.newest(&answer.body)
+    Ok(None)
 }
 
 /// Status that a commit is to have.
@@ -114,10 +123,11 @@ impl<'w> StatusUpdate<'w> {
             status,
             token,
             commit: commit.ok_or_else(|| DeliveryError::new("the message is about no commit"))?,
-            context: format!("minik8s/{}", config.name),
+            context: format!("minik8s/{}", status.name.as_ref().unwrap_or(&config.name)),
             state: message.state,
-            description: description(delivery),
-            link: delivery.web_link(),
+            // One character is for the mark of what was left out.
+            description: shortened(message.title.clone(), DESCRIPTION_MAX_CHARS - 1),
+            link: delivery.link.as_deref(),
             reference: match &config.reference {
                 Reference::Branch(name) | Reference::Tag(name) => Some(name.as_str()),
                 Reference::Commit(_) => None,
@@ -155,8 +165,8 @@ impl<'w> StatusUpdate<'w> {
         self.signed(Request::json(Method::POST, url, &body))
     }
 
-    /// Request that lists the commit's statuses.
-    fn list(&self) -> Request {
+    /// Request for a page of the commit's statuses, from 1.
+    fn list(&self, page: usize) -> Request {
         let api = &self.status.api;
         let mut url = match self.status.forge {
             Forge::GitHub => {
@@ -168,11 +178,13 @@ impl<'w> StatusUpdate<'w> {
             }
             Forge::Gitea | Forge::Forgejo => self.gitea_statuses(),
         };
+        let (size, page) = (PAGE_SIZE.to_string(), page.to_string());
         let mut query = match self.status.forge {
-            Forge::GitHub => vec![("per_page", READ_BACK)],
-            Forge::GitLab => vec![("name", self.context.as_str()), ("per_page", READ_BACK)],
-            Forge::Gitea | Forge::Forgejo => vec![("sort", "recentupdate"), ("limit", READ_BACK)],
+            Forge::GitHub => vec![("per_page", size.as_str())],
+            Forge::GitLab => vec![("name", self.context.as_str()), ("per_page", size.as_str())],
+            Forge::Gitea | Forge::Forgejo => vec![("sort", "recentupdate"), ("limit", size.as_str())],
         };
+        query.push(("page", page.as_str()));
         if self.status.forge == Forge::GitLab {
             query.extend(self.reference.map(|reference| ("ref", reference)));
         }
@@ -199,21 +211,22 @@ impl<'w> StatusUpdate<'w> {
         }
     }
 
-    /// Finds the newest status of this name. Ids grow, also within a second, and the lists are in different orders.
-    fn newest(&self, body: &[u8]) -> Result<Option<ShownStatus>, DeliveryError> {
-        let shown: Vec<ShownStatus> = serde_json::from_slice(body)
-            .map_err(|_| DeliveryError::new("the list of the commit's statuses cannot be read"))?;
+    /// Finds the newest status of this name on a page; true if another page may follow. Ids grow, also within a second,
+    /// and the lists are in different orders. A page that is too large, or cannot be read, has none.
+    fn newest(&self, page: &[u8]) -> (Option<ShownStatus>, bool) {
+        let shown: Vec<ShownStatus> = serde_json::from_slice(page).unwrap_or_default();
+        let is_full = shown.len() >= PAGE_SIZE;
         let own = shown.into_iter().rev().filter(|shown| shown.context().eq_ignore_ascii_case(&self.context));
-        Ok(own.max_by_key(|shown| shown.id))
+        (own.max_by_key(|shown| shown.id), is_full)
     }
 
-    fn is_refused_transition(&self, answer: &Answer) -> bool {
+    fn is_refused_transition(&self, answer: &Answer<'_>) -> bool {
         self.status.forge == Forge::GitLab
             && answer.status == StatusCode::BAD_REQUEST
             && answer.reason().is_some_and(|reason| reason.contains("Cannot transition status"))
     }
 
-    fn error(&self, answer: &Answer, now: Timestamp) -> DeliveryError {
+    fn error(&self, answer: &Answer<'_>, now: Timestamp) -> DeliveryError {
         let (forge, repository) = (self.status.forge.name(), self.repository());
         let right = match self.status.forge {
             Forge::GitHub => "write access to commit statuses (scope `repo:status`)",
@@ -251,18 +264,6 @@ impl<'w> StatusUpdate<'w> {
     }
 }
 
-/// Returns the first reason of a failure, else the news, in one line.
-fn description(delivery: &Delivery) -> String {
-    let message = &delivery.message;
-    let reason = message.text.lines().map(str::trim).find(|line| !line.is_empty());
-    let line: &str = match message.state {
-        MessageState::Failure => reason.unwrap_or(&message.title),
-        MessageState::Pending | MessageState::Success => &message.title,
-    };
-    // One character is for the mark of what was left out.
-    shortened(visible(line.trim()).into_owned(), DESCRIPTION_MAX_CHARS - 1)
-}
-
 #[cfg(test)]
 mod tests {
     use schema::kinds::cluster::NotificationEvent;
@@ -289,7 +290,7 @@ mod tests {
             event: NotificationEvent::Verdict,
             state,
             title: "Good: 3 objects".to_owned(),
-            text: "\n  web: the image does not exist \nsecond".to_owned(),
+            text: String::new(),
             page: String::new(),
             source: Some("shop".to_owned()),
             commit: Some(COMMIT.to_owned()),
@@ -325,14 +326,14 @@ mod tests {
                 Forge::GitHub,
                 None,
                 "https://api.github.com/repos/kim/shop/statuses/COMMIT",
-                "https://api.github.com/repos/kim/shop/commits/COMMIT/statuses?per_page=30",
+                "https://api.github.com/repos/kim/shop/commits/COMMIT/statuses?per_page=10&page=3",
                 github.clone(),
             ),
             (
                 Forge::GitHub,
                 Some("https://ghe.example/api/v3"),
                 "https://ghe.example/api/v3/repos/kim/shop/statuses/COMMIT",
-                "https://ghe.example/api/v3/repos/kim/shop/commits/COMMIT/statuses?per_page=30",
+                "https://ghe.example/api/v3/repos/kim/shop/commits/COMMIT/statuses?per_page=10&page=3",
                 github,
             ),
             (
@@ -340,21 +341,21 @@ mod tests {
                 Some("https://git.example/api/v4/"),
                 "https://git.example/api/v4/projects/a%2Fb%2Fshop/statuses/COMMIT",
                 "https://git.example/api/v4/projects/a%2Fb%2Fshop/repository/commits/COMMIT/statuses\
-                 ?name=minik8s%2Fshop&per_page=30&ref=main",
+                 ?name=minik8s%2Fshop&per_page=10&page=3&ref=main",
                 vec![accept, ("private-token", "canary")],
             ),
             (
                 Forge::Gitea,
                 Some("https://git.example/gitea"),
                 "https://git.example/gitea/api/v1/repos/kim/shop/statuses/COMMIT",
-                "https://git.example/gitea/api/v1/repos/kim/shop/statuses/COMMIT?sort=recentupdate&limit=30",
+                "https://git.example/gitea/api/v1/repos/kim/shop/statuses/COMMIT?sort=recentupdate&limit=10&page=3",
                 gitea.clone(),
             ),
             (
                 Forge::Forgejo,
                 Some("https://git.example"),
                 "https://git.example/api/v1/repos/kim/shop/statuses/COMMIT",
-                "https://git.example/api/v1/repos/kim/shop/statuses/COMMIT?sort=recentupdate&limit=30",
+                "https://git.example/api/v1/repos/kim/shop/statuses/COMMIT?sort=recentupdate&limit=10&page=3",
                 gitea,
             ),
         ] {
@@ -364,7 +365,7 @@ mod tests {
             let wanted = StatusUpdate::new(&config, &status, "canary", &delivery).unwrap();
             let mut body = json!({
                 "state": if is_gitlab { "failed" } else { "failure" },
-                "description": "web: the image does not exist",
+                "description": "Good: 3 objects",
                 "target_url": "https://page.example/revisions/7",
             });
             if is_gitlab {
@@ -377,7 +378,7 @@ mod tests {
             let set = format!("POST {}", set.replace("COMMIT", COMMIT));
             assert_eq!(shown(&wanted.set()), (set, with_type, body));
             let list = format!("GET {}", list.replace("COMMIT", COMMIT));
-            assert_eq!(shown(&wanted.list()), (list, headers, Json::Null));
+            assert_eq!(shown(&wanted.list(3)), (list, headers, Json::Null));
         }
     }
 
@@ -387,7 +388,7 @@ mod tests {
         let (config, status) = config(Forge::GitHub, None, "kim/shop");
         let delivery = delivery(MessageState::Success);
         let wanted = StatusUpdate::new(&config, &status, "canary", &delivery).unwrap();
-        let newest = |list: Json| wanted.newest(list.to_string().as_bytes()).unwrap();
+        let newest = |list: Json| wanted.newest(list.to_string().as_bytes()).0;
         let good = "Good: 3 objects";
         let github = json!([
             {"id": 9, "context": "ci", "state": "failure"},
@@ -409,31 +410,28 @@ mod tests {
         let other_text = json!([{"context": "minik8s/shop", "status": "success", "description": "Good"}]);
         assert!(!newest(other_text).unwrap().is(&wanted));
         assert!(newest(json!([])).is_none());
-        assert!(wanted.newest(b"<html>").is_err());
+        assert!(wanted.newest(b"<html>").0.is_none());
+        let others = vec![json!({"id": 1, "context": "ci", "state": "success"}); 10];
+        assert!(matches!(wanted.newest(json!(others).to_string().as_bytes()), (None, true)));
     }
 
     #[test]
-    fn descriptions_are_one_line_that_github_accepts() {
-        assert_eq!(description(&delivery(MessageState::Failure)), "web: the image does not exist");
-        assert_eq!(description(&delivery(MessageState::Pending)), "Good: 3 objects");
-        let mut long = delivery(MessageState::Failure);
-        long.message.text = "ä\u{1b}".repeat(200);
-        let text = description(&long);
-        assert_eq!(text.chars().count(), 140);
-        assert!(text.ends_with('…') && !text.contains('\u{1b}'), "{text}");
-        long.message.text = String::new();
-        assert_eq!(description(&long), "Good: 3 objects");
+    fn two_clusters_have_a_status_each() {
+        let (config, mut status) = config(Forge::GitHub, None, "kim/shop");
+        let delivery = delivery(MessageState::Success);
+        status.name = Some("lab".to_owned());
+        let wanted = StatusUpdate::new(&config, &status, "canary", &delivery).unwrap();
+        assert_eq!(shown(&wanted.set()).2["context"], "minik8s/lab");
     }
 
     #[test]
-    fn links_to_anything_but_web_pages_are_left_out() {
+    fn descriptions_have_a_length_that_github_accepts() {
         let (config, status) = config(Forge::GitHub, None, "kim/shop");
-        let mut delivery = delivery(MessageState::Success);
-        for link in [None, Some("javascript:alert(1)"), Some("/revisions/7"), Some("https://a b")] {
-            delivery.link = link.map(str::to_owned);
-            let wanted = StatusUpdate::new(&config, &status, "canary", &delivery).unwrap();
-            assert!(shown(&wanted.set()).2.get("target_url").is_none(), "{link:?}");
-        }
+        let mut delivery = delivery(MessageState::Failure);
+        (delivery.message.title, delivery.link) = ("ä".repeat(200), None);
+        let wanted = StatusUpdate::new(&config, &status, "canary", &delivery).unwrap();
+        assert_eq!(wanted.description.chars().count(), 140);
+        assert!(shown(&wanted.set()).2.get("target_url").is_none());
         delivery.message.commit = Some("../../user".to_owned());
         assert!(StatusUpdate::new(&config, &status, "canary", &delivery).is_err());
     }
@@ -445,7 +443,8 @@ mod tests {
         let wanted = StatusUpdate::new(&config, &status, "canary", &delivery).unwrap();
         let said = |status: u16, body: &str| {
             let status = StatusCode::from_u16(status).unwrap();
-            let answer = Answer { status, headers: Default::default(), body: body.as_bytes().to_vec() };
+            let body = body.as_bytes().to_vec();
+            let answer = Answer { status, headers: Default::default(), body, secrets: &Default::default() };
             wanted.error(&answer, Timestamp::UNIX_EPOCH).message
         };
         for (status, body, part) in [

@@ -37,7 +37,7 @@ pub(super) async fn deliver(
     let message = compose(smtp, delivery, SystemTime::now()).map_err(DeliveryError::new)?;
     let addresses =
         resolve(&server.host, server.port, &route.bounds(true)).await.map_err(DeliveryError::new)?;
-    let (domain, ca) = (server.host.trim_matches(['[', ']']).to_owned(), route.ca.map(str::to_owned));
+    let (domain, ca) = (server.host.trim_matches(['[', ']']).to_owned(), route.ca());
     // It loads the machine's CAs.
     let tls = tokio::task::spawn_blocking(move || tls_parameters(domain, ca.as_deref())).await;
     let tls = tls.map_err(|error| DeliveryError::new(error.to_string()))?.map_err(DeliveryError::new)?;
@@ -131,8 +131,6 @@ fn compose(smtp: &NotificationSmtp, delivery: &Delivery, now: SystemTime) -> Res
             .map(|address| Mailbox::new(None, address))
             .map_err(|error| format!("cannot write to `{}`: {error}", address.escape_debug()))
     };
-    let fits = |c: char| if c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.') { c } else { '-' };
-    let id: String = delivery.id.chars().map(fits).collect();
     let automatic = HeaderValue::new(
         HeaderName::new_from_ascii_str("Auto-Submitted"),
         // RFC 3834: nobody's holiday answers it.
@@ -140,8 +138,8 @@ fn compose(smtp: &NotificationSmtp, delivery: &Delivery, now: SystemTime) -> Res
     );
     let mut builder = Message::builder()
         .date(now)
-        .message_id(Some(format!("<{id}@minik8s>")))
-        .subject(delivery.title())
+        .message_id(Some(format!("<{}@minik8s>", delivery.id)))
+        .subject(delivery.message.title.clone())
         .raw_header(automatic)
         .from(mailbox(&smtp.from)?);
     for address in &smtp.to {
@@ -168,7 +166,7 @@ mod tests {
             commit: None,
         };
         Delivery {
-            id: "d/1\r\nBcc: x".to_owned(),
+            id: "d-1".to_owned(),
             subject: "disk.n1".to_owned(),
             message,
             link: Some("https://page.example/nodes".to_owned()),
@@ -192,7 +190,7 @@ mod tests {
     fn a_mail_has_the_news_as_subject_and_the_reasons_below() {
         let text = mail(&delivery("Disk of n1 is nearly full", "3 GiB are free"));
         for line in [
-            "Message-ID: <d-1--Bcc--x@minik8s>",
+            "Message-ID: <d-1@minik8s>",
             "Subject: Disk of n1 is nearly full",
             "Auto-Submitted: auto-generated",
             "From: minik8s@example.org",

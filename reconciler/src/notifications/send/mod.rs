@@ -10,26 +10,18 @@ mod mail;
 mod tests;
 mod webhook;
 
-use std::cmp::Reverse;
-use std::collections::BTreeMap;
 use std::time::Duration;
 
-use base64::Engine as _;
-use base64::engine::general_purpose::STANDARD as BASE64;
 use jiff::Timestamp;
 use schema::kinds::cluster::{Notification, NotificationChannel};
 use tokio::time::timeout;
 
 use super::target::{Target, TargetKind};
 pub use exchange::{Delivery, DeliveryError, DeliveryOutcome};
-use exchange::{Route, exchange, url_of};
+use exchange::{Route, Secrets, exchange, redacted, url_of};
 
 /// Longest duration of a delivery, with the lookup of the name and what is read back.
 const DELIVERY_MAX: Duration = Duration::from_secs(5);
-/// Shortest part of a URL's path that is taken for a secret; `services` and `hooks` are none.
-const SECRET_PART_MIN_BYTES: usize = 9;
-
-type Secrets = BTreeMap<String, String>;
 
 /// Delivers a message.
 ///
@@ -57,7 +49,7 @@ async fn dispatch(
 ) -> Result<DeliveryOutcome, DeliveryError> {
     match &target.kind {
         TargetKind::CommitStatus { config, status, .. } => {
-            let route = route(target, status.allow_private, secrets, true);
+            let route = route(target, secrets, true);
             forge::deliver(config, status, needed(secrets, "token")?, delivery, &route).await
         }
         TargetKind::Chat { notification, .. } => chat(target, notification, delivery, secrets).await,
@@ -70,7 +62,7 @@ async fn chat(
     delivery: &Delivery,
     secrets: &Secrets,
 ) -> Result<DeliveryOutcome, DeliveryError> {
-    let route = |is_confidential| route(target, notification.allow_private, secrets, is_confidential);
+    let route = |is_confidential| route(target, secrets, is_confidential);
     let (request, route) = match notification.channel() {
         Some(NotificationChannel::Webhook(webhook)) => {
             let url = webhook.url.as_deref().map_or_else(|| needed(secrets, "url"), Ok)?;
@@ -93,43 +85,17 @@ async fn chat(
     exchange(request, &route).await?.accepted(Timestamp::now())
 }
 
-fn route<'t>(
-    target: &'t Target,
-    allow_private: bool,
-    secrets: &'t Secrets,
-    is_confidential: bool,
-) -> Route<'t> {
-    let ca = secrets.get("ca").map(String::as_str);
-    Route { allow_private, own_ranges: &target.own_ranges, ca, is_confidential }
+fn route<'t>(target: &'t Target, secrets: &'t Secrets, is_confidential: bool) -> Route<'t> {
+    let (allow_private, allow_loopback) = match &target.kind {
+        // Set by the operator, not by a commit.
+        TargetKind::CommitStatus { status, .. } => (status.allow_private, true),
+        TargetKind::Chat { notification, .. } => (notification.allow_private, target.own.notify_loopback),
+    };
+    Route { allow_private, allow_loopback, own: &target.own, secrets, is_confidential }
 }
 
 /// Returns a value that the secret must have.
 fn needed<'s>(secrets: &'s Secrets, key: &str) -> Result<&'s str, DeliveryError> {
     let value = secrets.get(key).map(|value| value.trim()).filter(|value| !value.is_empty());
     value.ok_or_else(|| DeliveryError::new(format!("its secret has no `{key}`")))
-}
-
-/// Masks secrets in what a server said: the values, also in Base64, and the parts of a URL after its host.
-fn redacted(text: &str, secrets: &Secrets) -> String {
-    let mut masked = Vec::new();
-    for (key, value) in secrets {
-        let value = value.trim();
-        match key.as_str() {
-            "ca" | "username" => {}
-            "url" => {
-                let rest = value.split_once("://").and_then(|(_, rest)| rest.split_once('/'));
-                let path = rest.map_or("", |(_, path)| path);
-                let parts = path.split(|c: char| !c.is_ascii_alphanumeric() && !matches!(c, '-' | '_'));
-                let parts = parts.chain([path]).filter(|part| part.len() >= SECRET_PART_MIN_BYTES);
-                masked.extend(parts.map(str::to_owned));
-            }
-            _ => masked.extend([value.to_owned(), BASE64.encode(value)]),
-        }
-    }
-    if let (Some(user), Some(password)) = (secrets.get("username"), secrets.get("password")) {
-        masked.push(BASE64.encode(format!("\0{}\0{}", user.trim(), password.trim())));
-    }
-    masked.retain(|part| !part.is_empty());
-    masked.sort_by_key(|part| Reverse(part.len()));
-    masked.iter().fold(text.to_owned(), |text, part| text.replace(part.as_str(), "***"))
 }

@@ -51,6 +51,7 @@ fn value(delivery: &Delivery, name: &str) -> Option<String> {
         "text" => &message.text,
         "state" => message.state.as_str(),
         "event" => message.event.as_str(),
+        "subject" => &delivery.subject,
         "source" => message.source.as_deref().unwrap_or_default(),
         "commit" => message.commit.as_deref().unwrap_or_default(),
         "link" => delivery.link.as_deref().unwrap_or_default(),
@@ -78,28 +79,41 @@ fn signature(key: &[u8], id: &str, timestamp: i64, body: &str) -> String {
 
 /// Request to an incoming webhook of Slack.
 pub(super) fn slack(url: Url, delivery: &Delivery) -> Request {
-    // Nothing in the text may become a mention or a link.
     let escaped = |text: &str| text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;");
-    let link = delivery.web_link().map(|link| format!("<{}>", escaped(link).replace('|', "%7C")));
-    let lines = [Some(escaped(&delivery.title())), Some(escaped(&delivery.text())), link];
-    Request::json(Method::POST, url, &json!({"text": joined(lines)}))
+    // Nothing in the text may notify anyone: Slack has markup for that, other chats read `@channel`, which a space of no
+    // width breaks.
+    let quiet = |text: &str| escaped(text).replace('@', "@\u{200b}");
+    let Delivery { message, link, .. } = delivery;
+    let link = link.as_deref().map(|link| format!("<{}>", escaped(link).replace('|', "%7C")));
+    let text = joined([&quiet(&message.title), &quiet(&message.text), &link.unwrap_or_default()]);
+    // In Slack, addresses in the text do not become links, nor pictures.
+    let body = json!({
+        "text": text,
+        "link_names": false,
+        "parse": "none",
+        "unfurl_links": false,
+        "unfurl_media": false,
+    });
+    Request::json(Method::POST, url, &body)
 }
 
 /// Request that sends a message to a Matrix room. The server takes a repetition for the same message by its id.
 pub(super) fn matrix(homeserver: &Url, token: &str, room: &str, delivery: &Delivery) -> Request {
     let path = ["_matrix", "client", "v3", "rooms", room, "send", "m.room.message", delivery.id.as_str()];
-    let body = json!({"msgtype": "m.notice", "body": plain_text(delivery)});
+    // Without `m.mentions`, servers search the text for names and `@room`.
+    let body = json!({"msgtype": "m.notice", "body": plain_text(delivery), "m.mentions": {}});
     Request::json(Method::PUT, below(homeserver, &path), &body)
         .header("authorization", format!("Bearer {token}"))
 }
 
 /// Text of a message: its news, reasons and link.
 pub(super) fn plain_text(delivery: &Delivery) -> String {
-    joined([Some(delivery.title()), Some(delivery.text()), delivery.web_link().map(str::to_owned)])
+    let Delivery { message, link, .. } = delivery;
+    joined([&message.title, &message.text, link.as_deref().unwrap_or_default()])
 }
 
-fn joined(lines: [Option<String>; 3]) -> String {
-    let lines: Vec<String> = lines.into_iter().flatten().filter(|line| !line.is_empty()).collect();
+fn joined(lines: [&str; 3]) -> String {
+    let lines: Vec<&str> = lines.into_iter().filter(|line| !line.is_empty()).collect();
     lines.join("\n")
 }
 
@@ -115,7 +129,7 @@ mod tests {
             event: NotificationEvent::Rollout,
             state: MessageState::Failure,
             title: "web: \"bad\" <!channel> & more".to_owned(),
-            text: "first\nsecond\u{1b}[31m".to_owned(),
+            text: "first\nsecond @channel".to_owned(),
             page: "/objects".to_owned(),
             source: None,
             commit: None,
@@ -173,9 +187,10 @@ mod tests {
             body(&request),
             json!({
                 "title": "web: \"bad\" <!channel> & more",
-                "text": "first\nsecond\u{1b}[31m",
+                "text": "first\nsecond @channel",
                 "state": "failure",
                 "event": "rollout",
+                "subject": "rollout",
                 "source": "",
                 "commit": "",
                 "link": "https://page.example/a?b=1&c=2",
@@ -195,13 +210,13 @@ mod tests {
         assert_eq!(value(&delivery(), "page"), None);
     }
 
-    // Would fail without the escapes: `<!channel>` notifies everyone.
+    // Would fail without the escapes: `<!channel>` notifies everyone in Slack, `@channel` in Mattermost.
     #[test]
     fn no_text_becomes_a_mention_in_slack() {
-        let request = slack(url(), &delivery());
-        let wanted = "web: \"bad\" &lt;!channel&gt; &amp; more\nfirst\nsecond\\u{1b}[31m\n\
+        let body = body(&slack(url(), &delivery()));
+        let wanted = "web: \"bad\" &lt;!channel&gt; &amp; more\nfirst\nsecond @\u{200b}channel\n\
                       <https://page.example/a?b=1&amp;c=2>";
-        assert_eq!(body(&request), json!({"text": wanted}));
+        assert_eq!((&body["text"], &body["parse"]), (&json!(wanted), &json!("none")));
     }
 
     #[test]
@@ -212,8 +227,7 @@ mod tests {
             "https://matrix.example/_matrix/client/v3/rooms/!a%2Fb:example.org/send/m.room.message/d-1";
         assert_eq!((request.method.as_str(), request.url.as_str()), ("PUT", wanted));
         assert_eq!(header(&request, "authorization"), Some("Bearer canary"));
-        let wanted =
-            "web: \"bad\" <!channel> & more\nfirst\nsecond\\u{1b}[31m\nhttps://page.example/a?b=1&c=2";
-        assert_eq!(body(&request), json!({"msgtype": "m.notice", "body": wanted}));
+        let wanted = "web: \"bad\" <!channel> & more\nfirst\nsecond @channel\nhttps://page.example/a?b=1&c=2";
+        assert_eq!(body(&request), json!({"msgtype": "m.notice", "body": wanted, "m.mentions": {}}));
     }
 }

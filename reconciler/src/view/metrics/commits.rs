@@ -2,8 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use jiff::Timestamp;
-use schema::metrics::{FamilyInfo, StateFamily};
+use schema::metrics::{FamilyInfo, StateFamily, unix_seconds};
 use schema::records::{Revision, SourceState, SourceStatus};
 use schema::snapshot::Snapshot;
 
@@ -53,9 +52,6 @@ static PHASES: [FamilyInfo; 1] = [FamilyInfo::gauge(
     &["source", "phase"],
 )];
 
-/// Number of steps in a timeline.
-const PHASES_MAX: usize = 8;
-
 pub(super) fn families(snapshot: &Snapshot) -> Vec<StateFamily> {
     let sources = || snapshot.sources.iter().map(|(name, source)| (name.as_str(), &source.value));
     let verdicts = sources().filter_map(|(name, _)| {
@@ -91,10 +87,6 @@ fn row<'a>(name: &'a str, status: &SourceStatus) -> MetricRow<'a, 1, 7> {
     ([name], values)
 }
 
-fn unix_seconds(at: Timestamp) -> f64 {
-    at.as_millisecond() as f64 / 1000.0
-}
-
 fn state_word(state: SourceState) -> &'static str {
     match state {
         SourceState::Pending => "Pending",
@@ -117,9 +109,6 @@ fn phases<'a>(newest_first: impl Iterator<Item = &'a Revision>) -> BTreeMap<&'st
     for timeline in newest_first.filter_map(|revision| revision.timeline.as_ref()) {
         for (step, from, to) in spans(timeline) {
             found.entry(phase_word(step)).or_insert((to - from) as f64 / 1000.0);
-        }
-        if found.len() == PHASES_MAX {
-            break;
         }
     }
     found

@@ -41,7 +41,7 @@ pub fn state_infos() -> Vec<&'static FamilyInfo> {
 /// Returns the descriptions of the families of [`own_families`].
 pub fn own_infos() -> Vec<&'static FamilyInfo> {
     let etcd = UpkeepState::default();
-    infos(&own_families(&OwnState { version: "", leads: false, etcd: &etcd, hooks: None }))
+    infos(&own_families(&OwnState { leads: false, etcd: &etcd, hooks: None }))
 }
 
 fn infos(families: &[StateFamily]) -> Vec<&'static FamilyInfo> {

@@ -2,21 +2,20 @@
 
 use schema::metrics::{FamilyInfo, StateFamily};
 use schema::quantity::Cpu;
-use schema::records::DiskSpace;
 use schema::snapshot::Snapshot;
 
 use super::fill::fill;
 use crate::view::nodes::{requested, takes_pods};
 
-static NODES: [FamilyInfo; 9] = [
+static NODES: [FamilyInfo; 7] = [
     FamilyInfo::gauge("minik8s_node_ready", "1 if the node has a heartbeat, else 0", &["node"]),
     FamilyInfo::gauge(
         "minik8s_node_unschedulable",
         "1 if the node's Node object keeps new pods away: unschedulable, drain; else 0",
         &["node"],
     ),
-    FamilyInfo::gauge("minik8s_node_allocatable_cpu_cores", "CPU for pods", &["node"]),
-    FamilyInfo::gauge("minik8s_node_allocatable_memory_bytes", "Memory for pods", &["node"]),
+    FamilyInfo::gauge("minik8s_node_allocatable_cpu_cores", "CPU that pods may request", &["node"]),
+    FamilyInfo::gauge("minik8s_node_allocatable_memory_bytes", "Memory that pods may request", &["node"]),
     FamilyInfo::gauge(
         "minik8s_node_requested_cpu_cores",
         "CPU requested by pods bound to the node",
@@ -28,23 +27,12 @@ static NODES: [FamilyInfo; 9] = [
         &["node"],
     ),
     FamilyInfo::gauge("minik8s_node_pods", "Pods bound to the node", &["node"]),
-    FamilyInfo::gauge(
-        "minik8s_node_disk_free_bytes",
-        "Free space for the node's state directory, as the node reports it",
-        &["node"],
-    ),
-    FamilyInfo::gauge(
-        "minik8s_node_disk_total_bytes",
-        "Size of the file system of the node's state directory, as the node reports it",
-        &["node"],
-    ),
 ];
 
 pub(super) fn families(snapshot: &Snapshot) -> Vec<StateFamily> {
     let rows = snapshot.nodes.iter().map(|(name, record)| {
         let record = &record.value;
         let (pods, cpu, memory) = requested(snapshot, name);
-        let disk: Option<DiskSpace> = snapshot.usage.get(name).and_then(|usage| usage.value.disk);
         let values = [
             Some(f64::from(snapshot.node_is_ready(name))),
             Some(f64::from(!takes_pods(snapshot, name))),
@@ -53,8 +41,6 @@ pub(super) fn families(snapshot: &Snapshot) -> Vec<StateFamily> {
             Some(cores(cpu)),
             Some(memory.bytes as f64),
             Some(pods as f64),
-            disk.map(|disk| disk.free_bytes as f64),
-            disk.map(|disk| disk.total_bytes as f64),
         ];
         ([name.as_str()], values)
     });

@@ -16,7 +16,7 @@ static OBJECTS: [FamilyInfo; 2] = [
     FamilyInfo::gauge("minik8s_objects", "Objects from Git", &["kind"]),
     FamilyInfo::gauge(
         "minik8s_objects_unhealthy",
-        "Objects that do not do what their manifest says and will not without help: those that are Degraded",
+        "Degraded objects, which need someone's attention",
         &["kind"],
     ),
 ];
@@ -38,7 +38,7 @@ static WORKLOADS: [FamilyInfo; 4] = [
     ),
     FamilyInfo::gauge(
         "minik8s_rollout_failed",
-        "1 while the desired template of a workload is given up, else 0",
+        "1 if the rollout of a workload's desired template has failed, else 0",
         &["kind", "namespace", "workload"],
     ),
 ];
@@ -53,8 +53,16 @@ static AUTOSCALERS: [FamilyInfo; 4] = [
         "Pods of the autoscaler's target at its last evaluation",
         &["namespace", "workload"],
     ),
-    FamilyInfo::gauge("minik8s_autoscaler_replicas_min", "Its minReplicas", &["namespace", "workload"]),
-    FamilyInfo::gauge("minik8s_autoscaler_replicas_max", "Its maxReplicas", &["namespace", "workload"]),
+    FamilyInfo::gauge(
+        "minik8s_autoscaler_replicas_min",
+        "Lower bound of the autoscaler",
+        &["namespace", "workload"],
+    ),
+    FamilyInfo::gauge(
+        "minik8s_autoscaler_replicas_max",
+        "Upper bound of the autoscaler",
+        &["namespace", "workload"],
+    ),
 ];
 static SERVICES: [FamilyInfo; 1] = [FamilyInfo::gauge(
     "minik8s_service_endpoints",
@@ -92,12 +100,12 @@ static JOBS: [FamilyInfo; 1] = [FamilyInfo::gauge(
 static NOTIFICATIONS: [FamilyInfo; 2] = [
     FamilyInfo::gauge(
         "minik8s_notifications_waiting",
-        "Subjects about which a target does not know the newest message yet",
+        "Subjects whose newest message has not reached the target",
         &["target"],
     ),
     FamilyInfo::gauge(
         "minik8s_notifications_failing",
-        "Subjects about which the last delivery to a target failed",
+        "Subjects whose last delivery to the target failed",
         &["target"],
     ),
 ];

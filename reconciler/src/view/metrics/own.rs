@@ -9,23 +9,24 @@ use crate::view::status::HookCounts;
 /// State of this reconciler.
 #[derive(Debug, Clone, Copy)]
 pub struct OwnState<'a> {
-    pub version: &'a str,
     pub leads: bool,
     pub etcd: &'a UpkeepState,
     /// Webhook counters; `None` if webhooks are off.
     pub hooks: Option<HookCounts>,
 }
 
-static BUILD: [FamilyInfo; 1] =
-    [FamilyInfo::gauge("minik8s_build_info", "Always 1; the label has the version", &["version"])];
 static LEADER: [FamilyInfo; 1] =
     [FamilyInfo::gauge("minik8s_leader", "1 if this reconciler leads, else 0", &[])];
 static ETCD: [FamilyInfo; 4] = [
     FamilyInfo::gauge("minik8s_etcd_up", "1 if a member of etcd answers this reconciler, else 0", &[]),
-    FamilyInfo::gauge("minik8s_etcd_database_bytes", "Size of the largest file of a member of etcd", &[]),
+    FamilyInfo::gauge(
+        "minik8s_etcd_database_bytes",
+        "Size of the largest database file among the members of etcd",
+        &[],
+    ),
     FamilyInfo::gauge(
         "minik8s_etcd_quota_bytes",
-        "Smallest quota of a member of etcd, at which it refuses writes; missing if it is unknown",
+        "Smallest quota among the members of etcd, which refuse writes when they reach theirs; missing if it is unknown",
         &[],
     ),
     FamilyInfo::gauge("minik8s_etcd_alarms", "Alarms of the members of etcd", &[]),
@@ -34,7 +35,7 @@ static MEMBERS: [FamilyInfo; 1] =
     [FamilyInfo::gauge("minik8s_etcd_members", "Members of etcd: answering, silent", &["state"])];
 static HOOKS: [FamilyInfo; 1] = [FamilyInfo::counter(
     "minik8s_webhook_requests",
-    "Webhooks: accepted, duplicate, ignored, refused, too_large, busy, slow; missing if webhooks are off",
+    "Received webhooks: accepted, duplicate, ignored, refused, too_large, busy, slow; missing if webhooks are off",
     &["outcome"],
 )];
 
@@ -56,7 +57,6 @@ pub fn own_families(state: &OwnState<'_>) -> Vec<StateFamily> {
     let states = states.map(|(state, count)| ([state], [Some(count as f64)]));
     let hooks = state.hooks.map(outcomes).into_iter().flatten();
     [
-        fill(&BUILD, [([state.version], [Some(1.0)])]),
         fill(&LEADER, [([], [Some(f64::from(state.leads))])]),
         fill(&ETCD, etcd),
         fill(&MEMBERS, states.into_iter().filter(|_| is_known)),

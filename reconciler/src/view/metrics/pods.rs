@@ -25,15 +25,25 @@ static UNREADY: [FamilyInfo; 1] = [FamilyInfo::gauge(
     "Desired pods that are neither ready nor completed",
     &["namespace"],
 )];
-static RESTARTS: [FamilyInfo; 1] = [FamilyInfo::gauge(
-    "minik8s_pod_restarts",
-    "Restarts of the containers of a workload's present pods",
-    &["kind", "namespace", "workload"],
-)];
+static RESTARTS: [FamilyInfo; 2] = [
+    FamilyInfo::gauge(
+        "minik8s_pod_restarts",
+        "Restarts of the containers of a workload's present pods; the bare pods of a namespace count together, \
+         without a name",
+        &["kind", "namespace", "workload"],
+    ),
+    FamilyInfo::gauge(
+        "minik8s_pod_restarts_max",
+        "Largest number of restarts among a workload's present pods; the bare pods of a namespace count together, \
+         without a name",
+        &["kind", "namespace", "workload"],
+    ),
+];
 static PENDING: [FamilyInfo; 1] = [FamilyInfo::gauge(
     "minik8s_pods_pending",
-    "Desired pods without a node, by the scheduler's filter that refuses most nodes: NotReady, NoSubnet, OtherNode, \
-     Cordoned, Draining, Taint, SelectorMismatch, TooManyPods, Cpu, Memory, HostPort; NoNodes; Waiting if one fits",
+    "Desired pods without a node, by the scheduler's filter that refuses most nodes: NotReady, NoSubnet, Cordoned, \
+     Draining, Taint, SelectorMismatch, TooManyPods, Cpu, Memory, HostPort, OtherNode if no other does; NoNodes; \
+     Waiting if a node fits",
     &["reason"],
 )];
 
@@ -73,7 +83,8 @@ struct Tally<'a> {
     states: BTreeMap<(&'a str, &'static str, &'static str), u64>,
     /// By namespace.
     unready: BTreeMap<&'a str, u64>,
-    restarts: BTreeMap<(Kind, &'a str, &'a str), u64>,
+    /// By workload: of all of its pods, and the most of one.
+    restarts: BTreeMap<(Kind, &'a str, &'a str), [u64; 2]>,
     /// By reason.
     pending: BTreeMap<&'static str, u64>,
 }
@@ -84,9 +95,9 @@ pub(super) fn families(snapshot: &Snapshot) -> Vec<StateFamily> {
         .iter()
         .map(|((namespace, phase, reason), count)| ([*namespace, *phase, *reason], [Some(*count as f64)]));
     let unready = unready.iter().map(|(namespace, count)| ([*namespace], [Some(*count as f64)]));
-    let restarts = restarts
-        .iter()
-        .map(|((kind, namespace, name), count)| ([kind.as_str(), *namespace, *name], [Some(*count as f64)]));
+    let restarts = restarts.iter().map(|((kind, namespace, name), counts)| {
+        ([kind.as_str(), *namespace, *name], counts.map(|count| Some(count as f64)))
+    });
     let pending = pending.iter().map(|(reason, count)| ([*reason], [Some(*count as f64)]));
     [fill(&PODS, states), fill(&UNREADY, unready), fill(&RESTARTS, restarts), fill(&PENDING, pending)]
         .into_iter()
@@ -122,12 +133,15 @@ impl<'a> Tally<'a> {
         };
         let is_completed =
             |status: &PodStatus| status.phase == PodPhase::Succeeded && !status.is_terminating();
-        let is_well = !is_lost && status.is_some_and(|status| status.is_ready() || is_completed(status));
+        let is_well = status.is_some_and(|status| is_completed(status) || (!is_lost && status.is_ready()));
         let namespace = pod.namespace.as_str();
         *self.states.entry((namespace, phase_word, reason)).or_default() += 1;
         *self.unready.entry(namespace).or_default() += u64::from(!is_well);
-        let workload = (pod.owner.kind, namespace, pod.owner.name.as_str());
-        *self.restarts.entry(workload).or_default() += u64::from(restarts(status));
+        let workload = if pod.owner.kind == Kind::Pod { "" } else { pod.owner.name.as_str() };
+        let count = u64::from(restarts(status));
+        let [all, most] = self.restarts.entry((pod.owner.kind, namespace, workload)).or_default();
+        *all += count;
+        *most = count.max(*most);
     }
 }
 

@@ -8,9 +8,9 @@ use schema::kinds::node::NodeSpec;
 use schema::kinds::pod::{ContainerState, PodPhase, PodStatus, RunningState, TerminatedState};
 use schema::kinds::{Kind, Resource};
 use schema::records::{
-    DiskSpace, Endpoint, EtcdMember, FunctionDemand, FunctionRecord, HeldPrune, JobOrder, JobReport,
-    NodeDemand, NodeUsage, Quarantine, Replica, Revision, ServiceRecord, SourceState, SourceStatus, Timeline,
-    Verdict, WorkflowRecord,
+    Endpoint, EtcdMember, FunctionDemand, FunctionRecord, HeldPrune, JobOrder, JobReport, NodeDemand,
+    Quarantine, Replica, Revision, ServiceRecord, SourceState, SourceStatus, Timeline, Verdict,
+    WorkflowRecord,
 };
 use serde_json::json;
 
@@ -147,7 +147,7 @@ fn runs() -> ContainerState {
     ContainerState::Running(RunningState { started_at: at(62) })
 }
 
-/// Pods in all phases, on a live node and on a silent one, and two without a node.
+/// Bare pods in all phases, on a live node and on a silent one, and two without a node.
 fn put_pods(snapshot: &mut Snapshot) {
     put_node(snapshot, "n2");
     snapshot.heartbeats.remove("n2");
@@ -155,13 +155,17 @@ fn put_pods(snapshot: &mut Snapshot) {
     let mut crash = pod_waiting("CrashLoopBackOff", "back-off 10s");
     crash.container_statuses[0].restart_count = 3;
     put_pod(snapshot, "crash", crash);
-    put_pod(snapshot, "odd", pod_waiting("no\"} 1\nsuch_metric 2", ""));
+    let mut odd = pod_waiting("no\"} 1\nsuch_metric 2", "");
+    odd.container_statuses[0].restart_count = 1;
+    put_pod(snapshot, "odd", odd);
     put_pod(snapshot, "done", ended("Completed"));
     put_pod(snapshot, "init", initializing(runs()));
-    let object = put_object(snapshot, "lost", C2);
-    let lost = put_instance(snapshot, &object);
-    bind(snapshot, &lost, "n2");
-    report(snapshot, &lost, "n2", running());
+    for (name, status) in [("lost", running()), ("over", ended("Completed"))] {
+        let object = put_object(snapshot, name, C2);
+        let lost = put_instance(snapshot, &object);
+        bind(snapshot, &lost, "n2");
+        report(snapshot, &lost, "n2", status);
+    }
     for (name, cpu) in [("big", 9_000), ("small", 100)] {
         put_instance(snapshot, &object_of(name, spec(cpu, 64)));
     }
@@ -171,12 +175,6 @@ fn put_pods(snapshot: &mut Snapshot) {
 fn pods_are_counted_by_phase_and_reason_as_they_are_listed() {
     let mut snapshot = snapshot();
     put_pods(&mut snapshot);
-    let restarts = ["big", "crash", "done", "init", "lost", "odd", "small", "web"]
-        .map(|name| format!("Pod,default,{name}"));
-    let restarts: Vec<Sample<'_>> = restarts
-        .iter()
-        .map(|name| (name.as_str(), if name.ends_with("crash") { 3.0 } else { 0.0 }))
-        .collect();
     check(
         &state_families(&snapshot),
         &[
@@ -189,12 +187,13 @@ fn pods_are_counted_by_phase_and_reason_as_they_are_listed() {
                     ("default,Pending,PodInitializing", 1.0),
                     ("default,Running,", 1.0),
                     ("default,Succeeded,Completed", 1.0),
-                    ("default,Unknown,NodeLost", 1.0),
+                    ("default,Unknown,NodeLost", 2.0),
                 ],
             ),
             ("minik8s_pods_unready", &[("default", 6.0)]),
             ("minik8s_pods_pending", &[("Cpu", 1.0), ("Waiting", 1.0)]),
-            ("minik8s_pod_restarts", &restarts),
+            ("minik8s_pod_restarts", &[("Pod,default,", 4.0)]),
+            ("minik8s_pod_restarts_max", &[("Pod,default,", 3.0)]),
         ],
     );
 }
@@ -225,16 +224,6 @@ fn put_nodes(snapshot: &mut Snapshot) {
     let pod = instance("web", spec(500, 64));
     snapshot.pods.insert(pod.reference(), versioned(pod.clone()));
     bind(snapshot, &pod, "n1");
-    let usage = NodeUsage {
-        at: at(60),
-        window_seconds: 15,
-        cpu: 0,
-        memory: 0,
-        disk: Some(DiskSpace { total_bytes: 1_000, free_bytes: 250 }),
-        pods: Default::default(),
-        left_out: String::new(),
-    };
-    snapshot.usage.insert("n1".to_owned(), versioned(usage));
 }
 
 #[test]
@@ -252,8 +241,6 @@ fn a_node_has_its_state_its_room_and_what_is_taken_of_it() {
             ("minik8s_node_requested_cpu_cores", &[("n1", 0.5), ("n2", 0.0)]),
             ("minik8s_node_requested_memory_bytes", &[("n1", gib / 16.0), ("n2", 0.0)]),
             ("minik8s_node_pods", &[("n1", 1.0), ("n2", 0.0)]),
-            ("minik8s_node_disk_free_bytes", &[("n1", 250.0)]),
-            ("minik8s_node_disk_total_bytes", &[("n1", 1_000.0)]),
         ],
     );
 }
@@ -396,7 +383,7 @@ fn etcd() -> UpkeepState {
 fn a_reconciler_tells_who_leads_and_how_it_sees_etcd() {
     let hooks = Some(HookCounts { accepted: 2, too_large: 1, ..HookCounts::default() });
     let mut etcd = etcd();
-    let own = OwnState { version: "1.2.3", leads: true, etcd: &etcd, hooks };
+    let own = OwnState { leads: true, etcd: &etcd, hooks };
     let families = own_families(&own);
     let outcomes = [
         ("accepted", 2.0),
@@ -410,7 +397,6 @@ fn a_reconciler_tells_who_leads_and_how_it_sees_etcd() {
     check(
         &families,
         &[
-            ("minik8s_build_info", &[("1.2.3", 1.0)]),
             ("minik8s_leader", &[("", 1.0)]),
             ("minik8s_etcd_up", &[("", 1.0)]),
             ("minik8s_etcd_members", &[("answering", 1.0), ("silent", 1.0)]),
@@ -421,10 +407,9 @@ fn a_reconciler_tells_who_leads_and_how_it_sees_etcd() {
         ],
     );
     etcd.members.remove(0);
-    let families = own_families(&OwnState { version: "", leads: false, etcd: &etcd, hooks: None });
+    let families = own_families(&OwnState { leads: false, etcd: &etcd, hooks: None });
     check(&families, &[("minik8s_leader", &[("", 0.0)]), ("minik8s_etcd_up", &[("", 0.0)])]);
-    let unknown =
-        own_families(&OwnState { version: "", leads: false, etcd: &UpkeepState::default(), hooks: None });
+    let unknown = own_families(&OwnState { leads: false, etcd: &UpkeepState::default(), hooks: None });
     check(
         &unknown,
         &[("minik8s_etcd_up", &[]), ("minik8s_etcd_members", &[]), ("minik8s_webhook_requests", &[])],
@@ -438,7 +423,7 @@ fn every_family_has_samples_and_no_two_have_the_same_labels() {
         put(&mut snapshot);
     }
     let etcd = etcd();
-    let own = OwnState { version: "1", leads: true, etcd: &etcd, hooks: Some(HookCounts::default()) };
+    let own = OwnState { leads: true, etcd: &etcd, hooks: Some(HookCounts::default()) };
     let families: Vec<StateFamily> = [own_families(&own), state_families(&snapshot)].concat();
     let names: BTreeSet<&str> = families.iter().map(|family| family.info.name).collect();
     assert_eq!(names.len(), families.len(), "a family is there twice");
@@ -482,6 +467,6 @@ fn series_grow_with_workloads_and_not_with_pods() {
     };
     let (few, many) = (series(&with_replicas(5)), series(&with_replicas(20)));
     assert_eq!(few, many);
-    // Five for each of 50 workloads, and those of the nodes and the source.
-    assert!((250..350).contains(&many), "{many}");
+    // Six for each of 50 workloads, and those of the nodes and the source.
+    assert!((300..400).contains(&many), "{many}");
 }

@@ -64,7 +64,7 @@ pub struct ClusterSpec {
     /// Slurm cluster that runs jobs.
     #[serde(skip_serializing_if = "is_default")]
     pub slurm: Slurm,
-    /// Chats, mailboxes and webhooks that are told of verdicts and problems; at most 16.
+    /// Chats, mailboxes and webhooks that receive verdicts and problems; at most 16.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub notifications: Vec<Notification>,
 }

@@ -1,4 +1,4 @@
-//! Notifications: chats, mailboxes and webhooks that are told of verdicts and problems.
+//! Notifications: chats, mailboxes and webhooks that receive verdicts and problems.
 //!
 //! Wherever a secret is sent, its address is in the same secret, so that a commit cannot send it elsewhere.
 
@@ -19,14 +19,14 @@ use crate::violation::{Findings, Path, rules};
 pub struct Notification {
     /// Name, a DNS label that no other target has.
     pub name: String,
-    /// Events that it is told of; all by default.
+    /// Events that it receives; all by default.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub on: Vec<NotificationEvent>,
     /// Secret that is sealed to the reconcilers, `secrets/.notifications/NAME.age`. Its keys: `url` and, as the
     /// target needs them, `token`, `username`, `password`, `key` (signs webhooks) and `ca` (PEM).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub secret_name: Option<String>,
-    /// Allows loopback and private addresses.
+    /// Allows private addresses; loopback ones only if the reconcilers have `--notify-loopback`.
     #[serde(default, skip_serializing_if = "is_default")]
     pub allow_private: bool,
     /// An HTTP request with JSON, signed with the secret's `key`.
@@ -52,8 +52,8 @@ pub struct NotificationWebhook {
     /// Address; by default the secret's `url`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub url: Option<String>,
-    /// Body: JSON in which `{{title}}`, `{{text}}`, `{{state}}`, `{{event}}`, `{{source}}`, `{{commit}}`, `{{link}}` and
-    /// `{{id}}` are replaced within strings. By default an object with all of these.
+    /// Body: JSON in which `{{title}}`, `{{text}}`, `{{state}}`, `{{event}}`, `{{subject}}`, `{{source}}`, `{{commit}}`,
+    /// `{{link}}` and `{{id}}` are replaced within strings. By default an object with all of these.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub template: Option<String>,
 }
@@ -163,11 +163,6 @@ impl NotificationChannel<'_> {
 }
 
 impl Notification {
-    /// True if the target is told of this event.
-    pub fn reports(&self, event: NotificationEvent) -> bool {
-        self.on.is_empty() || self.on.contains(&event)
-    }
-
     /// Returns the channel, if exactly one is set.
     pub fn channel(&self) -> Option<NotificationChannel<'_>> {
         let mut channels = self.channels();
@@ -185,7 +180,8 @@ impl Notification {
 // Templates of webhooks.
 
 /// Names of the placeholders of a template.
-pub const PLACEHOLDERS: [&str; 8] = ["title", "text", "state", "event", "source", "commit", "link", "id"];
+pub const PLACEHOLDERS: [&str; 9] =
+    ["title", "text", "state", "event", "subject", "source", "commit", "link", "id"];
 
 /// Fills the placeholders in the texts of a template with the values that `value` has for their names. The result is
 /// JSON, whatever the values contain.

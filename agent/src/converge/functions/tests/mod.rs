@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use jiff::Timestamp;
 use schema::codec::encode;
-use schema::control::{Loop as _, Observation};
+use schema::control::{Loop as _, LoopRuns, Observation};
 use schema::kinds::function::ImageState;
 use schema::meta::NamespacedName;
 use schema::records::{CallLimits, FunctionImage, FunctionRecord, Replica, Trouble};
@@ -24,6 +24,7 @@ use super::super::shared::control_plane::ControlPlane;
 use super::Functions;
 use super::call_queue::{Admission, Calls, Lease, QueueOutcome};
 use super::caller_policy::ClusterAddresses;
+use super::phases::Phases;
 use crate::catalog::Catalog;
 use crate::desired::StateOrigin;
 use crate::http::acceptor::ConnectionPlace as Admitted;
@@ -384,6 +385,20 @@ async fn each_call_is_counted_once_by_the_class_of_its_answer() {
     assert_eq!(METRICS.value(&durations), 3.0);
     assert_eq!(METRICS.value(&format!("minik8s_function_cold_starts_total{{{of}}}")), 0.0);
     serving.abort();
+}
+
+// Would fail with series that stay, and with a call that ends later and creates them again.
+#[tokio::test]
+async fn the_series_of_a_function_go_with_it() {
+    // No other test has a function of this name.
+    let (calls, id) = (Calls::new(Timestamp::UNIX_EPOCH), NamespacedName::new("default", "brief"));
+    let has_series = || METRICS.text(&LoopRuns::default(), None).contains("function=\"brief\"");
+    calls.follow([(&id, &record(0))].into_iter());
+    assert!(has_series());
+    calls.follow(std::iter::empty());
+    assert!(!has_series());
+    calls.count(&id, hyper::StatusCode::OK, &Phases::default());
+    assert!(!has_series());
 }
 
 // Seen red with a call limited to 60 s.

@@ -104,15 +104,15 @@ fn ends_and_kills_of_a_pods_containers_are_counted_by_their_reason() {
         let event = ContainerEvent { id: container.to_owned(), action: action.to_owned(), labels };
         match event_count(&event, &mut killed)? {
             EventCount::Exit(reason) => Some(reason.to_owned()),
-            EventCount::OomKill { namespace, workload } => Some(format!("{namespace} {workload}")),
+            EventCount::OomKill(workload) => Some(workload.join(" ")),
         }
     };
     let text = |text: &str| Some(text.to_owned());
     assert_eq!(counted("a", "die", &[("exitCode", "0")]), text("Completed"));
     assert_eq!(counted("a", "die", &[("exitCode", "143")]), text("Error"));
     assert_eq!(counted("a", "die", &[]), None, "its start failed");
-    assert_eq!(counted("a", "oom", &[]), text("default web"));
-    assert_eq!(counted("b", "oom", &[(names::OWNER, "")]), text("default web-0"), "without an owner");
+    assert_eq!(counted("a", "oom", &[]), text("StatefulSet default web"));
+    assert_eq!(counted("b", "oom", &[(names::OWNER, "")]), text("Pod default web-0"), "without an owner");
     assert_eq!(counted("a", "die", &[("exitCode", "137")]), text("OOMKilled"));
     assert_eq!(counted("a", "die", &[("exitCode", "137")]), text("Error"), "the next run");
     for (container, action, more) in

@@ -129,6 +129,9 @@ fn the_obstacle_of_a_pod_is_the_filter_that_most_nodes_fail() {
     assert_eq!(obstacle(&two_silent, &big), Some("NotReady"));
     assert_eq!(obstacle(&two_silent, &small), None, "it fits on the third");
     assert_eq!(obstacle(&SnapshotBuilder::new(), &small), Some("NoNodes"));
+    let named = |node: &str| PodSpec { node_name: Some(node.into()), ..big.clone() };
+    assert_eq!(obstacle(&SnapshotBuilder::new().nodes(3), &named("n2")), Some("Cpu"));
+    assert_eq!(obstacle(&SnapshotBuilder::new().nodes(3), &named("n9")), Some("OtherNode"));
 }
 
 #[test]
