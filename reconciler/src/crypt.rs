@@ -93,6 +93,11 @@ pub(crate) fn ensure_identity(path: &Path, what: &str) -> anyhow::Result<String>
         let kept = DiskRecord::new(path).create_new(made.as_bytes());
         kept.with_context(|| format!("cannot write an age identity to {}", path.display()))?;
     }
+    recipient_of(path)
+}
+
+/// Returns the recipient of the first identity in a file.
+pub(crate) fn recipient_of(path: &Path) -> anyhow::Result<String> {
     let text = read_text(path).with_context(|| format!("cannot read {}", path.display()))?;
     Ok(identities(&text, path)?[0].to_public().to_string())
 }

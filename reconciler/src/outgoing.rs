@@ -42,7 +42,7 @@ pub(crate) struct TargetServer {
     pub(crate) host: String,
     /// Addresses that were checked. The client connects to no other.
     pub(crate) addresses: Vec<SocketAddr>,
-    /// Certificates to trust beside the machine's, PEM.
+    /// Certificates to trust in addition to the machine's, PEM.
     pub(crate) ca: Option<String>,
 }
 

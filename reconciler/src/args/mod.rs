@@ -72,7 +72,7 @@ pub enum Command {
     /// Show the cluster on one page
     #[command(after_help = "Example: minik8s status")]
     Status(StatusArgs),
-    /// List pods, nodes, objects of any kind, sources, revisions, requests or events
+    /// List pods, nodes, objects of any kind, sources, revisions, requests, notifications or events
     #[command(
         after_help = "Examples: minik8s get pods -A\n          minik8s get pod web -o yaml\n          \
                             minik8s get functions,workflows\n          minik8s get nodes -w"

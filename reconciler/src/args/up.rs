@@ -52,6 +52,10 @@ pub struct UpArgs {
     /// reuses these names; an empty one, --allow-host=, clears them.
     #[arg(long, env = "MINIK8S_ALLOW_HOST", value_name = "NAME", value_delimiter = ',')]
     pub allow_host: Vec<String>,
+    /// URL at which people reach the web page; links in notifications begin with it. An empty one, --page-url=, clears
+    /// it.
+    #[arg(long, env = "MINIK8S_PAGE_URL", value_name = "URL")]
+    pub page_url: Option<String>,
     #[command(flatten)]
     pub webhooks: WebhookArgs,
     /// Addresses of all pods [default: 10.244.0.0/16].

@@ -84,9 +84,8 @@ pub(super) fn page(status: &ClusterStatus, screen: Screen, now: Timestamp) -> St
     }
     if status.failing_targets > 0 {
         let targets = plural(status.failing_targets, "target");
-        let answer = if status.failing_targets == 1 { "does not answer" } else { "do not answer" };
-        let line = format!("outbox   {targets} of notifications {answer}; see 'minik8s get notifications'");
-        push(&mut lines, &line);
+        let what = "did not accept the last message; see 'minik8s get notifications'";
+        push(&mut lines, &format!("outbox   {targets} of notifications {what}"));
     }
     for bad in &status.malformed {
         push(&mut lines, &format!("etcd     {} can't be read: {}", bad.key, bad.why));
@@ -266,7 +265,7 @@ mod tests {
 
     // Would fail with the line for a target that has all its messages.
     #[test]
-    fn a_target_that_does_not_answer_is_mentioned() {
+    fn a_target_that_did_not_accept_the_last_message_is_mentioned() {
         let mut snapshot = snapshot();
         assert_eq!(block(&snapshot, "outbox"), "");
         let message =
@@ -277,7 +276,7 @@ mod tests {
         snapshot.put(&key, &entry, 43);
         assert_eq!(
             block(&snapshot, "outbox"),
-            "outbox   1 target of notifications does not answer; see 'minik8s get notifications'\n"
+            "outbox   1 target of notifications did not accept the last message; see 'minik8s get notifications'\n"
         );
     }
 

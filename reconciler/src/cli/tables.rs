@@ -2,6 +2,7 @@
 
 use schema::kinds::Kind;
 use schema::kinds::pod::HostPortStatus;
+use schema::object::short_commit;
 use schema::records::PlanRecord;
 
 use super::output::{Row, TableItem};
@@ -425,20 +426,27 @@ impl TableItem for NotificationView {
 
     fn row(&self, row: Row) -> Row {
         row.col("TARGET", &self.target)
-            .cut("SUBJECT", &self.subject)
+            .cut("SUBJECT", shown_subject(&self.subject))
             .col("STATE", &self.state)
             .cut("MESSAGE", &self.message.title)
-            .col("SENT", &self.sent)
-            .col("WAITING", &self.waiting)
+            .col("SENT", some(self.sent.as_ref()))
+            .col("WAITING", some(self.waiting.as_ref()))
             .wide("EVENT", self.message.event.as_str())
             .wide("COMMIT", some(self.message.commit.as_deref().map(short)))
             .remark("ERROR", &self.error)
     }
 
-    /// Matches all messages of a target, or one of them by `TARGET/SUBJECT`.
+    /// Matches all messages of a target, or one of them by `TARGET/SUBJECT`, also as the table shows it.
     fn is_named(&self, name: &str) -> bool {
-        name == self.target || name == format!("{}/{}", self.target, self.subject)
+        let subjects = [self.subject.clone(), shown_subject(&self.subject)];
+        name == self.target || subjects.iter().any(|subject| name == format!("{}/{subject}", self.target))
     }
+}
+
+/// The subject of a message, with a commit's id shortened.
+fn shown_subject(subject: &str) -> String {
+    let commit = subject.strip_prefix("commit.").map(|id| format!("commit.{}", short_commit(id)));
+    commit.unwrap_or_else(|| subject.to_owned())
 }
 
 impl TableItem for EventView {

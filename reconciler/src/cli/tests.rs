@@ -1,5 +1,6 @@
 //! Pages and tables at 80 and 120 columns, and the output of the whole program.
 
+use schema::keys::Key;
 use schema::kinds::pod::{HostPortStatus, Protocol};
 use schema::records::{
     ContainerUsage, EtcdMember, Event, EventType, HeldPrune, NodeUsage, PodUsage, Quarantine, SourceError,
@@ -476,6 +477,26 @@ fn with_hostile_texts<T: serde::Serialize + serde::de::DeserializeOwned>(value: 
         serde_json::from_value(json).ok()
     });
     spoiled.collect()
+}
+
+#[test]
+fn a_message_has_a_short_commit_in_the_table_and_in_its_json_only_what_there_is() {
+    let mut snapshot = snapshot();
+    let message = serde_json::json!({"event": "verdict", "state": "success", "title": "all is healthy"});
+    let subject = format!("commit.{C2}");
+    let entry = serde_json::json!({"target": "source.main", "subject": subject, "wanted": message, "sequence": 1,
+        "since": at(0)});
+    snapshot.put(&Key::Outbox("source.main".to_owned(), subject.clone()), &entry, 43);
+    let rows = view::notifications(&snapshot, at(100));
+    let text = drawn(&rows, TableOptions::default(), PIPE);
+    assert!(text.contains(" commit.222222222222 ") && !text.contains(C2), "{text}");
+    assert_eq!(names(&[&rows[0]]), format!("notification/source.main/{subject}\n"));
+    assert!(
+        ["commit.222222222222", &subject].iter().all(|one| rows[0].is_named(&format!("source.main/{one}")))
+    );
+    let json = serde_json::to_value(&rows[0]).unwrap();
+    assert_eq!(json.get("sent"), None);
+    assert_eq!(json["waiting"], "try 1");
 }
 
 /// Checks that a text has no control characters but line ends. Returns whether it shows some as escapes.

@@ -1,6 +1,6 @@
 //! Settings of `minik8s serve`: flags as typed ([`ServeArgs`]) and validated ([`ServeConfig`]).
 //!
-//! Reads flags and `MINIK8S_*`; checks everything that needs no I/O.
+//! Reads flags and `MINIK8S_*`; checks everything that needs no I/O, and that tokens for commit status can be read.
 
 mod repo;
 mod sources;
@@ -21,11 +21,14 @@ use serde::{Deserialize, Serialize};
 
 use crate::controllers::Settings;
 use crate::git::SourceConfig;
+use crate::text_file::read_text;
 use crate::webhooks::{WebhookArgs, WebhookConfig};
 use crate::workflows::BYTES_PER_MINUTE_MIN;
 
 pub use repo::{RepoArgs, flag_of};
 pub use sources::read_sources;
+
+pub use crate::git::identity_file;
 
 /// Default address of the private etcd of `minik8s up`.
 pub const DEFAULT_ETCD: &str = "http://127.0.0.1:7079";
@@ -76,9 +79,9 @@ pub struct ServeArgs {
     /// URL at which people reach the web page; links in notifications begin with it
     #[arg(long, env = "MINIK8S_PAGE_URL", value_name = "URL")]
     pub page_url: Option<String>,
-    /// Allow loopback addresses to targets of notifications with `allowPrivate`, such as a mail server of this machine
-    #[arg(long, env = "MINIK8S_NOTIFY_LOOPBACK")]
-    pub notify_loopback: bool,
+    /// Name of this cluster in notifications; titles in chats and mail begin with it
+    #[arg(long, env = "MINIK8S_CLUSTER_NAME", value_name = "NAME")]
+    pub cluster_name: Option<String>,
     /// Name by which that API may be addressed, besides IP addresses, localhost and the name in --advertise; may be
     /// repeated
     #[arg(long, env = "MINIK8S_ALLOW_HOST", value_name = "NAME", value_delimiter = ',')]
@@ -152,8 +155,8 @@ pub struct ServeConfig {
     pub advertise: Option<String>,
     /// URL of the page for people, without a trailing `/`; `None` if messages have no links.
     pub page_url: Option<String>,
-    /// Set if targets of the Cluster object may have loopback addresses.
-    pub notify_loopback: bool,
+    /// Name of the cluster in messages.
+    pub cluster_name: Option<String>,
     /// Names by which the API may be addressed.
     pub hosts: HostNames,
     /// Names of the nodes on this machine, whose servers may listen on loopback.
@@ -175,10 +178,10 @@ impl ServeConfig {
 
 /// An invalid flag. One line: problem, reason, remedy.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("{flag} {value}: {why}; {help}")]
+#[error("{place}: {why}; {help}")]
 pub struct ConfigError {
-    flag: &'static str,
-    value: String,
+    /// The flag, and its value if that can be shown.
+    place: String,
     why: String,
     help: String,
 }
@@ -190,7 +193,8 @@ impl ConfigError {
         why: impl Into<String>,
         help: impl Into<String>,
     ) -> Self {
-        Self { flag, value: value.to_string(), why: why.into(), help: help.into() }
+        let place = format!("{flag} {value}").trim_end().to_owned();
+        Self { place, why: why.into(), help: help.into() }
     }
 }
 
@@ -219,7 +223,7 @@ impl TryFrom<ServeArgs> for ServeConfig {
             local_nodes: Arc::new(local_nodes(args.local_node)),
             advertise,
             page_url,
-            notify_loopback: args.notify_loopback,
+            cluster_name: args.cluster_name.map(|name| valid_name("--cluster-name", name)).transpose()?,
             settings: Settings {
                 cluster_cidr: cluster_cidr(args.cluster_cidr)?,
                 service_cidr: service_cidr(args.service_cidr, args.cluster_cidr)?,
@@ -227,7 +231,7 @@ impl TryFrom<ServeArgs> for ServeConfig {
                 first_source,
             },
             webhooks: args.webhooks.config(),
-            name: name(args.name)?,
+            name: valid_name("--name", args.name.or_else(host_name).unwrap_or_else(|| "minik8s".to_owned()))?,
             log: args.log,
         })
     }
@@ -240,7 +244,11 @@ pub fn check_repo(args: &RepoArgs) -> Result<(), ConfigError> {
 
 /// Returns the source in the flags, or those in the file.
 fn sources_of(args: RepoArgs, state_dir: &Path) -> Result<Vec<SourceConfig>, ConfigError> {
-    let Some(file) = &args.sources else { return Ok(vec![args.try_into()?]) };
+    let Some(file) = &args.sources else {
+        let source = SourceConfig::try_from(args)?;
+        check_status_token(&source, None)?;
+        return Ok(vec![source]);
+    };
     if let Some(flag) = args.flag_of_single() {
         let help = format!("keep one of them; for a repository in the file, set it there instead of {flag}");
         return Err(ConfigError::new(
@@ -250,7 +258,27 @@ fn sources_of(args: RepoArgs, state_dir: &Path) -> Result<Vec<SourceConfig>, Con
             help,
         ));
     }
-    read_sources(file, state_dir)
+    let sources = read_sources(file, state_dir)?;
+    sources.iter().try_for_each(|source| check_status_token(source, Some(file.as_path())))?;
+    Ok(sources)
+}
+
+/// Checks the file with the token for commit status, which is needed only once there is a status to send. `list` is the
+/// file of sources.
+fn check_status_token(source: &SourceConfig, list: Option<&Path>) -> Result<(), ConfigError> {
+    let file = source.commit_status.as_ref().and_then(|status| status.token_file.as_deref());
+    let Some((file, error)) = file.and_then(|file| Some((file, read_text(file).err()?))) else {
+        return Ok(());
+    };
+    let (why, help) =
+        (format!("cannot be read: {error}"), "name a file with the token that this user can read");
+    Err(match list {
+        None => ConfigError::new("--commit-status-token-file", file.display(), why, help),
+        Some(list) => {
+            let why = format!("source `{}`: tokenFile {} of commitStatus {why}", source.name, file.display());
+            ConfigError::new("--sources", list.display(), why, help)
+        }
+    })
 }
 
 /// Returns the URL without a trailing `/`. One with a login is refused, and not repeated.
@@ -356,12 +384,11 @@ fn host_name() -> Option<String> {
     nix::unistd::gethostname().ok()?.into_string().ok()
 }
 
-fn name(name: Option<String>) -> Result<String, ConfigError> {
-    let name = name.or_else(host_name).unwrap_or_else(|| "minik8s".to_owned());
+fn valid_name(flag: &'static str, name: String) -> Result<String, ConfigError> {
     let allowed = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
     if name.is_empty() || name.len() > 64 || !name.chars().all(allowed) {
         let help = "use 1 to 64 letters, digits, `-`, `_` and `.`";
-        return Err(ConfigError::new("--name", name, "is not a valid name", help));
+        return Err(ConfigError::new(flag, name, "is not a valid name", help));
     }
     Ok(name)
 }
@@ -457,11 +484,13 @@ mod tests {
                 "--run-bytes-per-minute 1Ki: does not hold the largest input of a run; give 1Mi or more",
             ),
             (&["--etcd-quota", "1Mi"], "--etcd-quota 1Mi: is too small for a cluster; give 16Mi or more"),
-            (&["--etcd", ","], "--etcd : names no endpoint; for example http"),
+            (&["--etcd", ","], "--etcd: names no endpoint; for example http"),
             (&["--cluster-cidr", "10.244.0.0/26"], "--cluster-cidr 10.244.0.0/26: has no room for a /24"),
             (&["--cluster-cidr", "10.244.1.0/16"], "has bits set after its prefix; write 10.244.0.0/16"),
             (&["--cluster-cidr", "0.0.0.0/0"], "is larger than any private range"),
             (&["--name", "a/b"], "--name a/b: is not a valid name; use 1 to 64"),
+            (&["--cluster-name", "a b"], "--cluster-name a b: is not a valid name; use 1 to 64"),
+            (&["--cluster-name", ""], "--cluster-name: is not a valid name"),
             (&["--poll", "1ms"], "--poll 1ms: is out of bounds; give a time from"),
             (&["--source", "Main"], "source name `Main`"),
             (&["--path", "../x"], "path `../x`"),
@@ -487,7 +516,29 @@ mod tests {
         let page = config(&["--page-url", "https://page.example/minik8s/"]).unwrap().page_url;
         assert_eq!(page.as_deref(), Some("https://page.example/minik8s"));
         let error = config(&["--page-url", "https://kim:s3cret@page.example"]).unwrap_err();
-        assert!(error.contains("--page-url : has a login") && !error.contains("s3cret"), "{error}");
+        assert!(error.contains("--page-url: has a login") && !error.contains("s3cret"), "{error}");
+    }
+
+    #[test]
+    fn a_status_token_that_cannot_be_read_is_found_at_the_start() {
+        let dir = tempfile::tempdir().unwrap();
+        let token = dir.path().join("token").display().to_string();
+        let flags = ["--commit-status", "github", "--commit-status-api", "https://api.github.com"];
+        let file = ["--commit-status-repository", "kim/shop", "--commit-status-token-file", &token];
+        let flags = [&flags[..], &file].concat();
+        let error = config(&flags).unwrap_err();
+        assert!(
+            error.starts_with(&format!("--commit-status-token-file {token}: cannot be read: ")),
+            "{error}"
+        );
+        let list = dir.path().join("sources.yaml");
+        let text = "- {name: apps, repo: 'https://github.com/kim/a', commitStatus: {forge: github, tokenFile: token}}\n";
+        std::fs::write(&list, text).unwrap();
+        let args = RepoArgs { sources: Some(list), ..RepoArgs::default() };
+        let error = check_repo(&args).unwrap_err().to_string();
+        assert!(error.contains("source `apps`: tokenFile ") && error.contains("cannot be read: "), "{error}");
+        std::fs::write(&token, "canary").unwrap();
+        assert!(config(&flags).is_ok() && check_repo(&args).is_ok());
     }
 
     #[test]

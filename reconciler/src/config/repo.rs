@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::{Context as _, anyhow};
-use clap::Args;
+use clap::{Args, ValueEnum as _};
 use schema::records::AllowedObjects;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
@@ -23,6 +23,8 @@ const POLL_MAX: Duration = Duration::from_secs(24 * 3600);
 pub(super) const POLL_DEFAULT: Duration = Duration::from_secs(5);
 pub(super) const BRANCH_DEFAULT: &str = "main";
 const SOURCE_DEFAULT: &str = "main";
+/// Value of `--commit-status` for no commit status.
+const NO_FORGE: &str = "none";
 
 /// A repository by flags, or several by a file.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Args, Serialize, Deserialize)]
@@ -80,9 +82,14 @@ pub struct RepoArgs {
     /// Apply only commits with a GPG signature of one of these public keys; armored or binary
     #[arg(long, env = "MINIK8S_GPG_KEYS", value_name = "FILE")]
     pub gpg_keys: Option<PathBuf>,
-    /// Forge to which the verdict on each commit is reported
-    #[arg(long, env = "MINIK8S_COMMIT_STATUS", value_name = "FORGE")]
-    pub commit_status: Option<Forge>,
+    /// Forge to which the verdict on each commit is reported; `none` takes back that of an earlier `up`
+    #[arg(
+        long,
+        env = "MINIK8S_COMMIT_STATUS",
+        value_name = "FORGE",
+        value_parser = ["github", "gitlab", "gitea", "forgejo", NO_FORGE]
+    )]
+    pub commit_status: Option<String>,
     /// Name of that status after `minik8s/`, for each of several clusters that follow one repository [default: that of
     /// the source]
     #[arg(long, env = "MINIK8S_COMMIT_STATUS_NAME", value_name = "NAME")]
@@ -90,7 +97,7 @@ pub struct RepoArgs {
     /// File with a token for the forge's API, if not that of --token-file
     #[arg(long, env = "MINIK8S_COMMIT_STATUS_TOKEN_FILE", value_name = "FILE")]
     pub commit_status_token_file: Option<PathBuf>,
-    /// Base URL of the forge's API [default: that of github.com or gitlab.com]
+    /// Base URL of the forge's API [default: that of github.com or gitlab.com, if the repository is there]
     #[arg(long, env = "MINIK8S_COMMIT_STATUS_API", value_name = "URL")]
     pub commit_status_api: Option<String>,
     /// Repository at the forge, as OWNER/NAME [default: the path in --repo]
@@ -148,6 +155,9 @@ impl RepoArgs {
         }
         if self.is_another_repo(earlier) {
             fields.retain(|field, _| !OF_ONE_REPO.contains(&field.as_str()));
+        }
+        if self.commit_status.as_deref() == Some(NO_FORGE) {
+            fields.retain(|field, _| !field.starts_with("commitStatus"));
         }
         for group in EXCLUSIVE.iter().filter(|group| group.iter().any(|field| now.contains_key(*field))) {
             fields.retain(|field, _| !group.contains(&field.as_str()));
@@ -256,8 +266,12 @@ impl TryFrom<RepoArgs> for SourceConfig {
         config
             .check()
             .map_err(|error| ConfigError::new("--repo", config.shown_url(), error.to_string(), help))?;
-        let status = status.map(|given| CommitStatus::new(given, &config.url)).transpose();
-        config.commit_status = status.map_err(|why| ConfigError::new("--commit-status", "", why, help))?;
+        if let Some(given) = status {
+            let forge = given.forge.map(|forge| forge.name().to_ascii_lowercase()).unwrap_or_default();
+            let status = CommitStatus::new(given, &config.url)
+                .map_err(|(why, help)| ConfigError::new("--commit-status", forge, why, help))?;
+            config.commit_status = Some(status);
+        }
         Ok(config)
     }
 }
@@ -265,13 +279,14 @@ impl TryFrom<RepoArgs> for SourceConfig {
 /// Returns the settings of commit status, if they are given.
 fn commit_status_fields(args: &RepoArgs) -> Result<Option<CommitStatusFields>, ConfigError> {
     let given = CommitStatusFields {
-        forge: args.commit_status,
+        forge: args.commit_status.as_deref().and_then(|name| Forge::from_str(name, false).ok()),
         name: args.commit_status_name.clone(),
         api: args.commit_status_api.clone(),
         repository: args.commit_status_repository.clone(),
         token_file: args.commit_status_token_file.clone(),
         token_env: None,
         allow_private: args.commit_status_allow_private.unwrap_or_default(),
+        is_by_flags: true,
     };
     let is_any = [&given.name, &given.api, &given.repository].iter().any(|field| field.is_some());
     if given.forge.is_none() && (is_any || given.token_file.is_some() || given.allow_private) {
@@ -360,7 +375,7 @@ mod tests {
             allowed_signers: Some("/signers".into()),
             gpg_keys: Some("/gpg".into()),
             strict: Some(true),
-            commit_status: Some(Forge::Gitea),
+            commit_status: Some("gitea".into()),
             commit_status_token_file: Some("/status".into()),
             ..args("https://one.example/a.git")
         };
@@ -400,7 +415,7 @@ mod tests {
     #[test]
     fn the_forge_gets_its_settings_from_flags() {
         let args = RepoArgs {
-            commit_status: Some(Forge::Gitea),
+            commit_status: Some("gitea".into()),
             commit_status_api: Some("http://127.0.0.1:3000".to_owned()),
             commit_status_allow_private: Some(true),
             ..args("http://127.0.0.1:3000/kim/shop.git")
@@ -408,9 +423,20 @@ mod tests {
         let status = SourceConfig::try_from(args.clone()).unwrap().commit_status.unwrap();
         assert_eq!((status.forge, status.repository.as_str()), (Forge::Gitea, "kim/shop"));
         assert!(args.environment().contains(&("MINIK8S_COMMIT_STATUS".to_owned(), "gitea".to_owned())));
+        let off = RepoArgs {
+            repo: args.repo.clone(),
+            commit_status: Some(NO_FORGE.to_owned()),
+            ..RepoArgs::default()
+        };
+        assert_eq!(SourceConfig::try_from(off).unwrap().commit_status, None);
         let forgotten = RepoArgs { commit_status: None, ..args.clone() };
+        let without_owner = RepoArgs { repo: Some("/srv/shop.git".to_owned()), ..args.clone() };
         let refused = RepoArgs { commit_status_allow_private: None, ..args };
-        for (args, part) in [(forgotten, "--commit-status : is not given"), (refused, "allowPrivate")] {
+        for (args, part) in [
+            (forgotten, "--commit-status: is not given"),
+            (refused, "--commit-status gitea: the API is not encrypted"),
+            (without_owner, "; give --commit-status-repository OWNER/NAME"),
+        ] {
             let error = SourceConfig::try_from(args).unwrap_err().to_string();
             assert!(error.contains(part), "{error}");
         }
@@ -421,7 +447,7 @@ mod tests {
         let before = RepoArgs {
             poll: Some(Duration::from_millis(1500)),
             strict: Some(true),
-            commit_status: Some(Forge::GitHub),
+            commit_status: Some("github".into()),
             ..args("/a")
         };
         let text = serde_json::to_string(&before).unwrap();

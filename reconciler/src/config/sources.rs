@@ -23,10 +23,12 @@ use crate::text_file::read_text;
 const SOURCES_MAX: usize = 256;
 const FILE_BYTES_MAX: u64 = 1024 * 1024;
 const HELP: &str = "see docs/operations.md, \"Repositories and credentials\"";
+const STATUS_HELP: &str = "see docs/operations.md, \"Notifications and commit status\"";
 
 /// A source as written in the file.
 #[derive(Default, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
+#[serde(expecting = "a map with `name` and `repo`")]
 struct SourceEntry {
     name: OptionalField<Text>,
     repo: OptionalField<Text>,
@@ -52,6 +54,7 @@ struct SourceEntry {
 /// Forge that shows the verdicts.
 #[derive(Default, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
+#[serde(expecting = "a map with `forge`, and with `api`, `repository`, `name`, `tokenFile` as needed")]
 struct CommitStatusEntry {
     forge: OptionalField<Forge>,
     name: OptionalField<Text>,
@@ -65,6 +68,7 @@ struct CommitStatusEntry {
 /// Objects that a source may hold.
 #[derive(Default, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
+#[serde(expecting = "a map with `kinds` or `namespaces`")]
 struct Allow {
     kinds: OptionalField<Vec<String>>,
     namespaces: OptionalField<Vec<String>>,
@@ -72,6 +76,7 @@ struct Allow {
 
 #[derive(Default, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
+#[serde(expecting = "a map with `allowedSigners` or `gpgKeys`")]
 struct Signatures {
     allowed_signers: OptionalField<Text>,
     gpg_keys: OptionalField<Text>,
@@ -144,7 +149,17 @@ pub fn read_sources(file: &Path, state_dir: &Path) -> Result<Vec<SourceConfig>, 
     }
     let text = read_text(file).map_err(|error| unreadable(error.to_string()))?;
     let folder = std::path::absolute(file).ok().and_then(|path| path.parent().map(Path::to_owned));
-    parse(&text, &folder.unwrap_or_default(), state_dir).map_err(|why| wrong(why, HELP))
+    parse(&text, &folder.unwrap_or_default(), state_dir).map_err(|why| {
+        let help = help_for(&why);
+        wrong(why, help)
+    })
+}
+
+/// Returns the section of the documentation that helps with a mistake. Other mistakes may list `commitStatus` among the
+/// fields.
+fn help_for(why: &str) -> &'static str {
+    let is_of_status = [".commitStatus", "an invalid commitStatus"].iter().any(|part| why.contains(part));
+    if is_of_status { STATUS_HELP } else { HELP }
 }
 
 /// Parses the sources, or returns the first mistake.
@@ -246,8 +261,9 @@ fn commit_status(entry: CommitStatusEntry, url: &str, folder: &Path) -> Result<C
         token_file: entry.token_file.file(folder),
         token_env: entry.token_env.text(),
         allow_private: entry.allow_private.0.unwrap_or_default(),
+        is_by_flags: false,
     };
-    CommitStatus::new(given, url).map_err(|why| format!("has a commitStatus that {why}"))
+    CommitStatus::new(given, url).map_err(|(why, help)| format!("has an invalid commitStatus: {why}; {help}"))
 }
 
 /// Policy for `signatures`, which asks for a check: empty keys are an error, not a policy without checks.
@@ -360,8 +376,19 @@ mod tests {
             ("- {name: a, repo: /x, allow: {kinds: []}}\n", "without kinds or namespaces"),
             ("- {name: a, repo: /x, allow: {kind: [Pod]}}\n", "unknown field `kind`"),
             ("- {name: a, repo: /x, commitStatus: {forge: bitbucket}}\n", "unknown variant `bitbucket`"),
-            ("- {name: a, repo: /x, commitStatus: {}}\n", "source `a` has a commitStatus that has no forge"),
-            ("- {name: a, repo: /x, commitStatus: {forge: github}}\n", "without an owner"),
+            (
+                "- {name: a, repo: /x, commitStatus: {}}\n",
+                "source `a` has an invalid commitStatus: no forge is",
+            ),
+            (
+                "- {name: a, repo: /x, commitStatus: {forge: github}}\n",
+                "not at github.com; give `api: https://",
+            ),
+            (
+                "- {name: a, repo: /x, commitStatus: {forge: gitea, api: 'https://h'}}\n",
+                "has no owner; give `repository: OWNER/NAME`",
+            ),
+            ("- {name: a, repo: /x, commitStatus: github}\n", "expected a map with `forge`"),
             ("- {name: a, repo: /x, commitStatus: {token: t}}\n", "unknown field `token`"),
             ("- {name: a, repo: /x}\n- {name: a, repo: /y}\n", "source `a` is listed twice"),
             ("- {name: a, repo: /x}\n---\n- {name: b, repo: /y}\n", "document"),
@@ -369,6 +396,19 @@ mod tests {
         ] {
             let said = wrong(text);
             assert!(said.contains(holds), "{text:?}: {said}");
+        }
+    }
+
+    #[test]
+    fn mistakes_of_a_commit_status_lead_to_their_section() {
+        for (text, section) in [
+            ("- {name: a, repo: /x, commitStatus: github}\n", STATUS_HELP),
+            ("- {name: a, repo: /x, commitStatus: {forge: x}}\n", STATUS_HELP),
+            ("- {name: a, repo: /x, commitStatus: {forge: gitea}}\n", STATUS_HELP),
+            ("- {name: a, repo: /x, commitstatus: {}}\n", HELP),
+            ("- {name: a}\n", HELP),
+        ] {
+            assert_eq!(help_for(&wrong(text)), section, "{text}");
         }
     }
 

@@ -145,7 +145,8 @@ pub(super) async fn stand(
     fence
 }
 
-/// Stands for election and gives up the lead only once every loop has ended: until then they may still write.
+/// Stands for election and gives up the lead only once every loop has ended, and the courier: until then they may still
+/// write and deliver.
 fn stand_for_election(runtime: &mut Runtime, store: &SharedStore, standing: CandidateInfo) -> FenceReader {
     let resign = CancellationToken::new();
     let (fence, election) =

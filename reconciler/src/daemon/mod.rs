@@ -150,7 +150,7 @@ fn drive_upkeep(
     (state, requests)
 }
 
-/// Drives the loop that tells forges and people, and the courier that delivers its messages.
+/// Drives the loop of notifications, and the courier that delivers its messages.
 fn drive_notifications(runtime: &mut Runtime, deps: &Deps, config: &ServeConfig, etcd: EtcdStateReader) {
     let row = notifications_row(&deps.snapshot, &deps.fence, etcd.clone());
     let (courier, queue) = Courier::new(deps.fence.clone(), row.nudge());
@@ -164,12 +164,12 @@ fn drive_notifications(runtime: &mut Runtime, deps: &Deps, config: &ServeConfig,
         own_addresses: OwnAddresses {
             ranges: vec![config.settings.cluster_cidr, config.settings.service_cidr],
             etcd: config.etcd.endpoints.clone(),
-            notify_loopback: config.notify_loopback,
+            cluster_name: config.cluster_name.clone(),
         },
         page_url: config.page_url.clone(),
     };
     let token = runtime.token();
-    runtime.task("courier", courier.run(token));
+    runtime.task_like_loop("courier", courier.run(token));
     runtime.drive(row, NotificationLoop::new(notifications, queue));
 }
 
@@ -379,8 +379,8 @@ fn workflows_row(snapshot: &SnapshotReader, fence: &FenceReader) -> Row {
     Row::every(CONTROLLER_INTERVAL).wake_on(fence.clone()).wake_if(snapshot.clone(), WAKE_GAP, is_news)
 }
 
-/// Row of notifications: woken by what they tell, by their own outbox, and by the state of etcd; the courier wakes it with
-/// results.
+/// Row of notifications: woken by what they report, by their own outbox, and by the state of etcd; the courier wakes it
+/// with results.
 fn notifications_row(snapshot: &SnapshotReader, fence: &FenceReader, etcd: EtcdStateReader) -> Row {
     let is_news = |before: &Snapshot, now: &Snapshot| {
         !now.outbox.ptr_eq(&before.outbox)

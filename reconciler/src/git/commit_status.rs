@@ -36,13 +36,18 @@ impl Forge {
         }
     }
 
-    /// Returns the API of the public forge, if there is one.
-    fn default_api(self) -> Option<&'static str> {
+    /// Returns the host of the public forge and its API, if there is one.
+    fn public(self) -> Option<(&'static str, &'static str)> {
         match self {
-            Self::GitHub => Some("https://api.github.com"),
-            Self::GitLab => Some("https://gitlab.com"),
+            Self::GitHub => Some(("github.com", "https://api.github.com")),
+            Self::GitLab => Some(("gitlab.com", "https://gitlab.com")),
             Self::Gitea | Self::Forgejo => None,
         }
+    }
+
+    /// Returns the form of an address of the API.
+    fn example_api(self) -> &'static str {
+        if self == Self::GitHub { "https://HOST/api/v3" } else { "https://HOST" }
     }
 
     /// Returns the path of the API below its base, which an address may have as well.
@@ -65,6 +70,8 @@ pub struct CommitStatusFields {
     pub token_file: Option<PathBuf>,
     pub token_env: Option<String>,
     pub allow_private: bool,
+    /// Set for flags: errors then name these in place of the fields of a sources file.
+    pub is_by_flags: bool,
 }
 
 /// Place at which a forge shows the verdicts on a source's commits. The token is read at each use.
@@ -86,28 +93,56 @@ pub struct CommitStatus {
 }
 
 impl CommitStatus {
-    /// Checks the settings for a source with this valid address. The error is a clause that begins with a verb.
-    pub fn new(given: CommitStatusFields, source_url: &str) -> Result<Self, String> {
-        let forge = given.forge.ok_or("has no forge; name one of github, gitlab, gitea and forgejo")?;
+    /// Checks the settings for a source with this valid address. The error is the problem and the remedy.
+    pub fn new(given: CommitStatusFields, source_url: &str) -> Result<Self, (String, String)> {
+        let wrong = |why: &str, help: String| (why.to_owned(), help);
+        let is_by_flags = given.is_by_flags;
+        let set = |field: &str, value: &str| match is_by_flags {
+            true => format!("--commit-status-{field} {value}"),
+            false => format!("`{field}: {value}`"),
+        };
+        let no_forge = || wrong("no forge is named", "name github, gitlab, gitea or forgejo".to_owned());
+        let forge = given.forge.ok_or_else(no_forge)?;
         if given.token_file.is_some() && given.token_env.is_some() {
-            return Err("has both tokenFile and tokenEnv; keep one of them".to_owned());
+            return Err(wrong("tokenFile and tokenEnv are both set", "keep one of them".to_owned()));
         }
-        let api = given.api.as_deref().or(forge.default_api());
-        let api = api.ok_or_else(|| format!("needs the address of {}, `api: https://HOST`", forge.name()))?;
+        let (host, path) = address_of(source_url).unwrap_or_default();
+        let public = forge.public().filter(|(own, _)| host.eq_ignore_ascii_case(own));
+        let give_api = format!("give {}", set("api", forge.example_api()));
+        let no_api = || match forge.public() {
+            Some((own, api)) => {
+                let help = format!("{give_api}, or {api} if its commits are there");
+                wrong(&format!("the repository is not at {own}"), help)
+            }
+            None => wrong(&format!("the address of {}'s API is missing", forge.name()), give_api.clone()),
+        };
+        let api = given.api.as_deref().or(public.map(|(_, api)| api)).ok_or_else(no_api)?;
         let api = api.trim_end_matches('/');
-        let api = api.strip_suffix(forge.api_path()).unwrap_or(api);
-        let repository = given.repository.or_else(|| repository_of(source_url)).ok_or(
-            "has a repository without an owner in its address; name it at the forge, `repository: OWNER/NAME`",
-        )?;
-        check_repository(forge, &repository)?;
+        let api = api_url(api.strip_suffix(forge.api_path()).unwrap_or(api)).ok_or_else(|| {
+            wrong("the API's address is not an http(s) URL without a login and a query", give_api.clone())
+        })?;
+        if api.scheme() == "http" && !given.allow_private {
+            let allow = set(if is_by_flags { "allow-private" } else { "allowPrivate" }, "true");
+            let help = format!("{give_api}, or set {allow} for an address of your own network");
+            return Err(wrong("the API is not encrypted, so no token is sent to it", help));
+        }
+        let own = path.contains('/').then(|| path.to_owned());
+        let give_repository = || format!("give {}", set("repository", "OWNER/NAME"));
+        let no_owner = || wrong("the address of the repository has no owner", give_repository());
+        let repository = given.repository.or(own).ok_or_else(no_owner)?;
+        if !is_repository(forge, &repository) {
+            let why = format!("`{}` is not a repository of {}", repository.escape_debug(), forge.name());
+            return Err((why, give_repository()));
+        }
         if let Some(name) = given.name.as_ref().filter(|name| !is_dns_label(name)) {
-            let name = name.escape_debug();
-            return Err(format!("has the name `{name}`; use lower case letters, digits and '-'"));
+            let why = format!("`{}` is not a name for the status", name.escape_debug());
+            let help = format!("give {} of lower case letters, digits and '-'", set("name", "NAME"));
+            return Err((why, help));
         }
         Ok(Self {
             forge,
             name: given.name,
-            api: api_url(api, given.allow_private)?,
+            api,
             repository,
             token_file: given.token_file,
             token_env: given.token_env,
@@ -125,52 +160,37 @@ impl CommitStatus {
     }
 }
 
-/// Parses the base of an API.
-fn api_url(api: &str, allow_private: bool) -> Result<Url, String> {
-    let help = "write it as https://HOST";
-    let url = Url::parse(api).map_err(|_| format!("has an api that is not a URL; {help}"))?;
+/// Parses the base of an API: an http(s) URL without a login and a query.
+fn api_url(api: &str) -> Option<Url> {
+    let url = Url::parse(api).ok()?;
     let is_plain = url.username().is_empty()
         && url.password().is_none()
         && url.query().is_none()
         && url.fragment().is_none()
         && url.has_host();
-    match url.scheme() {
-        "https" if is_plain => Ok(url),
-        "http" if is_plain && allow_private => Ok(url),
-        "http" if is_plain => Err(format!(
-            "has an api without encryption, to which no token is sent; {help}, or set allowPrivate for an address of \
-             your own network"
-        )),
-        _ => Err(format!("has an api that is not an http(s) URL without a login or a query; {help}")),
-    }
+    (is_plain && matches!(url.scheme(), "http" | "https")).then_some(url)
 }
 
-fn check_repository(forge: Forge, repository: &str) -> Result<(), String> {
+fn is_repository(forge: Forge, repository: &str) -> bool {
     let fits = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
     let is_name = |part: &str| !part.is_empty() && part != "." && part != ".." && part.chars().all(fits);
     let parts = repository.split('/').count();
     let has_owner = if forge == Forge::GitLab { parts >= 2 } else { parts == 2 };
-    if has_owner && repository.split('/').all(is_name) {
-        return Ok(());
-    }
-    Err(format!(
-        "has the repository `{}`, which is not one of {}; write it as OWNER/NAME",
-        repository.escape_debug(),
-        forge.name()
-    ))
+    has_owner && repository.split('/').all(is_name)
 }
 
-/// Returns the path of a repository's address without `.git`; `None` for one on this machine.
-fn repository_of(url: &str) -> Option<String> {
-    let path = match url.split_once("://") {
+/// Returns the host of a repository's address, and its path without `.git`; `None` for one on this machine.
+fn address_of(url: &str) -> Option<(&str, &str)> {
+    let (authority, path) = match url.split_once("://") {
         Some(("file", _)) => return None,
-        Some((_, rest)) => rest.split_once('/')?.1,
+        Some((_, rest)) => rest.split_once('/')?,
         // `user@host:path`, unless it is a path of this machine.
-        None => url.split_once(':').filter(|(host, _)| !host.contains('/'))?.1,
+        None => url.split_once(':').filter(|(host, _)| !host.contains('/'))?,
     };
+    let host = authority.rsplit_once('@').map_or(authority, |(_, host)| host);
+    let host = host.split_once(':').map_or(host, |(host, _)| host);
     let path = path.split(['?', '#']).next()?.trim_matches('/');
-    let path = path.strip_suffix(".git").unwrap_or(path);
-    (!path.is_empty()).then(|| path.to_owned())
+    Some((host, path.strip_suffix(".git").unwrap_or(path)))
 }
 
 #[cfg(test)]
@@ -182,7 +202,7 @@ mod tests {
         api: Option<&str>,
         repository: Option<&str>,
         url: &str,
-    ) -> Result<CommitStatus, String> {
+    ) -> Result<CommitStatus, (String, String)> {
         let (api, repository) = (api.map(str::to_owned), repository.map(str::to_owned));
         let given =
             CommitStatusFields { forge: Some(forge), api, repository, ..CommitStatusFields::default() };
@@ -216,38 +236,66 @@ mod tests {
         }
     }
 
+    // Would fail if a forgotten `api` meant the public forge, which would then get the token of another one.
     #[test]
     fn what_is_wrong_is_said_without_secrets() {
         use Forge::{GitHub, GitLab, Gitea};
         let own = "https://git.lan/kim/shop.git";
+        let (hub, lab) = ("https://api.github.com", Some("https://gitlab.com"));
         for (forge, api, repository, url, part) in [
-            (Gitea, None, None, own, "needs the address of Gitea"),
-            (Gitea, Some("http://git.lan"), None, own, "without encryption"),
+            (Gitea, None, None, own, "address of Gitea's API is missing; give `api: https://HOST`"),
+            (
+                GitLab,
+                None,
+                None,
+                own,
+                "not at gitlab.com; give `api: https://HOST`, or https://gitlab.com if",
+            ),
+            (
+                GitHub,
+                None,
+                None,
+                "https://gitlab.com/kim/shop",
+                "not at github.com; give `api: https://HOST/api/v3`",
+            ),
+            (GitHub, None, Some("kim/shop"), "/srv/shop.git", "not at github.com"),
+            (GitHub, None, Some("kim/shop"), "file://github.com/kim/shop", "not at github.com"),
+            (GitHub, None, None, "https://github.com@git.lan/kim/shop", "not at github.com"),
+            (
+                Gitea,
+                Some("http://git.lan"),
+                None,
+                own,
+                "not encrypted, so no token is sent to it; give `api: ",
+            ),
             (Gitea, Some("https://kim:s3cret@git.lan"), None, own, "without a login"),
             (Gitea, Some("ftp://git.lan"), None, own, "not an http(s) URL"),
-            (Gitea, Some("git.lan"), None, own, "not a URL"),
-            (GitHub, None, None, "/srv/shop.git", "without an owner"),
-            (GitHub, None, None, "file:///srv/kim/shop.git", "without an owner"),
-            (GitHub, None, None, "https://git.lan/a/b/shop", "`a/b/shop`, which is not one of GitHub"),
-            (GitHub, None, Some("kim/../shop"), own, "OWNER/NAME"),
-            (GitLab, None, Some("shop"), own, "OWNER/NAME"),
+            (Gitea, Some("git.lan"), None, own, "not an http(s) URL"),
+            (GitHub, Some(hub), None, "/srv/shop.git", "has no owner; give `repository: OWNER/NAME`"),
+            (GitHub, Some(hub), None, "file:///srv/kim/shop.git", "has no owner"),
+            (GitHub, Some(hub), None, "https://git.lan/a/b/shop", "`a/b/shop` is not a repository of GitHub"),
+            (GitHub, Some(hub), Some("kim/../shop"), own, "OWNER/NAME"),
+            (GitLab, lab, Some("shop"), own, "OWNER/NAME"),
         ] {
-            let why = made(forge, api, repository, url).unwrap_err();
-            assert!(why.contains(part) && !why.contains("s3cret"), "{why}");
+            let (why, help) = made(forge, api, repository, url).unwrap_err();
+            let said = format!("{why}; {help}");
+            assert!(said.contains(part) && !said.contains("s3cret"), "{said}");
         }
         let given = CommitStatusFields {
             forge: Some(GitHub),
             name: Some("lab/2".to_owned()),
+            api: Some(hub.to_owned()),
             ..CommitStatusFields::default()
         };
-        assert!(CommitStatus::new(given, own).unwrap_err().starts_with("has the name `lab/2`; use"));
-        assert!(CommitStatus::new(CommitStatusFields::default(), own).unwrap_err().contains("has no forge"));
+        assert_eq!(CommitStatus::new(given, own).unwrap_err().0, "`lab/2` is not a name for the status");
+        let none = CommitStatus::new(CommitStatusFields::default(), own).unwrap_err();
+        assert_eq!(none.0, "no forge is named");
     }
 
     #[test]
     fn the_sources_own_token_goes_to_its_own_forge_only() {
         let hosts = |forge, api| {
-            let status = made(forge, api, Some("kim/shop"), "").unwrap();
+            let status = made(forge, api, None, "https://github.com/kim/shop").unwrap();
             ["github.com", "git.lan", "evil.lan", ""].map(|host| status.is_at(host))
         };
         assert_eq!(hosts(Forge::GitHub, None), [true, false, false, false]);

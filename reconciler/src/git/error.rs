@@ -146,17 +146,6 @@ impl GitError {
         }
     }
 
-    /// True if the commit is at fault that was to be read.
-    pub fn is_about_commit(&self) -> bool {
-        matches!(
-            self,
-            GitError::PathNotFound { .. }
-                | GitError::CommitUnreadable { .. }
-                | GitError::SignatureInvalid { .. }
-                | GitError::SignersUnusable { .. }
-        )
-    }
-
     /// True if the mirror itself is at fault and a fresh one may help.
     pub(super) fn is_mirror_broken(&self) -> bool {
         matches!(self, GitError::MirrorBroken { .. })

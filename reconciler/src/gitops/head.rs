@@ -45,7 +45,7 @@ pub(super) struct Head {
     rebuilt: Option<(Oid, Instant)>,
     /// Times of the commit loaded last.
     read_times: Option<ReadTimes>,
-    /// The newest commit, if it was fetched and may not or cannot be read.
+    /// The newest commit, if it may not or cannot be read.
     refused: Option<Oid>,
 }
 
@@ -108,8 +108,9 @@ impl Head {
             return Ok(head);
         }
         self.fetched = true;
+        let newest = self.remote.fetch().await;
         // The fetched commit counts: the branch may have moved since the query.
-        let head = self.remote.fetch().await?;
+        let head = newest.map_err(|error| self.refuse(head, error))?;
         let fetched = Timestamp::now();
         let accepted = accepted();
         let loaded = match self.read(head, applied.clone(), &accepted).await {
@@ -117,19 +118,23 @@ impl Head {
                 tracing::warn!(source = self.remote.mirror().config().name, %error, "mirror broken; it is fetched again");
                 self.rebuilt = Some((head, Instant::now()));
                 self.loaded = None;
-                let head = self.remote.rebuild().await?;
-                self.read(head, applied, &accepted).await?
+                let newest = self.remote.rebuild().await;
+                let head = newest.map_err(|error| self.refuse(head, error))?;
+                let read = self.read(head, applied, &accepted).await;
+                read.map_err(|error| self.refuse(head, error))?
             }
-            Err(error) => {
-                self.refused = error.is_about_commit().then_some(head);
-                return Err(error);
-            }
-            Ok(loaded) => loaded,
+            read => read.map_err(|error| self.refuse(head, error))?,
         };
         let head = loaded.head;
         self.loaded = Some(loaded);
         self.read_times = Some(ReadTimes { began, fetched, checked: Timestamp::now() });
         Ok(head)
+    }
+
+    /// Notes the commit of an error that is about it.
+    fn refuse(&mut self, head: Oid, error: GitError) -> GitError {
+        self.refused = error.kind().is_about_commit().then_some(head);
+        error
     }
 
     /// Determines the ancestry of `base` and `commits` relative to `loaded`.

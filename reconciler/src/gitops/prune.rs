@@ -156,10 +156,10 @@ impl fmt::Display for PruneHold {
                 write!(f, "the commit has no common history with the applied commit {base}; {RELEASE_HELP}")
             }
             PruneHold::Everything { owned } => {
-                write!(f, "it would remove every object of the source ({owned}); {RELEASE_HELP}")
+                write!(f, "the commit would remove every object of the source ({owned}); {RELEASE_HELP}")
             }
             PruneHold::Budget { removals, owned, policy } => {
-                write!(f, "it would remove {removals} of {owned} objects, ")?;
+                write!(f, "the commit would remove {removals} of {owned} objects, ")?;
                 match policy {
                     Some(PrunePolicy { max_objects, max_percent }) => {
                         write!(f, "more than {max_objects} and more than {max_percent} %")?;

@@ -84,6 +84,8 @@ struct SettledState {
     status: i64,
     /// Problem that kept the remote from being read, if any.
     problem: Option<Problem>,
+    /// The newest commit, if it may not or cannot be read: not every problem names it.
+    refused: Option<Oid>,
     /// The snapshot, while objects wait for others to become healthy: another snapshot may release them.
     snapshot: Option<Arc<Snapshot>>,
     /// Time at which the first of these has waited long enough.
@@ -219,6 +221,7 @@ impl SourceLoop {
             && settled.status == status.map_or(0, |status| status.mod_revision)
             && settled.objects.ptr_eq(&snapshot.objects)
             && settled.problem.as_ref() == problem
+            && settled.refused == self.head.refused()
             && settled.due.is_none_or(|due| self.now() < due)
             && settled.snapshot.as_ref().is_none_or(|before| snapshot.is_same_for_plans(before))
     }
@@ -456,6 +459,7 @@ impl SourceLoop {
                 objects: observed.snapshot.objects.clone(),
                 status: at,
                 problem: observed.problem.clone(),
+                refused: self.head.refused(),
                 due: plan.due,
                 snapshot: (!plan.waiting.is_empty()).then(|| Arc::clone(&observed.snapshot)),
             });

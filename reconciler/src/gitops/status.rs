@@ -250,8 +250,11 @@ fn held(plan: &SyncPlan, commit: &CommitMeta, previous: Option<&SourceStatus>) -
 
 fn revision(run: &RunSummary<'_>, plan: &SyncPlan, commit: &CommitMeta) -> Revision {
     let counts = plan.counts();
-    // An earlier run of this commit may have removed more: then none are named.
-    let is_first = run.previous.is_none_or(|status| status.observed_commit.as_ref() != Some(&commit.id));
+    // An earlier run of this commit may have removed more: then none are named. One that could not read it did not.
+    let is_first = run.previous.is_none_or(|status| {
+        status.observed_commit.as_ref() != Some(&commit.id)
+            || status.error.as_ref().is_some_and(|error| error.kind.is_about_commit())
+    });
     let removed = plan.steps.iter().filter(|step| is_first && matches!(step.act, Act::Delete));
     Revision {
         source: run.config.name.clone(),
@@ -380,8 +383,44 @@ fn errors(file: &Quarantine) -> u64 {
 
 #[cfg(test)]
 mod tests {
+    use schema::kinds::Kind;
+
     use super::*;
+    use crate::gitops::plan::{Precondition, Step, StepReason};
     use crate::gitops::tests::kit::{Repo, pods};
+
+    // Would fail with the commit taken for one of which a part was applied before.
+    #[test]
+    fn what_a_commit_removed_is_named_although_it_could_not_be_read_at_first() {
+        let config = Repo::new(pods(["a"])).config();
+        let (at, id) = (Timestamp::UNIX_EPOCH, "0123456789abcdef".to_owned());
+        let (author, subject) = (String::new(), String::new());
+        let commit = CommitMeta { id, author, subject, committed_at: at, allows_prune: false };
+        let object = ObjectRef { kind: Kind::Pod, namespace: "default".to_owned(), name: "a".to_owned() };
+        let (precondition, why) = (Precondition::Revision(1), StepReason::Removed);
+        let step = Step { object: object.clone(), act: Act::Delete, precondition, why };
+        let plan = SyncPlan { steps: vec![step], ..SyncPlan::default() };
+        let removed = |before: Option<SourceErrorKind>| {
+            let error = before.map(|kind| SourceError { kind, message: String::new(), since: at });
+            let observed_commit = Some(commit.id.clone());
+            let previous = SourceStatus { observed_commit, error, ..fresh(&config) };
+            let run = RunSummary {
+                config: &config,
+                previous: Some(&previous),
+                head: Some(commit.id.clone()),
+                commit: Some(&commit),
+                plan: Some(&plan),
+                problem: None,
+                failure: None,
+                next_sequence: 1,
+                duration_ms: 0,
+                now: at,
+            };
+            fold(&run).1.unwrap().removed
+        };
+        assert_eq!(removed(Some(SourceErrorKind::SignatureInvalid)), [object]);
+        assert!(removed(Some(SourceErrorKind::ApplyFailed)).is_empty() && removed(None).is_empty());
+    }
 
     // Seen red with one event for each file.
     #[test]

@@ -1,14 +1,15 @@
-//! Courier: delivers messages, several at a time, so that a target that does not answer holds nothing up, least of all
-//! the loop.
+//! Courier: delivers messages, one to each target at a time, so that a target that does not answer holds nothing up,
+//! least of all the loop.
 //!
-//! Gets deliveries through a queue; returns their results through another, and wakes the loop. What it has not begun is
-//! dropped once this process leads no longer.
+//! Gets deliveries through a queue; returns their results through another, and wakes the loop. Those that have not begun
+//! are dropped once this process leads no longer.
 
 use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
-use futures::StreamExt as _;
+use futures::future::{BoxFuture, ready};
 use futures::stream::FuturesUnordered;
+use futures::{FutureExt as _, StreamExt as _};
 use jiff::Timestamp;
 use schema::control::{Nudge, lock};
 use schema::store::election::{Fence, FenceReader};
@@ -20,10 +21,8 @@ use super::send::{Delivery, DeliveryError, DeliveryOutcome, send};
 use super::target::Target;
 use crate::metrics::METRICS;
 
-/// Most deliveries at the same time. Each takes 5 s at most.
-const PARALLEL_MAX: usize = 32;
-/// Most deliveries that wait: one for each target.
-const QUEUE_MAX: usize = 256;
+/// Most targets: 256 sources, and 16 of the Cluster object. Most deliveries that wait, and most at the same time.
+const TARGETS_MAX: usize = 256 + 16;
 
 /// A delivery on its way, with the fence under which its attempt was written.
 pub(super) struct Parcel {
@@ -33,12 +32,18 @@ pub(super) struct Parcel {
     pub(super) delivery: Delivery,
 }
 
+/// Function that delivers a message to a target, within 5 s.
+pub(super) type Sender = Arc<
+    dyn Fn(Arc<Target>, Delivery) -> BoxFuture<'static, Result<DeliveryOutcome, DeliveryError>> + Send + Sync,
+>;
+
 /// Task that delivers messages.
 pub struct Courier {
     parcels: mpsc::Receiver<Parcel>,
     results: Arc<Mutex<Vec<DeliveryResult>>>,
     fence: FenceReader,
     nudge: Nudge,
+    sender: Sender,
 }
 
 /// The loop's end of the courier's queues.
@@ -62,28 +67,38 @@ impl CourierQueue {
 impl Courier {
     /// Creates a courier and its queue. `nudge` wakes the loop for results.
     pub fn new(fence: FenceReader, nudge: Nudge) -> (Self, CourierQueue) {
-        let (sender, parcels) = mpsc::channel(QUEUE_MAX);
-        let results: Arc<Mutex<Vec<DeliveryResult>>> = Arc::default();
-        let queue = CourierQueue { parcels: sender, results: Arc::clone(&results) };
-        (Self { parcels, results, fence, nudge }, queue)
+        let sender = |target: Arc<Target>, delivery: Delivery| {
+            async move { Box::pin(send(&target, &delivery)).await }.boxed()
+        };
+        Self::with(Arc::new(sender), fence, nudge)
     }
 
-    /// Delivers until `shutdown`. The outcome of what is in flight then is unknown, and the next leader repeats it.
+    /// Creates a courier that sends by this function.
+    pub(super) fn with(sender: Sender, fence: FenceReader, nudge: Nudge) -> (Self, CourierQueue) {
+        let (queue, parcels) = mpsc::channel(TARGETS_MAX);
+        let results: Arc<Mutex<Vec<DeliveryResult>>> = Arc::default();
+        let queue = CourierQueue { parcels: queue, results: Arc::clone(&results) };
+        (Self { parcels, results, fence, nudge, sender }, queue)
+    }
+
+    /// Delivers until `shutdown`, and then until what is in flight has ended: it must not arrive after a delivery of the
+    /// next leader. That one repeats it, because its result is not written any more.
     pub async fn run(mut self, shutdown: CancellationToken) {
         let mut running = FuturesUnordered::new();
         loop {
             tokio::select! {
                 biased;
                 // Cancel-safe: a cancelled token stays so.
-                () = shutdown.cancelled() => return,
+                () = shutdown.cancelled() => break,
                 // Cancel-safe: what has not ended stays in the set.
                 Some(result) = running.next() => self.report(result),
                 // Cancel-safe: a parcel is taken only if this arm is chosen.
-                Some(parcel) = self.parcels.recv(), if running.len() < PARALLEL_MAX => {
-                    running.push(deliver(parcel, self.fence.clone()));
+                Some(parcel) = self.parcels.recv(), if running.len() < TARGETS_MAX => {
+                    running.push(deliver(parcel, self.fence.clone(), Arc::clone(&self.sender)));
                 }
             }
         }
+        running.for_each(|_| ready(())).await;
     }
 
     fn report(&self, result: DeliveryResult) {
@@ -92,16 +107,17 @@ impl Courier {
     }
 }
 
-async fn deliver(parcel: Parcel, fence: FenceReader) -> DeliveryResult {
+async fn deliver(parcel: Parcel, fence: FenceReader, sender: Sender) -> DeliveryResult {
     let Parcel { fence: held, target, key, delivery } = parcel;
+    let id = delivery.id.clone();
     let outcome = if fence.current() == Some(held) {
         let began = Instant::now();
-        let sent = Box::pin(send(&target, &delivery)).await;
+        let sent = sender(Arc::clone(&target), delivery).await;
         outcome(&target, &key, began, sent)
     } else {
         Outcome::NotTried
     };
-    DeliveryResult { key, id: delivery.id, at: Timestamp::now(), outcome }
+    DeliveryResult { key, id, at: Timestamp::now(), outcome }
 }
 
 /// Counts and logs a delivery.

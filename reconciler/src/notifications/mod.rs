@@ -1,11 +1,13 @@
-//! Word back: forges are told the status of commits, people verdicts and problems.
+//! Notifications: commit statuses for forges, messages about verdicts and problems for people.
 //!
-//! Reads the snapshot and the state of etcd; `fold/` decides what each target should know, `plan.rs` what to write and
-//! what to deliver. Writes `outbox/`, and hands deliveries to the courier, which sends them (`send/`). Only the leader
-//! does; a new one goes on with what the outbox says.
+//! Reads the snapshot and the state of etcd; `fold/` decides which message each target should have, `plan.rs` what to
+//! write and what to deliver. Writes `outbox/`, and hands deliveries to the courier, which sends them (`send/`). Only the
+//! leader does; a new one goes on with the outbox.
 
 mod courier;
 pub mod fold;
+#[cfg(test)]
+mod loop_tests;
 pub mod plan;
 pub mod send;
 pub mod target;
@@ -18,10 +20,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use jiff::Timestamp;
+use jiff::{SignedDuration, Timestamp};
 use schema::codec;
 use schema::control::{Loop, LoopError, Next, Observation};
 use schema::keys::Key;
+use schema::kinds::cluster::Notification;
+use schema::records::EtcdMember;
 use schema::snapshot::Snapshot;
 use schema::store::election::{Fence, FenceReader};
 use schema::store::reflector::SnapshotReader;
@@ -30,15 +34,20 @@ use tokio::sync::watch;
 
 use self::courier::Parcel;
 pub use self::courier::{Courier, CourierQueue};
-use self::plan::{InFlight, Memory, OutboxPlan, OutboxWrite, PlannedDelivery};
+use self::plan::{
+    DeliveryResult, ENTRIES_MAX, EntryKey, InFlight, Memory, OutboxPlan, OutboxWrite, Outcome,
+    PlannedDelivery,
+};
 use self::send::Delivery;
-use self::target::{OwnAddresses, Target, TargetScope, targets};
+use self::target::{OwnAddresses, Target, TargetKind, TargetScope, targets};
 use crate::git::SourceConfig;
-use crate::guarded_writes::{self, PARALLEL, StopReason, WriteGroup, caught_up};
+use crate::guarded_writes::{self, PARALLEL, StopReason, WriteGroup, caught_up, guard_of_present};
 use crate::upkeep::UpkeepState;
 
 /// Wait after a conflict, or while the courier's queue is full.
 const AFTER_CONFLICT: Duration = Duration::from_secs(1);
+/// Wait after a failed delivery of the message that etcd is at its quota, which no entry holds.
+const AT_QUOTA_RETRY: SignedDuration = SignedDuration::from_mins(1);
 
 /// Dependencies of the loop.
 pub struct NotificationDeps {
@@ -62,6 +71,8 @@ pub struct NotificationLoop {
     term: Option<Fence>,
     /// Newest revision that this loop wrote, or at which it became leader.
     written: i64,
+    /// Targets of which it was logged that messages give way to new ones.
+    crowded: BTreeSet<String>,
 }
 
 /// Observations of one run.
@@ -76,10 +87,10 @@ pub struct Observed {
 impl NotificationLoop {
     /// Creates a loop that has delivered nothing yet.
     pub fn new(deps: NotificationDeps, courier: CourierQueue) -> Self {
-        Self { deps, courier, memory: Memory::default(), term: None, written: 0 }
+        Self { deps, courier, memory: Memory::default(), term: None, written: 0, crowded: BTreeSet::new() }
     }
 
-    /// Begins a term, or ends one: what is in flight is then known from the outbox alone.
+    /// Begins a term, or ends one: then only the outbox counts.
     fn begin_term(&mut self, fence: Option<Fence>) {
         if self.term != fence {
             self.courier.take_results();
@@ -101,6 +112,31 @@ impl NotificationLoop {
         }
         is_queued
     }
+
+    /// True if a delivery begins although its entry cannot be written: it reports that etcd is at its quota. Once one was
+    /// accepted, there is no other.
+    fn is_due_at_quota(&self, seen: &Observed, key: &EntryKey) -> bool {
+        let is_enough = |result: &DeliveryResult| {
+            let age = Timestamp::now().duration_since(result.at);
+            result.key == *key && (result.outcome == Outcome::Accepted || age < AT_QUOTA_RETRY)
+        };
+        key.1 == fold::ETCD
+            && seen.etcd.members.iter().any(EtcdMember::is_full)
+            && !self.memory.results.iter().any(is_enough)
+    }
+}
+
+/// Returns a hash of the settings that name the receiver of a target's messages. What a secret holds is not in it.
+fn settings_hash(target: &Target) -> String {
+    match &target.kind {
+        TargetKind::CommitStatus { status, .. } => {
+            codec::content_hash(&(status.forge.name(), status.api.as_str(), &status.repository, &status.name))
+        }
+        TargetKind::Chat { notification, .. } => {
+            let (on, allow_private) = (Vec::new(), false);
+            codec::content_hash(&Notification { on, allow_private, ..notification.clone() })
+        }
+    }
 }
 
 /// Returns the address of a page; `None` if there is none.
@@ -110,7 +146,7 @@ fn link(page_url: Option<&str>, page: &str) -> Option<String> {
 }
 
 /// Returns the guarded write of an entry.
-fn group(write: &OutboxWrite) -> Result<WriteGroup, codec::CodecError> {
+async fn group(store: &SharedStore, snapshot: &Snapshot, write: &OutboxWrite) -> anyhow::Result<WriteGroup> {
     let key = Key::Outbox(write.key.0.clone(), write.key.1.clone()).to_string();
     let op = match &write.entry {
         Some(entry) => Op::put(&key, codec::encode(entry)?),
@@ -118,6 +154,7 @@ fn group(write: &OutboxWrite) -> Result<WriteGroup, codec::CodecError> {
     };
     let guard = match write.over {
         Some(revision) => Guard::ModRevision(key, revision),
+        None if snapshot.malformed.contains_key(&key) => guard_of_present(store, &key).await?,
         None => Guard::Absent(key),
     };
     Ok(vec![(guard, op)])
@@ -146,7 +183,7 @@ impl Loop for NotificationLoop {
             Ok(snapshot) => snapshot,
             Err(why) => return Ok(Observation::NotReady(why)),
         };
-        // Without them it is not known which targets there are, and the entries of others would be removed.
+        // Without them the targets are not known, and their entries would be removed.
         let Some(settings) = snapshot.settings.get(&()) else {
             return Ok(Observation::NotReady("the cluster's settings are not published yet".to_owned()));
         };
@@ -162,16 +199,26 @@ impl Loop for NotificationLoop {
         let scopes: BTreeMap<String, TargetScope> =
             seen.targets.iter().map(|(name, target)| (name.clone(), target.scope())).collect();
         let wanted = fold::wanted(&seen.snapshot, &seen.etcd, &scopes, now);
-        let names: BTreeSet<String> = seen.targets.keys().cloned().collect();
-        plan::plan(&seen.snapshot.outbox, &names, &wanted, &seen.memory, now)
+        let targets =
+            seen.targets.iter().map(|(name, target)| (name.clone(), settings_hash(target))).collect();
+        plan::plan(&seen.snapshot.outbox, &targets, &wanted, &seen.memory, now)
     }
 
     async fn act(&mut self, seen: &Observed, plan: OutboxPlan) -> Self::Outcome {
-        let OutboxPlan { writes, repeats, holds, .. } = plan;
-        self.memory.holds = holds;
+        let OutboxPlan { writes, repeats, pauses, crowded, .. } = plan;
+        self.memory.pauses = Some(pauses);
+        for to in crowded {
+            if self.crowded.insert(to.clone()) {
+                tracing::warn!(
+                    to,
+                    most = ENTRIES_MAX,
+                    "outbox of the target is full; its oldest messages give way"
+                );
+            }
+        }
         let (mut planned, mut groups, mut unwritten) = (Vec::new(), Vec::new(), BTreeSet::new());
         for write in writes {
-            match group(&write) {
+            match group(&self.deps.store, &seen.snapshot, &write).await {
                 Ok(group) => {
                     groups.push(group);
                     planned.push(write);
@@ -186,9 +233,11 @@ impl Loop for NotificationLoop {
         self.written = self.written.max(written.revision);
         let mut deliveries = repeats;
         for (number, OutboxWrite { key, delivery, .. }) in planned.into_iter().enumerate() {
-            if written.done.binary_search(&number).is_ok() {
+            let is_written = written.done.binary_search(&number).is_ok();
+            if is_written || self.is_due_at_quota(seen, &key) {
                 deliveries.extend(delivery);
-            } else {
+            }
+            if !is_written {
                 unwritten.insert(key);
             }
         }

@@ -6,6 +6,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 use ipnet::Ipv4Net;
+use schema::content_refs::{NOTIFICATIONS_NAMESPACE, SECRET_ENDING, SECRETS_FOLDER};
 use schema::kinds::cluster::{Notification, NotificationChannel, NotificationEvent};
 use schema::records::ClusterSettings;
 
@@ -24,15 +25,15 @@ pub struct Target {
     pub(super) own: OwnAddresses,
 }
 
-/// Addresses of the cluster itself, and whether messages may go to those of this machine.
+/// Name and addresses of the cluster itself, and whether messages may go to those of this machine.
 #[derive(Debug, Clone, Default)]
 pub struct OwnAddresses {
     /// Ranges of pods and services, which count as private.
     pub ranges: Vec<Ipv4Net>,
     /// URLs of etcd, to which nothing is sent.
     pub etcd: Vec<String>,
-    /// Allows loopback addresses to targets of the Cluster object, where private ones are allowed.
-    pub notify_loopback: bool,
+    /// Name of the cluster in messages.
+    pub cluster_name: Option<String>,
 }
 
 /// Kind of a target.
@@ -75,6 +76,16 @@ impl Target {
             TargetKind::Chat { notification, .. } => {
                 notification.channel().map_or("webhook", NotificationChannel::as_str)
             }
+        }
+    }
+
+    /// Returns the words for the place of its secret.
+    pub(super) fn secret_place(&self) -> String {
+        match &self.kind {
+            TargetKind::Chat { notification: Notification { secret_name: Some(name), .. }, .. } => {
+                format!("{SECRETS_FOLDER}/{NOTIFICATIONS_NAMESPACE}/{name}{SECRET_ENDING}")
+            }
+            _ => "its secret".to_owned(),
         }
     }
 

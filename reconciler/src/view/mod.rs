@@ -38,7 +38,7 @@ pub use functions::{FunctionDetail, FunctionRevision, FunctionView, function, fu
 pub use jobs::{JobDetail, JobView, job, jobs};
 pub use metrics::{OwnState, own_families, own_infos, state_families, state_infos};
 pub use nodes::{NodeDetail, NodeView, node, nodes};
-pub use notifications::{NotificationView, notifications};
+pub use notifications::{NotificationView, failing_targets, notifications};
 pub use objects::{
     ObjectDetail, ObjectSummary, ObjectView, RolloutStage, RolloutState, RolloutView, Selection, StageState,
     StoredObject, TemplatePods, TemplateRole, WorkloadView, conditions, object, objects, rollout,

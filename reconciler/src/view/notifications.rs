@@ -1,4 +1,4 @@
-//! Views of the outbox: what each target is told, and what waits.
+//! Views of the outbox: what was sent to each target, and what waits.
 
 use std::collections::BTreeSet;
 
@@ -16,17 +16,17 @@ use super::age::{age, human_duration};
 pub struct NotificationView {
     pub target: String,
     pub subject: String,
-    /// State that the target is to know: pending, success or failure.
+    /// State of the subject: pending, success or failure.
     pub state: String,
-    /// Message that the target is to know.
+    /// Message that the target should have.
     pub message: Message,
-    /// Time since it was sent; empty before.
-    pub sent: String,
+    /// Time since it was sent; `None` before.
+    pub sent: Option<String>,
     pub sent_at: Option<Timestamp>,
-    /// Message that the target knows instead.
+    /// Message that was sent last, if it is another one.
     pub known: Option<Message>,
     /// Next try of a message that is not sent yet: `try 3, next in 40s`.
-    pub waiting: String,
+    pub waiting: Option<String>,
     /// Earliest time of the next try, after a failed one.
     pub next_at: Option<Timestamp>,
     /// Failed tries of the message.
@@ -43,7 +43,7 @@ pub fn notifications(snapshot: &Snapshot, now: Timestamp) -> Vec<NotificationVie
 }
 
 /// Number of targets that did not accept their last message.
-pub(super) fn failing_targets(snapshot: &Snapshot) -> usize {
+pub fn failing_targets(snapshot: &Snapshot) -> usize {
     let failing = snapshot.outbox.iter().filter(|(_, entry)| {
         let OutboxEntry { error, .. } = &entry.value;
         error.is_some() && entry.value.is_owed()
@@ -60,10 +60,10 @@ fn view(entry: &OutboxEntry, now: Timestamp) -> NotificationView {
         subject: entry.subject.clone(),
         state: entry.wanted.state.as_str().to_owned(),
         message: entry.wanted.clone(),
-        sent: sent.map(|sent| age(sent.at, now)).unwrap_or_default(),
+        sent: sent.map(|sent| age(sent.at, now)),
         sent_at: sent.map(|sent| sent.at),
         known: known.map(|sent| sent.message.clone()),
-        waiting: if is_owed { waiting(entry, now) } else { String::new() },
+        waiting: is_owed.then(|| waiting(entry, now)),
         next_at: entry.retry_at.filter(|_| is_owed),
         failures: entry.failures,
         error: entry.error.clone().unwrap_or_default(),
@@ -106,6 +106,7 @@ mod tests {
         OutboxEntry {
             target: target.to_owned(),
             subject: "nodes".to_owned(),
+            settings: String::new(),
             wanted: message("n1"),
             sequence: 1,
             since: at(0),
@@ -113,6 +114,7 @@ mod tests {
             attempt: None,
             failures: 0,
             retry_at: None,
+            paused_until: None,
             error: None,
         }
     }
@@ -129,7 +131,7 @@ mod tests {
         snapshot
     }
 
-    // Would fail if an open attempt of the known message counted as sent.
+    // Would fail if an open attempt of the message that was sent last counted as sent.
     #[test]
     fn an_entry_says_what_was_sent_and_what_waits() {
         let attempt = |title| Some(Attempt { message: message(title), id: "2".to_owned(), began_at: at(20) });
@@ -149,16 +151,16 @@ mod tests {
             .into_iter()
             .map(|row| (row.target, row.sent, row.waiting, row.known.map(|known| known.title)))
             .collect();
-        let row = |target: &str, sent: &str, waiting: &str, known: Option<&str>| {
-            (target.to_owned(), sent.to_owned(), waiting.to_owned(), known.map(str::to_owned))
+        let row = |target: &str, sent: Option<&str>, waiting: Option<&str>, known: Option<&str>| {
+            (target.to_owned(), sent.map(str::to_owned), waiting.map(str::to_owned), known.map(str::to_owned))
         };
         assert_eq!(
             rows,
             [
-                row("a", "", "try 1", None),
-                row("b", "90s", "", None),
-                row("c", "", "try 3, next in 40s", Some("n2")),
-                row("d", "90s", "try 1", None),
+                row("a", None, Some("try 1"), None),
+                row("b", Some("90s"), None, None),
+                row("c", None, Some("try 3, next in 40s"), Some("n2")),
+                row("d", Some("90s"), Some("try 1"), None),
             ]
         );
     }

@@ -118,7 +118,7 @@ pub(super) fn cluster(chance: &mut Chance) -> Json {
 }
 
 fn notification(index: u64, chance: &mut Chance) -> Json {
-    let mut target = json!({"name": format!("target-{index}"), "secretName": chance.word()});
+    let mut target = json!({"name": format!("target-{index}"), "secretName": "ops"});
     let (channel, settings) = match chance.below(5) {
         0 => ("webhook", json!({"template": "{\"text\": \"{{title}}: {{ link }}\"}"})),
         1 => ("webhook", json!({"url": "https://hooks.example.org/a?b=c"})),

@@ -22,7 +22,7 @@ use super::{LastRun, LastRunReader, Loop, Pulse, Row, lock};
 pub struct Runtime {
     tasks: Tasks,
     runs: LoopRuns,
-    /// Held by every loop until it ends.
+    /// Held by every loop until it ends, and by the tasks that work for one.
     working: mpsc::Sender<()>,
     all_ended: Option<mpsc::Receiver<()>>,
 }
@@ -131,6 +131,20 @@ impl Runtime {
         E: TaskResult,
     {
         self.tasks.spawn_critical(name, future);
+    }
+
+    /// Runs a task that must last until shutdown, and that counts as a loop in [`Runtime::all_loops_ended`].
+    pub fn task_like_loop<F, E>(&mut self, name: impl Into<String>, future: F)
+    where
+        F: Future<Output = E> + Send + 'static,
+        E: TaskResult,
+    {
+        let working = self.working.clone();
+        self.task(name, async move {
+            let ended = future.await;
+            drop(working);
+            ended
+        });
     }
 
     /// Runs a task that shutdown may cut off anywhere.

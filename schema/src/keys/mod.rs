@@ -147,7 +147,7 @@ macro_rules! key_table {
                     => "outcome of a request, on a lease of 24 h",
                     Leader, "CLI, the reconciler that took the request", Nothing; answers: RequestAnswer, ByName;
                 Outbox(target: String, subject: String), OUTBOX, "/minik8s/outbox/<target>/<subject>"
-                    => "what a forge or a person is to be told, and what was sent",
+                    => "the wanted message about a subject, and the state of its delivery",
                     Leader, "CLI", Nothing; outbox: OutboxEntry, ByName;
                 DefragRequest, DEFRAG_REQUEST, "/minik8s/etcd/defrag"
                     => "the last `minik8s etcd defrag`",

@@ -1,4 +1,4 @@
-//! `outbox/<target>/<subject>`: what a forge or a person is to be told, and what was sent.
+//! `outbox/<target>/<subject>`: the wanted message about a subject, and the state of its delivery.
 
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
@@ -7,7 +7,7 @@ use serde_with::skip_serializing_none;
 use crate::codec::is_default;
 use crate::kinds::cluster::NotificationEvent;
 
-/// What a target is to know of one subject, and how far it was told.
+/// The wanted message about one subject, and the state of its delivery.
 #[skip_serializing_none]
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
@@ -16,27 +16,32 @@ pub struct OutboxEntry {
     pub target: String,
     /// Subject, as in the key: `commit.<hex id>`, `verdict.<source>`, `nodes`, …
     pub subject: String,
-    /// The message that the target is to know.
+    /// Hash of the settings that name the receiver: another address or room has received nothing.
+    #[serde(default)]
+    pub settings: String,
+    /// The message that the target should have.
     pub wanted: Message,
     /// Number of that message among those about this subject, from 1.
     pub sequence: u64,
     /// Time since which it is wanted.
     pub since: Timestamp,
-    /// The message that the target knows; `None` before the first.
+    /// The message that was delivered last; `None` before the first.
     pub sent: Option<SentMessage>,
-    /// Delivery whose outcome is not known, or that failed. Written before it is sent.
+    /// Delivery whose outcome is not known, or that failed. Written before it begins.
     pub attempt: Option<Attempt>,
     /// Failed deliveries of the wanted message.
     #[serde(default, skip_serializing_if = "is_default")]
     pub failures: u32,
     /// Earliest time of the next delivery.
     pub retry_at: Option<Timestamp>,
+    /// End of the pause for which the target asked with the last failed delivery, for all of its messages.
+    pub paused_until: Option<Timestamp>,
     /// Error of the last failed delivery, without secrets.
     pub error: Option<String>,
 }
 
 impl OutboxEntry {
-    /// True if the target is still to be told: it knows another message, or nobody knows what it was told last.
+    /// True if a delivery is still to be made: another message was delivered last, or the last outcome is not known.
     pub fn is_owed(&self) -> bool {
         self.attempt.is_some() || self.sent.as_ref().is_none_or(|sent| sent.message != self.wanted)
     }
@@ -69,7 +74,7 @@ pub struct Message {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum MessageState {
-    /// Not decided yet. Only forges are told.
+    /// Not decided yet. Only for forges.
     Pending,
     /// Good, or good again.
     Success,

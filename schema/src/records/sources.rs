@@ -205,6 +205,26 @@ pub enum SourceErrorKind {
     NotConfigured,
 }
 
+impl SourceErrorKind {
+    /// True if the error is about the newest commit, of which nothing is applied then, and not about the way to it.
+    pub fn is_about_commit(self) -> bool {
+        match self {
+            Self::PathNotFound
+            | Self::CommitUnreadable
+            | Self::Empty
+            | Self::SignatureInvalid
+            | Self::Refused => true,
+            Self::RemoteUnreachable
+            | Self::AuthenticationFailed
+            | Self::ReferenceNotFound
+            | Self::NoCommit
+            | Self::MirrorBroken
+            | Self::ApplyFailed
+            | Self::NotConfigured => false,
+        }
+    }
+}
+
 /// An applied commit.
 #[skip_serializing_none]
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]

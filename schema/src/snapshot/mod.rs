@@ -179,6 +179,15 @@ impl Snapshot {
         })
     }
 
+    /// Iterates over the revisions of a source, oldest first.
+    pub fn revisions_of<'a>(
+        &'a self,
+        source: &str,
+    ) -> impl DoubleEndedIterator<Item = &'a Revision> + use<'a> {
+        let all = (source.to_owned(), 0)..=(source.to_owned(), u64::MAX);
+        self.revisions.range(all).map(|(_, revision)| &revision.value)
+    }
+
     /// Returns the Cluster object, if there is one.
     pub fn cluster_object(&self) -> Option<&Arc<VersionedValue<Object>>> {
         self.objects.get(&cluster_reference())

@@ -219,8 +219,7 @@ impl Forge {
         lock(&self.shared.hasty).clone()
     }
 
-    /// Checks that every request was as documented, and that no commit was set to one state twice in a row. A failure may
-    /// be followed by one with another reason.
+    /// Checks that every request was as documented, and that no commit was set to one state twice in a row.
     pub(super) fn is_content(&self) -> Result<()> {
         let name = self.dialect.name();
         let complaints = lock(&self.shared.complaints).clone();
@@ -229,10 +228,7 @@ impl Forge {
             let all = self.statuses(&sha);
             let contexts: BTreeSet<&str> = all.iter().map(|status| status.context.as_str()).collect();
             ensure!(contexts.len() == 1, "{name}: {sha} has statuses of {contexts:?}");
-            let is_other = |pair: &[Status]| {
-                pair[0].state == self.dialect.failure() && pair[0].description != pair[1].description
-            };
-            let twice = all.windows(2).find(|pair| pair[0].state == pair[1].state && !is_other(pair));
+            let twice = all.windows(2).find(|pair| pair[0].state == pair[1].state);
             ensure!(twice.is_none(), "{name}: {sha} was set to one state twice in a row: {all:#?}");
         }
         Ok(())

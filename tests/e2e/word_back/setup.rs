@@ -263,7 +263,7 @@ fn command(cluster: &Cluster, index: u16, list: &Path) -> Vec<String> {
         }
     }
     let list = list.display().to_string();
-    command.extend(["--sources", &list, "--page-url", PAGE, "--notify-loopback"].map(str::to_owned));
+    command.extend(["--sources", &list, "--page-url", PAGE].map(str::to_owned));
     command
 }
 
@@ -293,7 +293,7 @@ fn history(cluster: &Cluster) -> Result<History> {
 pub(super) fn nothing_waits(cluster: &Cluster) -> Result<Vec<Value>> {
     let shown: Value = serde_json::from_str(&cluster.cli(&["get", "notifications", "-o", "json"])?.ok()?)?;
     let rows = shown["items"].as_array().context("no list")?.clone();
-    let waiting: Vec<&Value> = rows.iter().filter(|row| row["waiting"] != "").collect();
+    let waiting: Vec<&Value> = rows.iter().filter(|row| !row["waiting"].is_null()).collect();
     ensure!(waiting.is_empty(), "{waiting:?}");
     Ok(rows)
 }

@@ -2,6 +2,7 @@
 
 use askama::Template;
 use schema::quantity::{Cpu, Memory};
+use schema::violation::plural;
 
 use super::object_state;
 use super::parts::{Page, Part, RenderContext, TemplateHelpers, meter};
@@ -22,6 +23,11 @@ pub(super) fn page(context: &RenderContext<'_>) -> Page {
     let mut unhealthy = view::unhealthy(snapshot);
     let left = unhealthy.len().saturating_sub(NAMED_MAX);
     unhealthy.truncate(NAMED_MAX);
+    let failing = view::failing_targets(snapshot);
+    let outbox = (failing > 0).then(|| {
+        let what = "did not accept the last message; see 'minik8s get notifications'";
+        format!("{} of notifications {what}", plural(failing, "target"))
+    });
     let mut nodes = view::nodes(snapshot, now);
     let (all, ready) = (nodes.len(), nodes.iter().filter(|node| node.is_ready).count());
     nodes.sort_by_key(|node| node.is_ready);
@@ -39,7 +45,7 @@ pub(super) fn page(context: &RenderContext<'_>) -> Page {
         title: "Overview".to_owned(),
         parts: vec![
             Part::new("sources", &SourcesTemplate { sources }),
-            Part::new("unhealthy", &UnhealthyTemplate { unhealthy, left }),
+            Part::new("unhealthy", &UnhealthyTemplate { unhealthy, left, outbox }),
             Part::new("nodes", &NodesTemplate { left: more_nodes, nodes, all, ready }),
             Part::new("commits", &CommitsTemplate { commits }),
         ],
@@ -57,6 +63,8 @@ struct SourcesTemplate {
 struct UnhealthyTemplate {
     unhealthy: Vec<ObjectSummary>,
     left: usize,
+    /// Line about targets of notifications, if some did not accept a message.
+    outbox: Option<String>,
 }
 
 #[derive(Template)]

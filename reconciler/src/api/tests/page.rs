@@ -45,6 +45,19 @@ async fn every_page_is_readable_without_its_script() {
 }
 
 #[tokio::test]
+async fn the_overview_mentions_targets_that_did_not_accept_a_message() {
+    let mut snapshot = with_web();
+    let message = json!({"event": "node", "state": "failure", "title": "node n1 is not ready"});
+    let entry = json!({"target": "ops", "subject": "nodes", "wanted": message, "sequence": 1, "since": at(0),
+        "failures": 3, "error": "connection refused"});
+    snapshot.put(&Key::Outbox("ops".to_owned(), "nodes".to_owned()), &entry, 43);
+    for (snapshot, is_shown) in [(snapshot, true), (with_web(), false)] {
+        let (_, html, _) = text(&Api::over(snapshot).await, "/").await;
+        assert_eq!(html.contains("1 target of notifications did not accept"), is_shown, "{html}");
+    }
+}
+
+#[tokio::test]
 async fn what_is_not_there_is_an_error_with_a_page() {
     let api = Api::over(with_web()).await;
     for (path, status, part) in [

@@ -242,6 +242,11 @@ impl SecretsFolder {
     }
 }
 
+/// True for the namespaces of secrets that reconcilers read.
+pub(super) fn is_for_reconcilers(namespace: Option<&str>) -> bool {
+    namespace.is_some_and(|namespace| RECONCILER_NAMESPACES.contains(&namespace))
+}
+
 /// Path of the list of a secret's keys.
 pub(super) fn keys_file(secret: &Path) -> PathBuf {
     secret.with_extension(KEYS_ENDING.trim_start_matches('.'))

@@ -9,6 +9,7 @@ use std::process::ExitCode;
 use age::x25519::Identity;
 use anyhow::{Context as _, bail};
 use schema::content_refs::{NOTIFICATIONS_NAMESPACE, SOURCES_NAMESPACE, is_sops};
+use schema::violation::plural;
 
 use super::output::write_lines;
 use crate::args::{RecipientsChange, SecretsArgs, SecretsCommand};
@@ -197,9 +198,9 @@ fn rotate(folder: &SecretsFolder) -> anyhow::Result<String> {
         folder.replace(path, &crypt::encrypt(plain, &to)?)?;
     }
     said += &format!(
-        "encrypted {} secrets below {} to a new identity of the cluster; those in other folders or repositories stay as \
-         they are\n",
-        opened.len(),
+        "encrypted {} below {} to a new identity of the cluster; those in other folders or repositories stay as they \
+         are\n",
+        plural(opened.len(), "secret"),
         folder.root.display()
     );
     for (_, path) in &sops {

@@ -6,13 +6,13 @@ use std::{fs, io};
 
 use age::x25519::Recipient;
 use anyhow::{Context as _, bail};
-use schema::content_refs::{LIMITS, RECONCILER_NAMESPACES};
+use schema::content_refs::LIMITS;
 use schema::secrets::format;
 use schema::secrets::format::{ANY, Format, Header};
 use tokio::process::Command;
 use tokio::signal::unix::{SignalKind, signal};
 
-use super::folder::SecretsFolder;
+use super::folder::{SecretsFolder, is_for_reconcilers};
 use crate::args::{SealArgs, SecretFormat, SecretSelector};
 use crate::crypt;
 
@@ -24,15 +24,10 @@ impl SecretSelector {
         (!self.shared).then_some(self.namespace.as_str())
     }
 
-    /// True for secrets that reconcilers read.
-    fn is_for_reconcilers(&self) -> bool {
-        self.namespace().is_some_and(|namespace| RECONCILER_NAMESPACES.contains(&namespace))
-    }
-
     /// Recipients of the secret.
     fn recipients(&self, folder: &SecretsFolder) -> anyhow::Result<Vec<Recipient>> {
         let listed = folder.listed()?;
-        if self.to.is_empty() && self.is_for_reconcilers() {
+        if self.to.is_empty() && is_for_reconcilers(self.namespace()) {
             let reconcilers = listed.iter().filter(|one| one.is_reconciler);
             let to: Vec<Recipient> =
                 reconcilers.map(|one| crypt::recipient(&one.recipient)).collect::<Result<_, _>>()?;
@@ -134,7 +129,7 @@ fn replaced_plaintext(
         return Ok(None);
     }
     let opened = folder.open(path);
-    if !which.to.is_empty() || which.is_for_reconcilers() {
+    if !which.to.is_empty() || is_for_reconcilers(which.namespace()) {
         return Ok(opened.ok().map(|(plain, _)| plain));
     }
     let (plain, to_cluster) = opened.context(
@@ -179,8 +174,9 @@ pub(super) fn write_sealed(
     }
     let ciphertext = crypt::encrypt(&plain, &which.recipients(folder)?)?;
     folder.write_secret(&path, &ciphertext, entries.keys())?;
+    let word = if entries.len() == 1 { "key" } else { "keys" };
     let keys = entries.keys().map(String::as_str).collect::<Vec<_>>().join(", ");
-    Ok(format!("wrote {} with the keys {keys}\n", path.display()))
+    Ok(format!("wrote {} with the {word} {keys}\n", path.display()))
 }
 
 fn read(from: impl io::Read, name: &Path) -> anyhow::Result<Vec<u8>> {

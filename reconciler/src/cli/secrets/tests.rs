@@ -318,6 +318,34 @@ fn a_reconciler_reads_credentials_of_sources_and_no_secret_of_a_pod() {
     assert_eq!(fixture.problems(), [""; 0]);
 }
 
+// Would fail if only secrets of pods were checked, or if all of them needed the cluster's identity.
+#[test]
+fn a_secret_of_reconcilers_needs_all_of_them_nobody_else_and_no_cluster() {
+    let fixture = Fixture::new();
+    let add = |name: &str| {
+        let (name, recipient) = (name.to_owned(), node().1);
+        let change = RecipientsChange::Add { name, recipient, reconciler: true };
+        recipients(&fixture.folder, Some(&change)).unwrap();
+    };
+    let mut ops = sealing("ops");
+    ops.which.namespace = ".notifications".to_owned();
+    ops.from = Some(fixture.dir.path().join("values"));
+    fs::write(fixture.dir.path().join("values"), "url: https://hunter2\n").unwrap();
+    add("r1");
+    assert!(seal(&fixture.folder, &ops).unwrap().ends_with("ops.age with the key url\n"));
+    assert_eq!(fixture.problems(), [""; 0]);
+    add("r2");
+    let shown = fixture.problems().join("\n");
+    assert!(shown.contains("to 1 recipient, but the list has 2 reconcilers"), "{shown}");
+    seal(&fixture.folder, &ops).unwrap();
+    assert_eq!(fixture.problems(), [""; 0]);
+    init(&fixture.folder, &[]).unwrap();
+    ops.which.to = vec!["cluster".to_owned(), "r1".to_owned()];
+    seal(&fixture.folder, &ops).unwrap();
+    let shown = fixture.problems().join("\n");
+    assert!(shown.contains("not to reconcilers alone") && shown.lines().count() == 1, "{shown}");
+}
+
 #[test]
 fn a_file_of_sops_is_checked_as_the_others() {
     let fixture = Fixture::new();

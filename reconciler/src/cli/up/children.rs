@@ -99,6 +99,7 @@ pub(super) fn reconciler(state: &StateDir, record: &UpRecord) -> Result<Program>
     flags.extend(login(record)?);
     flags.extend(record.upkeep.etcd_quota.clone().map(|quota| ("--etcd-quota", quota)));
     flags.extend(allowed_hosts(record));
+    flags.extend(record.page_url.clone().map(|url| ("--page-url", url)));
     if let (Some(address), Some(file)) = (record.webhook_listen, &record.webhook_secret_file) {
         let secret = path_text(file)?;
         flags.extend([("--webhook-listen", address.to_string()), ("--webhook-secret-file", secret)]);

@@ -26,7 +26,7 @@ use tokio::task::JoinSet;
 
 use super::output::print_errors;
 use crate::args::{DownArgs, EtcdLogin, UpArgs};
-use crate::config;
+use crate::{config, crypt};
 use children::{agent, etcd, reconciler};
 use detach::{Outcome, print_line};
 use record::{StateDir, UpRecord, end_process};
@@ -227,7 +227,14 @@ pub async fn down(args: DownArgs) -> Result<ExitCode> {
         return Ok(ExitCode::SUCCESS);
     }
     reset_node(&record, Stdio::inherit()).await?;
+    let recipient = crypt::recipient_of(&config::identity_file(state.root()));
     remove_state(state.root());
+    if let Ok(recipient) = recipient {
+        println!(
+            "removed the reconciler's age identity of recipient {recipient}: remove it from the list with 'minik8s \
+             secrets recipients remove'"
+        );
+    }
     println!("removed {}", state.root().display());
     if let Some(etcd) = &record.etcd {
         println!("the keys below /minik8s/ in {etcd} are kept: other nodes may use them");

@@ -57,6 +57,8 @@ pub(crate) struct UpRecord {
     pub(crate) agent_args: Vec<String>,
     #[serde(default)]
     pub(crate) allow_host: Vec<String>,
+    #[serde(default)]
+    pub(crate) page_url: Option<String>,
     /// Missing in the records of versions without services.
     #[serde(default = "default_service_cidr")]
     pub(crate) service_cidr: Ipv4Net,
@@ -115,6 +117,7 @@ impl UpRecord {
             cluster_cidr: args.cluster_cidr.unwrap_or(before.cluster_cidr),
             agent_args: list(&args.agent_arg, before.agent_args),
             allow_host: list(&args.allow_host, before.allow_host),
+            page_url: args.page_url.clone().or(before.page_url).filter(|url| !url.is_empty()),
             service_cidr: args.service_cidr.unwrap_or(before.service_cidr),
         })
     }
@@ -139,6 +142,7 @@ impl UpRecord {
             cluster_cidr: Ipv4Net::new_assert([10, 244, 0, 0].into(), 16),
             agent_args: Vec::new(),
             allow_host: Vec::new(),
+            page_url: None,
             service_cidr: default_service_cidr(),
         })
     }
@@ -390,6 +394,22 @@ mod tests {
         assert_eq!(again.allow_host, ["a.lan", "b.lan"]);
         let cleared = UpRecord::merge(&Line::parse_from(["up", "--allow-host="]).args, Some(&named)).unwrap();
         assert_eq!(cleared.allow_host, [""; 0]);
+    }
+
+    #[test]
+    fn the_page_and_the_forge_are_remembered_until_they_are_taken_back() {
+        let merge = |flags: &[&str], earlier: &UpRecord| {
+            UpRecord::merge(&Line::parse_from(["up"].iter().chain(flags)).args, Some(earlier)).unwrap()
+        };
+        let page = ["--page-url", "https://page.example"];
+        let forge = ["--commit-status", "github", "--commit-status-token-file", "/token"];
+        let first = record(&[&page[..], &forge].concat());
+        assert_eq!(merge(&[], &first), first);
+        let back = merge(&["--page-url=", "--commit-status", "none"], &first);
+        assert_eq!((&back.page_url, &back.repo.commit_status_token_file), (&None, &None));
+        let differ = ["--commit-status", "--commit-status-token-file", "--page-url"];
+        assert_eq!(back.differences(&first), differ);
+        assert_eq!(merge(&[], &back), back);
     }
 
     // Seen red with `private` taken for an address.

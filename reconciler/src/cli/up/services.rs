@@ -17,6 +17,7 @@ use tokio::process::Command;
 use super::children::{self, Program};
 use super::detach::{self, Outcome, print_line};
 use super::record::{StateDir, UpRecord};
+use super::supervise::OPERATOR_IDENTITY;
 use crate::config::DEFAULT_STATE_DIR;
 
 /// Directory that exists where systemd is the init process (sd_booted(3)).
@@ -185,7 +186,8 @@ fn settings_text(program: &Program, inherited: impl Iterator<Item = (String, Str
     let token = own.get("MINIK8S_TOKEN_ENV").cloned().unwrap_or_default();
     let is_inherited = |name: &str| {
         let upper = name.to_ascii_uppercase();
-        upper.starts_with("MINIK8S_") || upper.ends_with("_PROXY") || upper == "RUST_LOG" || name == token
+        let is_setting = upper.starts_with("MINIK8S_") && name != OPERATOR_IDENTITY;
+        is_setting || upper.ends_with("_PROXY") || upper == "RUST_LOG" || name == token
     };
     let mut variables: BTreeMap<String, String> = inherited.filter(|(name, _)| is_inherited(name)).collect();
     variables.extend(own);
@@ -289,6 +291,8 @@ mod tests {
             "--allow-host=b.lan",
             "--webhook-listen=127.0.0.1:7072",
             "--webhook-secret-file=/etc/s",
+            "--page-url=https://page.example",
+            "--commit-status=none",
             "--path=apps",
             "--token-file=/etc/t",
         ];
@@ -310,6 +314,7 @@ mod tests {
             ("https_proxy", "http://proxy:3128"),
             ("FORGE_TOKEN", "t0ken"),
             ("HOME", "/root"),
+            ("MINIK8S_AGE_IDENTITY", "/root/identity"),
         ];
         let inherited = inherited.map(|(name, value)| (name.to_owned(), value.to_owned()));
         let text = settings_text(&reconciler(&["--token-env=FORGE_TOKEN"]), inherited.into_iter()).unwrap();
@@ -322,6 +327,6 @@ mod tests {
         ] {
             assert!(text.lines().any(|there| there == line), "{line} is not in {text}");
         }
-        assert!(!text.contains("HOME"), "{text}");
+        assert!(!text.contains("HOME") && !text.contains("AGE_IDENTITY"), "{text}");
     }
 }

@@ -23,6 +23,8 @@ const RESTART_AFTER: (Duration, Duration) = (Duration::from_millis(500), Duratio
 const RECOVERED_AFTER: Duration = Duration::from_secs(60);
 const LOG_MAX_BYTES: u64 = 16 << 20;
 const LOG_CHECK_INTERVAL: Duration = Duration::from_secs(60);
+/// Variable with the operator's own identity for `minik8s secrets`. An agent would take it for its node's.
+pub(super) const OPERATOR_IDENTITY: &str = "MINIK8S_AGE_IDENTITY";
 
 #[derive(Debug, Clone)]
 pub(super) struct ChildCommand {
@@ -103,9 +105,7 @@ fn start(command: &ChildCommand, log: &PathBuf, pid_file: &PathBuf) -> Result<to
     let out = File::options().create(true).append(true).open(log);
     let out = out.with_context(|| format!("cannot write {}", log.display()))?;
     let err = out.try_clone().with_context(|| format!("cannot write {}", log.display()))?;
-    let process = Command::new(&command.program)
-        .args(&command.args)
-        .envs(command.env.iter().cloned())
+    let process = with_settings(command)
         .stdin(Stdio::null())
         .stdout(out)
         .stderr(err)
@@ -118,6 +118,13 @@ fn start(command: &ChildCommand, log: &PathBuf, pid_file: &PathBuf) -> Result<to
         process.id().ok_or_else(|| anyhow!("{} ended immediately; see {}", command.name, log.display()))?;
     fs::write(pid_file, pid.to_string()).with_context(|| format!("cannot write {}", pid_file.display()))?;
     Ok(process)
+}
+
+/// The program with its arguments and its environment.
+fn with_settings(child: &ChildCommand) -> Command {
+    let mut command = Command::new(&child.program);
+    command.args(&child.args).envs(child.env.iter().cloned()).env_remove(OPERATOR_IDENTITY);
+    command
 }
 
 /// Last log line in which a program of Minik8s reports why it ended, without the program's name.
@@ -187,6 +194,8 @@ impl Children {
 
 #[cfg(test)]
 mod tests {
+    use std::ffi::OsStr;
+
     use super::*;
 
     /// True if a process has `word` on its command line.
@@ -194,6 +203,17 @@ mod tests {
         let processes = fs::read_dir("/proc").unwrap().flatten();
         let mut lines = processes.filter_map(|process| fs::read(process.path().join("cmdline")).ok());
         lines.any(|line| String::from_utf8_lossy(&line).split('\0').any(|part| part == word))
+    }
+
+    // Would fail if a child got the whole environment of `up`.
+    #[test]
+    fn the_operators_identity_is_not_for_a_child() {
+        let env = vec![("MINIK8S_REPO".to_owned(), "/a".to_owned())];
+        let child = ChildCommand { name: "agent", program: "agent".into(), args: Vec::new(), env };
+        let command = with_settings(&child);
+        let changed: Vec<_> = command.as_std().get_envs().collect();
+        let repo = (OsStr::new("MINIK8S_REPO"), Some(OsStr::new("/a")));
+        assert_eq!(changed, [(OsStr::new(OPERATOR_IDENTITY), None), repo]);
     }
 
     #[tokio::test]

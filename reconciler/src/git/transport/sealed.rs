@@ -9,8 +9,10 @@ use std::collections::BTreeMap;
 
 use git2::{Oid, Repository};
 use schema::content_refs::{
-    LIMITS, NOTIFICATIONS_NAMESPACE, SECRET_ENDING, SECRETS_FOLDER, SOURCES_NAMESPACE, normalize_path,
+    LIMITS, NOTIFICATIONS_NAMESPACE, SECRET_ENDING, SECRETS_FOLDER, SOURCES_NAMESPACE, is_ciphertext,
+    normalize_path,
 };
+use schema::kinds::cluster::NOTIFICATION_SECRET_KEYS;
 use schema::secrets::format;
 
 use crate::crypt;
@@ -39,7 +41,15 @@ impl SealedNamespace {
     fn keys(self) -> &'static [&'static str] {
         match self {
             Self::Sources => &["token", "username", "sshKey", "knownHosts", "statusToken"],
-            Self::Notifications => &["url", "token", "username", "password", "key", "ca"],
+            Self::Notifications => &NOTIFICATION_SECRET_KEYS,
+        }
+    }
+
+    /// Line of a secret in place of a value without a key.
+    fn example(self) -> &'static str {
+        match self {
+            Self::Sources => "token: …",
+            Self::Notifications => "url: https://…",
         }
     }
 }
@@ -65,6 +75,10 @@ impl SealedCredentials {
     ) -> Result<BTreeMap<String, String>, CredentialsError> {
         let seal = format!("'minik8s secrets seal {name} -n {} --from FILE' writes it", namespace.name());
         let (path, ciphertext) = self.ciphertext(namespace, name, &seal)?;
+        if !is_ciphertext(&ciphertext) {
+            let help = "seal it, and change its values before you push it";
+            return missing(format!("{path} is not encrypted: {help}"), seal);
+        }
         let text = read_text(&self.identity).map_err(|error| CredentialsError {
             why: format!("{} cannot be read: {error}", self.identity.display()),
             help: "let this user read it, or restart the reconciler, which creates it".to_owned(),
@@ -91,6 +105,10 @@ impl SealedCredentials {
             .or_else(|why| missing(format!("{path} {why}"), seal.as_str()))?;
         let text = |(key, value): (String, Vec<u8>)| match String::from_utf8(value) {
             Ok(value) if namespace.keys().contains(&key.as_str()) => Ok((key, value)),
+            _ if key == format::WHOLE => missing(
+                format!("{path} has a value without a known key"),
+                format!("write `{}`; {seal}", namespace.example()),
+            ),
             _ => {
                 let why = format!("{path} has an unknown key `{key}`, or its value is not text");
                 missing(why, format!("it may have only {}; {seal}", namespace.keys().join(", ")))
@@ -219,6 +237,27 @@ mod tests {
             let reported = read(plain, namespace).unwrap_err();
             assert!(reported.contains(part) && !reported.contains("canary"), "{reported}");
         }
+    }
+
+    // Would fail with the words of the age crate, or if a single value were only an unknown key.
+    #[test]
+    fn plain_text_and_a_value_without_a_key_are_said_to_be_that() {
+        let own = Identity::generate();
+        let read = |file: &[u8]| {
+            let dir = tempfile::tempdir().unwrap();
+            let sealed = world(dir.path(), file, &own);
+            sealed.read(SealedNamespace::Notifications, "apps").unwrap_err().to_string()
+        };
+        let header = "namespace: .notifications\nname: apps\n---\n";
+        let plain = read(format!("{header}url: https://canary\n").as_bytes());
+        assert!(
+            plain.contains("apps.age is not encrypted: seal it, and change its values before"),
+            "{plain}"
+        );
+        let single = format!("{header}https://canary\n");
+        let single = read(&crypt::encrypt(single.as_bytes(), &[own.to_public()]).unwrap());
+        assert!(single.contains("has a value without a known key; write `url: https://…`"), "{single}");
+        assert!(!plain.contains("canary") && !single.contains("canary"));
     }
 
     // Seen red without the check, and with the name of a reference for a commit.

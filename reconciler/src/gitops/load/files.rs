@@ -9,8 +9,8 @@ use std::path::Path;
 use std::sync::Arc;
 
 use schema::content_refs::{
-    BlobKind, BlobRef, ContentRef, ContentUse, Files, KEYS_ENDING, KeyUse, LIMITS, SECRET_ENDING,
-    identity_paths, is_sops, normalize_path, secret_paths,
+    BlobKind, BlobRef, ContentRef, ContentUse, Files, KEYS_ENDING, KeyUse, LIMITS, NOTIFICATIONS_NAMESPACE,
+    SECRET_ENDING, SECRETS_FOLDER, identity_paths, is_sops, normalize_path, secret_paths,
 };
 use schema::dockerfile::{self, Fault};
 use schema::kinds::Resource;
@@ -212,6 +212,7 @@ pub(in crate::gitops) fn resolve(
             if reported.is_empty() {
                 file.violations.extend(function_faults(name, draft, lookup));
             }
+            file.violations.extend(notification_faults(name, draft, &folders, lookup)?);
             if !files.is_empty() {
                 draft.hash = Object::hash_of(&draft.object.resource, &files);
                 draft.files = files;
@@ -259,6 +260,46 @@ fn dockerfile_faults<T: ContentTree>(draft: &Document, folder: &FolderIn<'_, T>)
         found.with_help(help).about(&draft.reference)
     };
     faults.into_iter().map(violation).collect()
+}
+
+/// Reports secrets of notifications that no reconciler could read. A check only: they are not for nodes.
+fn notification_faults(
+    file: &str,
+    draft: &Document,
+    folders: &[String],
+    lookup: &impl ContentSource,
+) -> Result<Vec<Violation>, ContentError> {
+    let Resource::Cluster(cluster) = &draft.object.resource else { return Ok(Vec::new()) };
+    let mut faults = Vec::new();
+    for (field, name) in cluster.notification_secrets() {
+        let below = format!("{SECRETS_FOLDER}/{NOTIFICATIONS_NAMESPACE}/{name}{SECRET_ENDING}");
+        let check = |folder: &str| {
+            let path = normalize_path(&format!("{folder}/{below}"));
+            let found = content::find(lookup.tree(), &path)?;
+            hashed(lookup.tree(), &found, &path, true).map(drop)
+        };
+        // In the order in which a reconciler tries them.
+        let mut checked = folders.iter().map(String::as_str).chain([""]).map(check);
+        let refusal = match checked.find(|checked| !matches!(checked, Err(ContentError::Absent(_)))) {
+            Some(Ok(())) => continue,
+            Some(Err(error)) if error.is_ours() => return Err(error),
+            Some(Err(error)) => {
+                Refusal { message: error.to_string(), help: error.help().to_owned(), is_absent: false }
+            }
+            None => Refusal {
+                message: format!("there is no {below} in the repository"),
+                help: format!(
+                    "create it with 'minik8s secrets seal {name} -n {NOTIFICATIONS_NAMESPACE} --from FILE' and commit \
+                     it"
+                ),
+                is_absent: true,
+            },
+        };
+        let content = ContentRef::Secret(name.to_owned());
+        let used = ContentUse { field, content, is_login: false, is_optional: false, keys: Vec::new() };
+        faults.push(violation(file, draft, &used, &refusal));
+    }
+    Ok(faults)
 }
 
 /// The folder of a function.

@@ -1,5 +1,7 @@
 //! Everyday changes to a repository, and their effects.
 
+use std::process::Command;
+
 use schema::control::Next;
 use schema::keys::Key;
 use schema::records::{SourceErrorKind, SourceState, Verdict};
@@ -375,6 +377,46 @@ async fn a_commit_that_cannot_be_read_is_the_observed_one() {
     assert_eq!(status.error.unwrap().kind, SourceErrorKind::PathNotFound);
     assert_eq!((status.observed_commit, status.applied_commit), (Some(without), Some(applied)));
     assert_eq!(cluster.names().await, ["b"]);
+}
+
+/// Returns the output of a program without the machine's settings.
+fn run(program: &str, args: &[&str]) -> String {
+    let mut command = Command::new(program);
+    command.args(args).env("GIT_CONFIG_GLOBAL", "/dev/null").env("GIT_CONFIG_SYSTEM", "/dev/null");
+    let output = command.env_remove("SSH_AUTH_SOCK").output().unwrap();
+    assert!(output.status.success(), "{program} {args:?}: {}", String::from_utf8_lossy(&output.stderr));
+    String::from_utf8(output.stdout).unwrap().trim().to_owned()
+}
+
+// Would fail if a commit were taken for known because its error is the same as that of another.
+#[tokio::test]
+async fn each_commit_is_the_observed_one_while_the_signers_cannot_be_read() {
+    let mut repo = Repo::new(pods(["a"]));
+    let (key, signers) = (repo.state().with_file_name("key"), repo.state().with_file_name("signers"));
+    run("ssh-keygen", &["-q", "-N", "", "-C", "", "-t", "ed25519", "-f", key.to_str().unwrap()]);
+    let public = std::fs::read_to_string(key.with_extension("pub")).unwrap();
+    std::fs::write(&signers, format!("* {public}")).unwrap();
+    let (at, key) = (repo.path(), format!("user.signingkey={}", key.display()));
+    let git = |args: &[&str]| {
+        let settings = ["-c", "gpg.format=ssh", "-c", key.as_str(), "-c", "user.name=Ada"];
+        let place = ["-C", at.to_str().unwrap(), "-c", "user.email=ada@example.org"];
+        run("git", &[&place[..], &settings[..], args].concat())
+    };
+    let signed = git(&["commit-tree", "-S", "main^{tree}", "-m", "Signed"]);
+    git(&["update-ref", "refs/heads/main", &signed]);
+    let mut config = repo.config();
+    config.signatures = crate::git::SignaturePolicy::from_files(Some(signers.clone()), None);
+    let mut cluster = Cluster::with(config, &repo.state(), MemoryStore::new()).await;
+    cluster.settle().await;
+    assert_eq!(cluster.status().await.applied_commit, Some(signed));
+    std::fs::remove_file(&signers).unwrap();
+    for message in ["Second", "Third"] {
+        let commit = repo.commit(message);
+        cluster.settle().await;
+        let status = cluster.status().await;
+        assert_eq!(status.error.unwrap().kind, SourceErrorKind::SignatureInvalid);
+        assert_eq!(status.observed_commit, Some(commit), "{message}");
+    }
 }
 
 #[tokio::test]

@@ -1,4 +1,4 @@
-//! Messages that each target should know now: a fold of the state, not a sequence of events. Pure.
+//! Messages that each target should have now: a fold of the state, not a sequence of events. Pure.
 //!
 //! Reads the snapshot with the outbox in it, and the state of etcd; decides the message of each subject. `commits.rs` has
 //! the statuses of commits for forges, `problems.rs` verdicts and problems for people. A message holds no time and no
@@ -16,14 +16,15 @@ use jiff::Timestamp;
 use schema::records::Message;
 use schema::snapshot::Snapshot;
 
+pub(super) use self::problems::ETCD;
 use self::subjects::KnownSubjects;
 use super::target::TargetScope;
 use crate::upkeep::UpkeepState;
 
-/// Messages that targets should know, by target and subject.
+/// Messages that targets should have, by target and subject.
 pub type WantedMessages = BTreeMap<(String, String), Message>;
 
-/// Returns what each target should know. `scopes` are those of the targets, by name.
+/// Returns the message that each target should have about each subject. `scopes` are those of the targets, by name.
 pub fn wanted(
     snapshot: &Snapshot,
     etcd: &UpkeepState,

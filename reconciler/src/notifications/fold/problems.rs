@@ -1,12 +1,12 @@
 //! Messages for people: verdicts on commits, jobs that ended, and problems while they last. Pure.
 //!
-//! One cause is one message. A message is left out for a target that is told of its cause in another one: a verdict that
-//! is Degraded for files in quarantine or held removals alone, a failed rollout of a commit whose verdict is Bad, and the
-//! files for which a strict source refused a commit. What a target was told once is told to its end.
+//! One cause is one message. A message is left out for a target that gets its cause in another one: a verdict that is
+//! Degraded for files in quarantine or held removals alone, a failed rollout of a commit whose verdict is Bad, and the
+//! files for which a strict source refused a commit. A problem that was sent is followed up until it ends.
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use jiff::Timestamp;
+use jiff::{SignedDuration, Timestamp};
 use schema::condition::ConditionStatus;
 use schema::kinds::Kind;
 use schema::kinds::cluster::NotificationEvent;
@@ -14,15 +14,15 @@ use schema::kinds::job::JobPhase;
 use schema::meta::{NamespacedName, ObjectRef};
 use schema::object::short_commit;
 use schema::records::{
-    EtcdMember, JobReport, Message, MessageState, Quarantine, Revision, SourceErrorKind, SourceStatus,
-    Verdict,
+    EtcdMember, JobReport, Message, MessageState, OutboxEntry, Quarantine, Revision, SourceErrorKind,
+    SourceStatus, Verdict,
 };
 use schema::snapshot::Snapshot;
 use schema::violation::{grouped, plural};
 
 use super::subjects::{
-    KnownSubjects, history, is_about_commit, is_kept, is_recent, may_know_of_failure, message, page_of,
-    subject_of_rollout, workload_of,
+    KnownSubjects, is_kept, is_recent, is_settled, may_show_failure, message, page_of, subject_of_rollout,
+    workload_of,
 };
 use crate::upkeep::UpkeepState;
 
@@ -36,12 +36,15 @@ const ETCD_ROOM_PERCENT: u64 = 70;
 /// Free share below which a disk is nearly full, in percent, and from which on it no longer is.
 const DISK_FULL_PERCENT: u64 = 10;
 const DISK_ROOM_PERCENT: u64 = 15;
+/// Time for which a remote may be away before that is a problem.
+const REMOTE_AWAY: SignedDuration = SignedDuration::from_mins(3);
 
 const NODES: &str = "nodes";
-const ETCD: &str = "etcd";
+/// Subject of problems of etcd.
+pub(in crate::notifications) const ETCD: &str = "etcd";
 const DISKS: &str = "disks";
 
-/// Returns the messages for a target that is told of these events, by subject; of all events if the list is empty.
+/// Returns the messages for a target of these events, by subject; of all events if the list is empty.
 pub(super) fn messages(
     snapshot: &Snapshot,
     etcd: &UpkeepState,
@@ -78,20 +81,23 @@ impl EventFold<'_> {
         self.events.is_empty() || self.events.contains(&event)
     }
 
-    /// Adds a problem. One that another message covers is added only for a target that was told of it before.
+    /// Adds a problem. One that another message covers is added only if it may have been sent before.
     fn add_problem(&mut self, subject: String, problem: Message, is_covered: bool) {
-        let is_told = self.known.get(&subject).is_some_and(may_know_of_failure);
-        if self.reports(problem.event) && (!is_covered || is_told) {
+        if self.reports(problem.event) && (!is_covered || self.may_show_failure(&subject)) {
             self.out.insert(subject, problem);
         }
+    }
+
+    fn may_show_failure(&self, subject: &str) -> bool {
+        self.known.get(subject).is_some_and(may_show_failure)
     }
 
     fn verdict(&mut self, source: &str) {
         if !self.reports(NotificationEvent::Verdict) {
             return;
         }
-        let newest = history(self.snapshot, source).rev().find(|revision| self.tells_verdict(revision));
-        let Some(revision) = newest else { return };
+        let mut newest_first = self.snapshot.revisions_of(source).rev();
+        let Some(revision) = newest_first.find(|revision| self.reports_verdict(revision)) else { return };
         let Revision { commit, subject, author, verdict, decided_at, .. } = revision;
         let (state, word, why) = match verdict {
             Verdict::Bad { why } => (MessageState::Failure, "bad", why.as_str()),
@@ -103,21 +109,20 @@ impl EventFold<'_> {
         if state == MessageState::Failure || is_news || self.known.get(&key).is_some() {
             let title = format!("source {source}: commit {} is {word}", short_commit(commit));
             let text = format!("{subject}, by {author}\n{why}");
-            let told = Message {
+            let decided = Message {
                 page: page_of(revision),
                 source: Some(source.to_owned()),
                 commit: Some(commit.clone()),
                 ..message(NotificationEvent::Verdict, state, &title, &text)
             };
-            self.out.insert(key, told);
+            self.out.insert(key, decided);
         }
     }
 
-    /// True if the target is told of the verdict: of a final one, unless it is superseded or all of its reasons are told
-    /// otherwise.
-    fn tells_verdict(&self, revision: &Revision) -> bool {
+    /// True if the target gets the verdict: a final one, unless it is superseded or other messages have all of its reasons.
+    fn reports_verdict(&self, revision: &Revision) -> bool {
         let (files, removals) = (revision.counts.quarantined, revision.counts.held);
-        let is_told_otherwise = || {
+        let is_covered = || {
             (files > 0 || removals > 0)
                 && (files == 0 || self.reports(NotificationEvent::Quarantine))
                 && (removals == 0 || self.reports(NotificationEvent::Prune))
@@ -125,16 +130,16 @@ impl EventFold<'_> {
         revision.decided_at.is_some()
             && match revision.verdict {
                 Verdict::Good | Verdict::Bad { .. } => true,
-                Verdict::Degraded { .. } => !is_told_otherwise(),
+                Verdict::Degraded { .. } => !is_covered(),
                 Verdict::Applied | Verdict::Superseded => false,
             }
     }
 
-    /// True if the message about the commit's verdict tells of its failed rollouts, or will. It does not once that of a
-    /// newer commit was told before.
+    /// True if the message about the commit's verdict has its failed rollouts, or will. It does not once that of a newer
+    /// commit came before.
     fn is_in_verdict(&self, source: &str, commit: &str) -> bool {
         let mut newer_decided = None::<Timestamp>;
-        for revision in history(self.snapshot, source).rev() {
+        for revision in self.snapshot.revisions_of(source).rev() {
             if revision.commit == commit {
                 return match (&revision.verdict, revision.decided_at) {
                     (_, None) => true,
@@ -142,7 +147,7 @@ impl EventFold<'_> {
                     _ => false,
                 };
             }
-            if self.tells_verdict(revision) {
+            if self.reports_verdict(revision) {
                 newer_decided = newer_decided.into_iter().chain(revision.decided_at).min();
             }
         }
@@ -156,10 +161,15 @@ impl EventFold<'_> {
             return;
         }
         let (name, subject) = (&status.name, format!("source.{}", status.name));
+        let is_brief = error.kind == SourceErrorKind::RemoteUnreachable
+            && (SignedDuration::ZERO..REMOTE_AWAY).contains(&self.now.duration_since(error.since));
+        if is_brief && !self.may_show_failure(&subject) {
+            return;
+        }
         let title = format!("source {name}: {}", fault(error.kind));
         let problem = Message {
             source: Some(name.clone()),
-            commit: status.observed_commit.clone().filter(|_| is_about_commit(error.kind)),
+            commit: status.observed_commit.clone().filter(|_| error.kind.is_about_commit()),
             ..message(NotificationEvent::Source, MessageState::Failure, &title, &error.message)
         };
         // Each try may word the same failure differently.
@@ -262,25 +272,25 @@ impl EventFold<'_> {
             };
             let NamespacedName { namespace, name } = &key.1;
             let subject = format!("job.{namespace}.{name}");
-            let is_news = is_recent(report.ended_at.unwrap_or(report.since), self.now);
-            if !is_news && self.known.get(&subject).is_none() {
-                continue;
-            }
             let job = ObjectRef { kind: Kind::Job, namespace: namespace.clone(), name: name.clone() };
             let commit = snapshot.objects.get(&job).map(|job| job.value.provenance.commit.clone());
-            let told = Message {
+            let ended = Message {
                 page: page_of_object(&job),
                 source: source_of(snapshot, &job),
                 commit,
                 ..message(NotificationEvent::Job, state, &format!("{job} {word}"), &job_text(report))
             };
-            self.out.insert(subject, told);
+            let is_news = is_recent(report.ended_at.unwrap_or(report.since), self.now);
+            let is_due = |entry: &OutboxEntry| !is_settled(entry, &ended, self.now);
+            if is_news || self.known.get(&subject).is_some_and(is_due) {
+                self.out.insert(subject, ended);
+            }
         }
     }
 
     fn etcd(&mut self, etcd: &UpkeepState) {
-        let told = self.known.get(ETCD).filter(|entry| entry.wanted.state == MessageState::Failure);
-        let limit = if told.is_some() { ETCD_ROOM_PERCENT } else { ETCD_FULL_PERCENT };
+        let problem = self.known.get(ETCD).filter(|entry| entry.wanted.state == MessageState::Failure);
+        let limit = if problem.is_some() { ETCD_ROOM_PERCENT } else { ETCD_FULL_PERCENT };
         let found = etcd.members.iter().filter_map(|member| Some((member, etcd_fault(member, limit)?)));
         let mut found: Vec<(&EtcdMember, EtcdFault)> = found.collect();
         found.sort_by_key(|(_, fault)| *fault);
@@ -306,8 +316,8 @@ impl EventFold<'_> {
     /// more room than that.
     fn disks(&mut self) {
         let snapshot = self.snapshot;
-        let told = self.known.get(DISKS).filter(|entry| entry.wanted.state == MessageState::Failure);
-        let named: BTreeSet<&str> = told.into_iter().flat_map(|entry| entry.wanted.text.lines()).collect();
+        let problem = self.known.get(DISKS).filter(|entry| entry.wanted.state == MessageState::Failure);
+        let named: BTreeSet<&str> = problem.into_iter().flat_map(|entry| entry.wanted.text.lines()).collect();
         let is_low = |node: &String| {
             let disk = snapshot.usage.get(node)?.value.disk.filter(|disk| disk.total_bytes > 0)?;
             let limit = if named.contains(node.as_str()) { DISK_ROOM_PERCENT } else { DISK_FULL_PERCENT };
@@ -324,8 +334,8 @@ impl EventFold<'_> {
         self.add_problem(DISKS.to_owned(), Message { page, ..problem }, false);
     }
 
-    /// Adds the messages about subjects of the outbox of which there is nothing new: a problem that was told and is over,
-    /// and what was told last, for an hour. A problem that was never told and is over is forgotten.
+    /// Adds the messages about subjects of the outbox of which there is nothing new: the end of a problem that may have
+    /// been sent, and for an hour the last message. A problem that is over and was never sent is forgotten.
     fn former(&mut self, etcd: &UpkeepState) {
         let known = self.known;
         for (subject, entry) in known.iter() {
@@ -333,15 +343,16 @@ impl EventFold<'_> {
             if self.out.contains_key(subject) || !self.reports(event) {
                 continue;
             }
-            let may_know = may_know_of_failure(entry);
+            // An attempt may have replaced that of the problem, whose outcome was not known either.
+            let was_sent = may_show_failure(entry) || entry.attempt.is_some();
             let kept = match event {
                 NotificationEvent::Verdict | NotificationEvent::Job => {
                     is_kept(entry, self.now).then(|| entry.wanted.clone())
                 }
                 // Not read yet since this process leads.
                 NotificationEvent::Etcd if etcd.members.is_empty() => Some(entry.wanted.clone()),
-                NotificationEvent::Rollout if may_know && self.goes_on(subject) => Some(entry.wanted.clone()),
-                _ if may_know => Some(all_clear(subject, &entry.wanted)),
+                NotificationEvent::Rollout if was_sent && self.goes_on(subject) => Some(entry.wanted.clone()),
+                _ if was_sent => Some(self.all_clear(subject, &entry.wanted)),
                 _ => {
                     let last = entry.sent.as_ref().filter(|sent| is_recent(sent.at, self.now));
                     last.map(|sent| sent.message.clone())
@@ -357,28 +368,33 @@ impl EventFold<'_> {
         let rollout = workload.and_then(|workload| self.snapshot.rollouts.get(&workload));
         rollout.is_some_and(|rollout| !rollout.value.complete)
     }
-}
 
-/// Returns the message that a problem is over.
-fn all_clear(subject: &str, told: &Message) -> Message {
-    let about = subject.split_once('.').map_or("", |(_, about)| about);
-    let title = match told.event {
-        NotificationEvent::Quarantine => format!("source {about}: no file is in quarantine any more"),
-        NotificationEvent::Prune => format!("source {about}: no removal is held back any more"),
-        NotificationEvent::Source => format!("source {about} is read and applied again"),
-        NotificationEvent::Node => "all nodes are ready".to_owned(),
-        NotificationEvent::Rollout => {
-            let workload = workload_of(subject).map_or_else(|| about.to_owned(), |it| it.to_string());
-            format!("{workload} no longer has a failed rollout")
+    /// Returns the message that a problem is over.
+    fn all_clear(&self, subject: &str, problem: &Message) -> Message {
+        let about = subject.split_once('.').map_or("", |(_, about)| about);
+        let title = match problem.event {
+            NotificationEvent::Quarantine | NotificationEvent::Prune | NotificationEvent::Source
+                if !self.snapshot.sources.contains_key(about) =>
+            {
+                format!("source {about} is no longer followed")
+            }
+            NotificationEvent::Quarantine => format!("source {about}: no file is in quarantine any more"),
+            NotificationEvent::Prune => format!("source {about}: no removal is held back any more"),
+            NotificationEvent::Source => format!("source {about} is read and applied again"),
+            NotificationEvent::Node => "all nodes are ready".to_owned(),
+            NotificationEvent::Rollout => {
+                let workload = workload_of(subject).map_or_else(|| about.to_owned(), |it| it.to_string());
+                format!("{workload} no longer has a failed rollout")
+            }
+            NotificationEvent::Etcd => "etcd has room and no alarm".to_owned(),
+            NotificationEvent::Disk => "no node's disk is nearly full any more".to_owned(),
+            NotificationEvent::Verdict | NotificationEvent::Job => problem.title.clone(),
+        };
+        Message {
+            page: problem.page.clone(),
+            source: problem.source.clone(),
+            ..message(problem.event, MessageState::Success, &title, "")
         }
-        NotificationEvent::Etcd => "etcd has room and no alarm".to_owned(),
-        NotificationEvent::Disk => "no node's disk is nearly full any more".to_owned(),
-        NotificationEvent::Verdict | NotificationEvent::Job => told.title.clone(),
-    };
-    Message {
-        page: told.page.clone(),
-        source: told.source.clone(),
-        ..message(told.event, MessageState::Success, &title, "")
     }
 }
 

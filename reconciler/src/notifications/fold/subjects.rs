@@ -1,4 +1,4 @@
-//! Subjects of messages, what a target knows of each, and the form of a message. Pure.
+//! Subjects of messages, the entry of each in the outbox, and the form of a message. Pure.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -7,11 +7,12 @@ use jiff::{SignedDuration, Timestamp};
 use schema::kinds::Kind;
 use schema::kinds::cluster::NotificationEvent;
 use schema::meta::ObjectRef;
-use schema::records::{Message, MessageState, OutboxEntry, Revision, SourceErrorKind};
+use schema::records::{Message, MessageState, OutboxEntry, Revision};
 use schema::snapshot::Snapshot;
 use schema::violation::{shortened, visible};
 
-/// Age up to which a new target is still told of what has ended, and for which an entry stays after its last message.
+/// Age up to which a new target still gets a message about what has ended, and for which an entry stays after its last
+/// message.
 const RECENT: SignedDuration = SignedDuration::from_hours(1);
 /// Longest title and text, in characters: an entry holds three messages and must fit under its key.
 const TITLE_MAX_CHARS: usize = 200;
@@ -36,8 +37,8 @@ impl<'a> KnownSubjects<'a> {
     }
 }
 
-/// True if the target was told that the subject has failed, or may have been, and not that this is over.
-pub(super) fn may_know_of_failure(entry: &OutboxEntry) -> bool {
+/// True if the message that the subject has failed was delivered, or may have been, and none that this is over.
+pub(super) fn may_show_failure(entry: &OutboxEntry) -> bool {
     let sent = entry.sent.as_ref().map(|sent| &sent.message);
     let begun = entry.attempt.as_ref().map(|attempt| &attempt.message);
     sent.into_iter().chain(begun).any(|message| message.state == MessageState::Failure)
@@ -48,36 +49,14 @@ pub(super) fn is_kept(entry: &OutboxEntry, now: Timestamp) -> bool {
     entry.is_owed() || entry.sent.as_ref().is_some_and(|sent| is_recent(sent.at, now))
 }
 
+/// True once the target has had this message for an hour: a subject that ended with it needs no entry any more.
+pub(super) fn is_settled(entry: &OutboxEntry, message: &Message, now: Timestamp) -> bool {
+    entry.wanted == *message && !is_kept(entry, now)
+}
+
 /// True for times within the last hour.
 pub(super) fn is_recent(at: Timestamp, now: Timestamp) -> bool {
     now.duration_since(at) < RECENT
-}
-
-/// True if the error is about the newest commit, and not about the way to it.
-pub(super) fn is_about_commit(kind: SourceErrorKind) -> bool {
-    match kind {
-        SourceErrorKind::PathNotFound
-        | SourceErrorKind::CommitUnreadable
-        | SourceErrorKind::Empty
-        | SourceErrorKind::SignatureInvalid
-        | SourceErrorKind::ApplyFailed
-        | SourceErrorKind::Refused => true,
-        SourceErrorKind::RemoteUnreachable
-        | SourceErrorKind::AuthenticationFailed
-        | SourceErrorKind::ReferenceNotFound
-        | SourceErrorKind::NoCommit
-        | SourceErrorKind::MirrorBroken
-        | SourceErrorKind::NotConfigured => false,
-    }
-}
-
-/// Returns the revisions of a source, oldest first.
-pub(super) fn history<'a>(
-    snapshot: &'a Snapshot,
-    source: &str,
-) -> impl DoubleEndedIterator<Item = &'a Revision> + use<'a> {
-    let all = (source.to_owned(), 0)..=(source.to_owned(), u64::MAX);
-    snapshot.revisions.range(all).map(|(_, revision)| &revision.value)
 }
 
 pub(super) fn subject_of_commit(commit: &str) -> String {

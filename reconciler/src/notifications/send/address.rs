@@ -12,13 +12,11 @@ use crate::notifications::target::OwnAddresses;
 
 /// Limits on the addresses of a target.
 pub(super) struct Bounds<'b> {
-    /// Allows private addresses, and those of pods and services.
+    /// Allows loopback and private addresses, and those of pods and services.
     pub(super) allow_private: bool,
-    /// Allows loopback addresses where private ones are allowed.
-    pub(super) allow_loopback: bool,
     /// Addresses of the cluster.
     pub(super) own: &'b OwnAddresses,
-    /// Set if a secret would travel unencrypted: then no address of the Internet is allowed.
+    /// Set if a secret would travel unencrypted: then no public address is allowed.
     pub(super) is_exposed: bool,
 }
 
@@ -90,10 +88,7 @@ impl Bounds<'_> {
             false if !self.allow_private => {
                 Some("is loopback, private or the cluster's own; set allowPrivate if that is meant")
             }
-            false if address.is_loopback() && !self.allow_loopback => {
-                Some("is loopback; give 'minik8s serve' --notify-loopback if that is meant")
-            }
-            true if self.is_exposed => Some("is one of the Internet, where a secret needs https://"),
+            true if self.is_exposed => Some("is public, where a secret needs https://"),
             _ => None,
         }
     }
@@ -105,16 +100,16 @@ mod tests {
 
     fn own(etcd: &str) -> OwnAddresses {
         let ranges = vec!["30.0.0.0/16".parse().unwrap()];
-        OwnAddresses { ranges, etcd: vec![etcd.to_owned()], notify_loopback: false }
+        OwnAddresses { ranges, etcd: vec![etcd.to_owned()], ..OwnAddresses::default() }
     }
 
     fn refusal(address: &str, allow_private: bool, is_exposed: bool) -> Option<&'static str> {
-        let bounds = Bounds { allow_private, allow_loopback: true, own: &own(""), is_exposed };
+        let bounds = Bounds { allow_private, own: &own(""), is_exposed };
         bounds.refusal(SocketAddr::new(address.parse().unwrap(), 443), &[])
     }
 
     #[test]
-    fn only_the_internet_is_reached_unless_private_addresses_are_allowed() {
+    fn only_public_addresses_are_reached_unless_private_ones_are_allowed() {
         for private in [
             "127.0.0.1",
             "10.1.2.3",
@@ -152,21 +147,20 @@ mod tests {
         }
     }
 
-    // Would fail if `allowPrivate`, which a commit sets, were enough to write to etcd or to a daemon on loopback.
+    // Would fail if `allowPrivate`, which a commit sets, were enough to write to etcd.
     #[tokio::test]
-    async fn loopback_needs_the_flag_and_etcd_is_never_reached() {
-        for (etcd, allow_loopback, host, port, part) in [
-            ("http://127.0.0.1:7079", false, "127.0.0.1", 80, Some("--notify-loopback")),
-            ("http://127.0.0.1:7079", false, "[::ffff:127.0.0.2]", 80, Some("--notify-loopback")),
-            ("http://127.0.0.1:7079", true, "127.0.0.1", 80, None),
-            ("http://127.0.0.1:7079", true, "127.0.0.1", 7079, Some("etcd's")),
-            ("http://localhost:7079", true, "10.0.0.5", 7079, Some("etcd's")),
-            ("http://10.0.0.5:2379", false, "[::ffff:10.0.0.5]", 2379, Some("etcd's")),
-            ("https://9.9.9.9", false, "9.9.9.9", 443, Some("etcd's")),
-            ("http://10.0.0.5:2379", false, "10.0.0.6", 2379, None),
+    async fn etcd_is_never_reached() {
+        for (etcd, host, port, part) in [
+            ("http://127.0.0.1:7079", "127.0.0.1", 80, None),
+            ("http://127.0.0.1:7079", "127.0.0.1", 7079, Some("etcd's")),
+            ("http://127.0.0.1:7079", "[::ffff:127.0.0.1]", 7079, Some("etcd's")),
+            ("http://localhost:7079", "10.0.0.5", 7079, Some("etcd's")),
+            ("http://10.0.0.5:2379", "[::ffff:10.0.0.5]", 2379, Some("etcd's")),
+            ("https://9.9.9.9", "9.9.9.9", 443, Some("etcd's")),
+            ("http://10.0.0.5:2379", "10.0.0.6", 2379, None),
         ] {
             let own = own(etcd);
-            let bounds = Bounds { allow_private: true, allow_loopback, own: &own, is_exposed: false };
+            let bounds = Bounds { allow_private: true, own: &own, is_exposed: false };
             let why = resolve(host, port, &bounds).await.err();
             let is_right = match part {
                 Some(part) => why.as_ref().is_some_and(|why| why.contains(part)),
@@ -179,7 +173,7 @@ mod tests {
     #[test]
     fn of_several_addresses_the_allowed_ones_are_used() {
         let own = own("");
-        let bounds = Bounds { allow_private: false, allow_loopback: false, own: &own, is_exposed: false };
+        let bounds = Bounds { allow_private: false, own: &own, is_exposed: false };
         let addresses = |texts: &[&str]| texts.iter().map(|text| text.parse().unwrap()).collect::<Vec<_>>();
         let mixed = addresses(&["9.9.9.9:443", "10.0.0.1:443", "1.1.1.1:443", "9.9.9.9:443"]);
         assert_eq!(bounds.allowed("h", mixed, &[]).unwrap(), addresses(&["1.1.1.1:443", "9.9.9.9:443"]));
@@ -191,7 +185,7 @@ mod tests {
     #[tokio::test]
     async fn an_address_in_a_url_and_a_name_are_checked_alike() {
         let own = own("");
-        let bounds = Bounds { allow_private: false, allow_loopback: true, own: &own, is_exposed: false };
+        let bounds = Bounds { allow_private: false, own: &own, is_exposed: false };
         for host in ["127.0.0.1", "[::1]", "localhost"] {
             let why = resolve(host, 80, &bounds).await.unwrap_err();
             assert!(why.contains("allowPrivate"), "{host}: {why}");

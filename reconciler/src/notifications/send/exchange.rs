@@ -1,10 +1,13 @@
 //! A delivery, and its exchange over HTTP: a request made by a pure function of another file, its answer as a value.
 //!
 //! Requests go to checked addresses only. No redirect is followed, no proxy is used, and lists and refusals are read up to
-//! 64 KiB. Of a URL, errors have the scheme and the host only.
+//! 64 KiB. Of a URL, errors have the scheme, the host and the port only.
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
+use std::error::Error;
+use std::io::{self, ErrorKind};
+use std::iter;
 use std::time::Duration;
 
 use base64::Engine as _;
@@ -13,15 +16,18 @@ use jiff::Timestamp;
 use jiff::fmt::rfc2822::DateTimeParser;
 use reqwest::header::HeaderMap;
 use reqwest::{Method, StatusCode, Url};
-use schema::errors::error_chain;
+use schema::errors::{causes, error_chain};
 use schema::records::Message;
 use schema::violation::{shortened, visible};
 use serde_json::Value as Json;
+use tokio::time::{Instant, timeout_at};
 
 use super::address::{Bounds, resolve};
 use crate::notifications::target::OwnAddresses;
 use crate::outgoing::{self, TargetServer};
 
+/// Longest duration of a delivery, with the lookup of the name and what is read back.
+pub(super) const DELIVERY_MAX: Duration = Duration::from_secs(5);
 /// Longest wait for a connection, so that a second address gets a try.
 pub(super) const CONNECT_MAX: Duration = Duration::from_secs(4);
 /// Largest answer that is read.
@@ -100,29 +106,88 @@ impl Request {
 /// Limits on where a request may go.
 pub(super) struct Route<'r> {
     pub(super) allow_private: bool,
-    /// Allows loopback addresses where private ones are allowed.
-    pub(super) allow_loopback: bool,
     /// Addresses of the cluster.
     pub(super) own: &'r OwnAddresses,
     pub(super) secrets: &'r Secrets,
     /// Set if the request has a secret, also in its URL.
     pub(super) is_confidential: bool,
+    /// Words for the setting that has the CA of the server.
+    pub(super) ca_setting: &'static str,
+    /// End of the delivery.
+    pub(super) deadline: Instant,
 }
 
 impl Route<'_> {
     pub(super) fn bounds(&self, is_encrypted: bool) -> Bounds<'_> {
-        let Self { allow_private, allow_loopback, own, is_confidential, .. } = *self;
-        Bounds { allow_private, allow_loopback, own, is_exposed: is_confidential && !is_encrypted }
+        let Self { allow_private, own, is_confidential, .. } = *self;
+        Bounds { allow_private, own, is_exposed: is_confidential && !is_encrypted }
     }
 
-    /// Returns the certificates to trust beside the machine's, PEM.
+    /// Returns the certificates to trust in addition to the machine's, PEM.
     pub(super) fn ca(&self) -> Option<String> {
         self.secrets.get("ca").cloned()
     }
+
+    /// Bounds an act at the server at `place` by the end of the delivery.
+    pub(super) async fn in_time<T>(
+        &self,
+        place: &str,
+        act: impl Future<Output = Result<T, DeliveryError>>,
+    ) -> Result<T, DeliveryError> {
+        let late = || format!("{place} did not answer within {} s", DELIVERY_MAX.as_secs());
+        timeout_at(self.deadline, act).await.unwrap_or_else(|_| Err(DeliveryError::new(late())))
+    }
+
+    /// Describes a failure of the connection to the server at `place`, with the remedy where there is one.
+    pub(super) fn connection_failure(&self, place: &str, error: &(dyn Error + 'static)) -> DeliveryError {
+        DeliveryError::new(connection_failure(place, error, self.ca_setting))
+    }
+}
+
+fn connection_failure(place: &str, error: &(dyn Error + 'static), ca_setting: &str) -> String {
+    let text = error_chain(error);
+    let says = |words: &[&str]| words.iter().any(|word| text.contains(word));
+    let mut chain = iter::once(error).chain(causes(error));
+    let kind = chain.find_map(|cause| cause.downcast_ref::<io::Error>()).map(io::Error::kind);
+    let why = match kind {
+        // Words of OpenSSL.
+        _ if says(&["certificate verify failed"]) => {
+            if says(&["self-signed certificate", "self signed certificate", "unable to "]) {
+                format!("its certificate is not trusted: give the CA as {ca_setting}")
+            } else if says(&["certificate has expired"]) {
+                "its certificate has expired".to_owned()
+            } else if says(&["ostname mismatch", "IP address mismatch"]) {
+                "its certificate is for another name".to_owned()
+            } else {
+                visible(&text).into_owned()
+            }
+        }
+        _ if says(&["wrong version number", "packet length too long", "record layer failure"]) => {
+            "it does not speak TLS".to_owned()
+        }
+        Some(
+            kind
+            @ (ErrorKind::ConnectionRefused | ErrorKind::HostUnreachable | ErrorKind::NetworkUnreachable),
+        ) => kind.to_string(),
+        Some(ErrorKind::ConnectionReset | ErrorKind::BrokenPipe | ErrorKind::UnexpectedEof) => {
+            return format!("{place} closed the connection");
+        }
+        // Words of hyper, of OpenSSL and of lettre.
+        _ if says(&["connection closed", "unexpected eof", "unexpected EOF", "incomplete response"]) => {
+            return format!("{place} closed the connection");
+        }
+        _ if kind == Some(ErrorKind::TimedOut) || says(&["timed out"]) => {
+            return format!("{place} did not answer within {} s", CONNECT_MAX.as_secs());
+        }
+        _ => return format!("cannot reach {place}: {}", visible(&text)),
+    };
+    format!("cannot connect to {place}: {why}")
 }
 
 /// An HTTP answer.
 pub(super) struct Answer<'r> {
+    /// Scheme, host and port of the server.
+    pub(super) place: String,
     pub(super) status: StatusCode,
     pub(super) headers: HeaderMap,
     /// Body; empty if a request that changes something was accepted, and if it is larger than the limit.
@@ -149,17 +214,31 @@ pub(super) fn below(base: &Url, segments: &[&str]) -> Url {
     url
 }
 
-/// Sends a request and reads what matters of its answer, whatever its status. The caller bounds the time.
+/// Sends a request and reads what matters of its answer, whatever its status.
 pub(super) async fn exchange<'r>(request: Request, route: &Route<'r>) -> Result<Answer<'r>, DeliveryError> {
+    let place = place_of(&request.url);
+    route.in_time(&place, Box::pin(exchange_at(&place, request, route))).await
+}
+
+/// Returns scheme, host and port of an http(s) URL.
+pub(super) fn place_of(url: &Url) -> String {
+    url.origin().ascii_serialization()
+}
+
+async fn exchange_at<'r>(
+    place: &str,
+    request: Request,
+    route: &Route<'r>,
+) -> Result<Answer<'r>, DeliveryError> {
     let (url, is_list) = (request.url, request.method == Method::GET);
     let host = url.host_str().unwrap_or_default().to_owned();
-    let shown = format!("{}://{host}", url.scheme());
-    let failed = |why: String| DeliveryError::new(format!("cannot reach {shown}: {why}"));
+    let failed = |error: reqwest::Error| route.connection_failure(place, &error.without_url());
     let port = url.port_or_known_default().unwrap_or_default();
     let bounds = route.bounds(url.scheme() == "https");
     let addresses = resolve(&host, port, &bounds).await.map_err(DeliveryError::new)?;
     let server = TargetServer { host, addresses, ca: route.ca() };
-    let client = outgoing::to_target(server, CONNECT_MAX).await.map_err(failed)?;
+    let client = outgoing::to_target(server, CONNECT_MAX).await;
+    let client = client.map_err(|why| DeliveryError::new(format!("cannot reach {place}: {why}")))?;
     let mut sending = client.request(request.method, url);
     for (name, value) in request.headers {
         sending = sending.header(name, value);
@@ -167,7 +246,7 @@ pub(super) async fn exchange<'r>(request: Request, route: &Route<'r>) -> Result<
     if let Some(body) = request.body {
         sending = sending.body(body);
     }
-    let response = sending.send().await.map_err(|error| failed(error_chain(&error.without_url())))?;
+    let response = sending.send().await.map_err(failed)?;
     let (status, headers) = (response.status(), response.headers().clone());
     let is_refusal = !status.is_success();
     let read = if is_refusal || is_list { outgoing::body(response, ANSWER_MAX).await } else { Ok(None) };
@@ -175,9 +254,9 @@ pub(super) async fn exchange<'r>(request: Request, route: &Route<'r>) -> Result<
         Ok(body) => body.unwrap_or_default(),
         // The status is enough.
         Err(_) if is_refusal => Vec::new(),
-        Err(error) => return Err(failed(error_chain(&error.without_url()))),
+        Err(error) => return Err(failed(error)),
     };
-    Ok(Answer { status, headers, body, secrets: route.secrets })
+    Ok(Answer { place: place.to_owned(), status, headers, body, secrets: route.secrets })
 }
 
 impl Answer<'_> {
@@ -185,7 +264,8 @@ impl Answer<'_> {
     pub(super) fn error(&self, help: Option<&str>, now: Timestamp) -> DeliveryError {
         let mut message = format!("the answer is {}", self.status);
         if self.status.is_redirection() {
-            message += ", a redirect, which is not followed";
+            let to = self.redirected_to().map(|place| format!(" to {place}")).unwrap_or_default();
+            message = format!("{message}, a redirect{to}, which is not followed: name the new address");
         } else if let Some(reason) = self.reason() {
             message = format!("{message}: {reason}");
         }
@@ -193,6 +273,13 @@ impl Answer<'_> {
             message = format!("{message}; {help}");
         }
         DeliveryError { message, retry_after: self.pause(now) }
+    }
+
+    /// Returns scheme, host and port of the address to which a redirect leads.
+    fn redirected_to(&self) -> Option<String> {
+        let to = Url::parse(&self.place).ok()?.join(self.header("location")?).ok()?;
+        let is_http = matches!(to.scheme(), "http" | "https");
+        is_http.then(|| shortened(place_of(&to), REASON_MAX_CHARS))
     }
 
     /// Returns the outcome of a request that needs no more than to be accepted.
@@ -280,6 +367,7 @@ mod tests {
             .iter()
             .map(|(name, value)| (HeaderName::from_static(name), HeaderValue::from_static(value)));
         Answer {
+            place: "https://h".to_owned(),
             status: StatusCode::from_u16(status).unwrap(),
             headers: headers.collect(),
             body: body.as_bytes().to_vec(),
@@ -320,13 +408,67 @@ mod tests {
             (404, r#"{"message": "Not Found"}"#, "the answer is 404 Not Found: Not Found"),
             (403, "no_service\n", "the answer is 403 Forbidden: no_service"),
             (500, "<html>oops</html>", "the answer is 500 Internal Server Error"),
-            (302, "moved", "the answer is 302 Found, a redirect, which is not followed"),
+            (
+                302,
+                "moved",
+                "the answer is 302 Found, a redirect, which is not followed: name the new address",
+            ),
             (400, "a\u{1b}[31m\nb", "the answer is 400 Bad Request: a\\u{1b}[31m\\nb"),
         ] {
             assert_eq!(answer(status, &[], body).error(None, now).message, message);
         }
         let message = answer(400, &[], &long).error(Some("push it there"), now).message;
         assert!(message.len() < 300 && message.ends_with("…; push it there"), "{message}");
+    }
+
+    // Would fail if the path were shown: it may be a secret.
+    #[test]
+    fn a_redirect_names_the_host_to_which_it_leads() {
+        for (location, wanted) in [
+            ("https://new.example:8443/services/s3cret", "a redirect to https://new.example:8443, which"),
+            ("//new.example/s3cret", "a redirect to https://new.example, which"),
+            ("/s3cret", "a redirect to https://h, which"),
+            ("mailto:s3cret@new.example", "a redirect, which"),
+        ] {
+            let message =
+                answer(307, &[("location", location)], "").error(None, Timestamp::UNIX_EPOCH).message;
+            assert!(message.contains(wanted) && !message.contains("s3cret"), "{message}");
+        }
+    }
+
+    #[derive(Debug, thiserror::Error)]
+    #[error("client error (Connect)")]
+    struct Outer(#[source] io::Error);
+
+    // The texts are those of OpenSSL 3, of hyper and of lettre.
+    #[test]
+    fn failures_of_connections_say_what_to_do() {
+        let tls = |why: &str| io::Error::other(format!("error:0A00010B:SSL routines::{why}"));
+        let unverified = |why: &str| tls(&format!("certificate verify failed:../ssl/x.c:2103: ({why})"));
+        for (error, wanted) in [
+            (ErrorKind::ConnectionRefused.into(), "cannot connect to P: connection refused"),
+            (ErrorKind::HostUnreachable.into(), "cannot connect to P: host unreachable"),
+            (ErrorKind::ConnectionReset.into(), "P closed the connection"),
+            (io::Error::other("connection closed before message completed"), "P closed the connection"),
+            (io::Error::other("response error: incomplete response"), "P closed the connection"),
+            (ErrorKind::TimedOut.into(), "P did not answer within 4 s"),
+            (io::Error::other("operation timed out"), "P did not answer within 4 s"),
+            (
+                unverified("self-signed certificate in certificate chain"),
+                "cannot connect to P: its certificate is not trusted: give the CA as `ca`",
+            ),
+            (
+                unverified("unable to get local issuer certificate"),
+                "cannot connect to P: its certificate is not trusted: give the CA as `ca`",
+            ),
+            (unverified("certificate has expired"), "cannot connect to P: its certificate has expired"),
+            (unverified("hostname mismatch"), "cannot connect to P: its certificate is for another name"),
+            (tls("wrong version number:../ssl/y.c:354:"), "cannot connect to P: it does not speak TLS"),
+            (io::Error::other("odd\nthing"), "cannot reach P: client error (Connect): odd\\nthing"),
+        ] {
+            let error = Outer(error);
+            assert_eq!(connection_failure("P", &error, "`ca`"), wanted);
+        }
     }
 
     #[test]

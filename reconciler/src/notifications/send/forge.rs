@@ -241,7 +241,15 @@ impl<'w> StatusUpdate<'w> {
             401 => format!("the token is not valid at {forge}, or has expired: give a new one"),
             403 => format!("the token lacks {right}"),
             404 => {
-                format!("{forge} has no repository {repository} with this commit, or the token lacks {right}")
+                let api = self.status.api.as_str().trim_end_matches('/');
+                let enterprise = match self.status.forge {
+                    Forge::GitHub => " (Enterprise: https://HOST/api/v3)",
+                    Forge::GitLab | Forge::Gitea | Forge::Forgejo => "",
+                };
+                format!(
+                    "{forge} at {api} has no repository {repository} with this commit, or the token lacks {right}, or \
+                     this is not {forge}'s API{enterprise}"
+                )
             }
             422 if has_reason("No commit found") => {
                 format!("push the commit to {repository} at {forge}, or name the repository that has it")
@@ -282,7 +290,8 @@ mod tests {
             repository: Some(repository.to_owned()),
             ..CommitStatusFields::default()
         };
-        (SourceConfig::branch("shop", "/srv/shop.git", "main"), CommitStatus::new(given, "").unwrap())
+        let url = "https://github.com/kim/shop.git";
+        (SourceConfig::branch("shop", url, "main"), CommitStatus::new(given, url).unwrap())
     }
 
     fn delivery(state: MessageState) -> Delivery {
@@ -444,7 +453,8 @@ mod tests {
         let said = |status: u16, body: &str| {
             let status = StatusCode::from_u16(status).unwrap();
             let body = body.as_bytes().to_vec();
-            let answer = Answer { status, headers: Default::default(), body, secrets: &Default::default() };
+            let (place, secrets) = ("https://api.github.com".to_owned(), &Default::default());
+            let answer = Answer { place, status, headers: Default::default(), body, secrets };
             wanted.error(&answer, Timestamp::UNIX_EPOCH).message
         };
         for (status, body, part) in [
@@ -454,7 +464,12 @@ mod tests {
                 r#"{"message": "Resource not accessible"}"#,
                 "the token lacks write access to commit statuses",
             ),
-            (404, "{}", "GitHub has no repository kim/shop with this commit, or the token lacks"),
+            (
+                404,
+                "{}",
+                "GitHub at https://api.github.com has no repository kim/shop with this commit, or the token",
+            ),
+            (404, "{}", "or this is not GitHub's API (Enterprise: https://HOST/api/v3)"),
             (422, r#"{"message": "No commit found for SHA: 01"}"#, "push the commit to kim/shop at GitHub"),
             (
                 422,

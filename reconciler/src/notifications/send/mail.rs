@@ -1,12 +1,12 @@
 //! Mail over SMTP, always encrypted: by STARTTLS at `smtp://`, from the start at `smtps://`. Nothing is sent, no login
 //! either, before the server's certificate is verified.
 
-use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::time::{Duration, SystemTime};
 
 use lettre::message::header::{HeaderName, HeaderValue};
 use lettre::message::{Mailbox, SinglePart};
+use lettre::transport::smtp::Error as SmtpError;
 use lettre::transport::smtp::authentication::{Credentials, DEFAULT_MECHANISMS};
 use lettre::transport::smtp::client::{AsyncSmtpConnection, Certificate, TlsParameters};
 use lettre::transport::smtp::extension::ClientId;
@@ -19,7 +19,7 @@ use schema::violation::visible;
 use tokio::time::timeout;
 
 use super::address::resolve;
-use super::exchange::{CONNECT_MAX, Delivery, DeliveryError, DeliveryOutcome, Route};
+use super::exchange::{CONNECT_MAX, Delivery, DeliveryError, DeliveryOutcome, Route, Secrets};
 use super::webhook::plain_text;
 
 /// Longest wait for the server's farewell. The mail is accepted before it.
@@ -28,42 +28,60 @@ const QUIT_MAX: Duration = Duration::from_millis(250);
 /// Sends a message as mail.
 pub(super) async fn deliver(
     smtp: &NotificationSmtp,
-    secrets: &BTreeMap<String, String>,
     delivery: &Delivery,
     route: &Route<'_>,
 ) -> Result<DeliveryOutcome, DeliveryError> {
-    let server = Server::parse(secrets.get("url").map_or("", String::as_str)).map_err(DeliveryError::new)?;
-    let login = login(secrets).map_err(DeliveryError::new)?;
+    let url = route.secrets.get("url").map_or("", String::as_str);
+    let server = Server::parse(url).map_err(DeliveryError::new)?;
+    let login = login(route.secrets).map_err(DeliveryError::new)?;
     let message = compose(smtp, delivery, SystemTime::now()).map_err(DeliveryError::new)?;
-    let addresses =
-        resolve(&server.host, server.port, &route.bounds(true)).await.map_err(DeliveryError::new)?;
+    let sending = async {
+        let addresses =
+            resolve(&server.host, server.port, &route.bounds(true)).await.map_err(DeliveryError::new)?;
+        let connection = connect(&server, &addresses, route).await?;
+        send(connection, &server, login.as_ref(), &message).await
+    };
+    route.in_time(&server.place(), Box::pin(sending)).await
+}
+
+/// Connects, and encrypts the connection.
+async fn connect(
+    server: &Server,
+    addresses: &[SocketAddr],
+    route: &Route<'_>,
+) -> Result<AsyncSmtpConnection, DeliveryError> {
     let (domain, ca) = (server.host.trim_matches(['[', ']']).to_owned(), route.ca());
     // It loads the machine's CAs.
     let tls = tokio::task::spawn_blocking(move || tls_parameters(domain, ca.as_deref())).await;
     let tls = tls.map_err(|error| DeliveryError::new(error.to_string()))?.map_err(DeliveryError::new)?;
-    send(&server, &addresses, tls, login.as_ref(), &message).await
-}
-
-async fn send(
-    server: &Server,
-    addresses: &[SocketAddr],
-    tls: TlsParameters,
-    login: Option<&Credentials>,
-    message: &Message,
-) -> Result<DeliveryOutcome, DeliveryError> {
-    let failed = |act: &'static str| {
-        move |error: lettre::transport::smtp::Error| {
-            DeliveryError::new(format!("{act} {}: {}", server.host, visible(&error_chain(&error))))
-        }
-    };
+    let place = server.place();
+    let failed = |error: SmtpError| route.connection_failure(&place, &error);
     let hello = ClientId::default();
     let from_start = server.is_encrypted.then(|| tls.clone());
     let connected =
         AsyncSmtpConnection::connect_tokio1(addresses, Some(CONNECT_MAX), &hello, from_start, None).await;
-    let mut connection = connected.map_err(failed("cannot reach"))?;
+    let mut connection = connected.map_err(failed)?;
     if !server.is_encrypted {
-        connection.starttls(tls, &hello).await.map_err(failed("cannot encrypt the connection to"))?;
+        if !connection.can_starttls() {
+            let why = format!("cannot connect to {place}: it does not offer STARTTLS: use smtps://");
+            return Err(DeliveryError::new(why));
+        }
+        connection.starttls(tls, &hello).await.map_err(failed)?;
     }
+    Ok(connection)
+}
+
+async fn send(
+    mut connection: AsyncSmtpConnection,
+    server: &Server,
+    login: Option<&Credentials>,
+    message: &Message,
+) -> Result<DeliveryOutcome, DeliveryError> {
+    let failed = |act: &'static str| {
+        move |error: SmtpError| {
+            DeliveryError::new(format!("{act} {}: {}", server.place(), visible(&error_chain(&error))))
+        }
+    };
     if let Some(login) = login {
         let accepted = connection.auth(DEFAULT_MECHANISMS, login).await;
         accepted.map_err(failed("the login is not accepted by"))?;
@@ -84,6 +102,10 @@ struct Server {
 }
 
 impl Server {
+    fn place(&self) -> String {
+        format!("{}:{}", self.host, self.port)
+    }
+
     /// Parses `smtp://HOST:587` or `smtps://HOST:465`. The error does not repeat it.
     fn parse(url: &str) -> Result<Self, String> {
         let wrong = || "its `url` is not smtp://HOST:587 or smtps://HOST:465".to_owned();
@@ -101,7 +123,7 @@ impl Server {
     }
 }
 
-fn login(secrets: &BTreeMap<String, String>) -> Result<Option<Credentials>, String> {
+fn login(secrets: &Secrets) -> Result<Option<Credentials>, String> {
     match (secrets.get("username"), secrets.get("password")) {
         (Some(user), Some(password)) => {
             Ok(Some(Credentials::new(user.trim().to_owned(), password.trim().to_owned())))
@@ -145,7 +167,7 @@ fn compose(smtp: &NotificationSmtp, delivery: &Delivery, now: SystemTime) -> Res
     for address in &smtp.to {
         builder = builder.to(mailbox(address)?);
     }
-    builder.singlepart(SinglePart::plain(plain_text(delivery) + "\n")).map_err(|error| error.to_string())
+    builder.singlepart(SinglePart::plain(plain_text(delivery))).map_err(|error| error.to_string())
 }
 
 #[cfg(test)]
@@ -201,6 +223,7 @@ mod tests {
         ] {
             assert!(text.lines().any(|found| found == line), "{line} is not in\n{text}");
         }
+        assert!(text.ends_with("nodes\r\n") && !text.ends_with("\r\n\r\n"), "{text:?}");
         assert_eq!(
             text,
             mail(&delivery("Disk of n1 is nearly full", "3 GiB are free")),

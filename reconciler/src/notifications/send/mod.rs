@@ -10,49 +10,41 @@ mod mail;
 mod tests;
 mod webhook;
 
-use std::time::Duration;
-
 use jiff::Timestamp;
 use schema::kinds::cluster::{Notification, NotificationChannel};
-use tokio::time::timeout;
+use tokio::time::{Instant, timeout_at};
 
 use super::target::{Target, TargetKind};
+use exchange::{DELIVERY_MAX, Route, Secrets, exchange, redacted, url_of};
 pub use exchange::{Delivery, DeliveryError, DeliveryOutcome};
-use exchange::{Route, Secrets, exchange, redacted, url_of};
-
-/// Longest duration of a delivery, with the lookup of the name and what is read back.
-const DELIVERY_MAX: Duration = Duration::from_secs(5);
 
 /// Delivers a message.
 ///
 /// # Errors
 /// Why it may not have arrived, and the pause that the target asks for.
 pub async fn send(target: &Target, delivery: &Delivery) -> Result<DeliveryOutcome, DeliveryError> {
-    let reads = target.clone();
-    let delivering = async {
-        let read = tokio::task::spawn_blocking(move || reads.secrets()).await;
-        let read = read.map_err(|error| DeliveryError::new(error.to_string()))?;
-        let secrets = read.map_err(DeliveryError::new)?;
-        let delivered = Box::pin(dispatch(target, delivery, &secrets)).await;
-        delivered.map_err(|error| DeliveryError { message: redacted(&error.message, &secrets), ..error })
-    };
-    match timeout(DELIVERY_MAX, delivering).await {
-        Ok(outcome) => outcome,
-        Err(_) => Err(DeliveryError::new(format!("it took longer than {} s", DELIVERY_MAX.as_secs()))),
-    }
+    let (reads, deadline) = (target.clone(), Instant::now() + DELIVERY_MAX);
+    let read = timeout_at(deadline, tokio::task::spawn_blocking(move || reads.secrets())).await;
+    let read = read.map_err(|_| DeliveryError::new("its secret could not be read in time"))?;
+    let secrets = read.map_err(|error| DeliveryError::new(error.to_string()))?.map_err(DeliveryError::new)?;
+    let delivered = Box::pin(dispatch(target, delivery, &secrets, deadline)).await;
+    delivered.map_err(|error| DeliveryError { message: redacted(&error.message, &secrets), ..error })
 }
 
 async fn dispatch(
     target: &Target,
     delivery: &Delivery,
     secrets: &Secrets,
+    deadline: Instant,
 ) -> Result<DeliveryOutcome, DeliveryError> {
     match &target.kind {
         TargetKind::CommitStatus { config, status, .. } => {
-            let route = route(target, secrets, true);
-            forge::deliver(config, status, needed(secrets, "token")?, delivery, &route).await
+            let route = route(target, secrets, deadline);
+            forge::deliver(config, status, needed(target, secrets, "token")?, delivery, &route).await
         }
-        TargetKind::Chat { notification, .. } => chat(target, notification, delivery, secrets).await,
+        TargetKind::Chat { notification, .. } => {
+            chat(target, notification, delivery, route(target, secrets, deadline)).await
+        }
     }
 }
 
@@ -60,42 +52,56 @@ async fn chat(
     target: &Target,
     notification: &Notification,
     delivery: &Delivery,
-    secrets: &Secrets,
+    mut route: Route<'_>,
 ) -> Result<DeliveryOutcome, DeliveryError> {
-    let route = |is_confidential| route(target, secrets, is_confidential);
-    let (request, route) = match notification.channel() {
+    let (secrets, cluster) = (route.secrets, target.own.cluster_name.as_deref());
+    let needed = |key| needed(target, secrets, key);
+    let request = match notification.channel() {
         Some(NotificationChannel::Webhook(webhook)) => {
-            let url = webhook.url.as_deref().map_or_else(|| needed(secrets, "url"), Ok)?;
+            let url = webhook.url.as_deref().map_or_else(|| needed("url"), Ok)?;
+            route.is_confidential = webhook.url.is_none();
             let key = secrets.get("key").map(String::as_str);
-            let request = webhook::webhook(webhook, url_of(url)?, key, delivery, Timestamp::now())?;
-            (request, route(webhook.url.is_none()))
+            let message = (delivery, cluster.unwrap_or_default());
+            webhook::webhook(webhook, url_of(url)?, key, message, Timestamp::now())?
         }
         Some(NotificationChannel::Slack) => {
-            (webhook::slack(url_of(needed(secrets, "url")?)?, delivery), route(true))
+            webhook::slack(url_of(needed("url")?)?, &titled(delivery, cluster))
         }
         Some(NotificationChannel::Matrix(matrix)) => {
-            let (homeserver, token) = (url_of(needed(secrets, "url")?)?, needed(secrets, "token")?);
-            (webhook::matrix(&homeserver, token, &matrix.room, delivery), route(true))
+            let (homeserver, token) = (url_of(needed("url")?)?, needed("token")?);
+            webhook::matrix(&homeserver, token, &matrix.room, &titled(delivery, cluster))
         }
         Some(NotificationChannel::Smtp(smtp)) => {
-            return mail::deliver(smtp, secrets, delivery, &route(true)).await;
+            return mail::deliver(smtp, &titled(delivery, cluster), &route).await;
         }
         None => return Err(DeliveryError::new("it has not exactly one of webhook, slack, matrix and smtp")),
     };
     exchange(request, &route).await?.accepted(Timestamp::now())
 }
 
-fn route<'t>(target: &'t Target, secrets: &'t Secrets, is_confidential: bool) -> Route<'t> {
-    let (allow_private, allow_loopback) = match &target.kind {
-        // Set by the operator, not by a commit.
-        TargetKind::CommitStatus { status, .. } => (status.allow_private, true),
-        TargetKind::Chat { notification, .. } => (notification.allow_private, target.own.notify_loopback),
+/// Returns the route to a target; its requests have a secret.
+fn route<'t>(target: &'t Target, secrets: &'t Secrets, deadline: Instant) -> Route<'t> {
+    let (allow_private, ca_setting) = match &target.kind {
+        TargetKind::CommitStatus { status, .. } => {
+            (status.allow_private, "`caFile` of the source (--ca-file)")
+        }
+        TargetKind::Chat { notification, .. } => (notification.allow_private, "`ca` of the secret"),
     };
-    Route { allow_private, allow_loopback, own: &target.own, secrets, is_confidential }
+    let own = &target.own;
+    Route { allow_private, own, secrets, is_confidential: true, ca_setting, deadline }
 }
 
 /// Returns a value that the secret must have.
-fn needed<'s>(secrets: &'s Secrets, key: &str) -> Result<&'s str, DeliveryError> {
+fn needed<'s>(target: &Target, secrets: &'s Secrets, key: &str) -> Result<&'s str, DeliveryError> {
     let value = secrets.get(key).map(|value| value.trim()).filter(|value| !value.is_empty());
-    value.ok_or_else(|| DeliveryError::new(format!("its secret has no `{key}`")))
+    value.ok_or_else(|| DeliveryError::new(format!("{} has no `{key}`", target.secret_place())))
+}
+
+/// Returns the delivery with the name of the cluster before its title: people may have several.
+fn titled(delivery: &Delivery, cluster: Option<&str>) -> Delivery {
+    let mut delivery = delivery.clone();
+    if let Some(cluster) = cluster {
+        delivery.message.title = format!("[{cluster}] {}", delivery.message.title);
+    }
+    delivery
 }

@@ -114,11 +114,11 @@ async fn to_chat(
     secrets: &[(&str, &str)],
 ) -> Result<DeliveryOutcome, DeliveryError> {
     let kind = TargetKind::Chat { notification, source: "main".to_owned(), home: None };
-    let own = OwnAddresses { notify_loopback: true, ..OwnAddresses::default() };
+    let own = OwnAddresses { cluster_name: Some("lab".to_owned()), ..OwnAddresses::default() };
     let target = Target { name: "ops".to_owned(), kind, own };
     let secrets: Secrets =
         secrets.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect();
-    let delivered = dispatch(&target, delivery, &secrets).await;
+    let delivered = dispatch(&target, delivery, &secrets, Instant::now() + DELIVERY_MAX).await;
     delivered.map_err(|error| DeliveryError { message: redacted(&error.message, &secrets), ..error })
 }
 
@@ -216,7 +216,7 @@ async fn a_forge_may_ask_for_a_pause_and_no_error_repeats_the_token() {
     for (error, part) in errors.iter().zip([
         "429 Too Many Requests: no access with ***",
         "the token lacks write access to commit statuses",
-        "a redirect, which is not followed",
+        "a redirect to http://127.0.0.1:1, which is not followed: name the new address",
         "500 Internal Server Error: ***",
         "xxx***",
     ]) {
@@ -238,9 +238,26 @@ async fn a_cut_connection_and_a_silent_server_are_errors() {
     });
     let target = forge(Forge::Gitea, address, true, dir.path());
     let error = send(&target, &delivery()).await.unwrap_err();
-    assert!(error.message.starts_with("cannot reach http://127.0.0.1: "), "{error}");
+    assert_eq!(error.message, format!("http://{address} closed the connection"));
     let error = send(&target, &delivery()).await.unwrap_err();
-    assert_eq!(error.message, "it took longer than 5 s");
+    assert_eq!(error.message, format!("http://{address} did not answer within 5 s"));
+}
+
+#[tokio::test]
+async fn a_server_that_is_away_or_plain_is_named_with_its_port() {
+    let (_, plain) = Server::start(vec![]).await;
+    let away = TcpListener::bind("127.0.0.1:0").await.unwrap().local_addr().unwrap();
+    for (url, wanted) in [
+        (format!("http://{away}/s3cret"), format!("cannot connect to http://{away}: connection refused")),
+        (
+            format!("https://{plain}/s3cret"),
+            format!("cannot connect to https://{plain}: it does not speak TLS"),
+        ),
+    ] {
+        let slack = Notification { slack: Some(NotificationSlack {}), ..private() };
+        let error = to_chat(slack, &delivery(), &[("url", url.as_str())]).await.unwrap_err();
+        assert_eq!(error.message, wanted);
+    }
 }
 
 #[tokio::test]
@@ -272,9 +289,11 @@ async fn a_webhook_is_sent_to_its_address_and_nowhere_else() {
     let secrets = [("key", "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw")];
     assert_eq!(to_chat(notification.clone(), &delivery(), &secrets).await, Ok(DeliveryOutcome::Sent));
     let error = to_chat(notification, &delivery(), &secrets).await.unwrap_err();
-    assert!(error.message.contains("307 Temporary Redirect, a redirect, which is not followed"), "{error}");
+    let redirect = format!("307 Temporary Redirect, a redirect to http://{other}, which is not followed");
+    assert!(error.message.contains(&redirect), "{error}");
     assert_eq!(server.requests(), ["POST /hook?a=b", "POST /hook?a=b"]);
-    assert_eq!(lock(&server.seen)[0].2["title"], "Bad");
+    let body = lock(&server.seen)[0].2.clone();
+    assert_eq!((&body["title"], &body["cluster"]), (&json!("Bad"), &json!("lab")));
     assert!(elsewhere.requests().is_empty());
 }
 
@@ -305,10 +324,11 @@ async fn chats_get_their_form_and_no_error_repeats_their_secrets() {
     let put = "PUT /_matrix/client/v3/rooms/!a:b/send/m.room.message/d-7";
     let post = format!("POST /services/T0/{CANARY}");
     assert_eq!(server.requests(), [post.as_str(), post.as_str(), put, put]);
-    assert_eq!(lock(&server.seen)[0].2["text"], "Bad\nweb: no progress");
+    assert_eq!(lock(&server.seen)[0].2["text"], "[lab] Bad\nweb: no progress");
     assert_eq!(lock(&server.seen)[2].1, format!("Bearer {CANARY}"));
+    let slack = Notification { secret_name: Some("chat".to_owned()), ..slack };
     let error = to_chat(slack, &delivery(), &[]).await.unwrap_err();
-    assert_eq!(error.message, "its secret has no `url`");
+    assert_eq!(error.message, "secrets/.notifications/chat.age has no `url`");
 }
 
 // Would fail if the login, or the mail, went before STARTTLS.
@@ -334,7 +354,8 @@ async fn mail_is_not_sent_without_encryption() {
     let url = format!("smtp://{address}");
     let secrets = [("url", url.as_str()), ("username", "kim"), ("password", CANARY)];
     let error = to_chat(notification.clone(), &delivery(), &secrets).await.unwrap_err();
-    assert!(error.message.contains("STARTTLS"), "{error}");
+    let wanted = format!("cannot connect to {address}: it does not offer STARTTLS: use smtps://");
+    assert_eq!(error.message, wanted);
     let heard = talk.await.unwrap();
     assert!(heard.starts_with("EHLO ") && !heard.contains("AUTH") && !heard.contains("MAIL"), "{heard}");
 

@@ -15,19 +15,21 @@ use super::exchange::{Delivery, DeliveryError, Request, below};
 /// Marks a key that is written in Base64.
 const KEY_PREFIX: &str = "whsec_";
 
-/// Request of a generic webhook, sent at `now`. Each repetition has the same id, and a time of its own.
+/// Request of a generic webhook, sent at `now` by the cluster of this name. Each repetition has the same id, and a time
+/// of its own.
 pub(super) fn webhook(
     webhook: &NotificationWebhook,
     url: Url,
     key: Option<&str>,
-    delivery: &Delivery,
+    (delivery, cluster): (&Delivery, &str),
     now: Timestamp,
 ) -> Result<Request, DeliveryError> {
     let body = match &webhook.template {
-        Some(template) => fill_template(template, &|name: &str| value(delivery, name))
+        Some(template) => fill_template(template, &|name: &str| value(delivery, cluster, name))
             .map_err(|why| DeliveryError::new(format!("its template {why}")))?,
         None => {
-            let field = |name: &&str| Some(((*name).to_owned(), Json::String(value(delivery, name)?)));
+            let field =
+                |name: &&str| Some(((*name).to_owned(), Json::String(value(delivery, cluster, name)?)));
             Json::Object(PLACEHOLDERS.iter().filter_map(field).collect::<Map<String, Json>>()).to_string()
         }
     };
@@ -44,7 +46,7 @@ pub(super) fn webhook(
 }
 
 /// Returns the value of a placeholder.
-fn value(delivery: &Delivery, name: &str) -> Option<String> {
+fn value(delivery: &Delivery, cluster: &str, name: &str) -> Option<String> {
     let message = &delivery.message;
     let value: &str = match name {
         "title" => &message.title,
@@ -56,6 +58,7 @@ fn value(delivery: &Delivery, name: &str) -> Option<String> {
         "commit" => message.commit.as_deref().unwrap_or_default(),
         "link" => delivery.link.as_deref().unwrap_or_default(),
         "id" => &delivery.id,
+        "cluster" => cluster,
         _ => return None,
     };
     Some(value.to_owned())
@@ -173,7 +176,7 @@ mod tests {
     fn a_webhook_has_all_values_and_a_signature_of_what_is_sent() {
         let now = Timestamp::from_second(1_700_000_000).unwrap();
         let settings = NotificationWebhook::default();
-        let request = webhook(&settings, url(), Some("key"), &delivery(), now).unwrap();
+        let request = webhook(&settings, url(), Some("key"), (&delivery(), "lab"), now).unwrap();
         assert_eq!(
             (request.method.as_str(), header(&request, "content-type")),
             ("POST", Some("application/json"))
@@ -195,19 +198,20 @@ mod tests {
                 "commit": "",
                 "link": "https://page.example/a?b=1&c=2",
                 "id": "d-1",
+                "cluster": "lab",
             })
         );
-        let template = Some(r#"{"msg": ["{{title}} ({{state}})"]}"#.to_owned());
+        let template = Some(r#"{"msg": ["{{title}} ({{state}}, {{cluster}})"]}"#.to_owned());
         let settings = NotificationWebhook { template, url: None };
-        let request = webhook(&settings, url(), None, &delivery(), now).unwrap();
-        assert_eq!(body(&request), json!({"msg": ["web: \"bad\" <!channel> & more (failure)"]}));
+        let request = webhook(&settings, url(), None, (&delivery(), ""), now).unwrap();
+        assert_eq!(body(&request), json!({"msg": ["web: \"bad\" <!channel> & more (failure, )"]}));
         assert_eq!(header(&request, "webhook-signature"), None);
     }
 
     #[test]
     fn every_placeholder_has_a_value() {
-        assert!(PLACEHOLDERS.iter().all(|name| value(&delivery(), name).is_some()));
-        assert_eq!(value(&delivery(), "page"), None);
+        assert!(PLACEHOLDERS.iter().all(|name| value(&delivery(), "", name).is_some()));
+        assert_eq!(value(&delivery(), "", "page"), None);
     }
 
     // Would fail without the escapes: `<!channel>` notifies everyone in Slack, `@channel` in Mattermost.

@@ -107,7 +107,7 @@ impl<'a> Target<'a> {
             }
         };
         // The last match, because a branch may return to an old commit.
-        let revision = history_of(snapshot, &source.name).rfind(|revision| is_wanted(&revision.commit));
+        let revision = snapshot.revisions_of(&source.name).rfind(|revision| is_wanted(&revision.commit));
         let applied = source.applied_commit.as_deref();
         let commit = [applied, newest, revision.map(|r| r.commit.as_str())];
         let commit = commit.into_iter().flatten().find(|commit| is_wanted(commit))?;
@@ -203,7 +203,7 @@ impl<'a> Target<'a> {
     /// True if this target's commit has the problem that `commit` introduced: problems of later commits don't count.
     fn is_affected_by(&self, commit: &str) -> bool {
         let since = || {
-            let mut history = history_of(self.snapshot, &self.source.name);
+            let mut history = self.snapshot.revisions_of(&self.source.name);
             history.find(|revision| revision.commit == commit).map(|revision| revision.sequence)
         };
         let own = || self.revision.map(|revision| revision.sequence);
@@ -211,12 +211,6 @@ impl<'a> Target<'a> {
             || self.is_newest()
             || since().zip(own()).is_some_and(|(since, own)| since <= own)
     }
-}
-
-/// Applied revisions of a source, oldest first.
-fn history_of<'a>(snapshot: &'a Snapshot, source: &str) -> impl DoubleEndedIterator<Item = &'a Revision> {
-    let all = (source.to_owned(), 0)..=(source.to_owned(), u64::MAX);
-    snapshot.revisions.range(all).map(|(_, revision)| &revision.value)
 }
 
 /// True if waiting alone does not resolve the error.

@@ -10,7 +10,7 @@ use crate::image::{self, ImageReference};
 use crate::kinds::pod;
 use crate::kinds::pod::LocalReference;
 use crate::names::{is_dns_subdomain, is_name};
-use crate::violation::{Findings, Path, field_path, rules};
+use crate::violation::{Findings, OwnedStep, Path, field_path, indexed, rules};
 
 impl KindSpec for ClusterSpec {
     const DESCRIPTOR: Descriptor = Descriptor {
@@ -36,6 +36,7 @@ impl KindSpec for ClusterSpec {
                 .chain(cluster.slurm.login.content_uses(&["spec", "slurm", "login"]))
                 .collect()
         },
+        extra_position_paths: |cluster| cluster.notification_secrets().map(|(at, _)| at).collect(),
         ..Links::NONE
     };
 
@@ -56,6 +57,16 @@ impl ClusterSpec {
     pub fn logins(&self) -> impl Iterator<Item = &LocalReference> {
         let registry = self.registry.iter().filter_map(|registry| registry.login_secret.as_ref());
         registry.chain(&self.functions.package_index_login)
+    }
+
+    /// Returns the names of the secrets of targets of notifications, each with its field. Only reconcilers read them.
+    pub fn notification_secrets(&self) -> impl Iterator<Item = (Vec<OwnedStep>, &str)> {
+        self.notifications.iter().enumerate().filter_map(|(index, target)| {
+            Some((
+                indexed(&["spec", "notifications"], index, &["secretName"]),
+                target.secret_name.as_deref()?,
+            ))
+        })
     }
 }
 

@@ -14,9 +14,10 @@ mod notifications;
 mod pod_security;
 
 pub use functions::FunctionDefaults;
+pub(crate) use notifications::secret_advice;
 pub use notifications::{
-    Notification, NotificationChannel, NotificationEvent, NotificationMatrix, NotificationSlack,
-    NotificationSmtp, NotificationWebhook, PLACEHOLDERS, fill_template,
+    NOTIFICATION_SECRET_KEYS, Notification, NotificationChannel, NotificationEvent, NotificationMatrix,
+    NotificationSlack, NotificationSmtp, NotificationWebhook, PLACEHOLDERS, fill_template,
 };
 pub use pod_security::{PodSecurity, PodSecurityLevel, host_paths_overlap};
 

@@ -26,7 +26,7 @@ pub struct Notification {
     /// target needs them, `token`, `username`, `password`, `key` (signs webhooks) and `ca` (PEM).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub secret_name: Option<String>,
-    /// Allows private addresses; loopback ones only if the reconcilers have `--notify-loopback`.
+    /// Allows loopback and private addresses.
     #[serde(default, skip_serializing_if = "is_default")]
     pub allow_private: bool,
     /// An HTTP request with JSON, signed with the secret's `key`.
@@ -53,7 +53,7 @@ pub struct NotificationWebhook {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub url: Option<String>,
     /// Body: JSON in which `{{title}}`, `{{text}}`, `{{state}}`, `{{event}}`, `{{subject}}`, `{{source}}`, `{{commit}}`,
-    /// `{{link}}` and `{{id}}` are replaced within strings. By default an object with all of these.
+    /// `{{link}}`, `{{id}}` and `{{cluster}}` are replaced within strings. By default an object with all of these.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub template: Option<String>,
 }
@@ -180,8 +180,8 @@ impl Notification {
 // Templates of webhooks.
 
 /// Names of the placeholders of a template.
-pub const PLACEHOLDERS: [&str; 9] =
-    ["title", "text", "state", "event", "subject", "source", "commit", "link", "id"];
+pub const PLACEHOLDERS: [&str; 10] =
+    ["title", "text", "state", "event", "subject", "source", "commit", "link", "id", "cluster"];
 
 /// Fills the placeholders in the texts of a template with the values that `value` has for their names. The result is
 /// JSON, whatever the values contain.
@@ -232,6 +232,15 @@ fn filled(text: &str, value: &dyn Fn(&str) -> Option<String>) -> Result<String, 
         rest = after;
     }
     Ok(done + rest)
+}
+
+/// Keys that the secret of a target may have.
+pub const NOTIFICATION_SECRET_KEYS: [&str; 6] = ["url", "token", "username", "password", "key", "ca"];
+
+/// Returns advice for an unknown field of a record, if it is one of a target and belongs into the target's secret.
+pub(crate) fn secret_advice(record: &str, field: &str) -> Option<String> {
+    let is_key = record.starts_with("Notification") && NOTIFICATION_SECRET_KEYS.contains(&field);
+    is_key.then(|| format!("put it as `{field}` into the secret"))
 }
 
 // Checks beyond the schema.

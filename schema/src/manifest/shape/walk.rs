@@ -7,6 +7,7 @@ use super::{Field, Record, Shape, Shapes, TaggedRecord};
 use crate::document::nearest::{list, nearest, suggestion};
 use crate::document::node::{Entry, Node, Problem, Value};
 use crate::document::problems::{Faults, Problems};
+use crate::kinds::cluster::secret_advice;
 use crate::manifest::{states_language, unsupported};
 use crate::secrets::is_secret_place;
 use crate::violation::{Path, rules};
@@ -176,7 +177,10 @@ impl Walk<'_> {
         let message = format!("{path}: unknown field `{}`", entry.key);
         let names = record.fields.keys().map(String::as_str);
         let help = states_language::other_name(&record.name, &entry.key)
-            .map_or_else(|| suggestion(&entry.key, names), str::to_owned);
+            .map(str::to_owned)
+            .or_else(|| secret_advice(&record.name, &entry.key))
+            .or_else(|| record.fields.is_empty().then(|| "remove it: there are no fields here".to_owned()))
+            .unwrap_or_else(|| suggestion(&entry.key, names));
         self.fault(&path, Problem::new(entry.mark, &rules::UNKNOWN_FIELD, message).help(help));
     }
 

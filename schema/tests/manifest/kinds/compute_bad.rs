@@ -277,6 +277,19 @@ fn each_bad_target_of_notifications_breaks_exactly_its_rule_at_its_place() {
 }
 
 #[test]
+fn a_field_that_belongs_into_the_secret_is_sent_there() {
+    for (channel, help) in [
+        ("slack: {§url: 'https://a'}", "put it as `url` into the secret"),
+        ("matrix: {room: '!a:b', §token: x}", "put it as `token` into the secret"),
+        ("slack: {§channel: ops}", "remove it: there are no fields here"),
+    ] {
+        let text = cluster(&format!("notifications: [{{name: a, secretName: s, {channel}}}]"));
+        let said = messages(&[("unknown-field", text)]);
+        assert!(said.contains(help), "{said}");
+    }
+}
+
+#[test]
 fn messages_say_what_is_wrong_and_what_to_do() {
     insta::assert_snapshot!(messages(&cases()));
 }

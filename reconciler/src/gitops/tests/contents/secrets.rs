@@ -137,3 +137,33 @@ async fn a_file_of_sops_is_ciphertext_with_keys_and_one_in_clear_is_refused() {
     let reported = format!("{:?}", cluster.status().await);
     assert!(reported.contains("not encrypted with SOPS") && !reported.contains("canary"), "{reported}");
 }
+
+// Would fail if the file were not read, or were content of the object.
+#[tokio::test]
+async fn a_secret_of_notifications_is_checked_where_it_is_named_and_is_in_no_object() {
+    const OPS: &str = "secrets/.notifications/ops.age";
+    let targets = "spec:\n  notifications:\n  - {name: a, secretName: ops, slack: {}}\n";
+    let text = CLUSTER.replace("spec: {}\n", targets);
+    let mut repo = repo(&[("cluster.yaml", &text), ("secrets/ops.age", AGE)]);
+    let mut cluster = Cluster::new(&repo).await;
+    cluster.settle().await;
+    let status = cluster.status().await;
+    let missing = &status.quarantined[0].violations[0];
+    assert_eq!((missing.rule.as_str(), missing.line, missing.column), ("secret-file", 6, 27));
+    assert_eq!(
+        missing.message,
+        format!("spec.notifications[0].secretName: there is no {OPS} in the repository")
+    );
+    repo.set(OPS, "url: https://canary\n").commit("In plain text");
+    cluster.settle().await;
+    let reported = format!("{:?}", cluster.status().await);
+    assert!(reported.contains("ops.age is not encrypted") && !reported.contains("canary"), "{reported}");
+    repo.set(OPS, AGE).commit("Sealed");
+    cluster.settle().await;
+    let sealed = cluster.objects().await;
+    assert!(sealed["cluster"].files.is_empty());
+    repo.set(OPS, format!("{AGE}for another reconciler")).commit("Sealed again");
+    cluster.settle().await;
+    assert_eq!(cluster.objects().await["cluster"], sealed["cluster"]);
+    assert_eq!(cluster.status().await.state, SourceState::Synced);
+}

@@ -70,6 +70,9 @@ impl Fleet {
     pub(super) fn files(&self) -> Files {
         let mut files = self.whole();
         files.insert("README.md".to_owned(), "# Ours\n".to_owned());
+        // The secret that arbitrary targets of notifications name.
+        let ciphertext = "age-encryption.org/v1\n-> X25519 abc\n--- mac\n";
+        files.insert("secrets/.notifications/ops.age".to_owned(), ciphertext.to_owned());
         files.extend(self.broken.clone());
         files
     }

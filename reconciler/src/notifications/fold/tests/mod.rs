@@ -1,4 +1,6 @@
-//! Messages that targets should know, from small worlds.
+//! Messages that targets should have, from small worlds.
+
+mod commits;
 
 use schema::condition::ConditionStatus;
 use schema::keys::Key;
@@ -34,7 +36,7 @@ impl World {
         Self::with(TargetScope::Commits { source: "main".to_owned() })
     }
 
-    /// A chat that is told of these events.
+    /// A chat that gets these events.
     fn chat(events: &[NotificationEvent]) -> Self {
         Self::with(TargetScope::Events(events.to_vec()))
     }
@@ -70,8 +72,8 @@ impl World {
         self.wanted(second).into_iter().map(line).collect()
     }
 
-    /// Sends all that the target should know, and removes the other entries.
-    fn tell(&mut self, second: i64) {
+    /// Sends all that the target should have, and removes the other entries.
+    fn send(&mut self, second: i64) {
         let wanted = self.wanted(second);
         self.snapshot.outbox = Table::new();
         for (subject, message) in wanted {
@@ -86,6 +88,7 @@ fn entry(subject: &str, wanted: Message, since: Timestamp) -> OutboxEntry {
     OutboxEntry {
         target: "ops".to_owned(),
         subject: subject.to_owned(),
+        settings: String::new(),
         wanted,
         sequence: 1,
         since,
@@ -93,6 +96,7 @@ fn entry(subject: &str, wanted: Message, since: Timestamp) -> OutboxEntry {
         attempt: None,
         failures: 0,
         retry_at: None,
+        paused_until: None,
         error: None,
     }
 }
@@ -105,84 +109,6 @@ fn decided(sequence: u64, commit: &str, verdict: Verdict, second: i64) -> Revisi
     Revision { verdict, decided_at: Some(at(second)), ..revision(sequence, commit) }
 }
 
-// Commits.
-
-#[test]
-fn a_commit_has_the_state_that_history_shows() {
-    let degraded = Verdict::Degraded { why: "1 file could not be applied: a.yaml".to_owned() };
-    let cases = [
-        (Verdict::Applied, MessageState::Pending, "applied; what it changed is not healthy yet"),
-        (Verdict::Good, MessageState::Success, "all that it changed is healthy"),
-        (bad("\nPod/default/web: it ends\nat line 2"), MessageState::Failure, "Pod/default/web: it ends"),
-        (degraded, MessageState::Failure, "1 file could not be applied: a.yaml"),
-        (
-            Verdict::Superseded,
-            MessageState::Success,
-            "superseded by 222222222222; its changes are part of that commit",
-        ),
-    ];
-    for (verdict, state, title) in cases {
-        let mut world = World::forge();
-        world.apply(&Revision { verdict, ..revision(1, COMMIT) });
-        world.apply(&revision(2, C2));
-        let status = world.wanted(70).remove(&format!("commit.{COMMIT}")).unwrap();
-        assert_eq!((status.state, status.title.as_str()), (state, title));
-        assert_eq!((status.page.as_str(), status.commit.as_deref()), ("/history/main/1", Some(COMMIT)));
-        let shown = crate::view::history(&world.snapshot, None, at(70)).pop().unwrap();
-        let is_good = ["Good", "Superseded"].contains(&shown.status.as_str());
-        assert_eq!((shown.revision.sequence, state == MessageState::Success), (1, is_good));
-        assert_eq!(state == MessageState::Pending, shown.status == "Applied");
-    }
-}
-
-// Would fail without a character less for the mark.
-#[test]
-fn a_reason_is_cut_at_a_character_and_drives_no_terminal() {
-    let mut world = World::forge();
-    world
-        .apply(&Revision { verdict: bad(&format!("\u{1b}[31m{}", "ä".repeat(300))), ..revision(1, COMMIT) });
-    let title = world.wanted(40).pop_first().unwrap().1.title;
-    assert!(title.starts_with("\\u{1b}[31mää") && title.ends_with("ä…"), "{title}");
-    assert_eq!(title.chars().count(), 140);
-}
-
-#[test]
-fn the_newest_revision_of_a_commit_counts() {
-    let mut world = World::forge();
-    world.apply(&decided(1, COMMIT, bad("x"), 40));
-    world.apply(&decided(2, C2, Verdict::Good, 70));
-    world.apply(&revision(3, COMMIT));
-    let states: Vec<_> = world.wanted(100).into_values().map(|status| status.state).collect();
-    assert_eq!(states, [MessageState::Pending, MessageState::Success]);
-}
-
-#[test]
-fn an_old_commit_is_told_only_if_it_was_before_and_as_long_as_it_is_in_the_history() {
-    let mut world = World::forge();
-    world.apply(&revision(1, COMMIT));
-    assert_eq!(world.news(30 + HOUR), [""; 0]);
-    world.tell(40);
-    world.apply(&decided(1, COMMIT, Verdict::Good, 5 * HOUR));
-    let good = format!("commit.{COMMIT}: success: all that it changed is healthy");
-    assert_eq!(world.news(5 * HOUR), [good.as_str()]);
-    world.tell(5 * HOUR);
-    // It leaves the history.
-    world.snapshot.revisions = Table::new();
-    assert_eq!(world.news(6 * HOUR - 1), [good.as_str()]);
-    assert_eq!(world.news(6 * HOUR), [""; 0]);
-}
-
-// Would fail with the commit left yellow for good.
-#[test]
-fn a_commit_that_leaves_the_history_undecided_is_superseded_and_told_until_the_forge_knows() {
-    let mut world = World::forge();
-    world.apply(&revision(1, COMMIT));
-    let (subject, pending) = world.wanted(40).pop_first().unwrap();
-    world.put(&Key::Outbox("ops".to_owned(), subject.clone()), &entry(&subject, pending, at(40)));
-    world.snapshot.revisions = Table::new();
-    assert_eq!(world.news(9 * HOUR), [format!("commit.{COMMIT}: success: superseded by newer commits")]);
-}
-
 fn failing(kind: SourceErrorKind, observed: &str) -> SourceStatus {
     SourceStatus {
         observed_commit: Some(observed.to_owned()),
@@ -191,30 +117,10 @@ fn failing(kind: SourceErrorKind, observed: &str) -> SourceStatus {
     }
 }
 
-#[test]
-fn a_commit_that_cannot_be_applied_is_a_failure_and_a_remote_that_is_away_says_nothing_of_it() {
-    for (kind, is_told) in [
-        (SourceErrorKind::Refused, true),
-        (SourceErrorKind::SignatureInvalid, true),
-        (SourceErrorKind::CommitUnreadable, true),
-        (SourceErrorKind::RemoteUnreachable, false),
-        (SourceErrorKind::NotConfigured, false),
-    ] {
-        let mut world = World::forge();
-        world.source(&failing(kind, C2));
-        // However long it lasts.
-        let told = [format!("commit.{C2}: failure: {kind:?} of {C2}")];
-        assert_eq!(world.news(9 * HOUR), if is_told { &told[..] } else { &[] }, "{kind:?}");
-        // The applied commit has the state of its revision.
-        world.source(&failing(kind, COMMIT));
-        assert_eq!(world.news(9 * HOUR), [""; 0], "{kind:?}");
-    }
-}
-
 // Verdicts.
 
 #[test]
-fn a_chat_is_told_of_final_verdicts_and_the_former_stays_while_a_commit_is_open_or_superseded() {
+fn a_chat_gets_final_verdicts_and_the_former_stays_while_a_commit_is_open_or_superseded() {
     let mut world = World::chat(&[NotificationEvent::Verdict]);
     world.source(&source_status(SourceState::Synced));
     world.apply(&revision(1, COMMIT));
@@ -227,10 +133,10 @@ fn a_chat_is_told_of_final_verdicts_and_the_former_stays_while_a_commit_is_open_
     world.apply(&revision(3, C3));
     assert_eq!(world.news(90), [good]);
     world.apply(&decided(3, C3, bad("Pod/default/web: it ends"), 100));
-    let told = world.wanted(9 * HOUR).remove("verdict.main").unwrap();
-    assert_eq!(told.title, "source main: commit 333333333333 is bad");
-    assert_eq!(told.text, "Change 3, by Ada <ada@example.org>\nPod/default/web: it ends");
-    assert_eq!(told.page, "/history/main/3");
+    let found = world.wanted(9 * HOUR).remove("verdict.main").unwrap();
+    assert_eq!(found.title, "source main: commit 333333333333 is bad");
+    assert_eq!(found.text, "Change 3, by Ada <ada@example.org>\nPod/default/web: it ends");
+    assert_eq!(found.page, "/history/main/3");
 }
 
 fn quarantined(file: &str) -> SourceStatus {
@@ -245,7 +151,7 @@ fn quarantined(file: &str) -> SourceStatus {
 }
 
 #[test]
-fn files_in_quarantine_are_one_message_and_their_verdict_is_told_where_they_are_not() {
+fn files_in_quarantine_are_one_message_and_their_verdict_is_sent_where_they_are_not() {
     let degraded = Verdict::Degraded { why: "1 file could not be applied: a.yaml".to_owned() };
     let counts = ChangeCounts { quarantined: 1, ..ChangeCounts::default() };
     let revision = Revision { counts, ..decided(2, C2, degraded, 70) };
@@ -257,11 +163,11 @@ fn files_in_quarantine_are_one_message_and_their_verdict_is_told_where_they_are_
         (&[NotificationEvent::Quarantine, NotificationEvent::Verdict], &[file]),
         (&[NotificationEvent::Node], &[]),
     ];
-    for (events, told) in cases {
+    for (events, found) in cases {
         let mut world = World::chat(events);
         world.apply(&revision);
         world.source(&quarantined("a.yaml"));
-        assert_eq!(world.news(80), told, "{events:?}");
+        assert_eq!(world.news(80), found, "{events:?}");
     }
 }
 
@@ -278,26 +184,56 @@ fn a_strict_source_that_refuses_a_commit_is_one_message() {
 // Problems.
 
 #[test]
-fn a_problem_that_was_told_is_told_to_be_over_and_another_is_forgotten() {
+fn the_end_of_a_problem_that_may_have_been_sent_is_sent_and_another_problem_is_forgotten() {
     let mut world = World::chat(&[]);
     world.source(&quarantined("a.yaml"));
     let (subject, problem) = world.wanted(10).pop_first().unwrap();
     let mut waiting = entry(&subject, problem.clone(), at(10));
     world.put(&Key::Outbox("ops".to_owned(), subject.clone()), &waiting);
     world.source(&source_status(SourceState::Synced));
-    assert_eq!(world.news(20), [""; 0], "nobody was told");
+    assert_eq!(world.news(20), [""; 0], "it was not sent");
     let over = "quarantine.main: success: source main: no file is in quarantine any more";
-    let attempt = Attempt { message: problem, id: "1".to_owned(), began_at: at(20) };
-    waiting.attempt = Some(attempt);
+    let attempt = |message| Some(Attempt { message, id: "1".to_owned(), began_at: at(20) });
+    waiting.attempt = attempt(problem);
+    world.put(&Key::Outbox("ops".to_owned(), subject.clone()), &waiting);
+    assert_eq!(world.news(30), [over], "it may have been sent");
+    // Its end was tried, too, in place of the problem.
+    waiting.wanted = world.wanted(30).pop_first().unwrap().1;
+    waiting.attempt = attempt(waiting.wanted.clone());
     world.put(&Key::Outbox("ops".to_owned(), subject), &waiting);
-    assert_eq!(world.news(30), [over], "somebody may have been told");
-    world.tell(30);
+    assert_eq!(world.news(9 * HOUR), [over]);
+    world.send(30);
     assert_eq!(world.news(29 + HOUR), [over], "it is not said again, and stays");
     assert_eq!(world.news(30 + HOUR), [""; 0]);
 }
 
 #[test]
-fn a_failure_that_each_poll_words_differently_is_told_once_and_the_next_commit_anew() {
+fn the_problems_of_a_source_that_was_removed_end_with_it() {
+    let mut world = World::chat(&[]);
+    world.source(&quarantined("a.yaml"));
+    world.send(0);
+    world.snapshot.sources = Table::new();
+    assert_eq!(world.news(1), ["quarantine.main: success: source main is no longer followed"]);
+}
+
+// Would fail with a message for each time that a forge is restarted.
+#[test]
+fn a_remote_is_a_problem_once_it_was_away_for_three_minutes() {
+    let mut world = World::chat(&[]);
+    world.source(&failing(SourceErrorKind::RemoteUnreachable, COMMIT));
+    let away = "source.main: failure: source main: its repository does not answer";
+    assert_eq!(world.news(179), [""; 0]);
+    assert_eq!(world.news(180), [away]);
+    assert_eq!(world.news(-1), [away], "the clock was set back");
+    // No all-clear comes between two problems.
+    world.source(&failing(SourceErrorKind::AuthenticationFailed, COMMIT));
+    world.send(0);
+    world.source(&failing(SourceErrorKind::RemoteUnreachable, COMMIT));
+    assert_eq!(world.news(1), [away]);
+}
+
+#[test]
+fn a_failure_that_each_poll_words_differently_is_sent_once_and_that_of_the_next_commit_anew() {
     let mut world = World::chat(&[]);
     let away = |why: &str| {
         let mut status = failing(SourceErrorKind::RemoteUnreachable, COMMIT);
@@ -305,19 +241,20 @@ fn a_failure_that_each_poll_words_differently_is_told_once_and_the_next_commit_a
         status
     };
     world.source(&away("connection refused"));
-    world.tell(0);
-    let told = world.wanted(0);
+    world.send(200);
+    let sent = world.wanted(200);
+    assert_eq!(sent.len(), 1);
     world.source(&away("no route to host"));
-    assert_eq!(world.wanted(1), told);
+    assert_eq!(world.wanted(201), sent);
     world.source(&failing(SourceErrorKind::SignatureInvalid, C2));
-    world.tell(2);
-    let told = world.wanted(2);
+    world.send(202);
+    let sent = world.wanted(202);
     world.source(&failing(SourceErrorKind::SignatureInvalid, C3));
-    assert_ne!(world.wanted(3), told);
+    assert_ne!(world.wanted(203), sent);
 }
 
 #[test]
-fn a_held_prune_is_told_with_its_reason_and_objects() {
+fn a_held_prune_is_sent_with_its_reason_and_objects() {
     let mut world = World::chat(&[NotificationEvent::Prune]);
     let object = |number: usize| ObjectRef {
         kind: Kind::Pod,
@@ -333,10 +270,10 @@ fn a_held_prune_is_told_with_its_reason_and_objects() {
         objects: (10..30).map(object).collect(),
     };
     world.source(&SourceStatus { held_prune: Some(held), ..source_status(SourceState::Degraded) });
-    let told = world.wanted(0).remove("prune.main").unwrap();
-    assert_eq!(told.title, "source main: 30 removals held back");
-    assert!(told.text.starts_with("it is too many\nPod/default/p10, "), "{}", told.text);
-    assert!(told.text.ends_with("Pod/default/p19, and 20 more"), "{}", told.text);
+    let found = world.wanted(0).remove("prune.main").unwrap();
+    assert_eq!(found.title, "source main: 30 removals held back");
+    assert!(found.text.starts_with("it is too many\nPod/default/p10, "), "{}", found.text);
+    assert!(found.text.ends_with("Pod/default/p19, and 20 more"), "{}", found.text);
 }
 
 // Would fail with a message for each node.
@@ -354,13 +291,13 @@ fn nodes_that_are_not_ready_are_one_message_without_those_that_git_drains() {
     }
     let drained = object_of("n3", NodeSpec { drain: true, ..NodeSpec::default() });
     world.put(&Key::Object(drained.reference()), &drained);
-    let told = world.wanted(0).remove("nodes").unwrap();
-    assert_eq!((told.title.as_str(), told.state), ("2 nodes are not ready", MessageState::Failure));
+    let found = world.wanted(0).remove("nodes").unwrap();
+    assert_eq!((found.title.as_str(), found.state), ("2 nodes are not ready", MessageState::Failure));
     assert_eq!(
-        told.text,
+        found.text,
         "n2: no heartbeat: its agent is stopped or can't reach etcd\nn4: it waits for a range of pod addresses"
     );
-    world.tell(0);
+    world.send(0);
     for name in ["n2", "n4"] {
         let ready = NodeConditions::new(ConditionStatus::True, at(5));
         world.put(&Key::NodeConditions(name.to_owned()), &ready);
@@ -390,16 +327,16 @@ fn put_rollout(world: &mut World, rollout: &Rollout) {
 }
 
 #[test]
-fn a_failed_rollout_is_left_to_the_verdict_on_its_commit_where_that_is_told() {
+fn a_failed_rollout_is_left_to_the_verdict_on_its_commit_where_that_is_sent() {
     let rollouts = |world: &World| {
         world.wanted(9 * HOUR).into_keys().filter(|subject| subject.starts_with("rollout")).count()
     };
     let both = [NotificationEvent::Rollout, NotificationEvent::Verdict];
-    for (events, verdict, newer_at, told) in [
+    for (events, verdict, newer_at, found) in [
         (&both[..], decided(1, COMMIT, bad("web"), 60), None, 0),
         // The verdict follows.
         (&both[..], revision(1, COMMIT), None, 0),
-        // A newer commit's verdict came first, so that on this one is not told.
+        // A newer commit's verdict came first, so that on this one is not sent.
         (&both[..], decided(1, COMMIT, bad("web"), 60), Some(59), 1),
         (&both[..], decided(1, COMMIT, bad("web"), 60), Some(61), 0),
         (&both[..], decided(1, COMMIT, Verdict::Superseded, 60), None, 1),
@@ -412,7 +349,7 @@ fn a_failed_rollout_is_left_to_the_verdict_on_its_commit_where_that_is_told() {
             world.apply(&decided(2, C2, Verdict::Good, second));
         }
         put_rollout(&mut world, &rollout(COMMIT, Some("no such image"), false));
-        assert_eq!(rollouts(&world), told, "{events:?} {verdict:?} {newer_at:?}");
+        assert_eq!(rollouts(&world), found, "{events:?} {verdict:?} {newer_at:?}");
     }
 }
 
@@ -422,7 +359,7 @@ fn a_failed_rollout_that_is_tried_again_is_not_over_before_it_is_complete() {
     put_rollout(&mut world, &rollout(COMMIT, Some("no such image"), false));
     let failed = "rollout.ReplicaSet.default.web: failure: the rollout of ReplicaSet/default/web has failed: ErrImagePull";
     assert_eq!(world.news(60), [failed]);
-    world.tell(60);
+    world.send(60);
     put_rollout(&mut world, &rollout(C2, None, false));
     assert_eq!(world.news(70), [failed]);
     put_rollout(&mut world, &rollout(C2, None, true));
@@ -453,22 +390,23 @@ fn put_job(world: &mut World, phase: JobPhase, number: u64, ended: i64) {
 }
 
 #[test]
-fn a_job_is_told_once_it_ended_and_again_at_the_end_of_its_next_run() {
+fn a_job_is_sent_once_it_ended_and_again_at_the_end_of_its_next_run() {
     let mut world = World::chat(&[]);
     put_job(&mut world, JobPhase::Running, 7, 0);
     assert_eq!(world.news(0), [""; 0]);
     put_job(&mut world, JobPhase::Succeeded, 7, 10);
-    let told = world.wanted(20).remove("job.default.matrix").unwrap();
+    let found = world.wanted(20).remove("job.default.matrix").unwrap();
     assert_eq!(
-        (told.title.as_str(), told.text.as_str()),
+        (found.title.as_str(), found.text.as_str()),
         ("Job/default/matrix has succeeded", "job 7 at ada@login:22")
     );
     assert_eq!(world.news(10 + HOUR), [""; 0], "old news for a new target");
-    world.tell(20);
+    world.send(20);
+    assert_eq!(world.news(20 + HOUR), [""; 0], "its entry makes room");
     put_job(&mut world, JobPhase::Running, 8, 30);
-    assert_eq!(world.wanted(30).remove("job.default.matrix"), Some(told.clone()));
+    assert_eq!(world.wanted(30).remove("job.default.matrix"), Some(found.clone()));
     put_job(&mut world, JobPhase::Succeeded, 8, 40);
-    assert_ne!(world.wanted(40).remove("job.default.matrix"), Some(told));
+    assert_ne!(world.wanted(40).remove("job.default.matrix"), Some(found));
 }
 
 #[test]
@@ -486,7 +424,7 @@ fn etcd_is_nearly_full_from_80_percent_on_until_it_is_below_70() {
     {
         let second = i64::try_from(second).unwrap();
         world.etcd.members = vec![member];
-        world.tell(second);
+        world.send(second);
         states.push(world.wanted(second).remove("etcd").map(|message| message.state));
     }
     let (failure, success) = (Some(MessageState::Failure), Some(MessageState::Success));
@@ -494,8 +432,8 @@ fn etcd_is_nearly_full_from_80_percent_on_until_it_is_below_70() {
     world.etcd.members = vec![full_to(1, &["NOSPACE"])];
     let full = ["etcd: failure: etcd is at its quota and refuses writes: nothing new is applied"];
     assert_eq!(world.news(6), full);
-    // A process that has just begun to lead knows nothing yet.
-    world.tell(6);
+    // A process that has just begun to lead has not read it yet.
+    world.send(6);
     world.etcd.members.clear();
     assert_eq!(world.news(7), full);
 }
@@ -520,7 +458,7 @@ fn a_disk_is_nearly_full_below_10_percent_until_15_are_free() {
     for (first, second, named) in [(10, 10, ""), (9, 14, "n1"), (14, 9, "n1\nn2"), (15, 14, "n2")] {
         put_disk(&mut world, "n1", first);
         put_disk(&mut world, "n2", second);
-        world.tell(0);
+        world.send(0);
         let text = world.wanted(0).remove("disks").map(|message| message.text).unwrap_or_default();
         assert_eq!(text, named, "{first} and {second} % free");
     }
@@ -529,10 +467,10 @@ fn a_disk_is_nearly_full_below_10_percent_until_15_are_free() {
 }
 
 #[test]
-fn what_a_target_is_told_no_longer_is_forgotten() {
+fn what_a_target_does_not_get_any_more_is_forgotten() {
     let mut world = World::chat(&[]);
     world.source(&quarantined("a.yaml"));
-    world.tell(0);
+    world.send(0);
     world.scope = TargetScope::Events(vec![NotificationEvent::Node]);
     assert_eq!(world.news(1), [""; 0]);
 }
