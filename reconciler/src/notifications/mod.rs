@@ -112,18 +112,22 @@ impl NotificationLoop {
         }
         is_queued
     }
+}
 
-    /// True if a delivery begins although its entry cannot be written: it reports that etcd is at its quota. Once one was
-    /// accepted, there is no other.
-    fn is_due_at_quota(&self, seen: &Observed, key: &EntryKey) -> bool {
-        let is_enough = |result: &DeliveryResult| {
-            let age = Timestamp::now().duration_since(result.at);
-            result.key == *key && (result.outcome == Outcome::Accepted || age < AT_QUOTA_RETRY)
-        };
-        key.1 == fold::ETCD
-            && seen.etcd.members.iter().any(EtcdMember::is_full)
-            && !self.memory.results.iter().any(is_enough)
+/// Returns the entries whose delivery begins although they cannot be written: those that report that etcd is at its quota.
+/// Once one was accepted, there is no other.
+fn due_at_quota(seen: &Observed, writes: &[OutboxWrite], now: Timestamp) -> BTreeSet<EntryKey> {
+    if !seen.etcd.members.iter().any(EtcdMember::is_full) {
+        return BTreeSet::new();
     }
+    let is_enough = |result: &DeliveryResult| {
+        result.outcome == Outcome::Accepted || now.duration_since(result.at) < AT_QUOTA_RETRY
+    };
+    let is_due = |key: &EntryKey| {
+        key.1 == fold::ETCD
+            && !seen.memory.results.iter().any(|result| result.key == *key && is_enough(result))
+    };
+    writes.iter().map(|write| &write.key).filter(|key| is_due(key)).cloned().collect()
 }
 
 /// Returns a hash of the settings that name the receiver of a target's messages. What a secret holds is not in it.
@@ -201,11 +205,13 @@ impl Loop for NotificationLoop {
         let wanted = fold::wanted(&seen.snapshot, &seen.etcd, &scopes, now);
         let targets =
             seen.targets.iter().map(|(name, target)| (name.clone(), settings_hash(target))).collect();
-        plan::plan(&seen.snapshot.outbox, &targets, &wanted, &seen.memory, now)
+        let mut out = plan::plan(&seen.snapshot.outbox, &targets, &wanted, &seen.memory, now);
+        out.unrecorded = due_at_quota(seen, &out.writes, now);
+        out
     }
 
     async fn act(&mut self, seen: &Observed, plan: OutboxPlan) -> Self::Outcome {
-        let OutboxPlan { writes, repeats, pauses, crowded, .. } = plan;
+        let OutboxPlan { writes, repeats, pauses, crowded, unrecorded, .. } = plan;
         self.memory.pauses = Some(pauses);
         for to in crowded {
             if self.crowded.insert(to.clone()) {
@@ -234,7 +240,7 @@ impl Loop for NotificationLoop {
         let mut deliveries = repeats;
         for (number, OutboxWrite { key, delivery, .. }) in planned.into_iter().enumerate() {
             let is_written = written.done.binary_search(&number).is_ok();
-            if is_written || self.is_due_at_quota(seen, &key) {
+            if is_written || unrecorded.contains(&key) {
                 deliveries.extend(delivery);
             }
             if !is_written {

@@ -71,9 +71,9 @@ pub struct DeliveryResult {
 pub enum Outcome {
     /// The target has the message.
     Accepted,
-    /// It may have arrived all the same.
+    /// The delivery failed, and may have arrived all the same.
     Failed { error: String, retry_after: Option<Duration> },
-    /// It was not delivered, because this process led no longer.
+    /// No delivery: this process no longer led.
     NotTried,
 }
 
@@ -114,6 +114,8 @@ pub struct OutboxPlan {
     pub pauses: BTreeMap<String, Timestamp>,
     /// Targets with messages that give way to new ones.
     pub crowded: BTreeSet<String>,
+    /// Entries whose delivery begins although etcd refuses to write them.
+    pub unrecorded: BTreeSet<EntryKey>,
     again_at: Option<Timestamp>,
 }
 

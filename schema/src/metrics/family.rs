@@ -34,7 +34,7 @@ pub enum FamilyType {
 pub struct FamilyInfo {
     /// Name without `_total`: `minik8s_pods`. Ends with the unit, if there is one: `_seconds`, `_bytes`.
     pub name: &'static str,
-    /// One sentence without a period.
+    /// Meaning, in one sentence without a period.
     pub help: &'static str,
     /// Counter, gauge or histogram.
     pub kind: FamilyType,

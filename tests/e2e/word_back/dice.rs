@@ -10,7 +10,7 @@ use harness::{Chance, HttpAnswer, HttpRequest};
 use schema::control::lock;
 use serde_json::Value;
 
-/// Of 100 answers this many are faults.
+/// Faults among 100 answers.
 pub(super) const BAD: u64 = 30;
 /// Pause that a busy server asks for: longer than the client's own wait after a failure, 5 s.
 pub(super) const PAUSE: Duration = Duration::from_secs(8);

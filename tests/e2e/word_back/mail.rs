@@ -74,7 +74,7 @@ impl Mailbox {
         format!("smtp://127.0.0.1:{}", self.port)
     }
 
-    /// Its own certificate, in PEM.
+    /// Certificate of the server, self-signed, in PEM.
     pub(super) fn ca(&self) -> Result<String> {
         Ok(fs::read_to_string(self.folder.join("tls.crt"))?)
     }

@@ -14,7 +14,7 @@ use crate::worlds::netlink::host_link_name;
 /// Time by which a container may seem to be older than the previous sample although it began after it.
 const SLACK: Duration = Duration::from_secs(2);
 
-/// What the pods have used since this agent began to count, by uid.
+/// Use of resources by pods since this agent began to count, by uid.
 #[derive(Debug, Default)]
 pub(super) struct Totals(BTreeMap<String, PodTotal>);
 

@@ -1,6 +1,6 @@
 //! Messages for people: verdicts on commits, jobs that ended, and problems while they last. Pure.
 //!
-//! One cause is one message. A message is left out for a target that gets its cause in another one: a verdict that is
+//! Each cause gives one message. A message is left out for a target that gets its cause in another one: a verdict that is
 //! Degraded for files in quarantine or held removals alone, a failed rollout of a commit whose verdict is Bad, and the
 //! files for which a strict source refused a commit. A problem that was sent is followed up until it ends.
 

@@ -108,7 +108,7 @@ pub enum NotificationEvent {
 }
 
 impl NotificationEvent {
-    /// All events.
+    /// List of all events.
     pub const ALL: [Self; 9] = [
         Self::Verdict,
         Self::Quarantine,
