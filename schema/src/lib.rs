@@ -37,4 +37,6 @@ pub mod snapshot;
 pub mod store;
 #[cfg(all(feature = "store", any(test, feature = "testing")))]
 pub mod testing;
+#[cfg(feature = "control")]
+pub mod trust;
 pub mod violation;

@@ -29,6 +29,7 @@ const FLOORS: [(&str, &[&[&str]]); 3] = [
             &["keys", "object", "records"],
             &["manifest"],
             &["explain", "snapshot"],
+            &["trust"],
             &["store"],
             &["control"],
             &["metrics"],

@@ -36,6 +36,9 @@ macro_rules! key_table {
                     Election, "all writers of the reconciler", All;
                 Event(reporter: String, namespace: String, id: String), EVENTS, "/minik8s/events/<reporter>/<ns>/<id>"
                     => "an event, on a lease of 1 h; a node's reporter is its name", Reporter, "CLI", Nothing;
+                Join(id: String), JOINS, "/minik8s/joins/<id>"
+                    => "a join token: its hash, the name it is bound to, its end, whether it is spent; on a lease of 24 h",
+                    Reconcilers, "reconcilers", Nothing;
                 RunRequest(workflow: NamespacedName, run: String), RUN_REQUESTS, "/minik8s-runs/requests/<ns>/<workflow>/<run>"
                     => "a requested run: its input; until it starts", Receiver, "workflows", Nothing;
                 RunInput(workflow: NamespacedName, run: String, part: u64), RUN_INPUTS,
@@ -149,6 +152,12 @@ macro_rules! key_table {
                 Outbox(target: String, subject: String), OUTBOX, "/minik8s/outbox/<target>/<subject>"
                     => "the wanted message about a subject, and the state of its delivery",
                     Leader, "CLI", Nothing; outbox: OutboxEntry, ByName;
+                Identity(identity: String), IDENTITIES, "/minik8s/identities/<identity>"
+                    => "a certificate of a node, a reconciler or a user: key, serial number, end; its age recipient",
+                    Reconcilers, "trust controller, CLI", Nothing; identities: IdentityRecord, ByName;
+                Trust, TRUST, "/minik8s/trust"
+                    => "trusted authorities, revoked keys, addresses of etcd and of the reconcilers",
+                    Controller("trust"), "agents, reconcilers", All; trust: TrustRecord, ByName;
                 DefragRequest, DEFRAG_REQUEST, "/minik8s/etcd/defrag"
                     => "the last `minik8s etcd defrag`",
                     Receiver, "the leader's upkeep", Nothing; defrag_requests: DefragRequest, ByName;
@@ -275,6 +284,8 @@ pub enum Writer {
     Receiver,
     /// The leading reconciler's loop that handled the request.
     Leader,
+    /// Any reconciler that admits, renews or removes somebody.
+    Reconcilers,
     /// The reporter in the key.
     Reporter,
 }
@@ -289,6 +300,7 @@ impl fmt::Display for Writer {
             Writer::Agent => f.write_str("that node's agent"),
             Writer::Receiver => f.write_str("the reconciler that took it"),
             Writer::Leader => f.write_str("the leader's loop that did it"),
+            Writer::Reconcilers => f.write_str("the reconciler that signed it, or removes it"),
             Writer::Reporter => f.write_str("that reporter"),
         }
     }

@@ -6,6 +6,7 @@ fn samples() -> Vec<Key> {
     vec![
         Key::Leader,
         Key::Event("n1".into(), "default".into(), "0001-ab".into()),
+        Key::Join("0a1b2c".into()),
         Key::RunRequest(pod.clone(), "r1".into()),
         Key::RunInput(pod.clone(), "r1".into(), 0),
         Key::RunHead(pod.clone(), "r1".into()),
@@ -44,6 +45,8 @@ fn samples() -> Vec<Key> {
         Key::Request("github-1".into()),
         Key::Answer("github-1".into()),
         Key::Outbox("source.main".into(), "nodes".into()),
+        Key::Identity("node-n1".into()),
+        Key::Trust,
         Key::DefragRequest,
         Key::EtcdUpkeep,
     ]
@@ -76,6 +79,7 @@ fn keys_are_written_as_the_contract_says() {
         [
             "leader",
             "events/n1/default/0001-ab",
+            "joins/0a1b2c",
             "/minik8s-runs/requests/default/web/r1",
             "/minik8s-runs/inputs/default/web/r1/0000000000",
             "/minik8s-runs/heads/default/web/r1",
@@ -114,6 +118,8 @@ fn keys_are_written_as_the_contract_says() {
             "requests/github-1",
             "answers/github-1",
             "outbox/source.main/nodes",
+            "identities/node-n1",
+            "trust",
             "etcd/defrag",
             "etcd/upkeep",
         ]

@@ -78,7 +78,9 @@ fn outcome_word(error: Option<&StoreError>) -> &'static str {
         None => "ok",
         Some(StoreError::Connect { .. }) => "unreachable",
         Some(StoreError::Timeout { .. }) => "timeout",
-        Some(StoreError::Request { .. }) => "refused",
+        Some(StoreError::Request { .. } | StoreError::Unavailable { .. } | StoreError::Denied { .. }) => {
+            "refused"
+        }
         Some(StoreError::Unauthenticated { .. }) => "unauthenticated",
         Some(StoreError::Compacted(_)) => "compacted",
         Some(StoreError::WatchEnded(_)) => "ended",

@@ -11,6 +11,7 @@ mod requests;
 mod rollouts;
 mod services;
 mod sources;
+mod trust;
 mod workflows;
 
 use jiff::Timestamp;
@@ -48,6 +49,7 @@ pub use sources::{
     Revision, SourceError, SourceErrorKind, SourceState, SourceStatus, TIMELINE_PODS_MAX, Timeline, Verdict,
     WaitingObject,
 };
+pub use trust::{IdentityRecord, JoinRecord, RevokedKey, TrustRecord};
 pub use workflows::{TriggerRecord, TriggerStart, WorkflowRecord};
 
 // `settings`: the Cluster object as agents need it.

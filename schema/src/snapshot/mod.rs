@@ -19,10 +19,10 @@ use crate::meta::{NamespacedName, ObjectRef};
 use crate::object::Object;
 use crate::records::{
     AutoscalerRecord, Binding, BuildOrder, ClusterSettings, DefragRequest, EtcdUpkeep, FunctionRecord,
-    Heartbeat, JobOrder, JobReport, NodeConditions, NodeDemand, NodeImage, NodeRecord, NodeUsage,
-    OutboxEntry, PodInstance, ProgrammedRules, RequestAnswer, RequestOutcome, Revision, Rollout, RouteRecord,
-    RulesStatus, ScaleRecord, ServiceRecord, SettledRecord, SourceStatus, Subnet, SyncRequest, Template,
-    TriggerRecord, WorkflowRecord,
+    Heartbeat, IdentityRecord, JobOrder, JobReport, NodeConditions, NodeDemand, NodeImage, NodeRecord,
+    NodeUsage, OutboxEntry, PodInstance, ProgrammedRules, RequestAnswer, RequestOutcome, Revision, Rollout,
+    RouteRecord, RulesStatus, ScaleRecord, ServiceRecord, SettledRecord, SourceStatus, Subnet, SyncRequest,
+    Template, TriggerRecord, TrustRecord, WorkflowRecord,
 };
 
 pub use nodes::elapsed_seconds;

@@ -161,6 +161,22 @@ pub enum StoreError {
         /// Message of etcd.
         message: String,
     },
+    /// A member of etcd does not serve at present: it has no leader, for example.
+    #[error("etcd refused {act}: {message}")]
+    Unavailable {
+        /// The request.
+        act: &'static str,
+        /// Message of etcd.
+        message: String,
+    },
+    /// Nothing was applied: the client's user may not do this, or there is no such user.
+    #[error("etcd refused {act}: {message}")]
+    Denied {
+        /// The request.
+        act: &'static str,
+        /// Message of etcd.
+        message: String,
+    },
     /// Nothing was applied: etcd does not recognize the client.
     #[error("etcd refused {act}: {message}")]
     Unauthenticated {

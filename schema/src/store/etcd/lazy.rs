@@ -97,7 +97,15 @@ impl LazyStore {
         let said = line.cut.run_until_cancelled(call).await.unwrap_or_else(|| {
             Err(StoreError::Request { act, message: "the connection was replaced by a new one".to_owned() })
         });
-        if matches!(said, Err(StoreError::Unauthenticated { .. })) {
+        let is_useless = match &said {
+            Err(StoreError::Unauthenticated { .. }) => true,
+            // A member that is cut off from the others keeps its connections.
+            Err(StoreError::Unavailable { .. } | StoreError::Timeout { .. }) => {
+                self.access.endpoints.len() > 1
+            }
+            _ => false,
+        };
+        if is_useless {
             self.give_up(line);
         }
         said

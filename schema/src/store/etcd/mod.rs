@@ -3,6 +3,7 @@
 //! Every call has a deadline. The client reconnects by itself: a handle outlives any number of restarts of etcd.
 //! Lists are paged at one revision; all watches share one stream (`watch.rs`).
 
+mod dial;
 mod lazy;
 mod watch;
 
@@ -27,8 +28,10 @@ use super::{
 };
 use crate::keys::Key;
 use crate::records::EtcdMember;
+use crate::trust::TlsFiles;
 use watch::{
-    is_auth_off, is_compacted, is_lease_not_found, is_unauthenticated, is_unavailable, request_error,
+    is_auth_off, is_compacted, is_denied, is_lease_not_found, is_unauthenticated, is_unavailable,
+    request_error,
 };
 
 pub use self::lazy::LazyStore;
@@ -52,6 +55,8 @@ const PING_TIMEOUT: Duration = Duration::from_secs(4);
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
 /// Pause before a retry of a read that reached no member, and while connecting.
 const RETRY_PAUSE: Duration = Duration::from_millis(100);
+/// Longest wait for the first answer of one of several members.
+const PROBE_MAX: Duration = Duration::from_secs(2);
 /// Attempts of a read: with several members, one of which is down, the next attempt reaches another.
 const READ_ATTEMPTS: usize = 3;
 
@@ -71,42 +76,50 @@ impl EtcdStore {
     /// [`StoreError::Connect`] with the last reason if nothing answered in time; immediately if an endpoint is no
     /// URL, or the user or password is wrong.
     pub async fn connect(access: &Access, patience: Duration) -> Result<Self, StoreError> {
-        let Access { endpoints, login } = access;
-        let refused = |message: String| StoreError::Connect { endpoints: endpoints.join(","), message };
-        let login = login.as_ref().map(Login::read).transpose();
+        let refused =
+            |message: String| StoreError::Connect { endpoints: access.endpoints.join(","), message };
+        let login = access.login.as_ref().map(Login::read).transpose();
         let login = login.map_err(|error| refused(format!("cannot read the password: {error}")))?;
-        let options = ConnectOptions::new()
-            .with_connect_timeout(CONNECT_TIMEOUT.min(patience))
-            .with_keep_alive(PING_EVERY, PING_TIMEOUT)
-            // etcd closes connections that ping without an open stream.
-            .with_keep_alive_while_idle(false)
-            .with_require_leader(true)
-            // A token expires with the etcd that issued it, and after 5 min without a request.
-            .with_auto_token_refresh(true);
-        let client = Client::connect(endpoints, Some(options))
-            .await
-            .map_err(|error| refused(watch::message_of(&error)))?;
-        let mut store = Self {
-            kv: client.kv_client().max_decoding_message_size(DECODE_MAX_BYTES),
-            lease: client.lease_client(),
-            watches: Watches::new(client.watch_client().max_decoding_message_size(DECODE_MAX_BYTES)),
-            client,
-        };
         let deadline = Instant::now() + patience;
+        // Clients spread over the members, and try the next one after one that is of no use.
+        let mut member: usize = if access.endpoints.len() > 1 { rand::random_range(0..1024) } else { 0 };
         let mut why = format!("no answer within {patience:?}");
         loop {
-            match timeout_at(deadline, store.probe(login.as_ref())).await {
+            let mut store = Self::begin(access, member).await.map_err(refused)?;
+            let bound = match access.endpoints.len() {
+                1 => deadline,
+                _ => deadline.min(Instant::now() + PROBE_MAX),
+            };
+            match timeout_at(bound, store.probe(login.as_ref())).await {
                 Ok(Ok(())) => return Ok(store),
+                Ok(Err(error)) if is_denied(&error) => return Err(request_error("a connection", &error)),
                 Ok(Err(error)) if is_unauthenticated(&error) => {
                     return Err(refused(watch::message_of(&error)));
                 }
                 Ok(Err(error)) => why = watch::message_of(&error),
-                Err(_) => return Err(refused(why)),
+                Err(_) => {}
             }
             if timeout_at(deadline, sleep(RETRY_PAUSE)).await.is_err() {
                 return Err(refused(why));
             }
+            member += 1;
         }
+    }
+
+    /// Creates a client that will connect to a member.
+    async fn begin(access: &Access, member: usize) -> Result<Self, String> {
+        let options = ConnectOptions::new()
+            .with_require_leader(true)
+            // A token expires with the etcd that issued it, and after 5 min without a request.
+            .with_auto_token_refresh(true);
+        let client = Client::from_channel(dial::channel(access, member)?, Some(options));
+        let client = client.await.map_err(|error| watch::message_of(&error))?;
+        Ok(Self {
+            kv: client.kv_client().max_decoding_message_size(DECODE_MAX_BYTES),
+            lease: client.lease_client(),
+            watches: Watches::new(client.watch_client().max_decoding_message_size(DECODE_MAX_BYTES)),
+            client,
+        })
     }
 
     /// Logs in, and reads a key that everyone may read.
@@ -307,8 +320,10 @@ const PASSWORD_MAX_BYTES: u64 = 1_024;
 pub struct Access {
     /// Client addresses, at least one.
     pub endpoints: Vec<String>,
-    /// User and password; `None` if etcd has no authentication.
+    /// User and password; `None` if etcd has no authentication, or knows clients by their certificates.
     pub login: Option<Login>,
+    /// Certificates for endpoints with `https`.
+    pub tls: Option<TlsFiles>,
 }
 
 /// A user of etcd. If etcd's authentication is off, no client logs in.
@@ -323,13 +338,18 @@ pub struct Login {
 impl Access {
     /// Creates an access without a login.
     pub fn anonymous(endpoints: &[String]) -> Self {
-        Self { endpoints: endpoints.to_vec(), login: None }
+        Self { endpoints: endpoints.to_vec(), login: None, tls: None }
     }
 
     /// Creates an access as `user`, if a user and a password file are given.
     pub fn new(endpoints: Vec<String>, user: Option<String>, password_file: Option<PathBuf>) -> Self {
         let login = user.zip(password_file).map(|(user, password_file)| Login { user, password_file });
-        Self { endpoints, login }
+        Self { endpoints, login, tls: None }
+    }
+
+    /// Adds certificates.
+    pub fn with_tls(self, tls: Option<TlsFiles>) -> Self {
+        Self { tls, ..self }
     }
 }
 

@@ -439,6 +439,10 @@ pub(super) fn is_unavailable(error: &Error) -> bool {
 
 /// True if etcd does not recognize the client: the token or the password is no longer valid, or authentication was
 /// switched on after the connection was made.
+pub(super) fn is_denied(error: &Error) -> bool {
+    // By the number (7), as above.
+    matches!(error, Error::GRpcStatus(status) if i32::from(status.code()) == 7)
+}
 pub(super) fn is_unauthenticated(error: &Error) -> bool {
     let words = ["invalid auth token", "authentication failed", "user name is empty"];
     matches!(error, Error::GRpcStatus(status) if words.iter().any(|word| status.message().contains(word)))
@@ -454,6 +458,12 @@ pub(super) fn request_error(act: &'static str, error: &Error) -> StoreError {
     let message = message_of(error);
     if is_unauthenticated(error) {
         return StoreError::Unauthenticated { act, message };
+    }
+    if is_denied(error) {
+        return StoreError::Denied { act, message };
+    }
+    if is_unavailable(error) {
+        return StoreError::Unavailable { act, message };
     }
     StoreError::Request { act, message }
 }

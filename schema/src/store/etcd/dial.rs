@@ -1,0 +1,157 @@
+//! Connections to etcd: to any of its members, in clear or with TLS.
+
+use std::io;
+use std::path::Path;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::task::{Context, Poll};
+
+use etcd_client::Channel;
+use http::Uri;
+use hyper_util::rt::TokioIo;
+use openssl::error::ErrorStack;
+use openssl::ssl::{ConnectConfiguration, SslConnector, SslFiletype, SslMethod, SslVersion};
+use tokio::net::TcpStream;
+use tokio::time::timeout;
+use tokio_openssl::SslStream;
+use tonic::transport::Endpoint;
+use tower_service::Service;
+
+use super::{Access, CONNECT_TIMEOUT, PING_EVERY, PING_TIMEOUT};
+use crate::errors::error_chain;
+use crate::trust::{Certificate, Credentials, Expected, KeyPair, MaybeTls, Role, TlsFiles, TrustError};
+use crate::trust::{Protocol, bundle_from_pem, connect};
+
+/// Dials the members in turn, beginning with the one that answered last. The TLS files are read for each connection,
+/// so that a renewed certificate is used by the next one.
+#[derive(Clone)]
+struct Dialer {
+    members: Arc<[Uri]>,
+    tls: Option<TlsFiles>,
+    next: Arc<AtomicUsize>,
+}
+
+/// Returns a channel to one member at a time: that number `first` (modulo their number), or the next one that can be
+/// reached.
+///
+/// # Errors
+/// An endpoint is no URL.
+pub(super) fn channel(access: &Access, first: usize) -> Result<Channel, String> {
+    let members: Result<Vec<Uri>, String> = access.endpoints.iter().map(|text| uri(text)).collect();
+    let members: Arc<[Uri]> = members?.into();
+    if members.is_empty() {
+        return Err("no address of etcd".to_owned());
+    }
+    let next = Arc::new(AtomicUsize::new(first % members.len()));
+    let dialer = Dialer { members, tls: access.tls.clone(), next };
+    // The dialer knows the members; this only gives the requests a host.
+    let endpoint = Endpoint::from_static("http://etcd")
+        // etcd closes connections that ping without an open stream.
+        .keep_alive_while_idle(false)
+        .http2_keep_alive_interval(PING_EVERY)
+        .keep_alive_timeout(PING_TIMEOUT);
+    Ok(Channel::Tonic(endpoint.connect_with_connector_lazy(dialer)))
+}
+
+fn uri(text: &str) -> Result<Uri, String> {
+    let wrong = |why: &str| format!("{text}: {why}");
+    let uri: Uri = text.parse().map_err(|error: http::uri::InvalidUri| wrong(&error.to_string()))?;
+    match (uri.scheme_str(), uri.host()) {
+        (Some("http" | "https"), Some(host)) if !host.is_empty() => Ok(uri),
+        _ => Err(wrong("no URL of etcd, as http://127.0.0.1:2379")),
+    }
+}
+
+impl Dialer {
+    async fn dial(self) -> io::Result<TokioIo<MaybeTls>> {
+        let first = self.next.load(Ordering::Relaxed);
+        let mut why = io::Error::other("no address of etcd");
+        for turn in 0..self.members.len() {
+            let number = (first + turn) % self.members.len();
+            match timeout(CONNECT_TIMEOUT, connected(&self.members[number], self.tls.as_ref())).await {
+                Ok(Ok(stream)) => {
+                    self.next.store(number, Ordering::Relaxed);
+                    return Ok(TokioIo::new(stream));
+                }
+                Ok(Err(error)) => why = error,
+                Err(_) => {
+                    why = io::Error::new(
+                        io::ErrorKind::TimedOut,
+                        format!("{}: no answer", self.members[number]),
+                    )
+                }
+            }
+        }
+        Err(why)
+    }
+}
+
+impl Service<Uri> for Dialer {
+    type Response = TokioIo<MaybeTls>;
+    type Error = io::Error;
+    type Future = Pin<Box<dyn Future<Output = io::Result<TokioIo<MaybeTls>>> + Send>>;
+
+    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, _: Uri) -> Self::Future {
+        Box::pin(self.clone().dial())
+    }
+}
+
+async fn connected(member: &Uri, tls: Option<&TlsFiles>) -> io::Result<MaybeTls> {
+    let host = member.host().unwrap_or_default().trim_start_matches('[').trim_end_matches(']');
+    let stream = TcpStream::connect((host, member.port_u16().unwrap_or(2379))).await?;
+    stream.set_nodelay(true)?;
+    if member.scheme_str() != Some("https") {
+        return Ok(MaybeTls::Plain(stream));
+    }
+    let Some(files) = tls else {
+        return Err(io::Error::other(format!("{member} needs certificates, and none are configured")));
+    };
+    if files.is_own {
+        let credentials = credentials(files).map_err(io::Error::other)?;
+        return Ok(MaybeTls::Tls(
+            connect(stream, &credentials, &Expected::Role(Role::Etcd), Protocol::Http2).await?,
+        ));
+    }
+    let configuration = configuration(files).map_err(io::Error::other)?;
+    let ssl = configuration.into_ssl(host).map_err(io::Error::other)?;
+    let mut tls = SslStream::new(ssl, stream).map_err(io::Error::other)?;
+    Pin::new(&mut tls).connect().await.map_err(|error| io::Error::other(error_chain(&error)))?;
+    Ok(MaybeTls::Tls(tls))
+}
+
+/// Reads the files of the cluster's own authority.
+fn credentials(files: &TlsFiles) -> Result<Credentials, TrustError> {
+    let key = KeyPair::from_pem(&TlsFiles::read(&files.key)?)?;
+    let certificate = Certificate::from_pem(&TlsFiles::read(&files.certificate)?)?;
+    Credentials::new(
+        &key,
+        certificate,
+        bundle_from_pem(&TlsFiles::read(&files.authorities)?)?,
+        Default::default(),
+    )
+}
+
+/// Reads files of another authority, whose servers are known by their addresses.
+fn configuration(files: &TlsFiles) -> Result<ConnectConfiguration, String> {
+    let setup = |error: ErrorStack| format!("cannot set up TLS: {}", error_chain(&error));
+    let mut builder = SslConnector::builder(SslMethod::tls_client()).map_err(setup)?;
+    builder.set_min_proto_version(Some(SslVersion::TLS1_2)).map_err(setup)?;
+    let trusted = TlsFiles::read(&files.authorities).and_then(|pem| bundle_from_pem(&pem));
+    let trusted =
+        trusted.and_then(|trusted| crate::trust::store_of(&trusted)).map_err(|error| error.to_string())?;
+    builder.set_cert_store(trusted);
+    builder.set_certificate_chain_file(&files.certificate).map_err(failed(&files.certificate))?;
+    builder.set_private_key_file(&files.key, SslFiletype::PEM).map_err(failed(&files.key))?;
+    // etcd speaks HTTP/2 only.
+    builder.set_alpn_protos(b"\x02h2").map_err(setup)?;
+    builder.build().configure().map_err(setup)
+}
+
+fn failed(file: &Path) -> impl Fn(ErrorStack) -> String {
+    move |error| format!("{}: {}", file.display(), error_chain(&error))
+}

@@ -1,0 +1,154 @@
+//! A CA of the cluster.
+
+use std::net::IpAddr;
+
+use jiff::{SignedDuration, Timestamp};
+use openssl::asn1::Asn1Time;
+use openssl::bn::{BigNum, MsbOption};
+use openssl::error::ErrorStack;
+use openssl::hash::MessageDigest;
+use openssl::nid::Nid;
+use openssl::x509::extension::{
+    AuthorityKeyIdentifier, BasicConstraints, ExtendedKeyUsage, KeyUsage, SubjectAlternativeName,
+    SubjectKeyIdentifier,
+};
+use openssl::x509::{X509, X509Builder, X509Name, X509NameBuilder};
+
+use super::{BACKDATED_SECONDS, Certificate, Identity, KeyPair, PublicKey, Role, TrustError, failed};
+
+/// Bits of a serial number, all random.
+const SERIAL_BITS: i32 = 127;
+
+/// A CA of the cluster: its certificate and its private key.
+#[derive(Debug, Clone)]
+pub struct Authority {
+    certificate: Certificate,
+    key: KeyPair,
+}
+
+/// Content of a certificate to sign.
+#[derive(Debug, Clone)]
+pub struct LeafRequest<'a> {
+    /// Common name.
+    pub identity: &'a Identity,
+    /// Key to certify.
+    pub key: &'a PublicKey,
+    /// Addresses and host names under which others reach it, for etcd, browsers and curl; empty for nodes and users.
+    pub addresses: &'a [String],
+    /// Validity from now on. It ends with that of the authority.
+    pub lifetime: SignedDuration,
+}
+
+impl Authority {
+    /// Creates an authority with a new key.
+    ///
+    /// # Errors
+    /// Those of OpenSSL.
+    pub fn create(lifetime: SignedDuration, now: Timestamp) -> Result<Self, TrustError> {
+        let key = KeyPair::generate()?;
+        let certificate = self_signed(&key, lifetime, now).map_err(failed("create an authority"))?;
+        Ok(Self { certificate: Certificate(certificate), key })
+    }
+
+    /// Reads an authority from the PEM texts of its certificate and its key.
+    ///
+    /// # Errors
+    /// One is damaged, or they do not belong together.
+    pub fn from_pem(certificate: &str, key: &str) -> Result<Self, TrustError> {
+        let (certificate, key) = (Certificate::from_pem(certificate)?, KeyPair::from_pem(key)?);
+        match certificate.public_key()?.is(&key.public_key()?) {
+            true => Ok(Self { certificate, key }),
+            false => {
+                Err(TrustError::Content("the authority's key is not that of its certificate".to_owned()))
+            }
+        }
+    }
+
+    /// Returns the certificate.
+    pub fn certificate(&self) -> &Certificate {
+        &self.certificate
+    }
+
+    /// Returns the private key as PEM.
+    ///
+    /// # Errors
+    /// Those of OpenSSL.
+    pub fn key_pem(&self) -> Result<String, TrustError> {
+        self.key.to_pem()
+    }
+
+    /// Signs a certificate. It begins 10 minutes ago, because clocks differ.
+    ///
+    /// # Errors
+    /// An address can be in no certificate, or those of OpenSSL.
+    pub fn sign(&self, leaf: &LeafRequest<'_>, now: Timestamp) -> Result<Certificate, TrustError> {
+        let end = (now + leaf.lifetime).min(self.certificate.not_after()?);
+        self.signed(leaf, now, end).map(Certificate).map_err(failed("sign a certificate"))
+    }
+
+    fn signed(&self, leaf: &LeafRequest<'_>, now: Timestamp, end: Timestamp) -> Result<X509, ErrorStack> {
+        let authority = &self.certificate.0;
+        let mut builder = begun(&named(&leaf.identity.to_string())?, now, end)?;
+        builder.set_issuer_name(authority.subject_name())?;
+        builder.set_pubkey(&leaf.key.0)?;
+        builder.append_extension(BasicConstraints::new().critical().build()?)?;
+        builder.append_extension(KeyUsage::new().critical().digital_signature().build()?)?;
+        let mut usage = ExtendedKeyUsage::new();
+        usage.client_auth();
+        if leaf.identity.role() != Role::User {
+            usage.server_auth();
+        }
+        builder.append_extension(usage.build()?)?;
+        let context = builder.x509v3_context(Some(authority), None);
+        let key_id = AuthorityKeyIdentifier::new().keyid(true).build(&context)?;
+        let mut names = SubjectAlternativeName::new();
+        for address in leaf.addresses {
+            match address.parse::<IpAddr>() {
+                Ok(ip) => names.ip(&ip.to_string()),
+                Err(_) => names.dns(address),
+            };
+        }
+        let names = (!leaf.addresses.is_empty()).then(|| names.build(&context)).transpose()?;
+        builder.append_extension(key_id)?;
+        if let Some(names) = names {
+            builder.append_extension(names)?;
+        }
+        builder.sign(&self.key.0, MessageDigest::sha256())?;
+        Ok(builder.build())
+    }
+}
+
+fn self_signed(key: &KeyPair, lifetime: SignedDuration, now: Timestamp) -> Result<X509, ErrorStack> {
+    let mut id = BigNum::new()?;
+    id.rand(32, MsbOption::ONE, false)?;
+    // Two authorities in one bundle are told apart by their names.
+    let name = named(&format!("minik8s-ca-{}", id.to_hex_str()?.to_lowercase()))?;
+    let mut builder = begun(&name, now, now + lifetime)?;
+    builder.set_issuer_name(&name)?;
+    builder.set_pubkey(&key.0)?;
+    builder.append_extension(BasicConstraints::new().critical().ca().pathlen(0).build()?)?;
+    builder.append_extension(KeyUsage::new().critical().key_cert_sign().crl_sign().build()?)?;
+    let key_id = SubjectKeyIdentifier::new().build(&builder.x509v3_context(None, None))?;
+    builder.append_extension(key_id)?;
+    builder.sign(&key.0, MessageDigest::sha256())?;
+    Ok(builder.build())
+}
+
+fn named(common: &str) -> Result<X509Name, ErrorStack> {
+    let mut name = X509NameBuilder::new()?;
+    name.append_entry_by_nid(Nid::COMMONNAME, common)?;
+    Ok(name.build())
+}
+
+/// Begins a certificate: name, serial number and validity.
+fn begun(name: &X509Name, now: Timestamp, end: Timestamp) -> Result<X509Builder, ErrorStack> {
+    let mut serial = BigNum::new()?;
+    serial.rand(SERIAL_BITS, MsbOption::ONE, false)?;
+    let mut builder = X509::builder()?;
+    builder.set_version(2)?;
+    builder.set_serial_number(&*serial.to_asn1_integer()?)?;
+    builder.set_subject_name(name)?;
+    builder.set_not_before(&*Asn1Time::from_unix(now.as_second() - BACKDATED_SECONDS)?)?;
+    builder.set_not_after(&*Asn1Time::from_unix(end.as_second())?)?;
+    Ok(builder)
+}

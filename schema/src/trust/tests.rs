@@ -1,0 +1,213 @@
+//! Both ends of a connection, with certificates of a real authority.
+
+use jiff::{SignedDuration, Timestamp};
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+
+use super::*;
+
+const WEEK: SignedDuration = SignedDuration::from_hours(24 * 7);
+
+fn now() -> Timestamp {
+    Timestamp::now()
+}
+
+fn authority() -> Authority {
+    Authority::create(WEEK, now()).unwrap()
+}
+
+fn leaf(
+    authority: &Authority,
+    name: &str,
+    from: Timestamp,
+    lifetime: SignedDuration,
+) -> (KeyPair, Certificate) {
+    let (key, identity) = (KeyPair::generate().unwrap(), name.parse().unwrap());
+    let request =
+        LeafRequest { identity: &identity, key: &key.public_key().unwrap(), addresses: &[], lifetime };
+    let certificate = authority.sign(&request, from).unwrap();
+    (key, certificate)
+}
+
+fn credentials(authority: &Authority, name: &str) -> Credentials {
+    let (key, certificate) = leaf(authority, name, now(), WEEK);
+    Credentials::new(&key, certificate, vec![authority.certificate().clone()], Default::default()).unwrap()
+}
+
+fn role(role: Role) -> Expected {
+    Expected::Role(role)
+}
+
+/// Connects both; returns what the server knows of the client, or the error of the client.
+async fn meet(
+    server: &Credentials,
+    client: &Credentials,
+    expected: &Expected,
+) -> Result<Option<Peer>, String> {
+    let (near, far) = tokio::io::duplex(64 * 1024);
+    let serving = async {
+        let (mut tls, peer) = accept(far, server).await.map_err(|error| error.to_string())?;
+        tls.write_all(b"well").await.map_err(|error| error.to_string())?;
+        Ok::<_, String>(peer)
+    };
+    let asking = async {
+        let mut tls =
+            connect(near, client, expected, Protocol::Http1).await.map_err(|error| error.to_string())?;
+        let mut said = [0; 4];
+        tls.read_exact(&mut said).await.map_err(|error| error.to_string())?;
+        Ok::<_, String>(())
+    };
+    let (served, asked) = tokio::join!(serving, asking);
+    asked?;
+    served
+}
+
+#[tokio::test]
+async fn both_sides_know_each_other() {
+    let authority = authority();
+    let (server, client) = (credentials(&authority, "reconciler-r1"), credentials(&authority, "node-n1"));
+    let peer = meet(&server, &client, &role(Role::Reconciler)).await.unwrap().unwrap();
+    assert_eq!(peer.identity.to_string(), "node-n1");
+    assert_eq!(peer.key, client.certificate().public_key().unwrap().fingerprint().unwrap());
+}
+
+#[tokio::test]
+async fn another_role_or_name_is_not_taken_for_the_server() {
+    let authority = authority();
+    let (server, client) = (credentials(&authority, "node-n1"), credentials(&authority, "node-n2"));
+    let error = meet(&server, &client, &role(Role::Reconciler)).await.unwrap_err();
+    assert_eq!(error, "node-n1 answered in place of a reconciler");
+    let other = Expected::Identity("node-n3".parse().unwrap());
+    assert_eq!(meet(&server, &client, &other).await.unwrap_err(), "node-n1 answered in place of node-n3");
+}
+
+#[tokio::test]
+async fn a_stranger_is_refused_by_either_side() {
+    let (own, other) = (authority(), authority());
+    let (server, stranger) = (credentials(&own, "reconciler-r1"), credentials(&other, "node-n1"));
+    assert!(meet(&server, &stranger, &role(Role::Reconciler)).await.is_err());
+    // The client trusts the server's authority, too, so it is the server that refuses.
+    let (key, certificate) = leaf(&other, "node-n1", now(), WEEK);
+    let both = vec![other.certificate().clone(), own.certificate().clone()];
+    let client = Credentials::new(&key, certificate, both, Default::default()).unwrap();
+    assert!(meet(&server, &client, &role(Role::Reconciler)).await.is_err());
+}
+
+#[tokio::test]
+async fn an_expired_certificate_is_refused() {
+    let authority = authority();
+    let (key, certificate) =
+        leaf(&authority, "node-n1", now() - SignedDuration::from_hours(2), SignedDuration::from_hours(1));
+    let trusted = vec![authority.certificate().clone()];
+    let client = Credentials::new(&key, certificate, trusted, Default::default()).unwrap();
+    let server = credentials(&authority, "reconciler-r1");
+    assert!(meet(&server, &client, &role(Role::Reconciler)).await.is_err());
+}
+
+#[tokio::test]
+async fn a_revoked_key_is_refused_by_either_side() {
+    let authority = authority();
+    let (server, client) = (credentials(&authority, "reconciler-r1"), credentials(&authority, "node-n1"));
+    let without = |credentials: &Credentials, revoked: &Credentials| {
+        let key = revoked.certificate().public_key().unwrap().fingerprint().unwrap();
+        let mut next = credentials.clone();
+        next.revoke_for_test(key);
+        next
+    };
+    assert!(meet(&without(&server, &client), &client, &role(Role::Reconciler)).await.is_err());
+    assert!(meet(&server, &without(&client, &server), &role(Role::Reconciler)).await.is_err());
+}
+
+#[tokio::test]
+async fn a_machine_without_a_certificate_knows_the_server_by_the_pin() {
+    let (own, other) = (authority(), authority());
+    let server = credentials(&own, "reconciler-r1");
+    for (pin, is_right) in [(own.certificate().digest(), true), (other.certificate().digest(), false)] {
+        let (near, far) = tokio::io::duplex(64 * 1024);
+        let pin = pin.unwrap();
+        let (served, asked) = tokio::join!(accept(far, &server), connect_pinned(near, &pin));
+        assert_eq!(asked.is_ok(), is_right, "{:?}", asked.err());
+        if is_right {
+            assert_eq!(served.unwrap().1, None);
+        }
+    }
+}
+
+#[tokio::test]
+async fn only_a_reconciler_is_known_by_the_pin() {
+    let authority = authority();
+    let node = credentials(&authority, "node-n1");
+    let (near, far) = tokio::io::duplex(64 * 1024);
+    let pin = authority.certificate().digest().unwrap();
+    let (_, asked) = tokio::join!(accept(far, &node), connect_pinned(near, &pin));
+    assert!(matches!(asked, Err(HandshakeError::WrongPeer { .. })), "{:?}", asked.err());
+}
+
+#[test]
+fn a_certificate_begins_ten_minutes_ago_and_ends_with_its_authority() {
+    let authority = authority();
+    let now = Timestamp::from_second(now().as_second()).unwrap();
+    let (_, certificate) = leaf(&authority, "node-n1", now, WEEK * 2);
+    assert_eq!(certificate.not_before().unwrap(), now - SignedDuration::from_secs(BACKDATED_SECONDS));
+    assert_eq!(certificate.not_after().unwrap(), authority.certificate().not_after().unwrap());
+    let span =
+        (certificate.not_after().unwrap().as_second() - certificate.not_before().unwrap().as_second()) / 3;
+    let renewed = certificate.renew_at().unwrap().as_second() - certificate.not_before().unwrap().as_second();
+    assert!((span * 2 - 2..=span * 2).contains(&renewed), "{renewed} of {span} × 3");
+}
+
+#[test]
+fn a_signing_request_is_of_use_only_with_its_own_signature() {
+    let (key, identity) = (KeyPair::generate().unwrap(), "node-n1".parse().unwrap());
+    let request = key.signing_request(&identity).unwrap();
+    assert!(PublicKey::of_signing_request(&request).unwrap().is(&key.public_key().unwrap()));
+    // Another key in the place of the signed one.
+    let other = KeyPair::generate().unwrap().signing_request(&identity).unwrap();
+    let der = |pem: &str| openssl::x509::X509Req::from_pem(pem.as_bytes()).unwrap().to_der().unwrap();
+    let (own, other) = (der(&request), der(&other));
+    let mut mixed = own.clone();
+    let at = own.iter().zip(&other).position(|(a, b)| a != b).unwrap();
+    mixed[at..at + 32].copy_from_slice(&other[at..at + 32]);
+    if let Ok(mixed) = openssl::x509::X509Req::from_der(&mixed) {
+        let pem = String::from_utf8(mixed.to_pem().unwrap()).unwrap();
+        assert!(PublicKey::of_signing_request(&pem).is_err());
+    }
+    assert!(PublicKey::of_signing_request("-----BEGIN").is_err());
+}
+
+#[test]
+fn a_folder_keeps_credentials_and_is_closed_to_others() {
+    use std::os::unix::fs::PermissionsExt as _;
+    let (root, authority) = (tempfile::tempdir().unwrap(), authority());
+    let dir = TrustDir::new(root.path().join("pki"));
+    assert!(dir.certificate().unwrap_err().is_missing());
+    let key = dir.ensure_key().unwrap();
+    assert!(dir.ensure_key().unwrap().public_key().unwrap().is(&key.public_key().unwrap()));
+    let identity = "node-n1".parse().unwrap();
+    let request =
+        LeafRequest { identity: &identity, key: &key.public_key().unwrap(), addresses: &[], lifetime: WEEK };
+    let certificate = authority.sign(&request, now()).unwrap();
+    dir.write_authorities(std::slice::from_ref(authority.certificate())).unwrap();
+    dir.write_certificate(&certificate).unwrap();
+    let keeper = TrustKeeper::open(dir.clone()).unwrap();
+    let mode = |path: &std::path::Path| std::fs::metadata(path).unwrap().permissions().mode() & 0o777;
+    assert_eq!((mode(dir.path()), mode(&dir.key_file())), (0o700, 0o600));
+
+    let renewed = authority.sign(&request, now()).unwrap();
+    let next = Authority::create(WEEK, now()).unwrap();
+    let foreign = next.sign(&request, now()).unwrap();
+    let trusted = vec![authority.certificate().clone()];
+    assert!(keeper.renew(foreign, trusted.clone()).is_err(), "no authority that is trusted has signed it");
+    keeper.renew(renewed.clone(), trusted).unwrap();
+    keeper.revoke([("ab".to_owned(), now())].into()).unwrap();
+    let again = Credentials::load(&dir).unwrap();
+    assert_eq!(again.certificate().serial().unwrap(), renewed.serial().unwrap());
+    assert!(again.is_revoked("ab") && keeper.reader().current().is_revoked("ab"));
+}
+
+#[test]
+fn an_authority_is_read_only_with_its_own_key() {
+    let (own, other) = (authority(), authority());
+    let pem = |authority: &Authority| authority.certificate().to_pem().unwrap();
+    assert!(Authority::from_pem(&pem(&own), &own.key_pem().unwrap()).is_ok());
+    assert!(Authority::from_pem(&pem(&own), &other.key_pem().unwrap()).is_err());
+}
