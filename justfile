@@ -16,7 +16,8 @@ e2e *FILTER:
 
 # The long tests in full. `just soak crash` runs the stories whose name contains the word, in full and four at once;
 # `just soak metrics` lets alerts fire by real faults, `just soak word_back` tells forges of 200 commits while leaders
-# are killed. MINIK8S_SEED=… repeats a walk.
+# are killed, and `just soak trust` replaces the authority of five machines under load (40 minutes: a node is away for
+# twice the shortest lifetime of its certificate). MINIK8S_SEED=… repeats a walk.
 soak WORD="":
     #!/usr/bin/env bash
     set -euo pipefail

@@ -16,6 +16,12 @@ slurm=$home/slurm
 remote=$home/manifests.git
 clone=$home/manifests
 image=minik8s-sample/busybox:1
+# Commands find the socket of the default state directory by themselves.
+server=
+if [ "$state" != /var/lib/minik8s ]; then
+	server="unix://$state/run/api.sock"
+	export MINIK8S_SERVER=$server
+fi
 built=$here/target/quickstart
 bin=$built
 # Services run programs that every user may run, wherever this repository is.
@@ -88,7 +94,7 @@ next_steps() {
 
 A node runs what $clone says. Try:
 
-  export PATH=$bin:\$PATH
+  export PATH=$bin:\$PATH${server:+ MINIK8S_SERVER=$server}
   curl http://localhost:8088/                      # the pod 'hello', through its hostPort
   cd $clone
   sed -i 's/Hello/Good morning/' apps/hello.yaml
@@ -98,7 +104,7 @@ A node runs what $clone says. Try:
   minik8s logs hello
   minik8s history HEAD --timeline                  # where the time from the push to the pod went
 
-All of it in a browser on this machine: http://localhost:7070/
+All of it in a browser on this machine: minik8s ui   # prints the address
 To take everything away again: $here/deploy/quickstart.sh --remove
 TEXT
 }

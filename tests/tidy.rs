@@ -402,9 +402,9 @@ fn contract() -> String {
          are too many. Only the leader writes the heads, journals, payloads and definitions of runs, under \
          its fence: to\ncompact a journal or to delete a run it compares no other revision. Any reconciler \
          may ask for a run, if neither the\nrun nor a request for it is there; the leader deletes the \
-         request and its input. The keys of a node that leaves for\ngood may be deleted by `minik8s-agent \
-         reset --leave`, and by the nodes controller where Git says that the node is\ngone, while the node \
-         has no heartbeat.\n\n\
+         request and its input. The keys of a node that leaves for\ngood are deleted by the reconciler that it \
+         asks (`minik8s-agent reset --leave`), without the fence, and by\nthe nodes controller where Git says that the \
+         node is gone; both only while the node has no heartbeat.\n\n\
          | key | holds | only writer | main reader |\n|---|---|---|---|\n",
     );
     for row in CONTRACT {
@@ -413,14 +413,16 @@ fn contract() -> String {
     }
     page.push_str(
         "\n## The etcd role of a node\n\n\
-         With `etcdctl auth enable`, each agent gets a user of its own with the role below, by `--etcd-user` and\n\
-         `--etcd-password-file`; the reconcilers get one with\n`readwrite /minik8s/ --prefix` and `readwrite /minik8s-runs/ --prefix`.\n\n\
+         etcd knows each agent by its certificate, as a user without a password. Reconcilers make users and roles, and\n\
+         have the role `root` themselves. For an etcd of your own, `minik8s trust etcd-users` prints the commands:\n\n\
          ```sh\nNODE=worker-1\netcdctl role add node-$NODE\n",
     );
     for permission in node_role("$NODE") {
         writeln!(page, "etcdctl role grant-permission node-$NODE {permission}").expect("text grows");
     }
-    page.push_str("etcdctl user add node-$NODE\netcdctl user grant-role node-$NODE node-$NODE\n```\n");
+    page.push_str(
+        "etcdctl user add node-$NODE --no-password\netcdctl user grant-role node-$NODE node-$NODE\n```\n",
+    );
     page
 }
 

@@ -12,11 +12,11 @@ pub const DEFAULT_STATE_DIR: &str = "/var/lib/minik8s";
 /// Default Docker socket.
 pub const DEFAULT_DOCKER: &str = "unix:///var/run/docker.sock";
 /// Default address of the agent's read-only API.
-pub const DEFAULT_LISTEN: &str = "127.0.0.1:7071";
+pub const DEFAULT_LISTEN: &str = "0.0.0.0:7071";
 /// Default address at which functions are called.
 pub const DEFAULT_FUNCTIONS_LISTEN: &str = "0.0.0.0:8081";
 /// Default address of the private etcd.
-pub const DEFAULT_ETCD: &str = "http://127.0.0.1:7079";
+pub const DEFAULT_ETCD: &str = "https://127.0.0.1:7079";
 /// Default resolver configuration of a machine.
 pub const DEFAULT_RESOLV_CONF: &str = "/etc/resolv.conf";
 /// Default instance name, for a machine with a single Minik8s.
@@ -39,6 +39,9 @@ pub struct Arguments {
 pub enum Command {
     /// Run as this machine's agent until stopped; pods outlive it
     Run(RunArguments),
+    /// Join a cluster as its node, by the command that 'minik8s token create --node NAME' prints on a reconciler; then
+    /// run
+    Join(JoinArguments),
     /// Serve DNS and hosts after the agent that started this process ends; started by `run`
     #[command(hide = true)]
     Standby(RunArguments),
@@ -72,7 +75,23 @@ pub struct MachineArguments {
     pub docker: String,
 }
 
-/// Credentials for etcd.
+/// Flags of `join`.
+#[derive(Debug, Clone, Args)]
+pub struct JoinArguments {
+    /// APIs of the cluster's reconcilers
+    #[arg(value_name = "URL", value_delimiter = ',', required = true)]
+    pub urls: Vec<String>,
+    /// Join token
+    #[arg(long, env = "MINIK8S_JOIN_TOKEN", value_name = "TOKEN", hide_env_values = true)]
+    pub token: String,
+    /// Join only; start the agent later, with 'minik8s-agent run'
+    #[arg(long)]
+    pub no_run: bool,
+    #[command(flatten)]
+    pub run: RunArguments,
+}
+
+/// Credentials for etcd. By default this node's own certificate.
 #[derive(Debug, Clone, Args)]
 pub struct EtcdLoginArguments {
     /// etcd user, if etcd has authentication enabled
@@ -81,26 +100,36 @@ pub struct EtcdLoginArguments {
     /// File with that user's password
     #[arg(long, env = "MINIK8S_ETCD_PASSWORD_FILE", value_name = "FILE", requires = "etcd_user")]
     pub etcd_password_file: Option<PathBuf>,
+    /// PEM file with the authorities of an etcd that does not belong to the cluster
+    #[arg(long, env = "MINIK8S_ETCD_CA", value_name = "FILE")]
+    pub etcd_ca: Option<PathBuf>,
+    /// PEM file with the certificate to show to that etcd [default: this node's]
+    #[arg(long, env = "MINIK8S_ETCD_CERT", value_name = "FILE", requires_all = ["etcd_ca", "etcd_key"])]
+    pub etcd_cert: Option<PathBuf>,
+    /// PEM file with the key of that certificate
+    #[arg(long, env = "MINIK8S_ETCD_KEY", value_name = "FILE", requires = "etcd_cert")]
+    pub etcd_key: Option<PathBuf>,
 }
 
 /// Flags of `run`.
 #[derive(Debug, Clone, Args)]
 pub struct RunArguments {
-    /// etcd's client addresses
-    #[arg(long, env = "MINIK8S_ETCD", value_name = "URL", default_value = DEFAULT_ETCD, value_delimiter = ',')]
+    /// etcd's client addresses; http only on this machine
+    /// [default: those learned from the cluster, else https://127.0.0.1:7079]
+    #[arg(long, env = "MINIK8S_ETCD", value_name = "URL", value_delimiter = ',')]
     pub etcd: Vec<String>,
     #[command(flatten)]
     pub etcd_login: EtcdLoginArguments,
-    /// Name of this node; by default the host's name
+    /// Name of this node, under which it joined; by default, and to join, the host's name
     #[arg(long, env = "MINIK8S_NODE", value_name = "NAME")]
     pub node: Option<String>,
-    /// Address of the agent's read-only API
+    /// Address of the agent's read-only API, for reconcilers and other nodes
     #[arg(long, env = "MINIK8S_AGENT_LISTEN", value_name = "ADDR:PORT", default_value = DEFAULT_LISTEN)]
     pub listen: SocketAddr,
-    /// Name by which that API may be addressed, besides IP addresses and localhost; may be repeated
+    /// Name by which functions may be called from pages, besides IP addresses and localhost; may be repeated
     #[arg(long, env = "MINIK8S_ALLOW_HOST", value_name = "NAME", value_delimiter = ',')]
     pub allow_host: Vec<String>,
-    /// Address at which functions are called; a loopback address adds that of the pods' bridge
+    /// Address at which functions are called; any other than 0.0.0.0 adds that of the pods' bridge
     #[arg(long, env = "MINIK8S_FUNCTIONS_LISTEN", value_name = "ADDR:PORT", default_value = DEFAULT_FUNCTIONS_LISTEN)]
     pub functions_listen: SocketAddr,
     /// Address at which other nodes reach this one; by default that of the default route
@@ -146,7 +175,8 @@ pub struct RunArguments {
     /// Growth of the usage of Docker's disk at which a build is stopped
     #[arg(long, env = "MINIK8S_BUILD_DISK", value_name = "QUANTITY", default_value = "8Gi")]
     pub build_disk: String,
-    /// Reconciler APIs to fetch files from; by default the leader recorded in etcd
+    /// Reconciler APIs to renew the certificate at and to fetch files from, besides the leader recorded in etcd; by
+    /// default those learned from the cluster
     #[arg(long, env = "MINIK8S_RECONCILER", value_name = "URL", value_delimiter = ',')]
     pub reconciler: Vec<String>,
     /// This node's age identity, which decrypts secrets; created if missing
@@ -197,15 +227,13 @@ pub struct DoctorArguments {
 /// Flags of `reset`.
 #[derive(Debug, Clone, Args)]
 pub struct ResetArguments {
-    /// Remove this node from the etcd at these addresses for good, so that its pods start on other nodes. Without
-    /// this flag, its state stays in etcd for when the node comes back
-    #[arg(long, value_name = "URL", value_delimiter = ',')]
-    pub leave: Vec<String>,
-    #[command(flatten)]
-    pub etcd_login: EtcdLoginArguments,
-    /// Name of this node; by default the host's name
-    #[arg(long, env = "MINIK8S_NODE", value_name = "NAME")]
-    pub node: Option<String>,
+    /// Leave the cluster for good: a reconciler forgets this node and revokes its certificate, and its pods start on
+    /// other nodes. Without this flag, its state stays in etcd for when the node comes back
+    #[arg(long)]
+    pub leave: bool,
+    /// Reconciler APIs to leave at; by default those learned from the cluster
+    #[arg(long, env = "MINIK8S_RECONCILER", value_name = "URL", value_delimiter = ',')]
+    pub reconciler: Vec<String>,
     #[command(flatten)]
     pub machine: MachineArguments,
 }

@@ -1,4 +1,5 @@
-//! Settings of the agent: validated flags with defaults filled in. Reads nothing but the hostname.
+//! Settings of the agent: validated flags with defaults filled in. Reads nothing but the hostname, and what joining
+//! wrote: the node's certificate and the addresses of the cluster.
 
 use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
@@ -9,8 +10,13 @@ use jiff::SignedDuration;
 use schema::names::{HostNames, is_host_name};
 use schema::quantity::Memory;
 use schema::store::etcd::Access;
+use schema::trust::{Identity, JoinToken, NAME_MAX, Role, TlsFiles, TokenError, TrustDir};
 
-use crate::args::{DnsArguments, EtcdLoginArguments, MachineArguments, ResetArguments, RunArguments};
+use crate::args::{
+    DEFAULT_ETCD, DnsArguments, EtcdLoginArguments, JoinArguments, MachineArguments, ResetArguments,
+    RunArguments,
+};
+use crate::cluster::{ClusterAddresses, is_encrypted, is_encrypted_or_local};
 use crate::converge::builds::BuildLimits;
 use crate::converge::dns::{DnsSettings, resolv};
 use crate::converge::images::Thresholds;
@@ -23,9 +29,6 @@ pub(crate) const AGE_IDENTITY: &str = "age-identity.txt";
 
 /// Longest instance name: link and chain names contain it, and the kernel limits their length.
 const INSTANCE_MAX: usize = 6;
-
-/// Longest node name: the limit of a DNS subdomain.
-const NODE_MAX: usize = 253;
 
 /// Settings of a Minik8s instance on this machine.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -41,6 +44,22 @@ impl MachineConfig {
     pub fn agent_dir(&self) -> PathBuf {
         self.state_dir.join("agent")
     }
+
+    /// The node's key and certificates.
+    pub fn pki(&self) -> TrustDir {
+        TrustDir::new(self.agent_dir().join("pki"))
+    }
+
+    /// Addresses that this node last learned from the cluster.
+    fn known_addresses(&self) -> ClusterAddresses {
+        let known = ClusterAddresses::file(&self.agent_dir()).read_or_warn("the addresses of the cluster");
+        known.unwrap_or_default()
+    }
+
+    /// Identity under which this node has joined; `None` if it has not, or its certificate can't be read.
+    fn identity(&self) -> Option<Identity> {
+        self.pki().certificate().ok()?.identity().ok()
+    }
 }
 
 /// Settings of `run`.
@@ -48,9 +67,13 @@ impl MachineConfig {
 pub struct Config {
     pub machine: MachineConfig,
     pub etcd: Access,
+    /// Addresses given by flags.
+    pub given: ClusterAddresses,
+    /// Addresses learned from the cluster.
+    pub known: ClusterAddresses,
     pub node: String,
     pub listen: SocketAddr,
-    /// Names by which the API may be addressed.
+    /// Names by which pages may address the gateway of functions.
     pub hosts: HostNames,
     pub functions_listen: SocketAddr,
     pub node_ip: Option<IpAddr>,
@@ -62,17 +85,34 @@ pub struct Config {
     /// Time to keep function images that no function needs.
     pub function_image_retention: SignedDuration,
     pub build_limits: BuildLimits,
-    pub reconciler: Vec<String>,
     pub age_identity: PathBuf,
     pub dns: DnsSettings,
 }
 
-/// A node that leaves the cluster, and the etcd to remove it from.
+impl Config {
+    /// Addresses to begin with.
+    pub fn addresses(&self) -> ClusterAddresses {
+        let etcd = ClusterAddresses { etcd: self.etcd.endpoints.clone(), ..ClusterAddresses::default() };
+        etcd.or(&self.given).or(&self.known)
+    }
+}
+
+/// Settings of `join`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct JoinConfig {
+    pub machine: MachineConfig,
+    pub identity: Identity,
+    pub age_identity: PathBuf,
+    /// URLs of reconcilers.
+    pub urls: Vec<String>,
+    pub token: JoinToken,
+}
+
+/// A node that leaves the cluster for good.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LeavingNode {
-    /// etcd, with a user that may delete the node's keys.
-    pub etcd: Access,
-    pub node: String,
+    /// URLs of reconcilers, any of which removes it.
+    pub reconcilers: Vec<String>,
 }
 
 /// An invalid flag.
@@ -113,32 +153,66 @@ impl MachineArguments {
 }
 
 impl EtcdLoginArguments {
-    fn access(&self, endpoints: Vec<String>) -> Access {
-        Access::new(endpoints, self.etcd_user.clone(), self.etcd_password_file.clone())
+    /// Returns the access to etcd, by the node's own certificate unless flags name another one.
+    fn access(&self, endpoints: Vec<String>, own: &TrustDir) -> Access {
+        let Self { etcd_user, etcd_password_file, etcd_ca, etcd_cert, etcd_key } = self.clone();
+        let own = own.tls_files();
+        let tls = match etcd_ca {
+            None => own,
+            Some(authorities) => TlsFiles {
+                authorities,
+                certificate: etcd_cert.unwrap_or(own.certificate),
+                key: etcd_key.unwrap_or(own.key),
+                is_own: false,
+            },
+        };
+        Access::new(endpoints, etcd_user, etcd_password_file).with_tls(Some(tls))
+    }
+}
+
+/// Returns the URLs without spaces around them, if etcd may be reached there.
+fn etcd_urls(flag: &'static str, given: &[String]) -> Result<Vec<String>, ConfigError> {
+    let why =
+        "give URLs with https, for example https://10.0.0.1:7079; http is for etcd on this machine only";
+    urls(flag, given, is_encrypted_or_local, why)
+}
+
+fn reconciler_urls(flag: &'static str, given: &[String]) -> Result<Vec<String>, ConfigError> {
+    urls(flag, given, is_encrypted, "give URLs with https, for example https://10.0.0.1:7070")
+}
+
+fn urls(
+    flag: &'static str,
+    given: &[String],
+    is_allowed: fn(&str) -> bool,
+    why: &str,
+) -> Result<Vec<String>, ConfigError> {
+    let urls: Vec<String> = given.iter().map(|url| url.trim().to_owned()).collect();
+    match urls.iter().find(|url| !is_allowed(url)) {
+        Some(bad) => wrong(flag, bad, why),
+        None => Ok(urls),
     }
 }
 
 impl RunArguments {
     /// Validates the flags.
     pub fn check(&self) -> Result<Config, ConfigError> {
-        let etcd: Vec<String> = self.etcd.iter().map(|url| url.trim().to_owned()).collect();
-        if let Some(bad) = etcd.iter().find(|url| !url.starts_with("http://") && !url.starts_with("https://"))
-        {
-            return wrong("--etcd", bad, "give URLs, for example http://127.0.0.1:7079");
-        }
-        let reconciler: Vec<String> = self.reconciler.iter().map(|url| url.trim().to_owned()).collect();
-        if let Some(bad) = reconciler.iter().find(|url| !url.starts_with("http://")) {
-            return wrong("--reconciler", bad, "give URLs, for example http://127.0.0.1:7070");
-        }
+        let given = ClusterAddresses {
+            etcd: etcd_urls("--etcd", &self.etcd)?,
+            reconcilers: reconciler_urls("--reconciler", &self.reconciler)?,
+        };
         let machine = self.machine.check()?;
-        let own = || machine.agent_dir().join(AGE_IDENTITY);
+        let known = machine.known_addresses();
+        let default = ClusterAddresses { etcd: vec![DEFAULT_ETCD.to_owned()], ..ClusterAddresses::default() };
+        let etcd = given.or(&known).or(&default).etcd;
         Ok(Config {
-            age_identity: self.age_identity.clone().unwrap_or_else(own),
+            age_identity: self.age_identity(&machine),
             dns: self.dns.check()?,
-            reconciler,
+            etcd: self.etcd_login.access(etcd, &machine.pki()),
+            node: node_name(self.node.as_deref(), &machine)?,
             machine,
-            etcd: self.etcd_login.access(etcd),
-            node: node_name(self.node.as_deref())?,
+            given,
+            known,
             listen: self.listen,
             hosts: self.hosts()?,
             functions_listen: self.functions_listen,
@@ -153,15 +227,35 @@ impl RunArguments {
     }
 }
 
+impl RunArguments {
+    fn age_identity(&self, machine: &MachineConfig) -> PathBuf {
+        let own = || machine.agent_dir().join(AGE_IDENTITY);
+        self.age_identity.clone().unwrap_or_else(own)
+    }
+}
+
+impl JoinArguments {
+    /// Validates the flags, those for the run that follows included.
+    pub fn check(&self) -> Result<JoinConfig, ConfigError> {
+        let Config { machine, node, age_identity, .. } = self.run.check()?;
+        let urls = reconciler_urls("URL", &self.urls)?;
+        // Not shown, because it may hold a secret all the same.
+        let wrong_token = |error: TokenError| wrong("--token", "***", error.to_string());
+        let token: JoinToken = self.token.parse().or_else(wrong_token)?;
+        let identity = identity_of(&node)?;
+        Ok(JoinConfig { machine, identity, age_identity, urls, token })
+    }
+}
+
 impl ResetArguments {
     /// Validates the flags; returns the instance to reset and the node that leaves, if any.
     pub fn check(&self) -> Result<(MachineConfig, Option<LeavingNode>), ConfigError> {
         let machine = self.machine.check()?;
-        if self.leave.is_empty() {
-            return Ok((machine, None));
-        }
-        let node = node_name(self.node.as_deref())?;
-        Ok((machine, Some(LeavingNode { etcd: self.etcd_login.access(self.leave.clone()), node })))
+        let reconcilers = reconciler_urls("--reconciler", &self.reconciler)?;
+        let given = ClusterAddresses { reconcilers, ..ClusterAddresses::default() };
+        let leaving =
+            self.leave.then(|| LeavingNode { reconcilers: given.or(&machine.known_addresses()).reconcilers });
+        Ok((machine, leaving))
     }
 }
 
@@ -269,9 +363,11 @@ impl RunArguments {
     }
 }
 
-fn node_name(given: Option<&str>) -> Result<String, ConfigError> {
-    let name = match given {
-        Some(name) => name.to_owned(),
+/// Returns the name of the node: the given one, else that under which it joined, else the host's.
+fn node_name(given: Option<&str>, machine: &MachineConfig) -> Result<String, ConfigError> {
+    let joined = || Some(machine.identity()?.node()?.to_owned());
+    let name = match given.map(str::to_owned).or_else(joined) {
+        Some(name) => name,
         // Hostnames may contain capitals; node names are lower-case.
         None => match nix::unistd::gethostname() {
             Ok(name) => name.to_string_lossy().to_ascii_lowercase(),
@@ -280,13 +376,16 @@ fn node_name(given: Option<&str>) -> Result<String, ConfigError> {
             }
         },
     };
-    let allowed = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-' || c == '.';
-    let edge = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit();
-    let right = name.starts_with(edge) && name.ends_with(edge) && name.chars().all(allowed);
-    if !right || name.len() > NODE_MAX {
-        return wrong("--node", name, "give lower-case letters, digits, `-` and `.`, for example node1");
-    }
-    Ok(name)
+    identity_of(&name).map(|_| name)
+}
+
+/// Returns the identity of a node, whose name must fit into a certificate.
+fn identity_of(node: &str) -> Result<Identity, ConfigError> {
+    Identity::new(Role::Node, node).or_else(|_| {
+        let why =
+            format!("give at most {NAME_MAX} lower-case letters, digits, `-` and `.`, for example node1");
+        wrong("--node", node, why)
+    })
 }
 
 #[cfg(test)]
@@ -295,6 +394,7 @@ mod tests {
     use crate::args::{Arguments, Command};
     use clap::Parser as _;
     use schema::kinds::cluster::ClusterDns;
+    use schema::testing::{authority, enroll};
 
     fn check(flags: &[&str]) -> Result<Config, String> {
         let words = ["minik8s-agent", "run"].iter().chain(flags);
@@ -305,10 +405,10 @@ mod tests {
 
     #[test]
     fn the_contracts_flags_are_understood() {
-        let flags = "--etcd http://a:1,http://b:2 --node n1 --state-dir /tmp/x --instance ab1 --docker /run/d.sock \
+        let flags = "--etcd https://a:1,https://b:2 --node n1 --state-dir /tmp/x --instance ab1 --docker /run/d.sock \
                      --listen 127.0.0.1:9 --node-ip 192.0.2.1";
         let config = check(&flags.split_whitespace().collect::<Vec<_>>()).unwrap();
-        assert_eq!(config.etcd.endpoints, ["http://a:1", "http://b:2"]);
+        assert_eq!(config.etcd.endpoints, ["https://a:1", "https://b:2"]);
         assert_eq!((config.node.as_str(), config.machine.instance.as_str()), ("n1", "ab1"));
         assert_eq!(config.machine.docker, "unix:///run/d.sock");
         assert_eq!(config.machine.agent_dir(), PathBuf::from("/tmp/x/agent"));
@@ -348,8 +448,11 @@ mod tests {
             (["--instance", "1a"], "lower-case letter"),
             (["--node", "a/b"], "lower-case letters"),
             (["--node", "a-"], "lower-case letters"),
+            (["--node", "a123456789b123456789c123456789d123456789e123456789f123"], "at most 53"),
             (["--etcd", "127.0.0.1:1"], "give URLs"),
+            (["--etcd", "http://10.0.0.1:1"], "http is for etcd on this machine only"),
             (["--reconciler", "127.0.0.1:1"], "give URLs"),
+            (["--reconciler", "http://127.0.0.1:1"], "give URLs with https"),
             (["--allow-host", "node1.lan:7071"], "without scheme and port"),
             (["--docker", "tcp://1.2.3.4:1"], "only local sockets"),
             (["--state-dir", "/"], "separate directory"),
@@ -369,6 +472,74 @@ mod tests {
             let error = check(&flags).unwrap_err();
             assert!(error.contains(part) && !error.contains('\n'), "{flags:?}: {error}");
         }
+    }
+
+    fn join(flags: &[&str]) -> Result<JoinConfig, String> {
+        let words = ["minik8s-agent", "join"].iter().chain(flags);
+        let arguments = Arguments::try_parse_from(words).map_err(|error| error.to_string())?;
+        let Command::Join(join) = arguments.command else { panic!("join was given") };
+        join.check().map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn a_join_takes_the_printed_command_and_the_flags_of_run() {
+        let token = JoinToken::create(&"ab".repeat(32)).unwrap();
+        let text = token.to_string();
+        let flags = ["https://r1:7070,https://r2:7070", "--token", &text, "--node", "n1", "--node-dns"];
+        let config = join(&flags).unwrap();
+        assert_eq!(config.urls, ["https://r1:7070", "https://r2:7070"]);
+        assert_eq!((config.identity.to_string().as_str(), config.token), ("node-n1", token));
+        for (flags, part) in [
+            (["http://127.0.0.1:7070", "--token", &text], "give URLs with https"),
+            (["https://r1:7070", "--token", "secret"], "ID.SECRET.PIN"),
+        ] {
+            let error = join(&flags).unwrap_err();
+            assert!(error.contains(part) && !error.contains("secret"), "{error}");
+        }
+    }
+
+    #[test]
+    fn what_joining_wrote_stands_in_for_flags() {
+        let dir = tempfile::tempdir().unwrap();
+        let machine = MachineArguments {
+            state_dir: dir.path().to_owned(),
+            instance: "mk8s".to_owned(),
+            docker: crate::args::DEFAULT_DOCKER.to_owned(),
+        };
+        let machine = machine.check().unwrap();
+        let validity = (jiff::Timestamp::now(), SignedDuration::from_hours(1));
+        enroll(&machine.pki(), &authority(), "node-n7", validity);
+        let urls = |urls: &[&str]| urls.iter().map(|url| (*url).to_owned()).collect::<Vec<_>>();
+        let known = ClusterAddresses { etcd: urls(&["https://e:1"]), reconcilers: urls(&["https://r:1"]) };
+        ClusterAddresses::file(&machine.agent_dir()).write(&known).unwrap();
+
+        let state_dir = dir.path().to_str().unwrap();
+        let config = check(&["--state-dir", state_dir]).unwrap();
+        assert_eq!((config.node.as_str(), config.addresses()), ("n7", known));
+        assert_eq!(config.etcd.tls, Some(machine.pki().tls_files()));
+        let config = check(&["--state-dir", state_dir, "--etcd", "http://127.0.0.1:1"]).unwrap();
+        let wanted =
+            ClusterAddresses { etcd: urls(&["http://127.0.0.1:1"]), reconcilers: urls(&["https://r:1"]) };
+        assert_eq!(config.addresses(), wanted);
+        let files = ["--etcd-ca", "a", "--etcd-cert", "c", "--etcd-key", "k"];
+        let tls = check(&files).unwrap().etcd.tls.unwrap();
+        assert!(!tls.is_own && tls.key == PathBuf::from("k"));
+        let tls = check(&["--state-dir", state_dir, "--etcd-ca", "a"]).unwrap().etcd.tls.unwrap();
+        let own = TlsFiles { authorities: "a".into(), is_own: false, ..machine.pki().tls_files() };
+        assert_eq!(tls, own);
+        assert!(check(&["--etcd-cert", "c", "--etcd-key", "k"]).is_err(), "without an authority");
+        assert!(check(&["--etcd-ca", "a", "--etcd-key", "k"]).is_err(), "without a certificate");
+
+        let reset = |flags: &[&str]| {
+            let words = ["minik8s-agent", "reset", "--state-dir", state_dir];
+            let arguments = Arguments::try_parse_from(words.iter().chain(flags)).unwrap();
+            let Command::Reset(reset) = arguments.command else { panic!("reset was given") };
+            reset.check().map(|(_, leaving)| leaving.map(|leaving| leaving.reconcilers))
+        };
+        assert_eq!(reset(&[]), Ok(None));
+        assert_eq!(reset(&["--leave"]), Ok(Some(urls(&["https://r:1"]))));
+        let other = ["--leave", "--reconciler", "https://r:2"];
+        assert_eq!(reset(&other), Ok(Some(urls(&["https://r:2"]))));
     }
 
     #[test]

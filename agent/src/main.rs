@@ -3,12 +3,13 @@
 use std::path::Path;
 use std::process::ExitCode;
 
-use agent::args::{Arguments, Command, OutputFormat};
+use agent::args::{Arguments, Command, JoinArguments, OutputFormat};
+use agent::config::JoinConfig;
 use agent::converge::builds::BaseImages;
 use agent::converge::builds::python::bases;
 use agent::doctor::Ranges;
 use agent::worlds::docker::RealDocker;
-use agent::{daemon, doctor, reset};
+use agent::{daemon, doctor, join, reset};
 use clap::Parser as _;
 use schema::control::{error_chain, logging};
 
@@ -27,6 +28,9 @@ fn main() -> ExitCode {
     }
     let done = match arguments.command {
         Command::Run(run) => run.check().map(|config| runtime.block_on(daemon::run(config)).map(|()| true)),
+        Command::Join(flags) => {
+            flags.check().map(|config| runtime.block_on(join_and_run(&flags, &config)).map(|()| true))
+        }
         Command::Standby(run) => {
             run.check().map(|config| runtime.block_on(daemon::serve_standby::run(config)).map(|()| true))
         }
@@ -47,6 +51,16 @@ fn main() -> ExitCode {
         Ok(Err(error)) => fail(1, error_chain(error.as_ref())),
         Err(error) => fail(WRONG_USAGE, error),
     }
+}
+
+/// Joins, and runs the agent with what it learned.
+async fn join_and_run(flags: &JoinArguments, config: &JoinConfig) -> anyhow::Result<()> {
+    join::run(config).await?;
+    if flags.no_run {
+        println!("the agent is not started; 'minik8s-agent run' with the same flags starts it");
+        return Ok(());
+    }
+    daemon::run(flags.run.check()?).await
 }
 
 /// Builds the base images and prints their names.

@@ -7,8 +7,6 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
 use tokio::sync::watch;
 
-use crate::http::outgoing;
-
 /// The current address; clones share it.
 #[derive(Debug, Clone)]
 pub struct NodeAddress(watch::Receiver<Option<IpAddr>>);
@@ -44,14 +42,14 @@ impl NodeAddress {
     }
 }
 
-/// URL at which the reconciler reaches the agent: at the node's address if the API listens on every address, else
-/// at the address it listens on.
+/// URL at which others reach a server of this node: at the node's address if it listens on every address, else at the
+/// address it listens on.
 pub fn api_url(listen: SocketAddr, node: IpAddr) -> String {
     let mut address = listen;
     if address.ip().is_unspecified() {
         address.set_ip(node);
     }
-    outgoing::url(address, "")
+    format!("https://{address}")
 }
 
 #[cfg(test)]
@@ -62,12 +60,12 @@ mod tests {
     #[test]
     fn an_api_that_listens_everywhere_is_where_the_node_is_and_any_other_where_it_was_set() {
         for (listen, node, url) in [
-            ("0.0.0.0:7071", "192.0.2.1", "http://192.0.2.1:7071"),
-            ("0.0.0.0:7071", "192.0.2.2", "http://192.0.2.2:7071"),
-            ("[::]:7071", "192.0.2.2", "http://192.0.2.2:7071"),
-            ("0.0.0.0:7071", "2001:db8::1", "http://[2001:db8::1]:7071"),
-            ("127.0.0.1:7071", "192.0.2.2", "http://127.0.0.1:7071"),
-            ("192.0.2.1:7071", "192.0.2.2", "http://192.0.2.1:7071"),
+            ("0.0.0.0:7071", "192.0.2.1", "https://192.0.2.1:7071"),
+            ("0.0.0.0:7071", "192.0.2.2", "https://192.0.2.2:7071"),
+            ("[::]:7071", "192.0.2.2", "https://192.0.2.2:7071"),
+            ("0.0.0.0:7071", "2001:db8::1", "https://[2001:db8::1]:7071"),
+            ("127.0.0.1:7071", "192.0.2.2", "https://127.0.0.1:7071"),
+            ("192.0.2.1:7071", "192.0.2.2", "https://192.0.2.1:7071"),
         ] {
             assert_eq!(api_url(listen.parse().unwrap(), node.parse().unwrap()), url, "{listen} on {node}");
         }

@@ -1,10 +1,19 @@
-//! Support for tests: containers of the fake engine, and network namespaces of the real kernel, which are removed with
-//! the test, panic or not.
+//! Support for tests: containers of the fake engine, certificates, and network namespaces of the real kernel, which are
+//! removed with the test, panic or not.
 
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::path::Path;
 use std::process::{Child, Command, Output, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
 
+use jiff::{SignedDuration, Timestamp};
 use schema::meta::NamespacedName;
+use schema::trust::{
+    Authority, Certificate, Credentials, Expected, KeyPair, LeafRequest, MaybeTls, Protocol, Role, TrustDir,
+    TrustKeeper, TrustReader, connect,
+};
+use tokio::net::TcpStream;
 
 use crate::names;
 use crate::worlds::docker::NewContainer;
@@ -32,6 +41,57 @@ pub(crate) fn own_container(
         labels: labels.map(|(key, value)| (key.to_owned(), value.to_owned())).into(),
         ..NewContainer::default()
     }
+}
+
+/// An authority, and the certificates that it signs.
+pub(crate) struct TestAuthority(Authority);
+
+impl TestAuthority {
+    const LIFETIME: SignedDuration = SignedDuration::from_hours(1);
+
+    pub(crate) fn new() -> Self {
+        Self(Authority::create(Self::LIFETIME, Timestamp::now()).unwrap())
+    }
+
+    fn sign(&self, name: &str, key: &KeyPair) -> Certificate {
+        let (identity, key) = (name.parse().unwrap(), key.public_key().unwrap());
+        let request =
+            LeafRequest { identity: &identity, key: &key, addresses: &[], lifetime: Self::LIFETIME };
+        self.0.sign(&request, Timestamp::now()).unwrap()
+    }
+
+    /// Credentials with a new key.
+    pub(crate) fn credentials(&self, name: &str) -> Credentials {
+        let key = KeyPair::generate().unwrap();
+        let certificate = self.sign(name, &key);
+        Credentials::new(&key, certificate, vec![self.0.certificate().clone()], BTreeMap::new()).unwrap()
+    }
+
+    /// Reader of credentials with a new key.
+    pub(crate) fn reader(&self, name: &str) -> TrustReader {
+        TrustReader::fixed(self.credentials(name))
+    }
+
+    /// Keeper of credentials in this folder.
+    pub(crate) fn keeper(&self, name: &str, folder: &Path) -> TrustKeeper {
+        let dir = TrustDir::new(folder);
+        let certificate = self.sign(name, &dir.ensure_key().unwrap());
+        dir.write_authorities(std::slice::from_ref(self.0.certificate())).unwrap();
+        dir.write_certificate(&certificate).unwrap();
+        TrustKeeper::open(dir).unwrap()
+    }
+
+    /// Connects to a node under this name.
+    pub(crate) async fn connect(&self, name: &str, to: SocketAddr) -> MaybeTls {
+        connect_with(&self.credentials(name), to).await
+    }
+}
+
+/// Connects to a node with these credentials.
+pub(crate) async fn connect_with(own: &Credentials, to: SocketAddr) -> MaybeTls {
+    let stream = TcpStream::connect(to).await.unwrap();
+    let tls = connect(stream, own, &Expected::Role(Role::Node), Protocol::Http1).await;
+    MaybeTls::Tls(tls.unwrap())
 }
 
 /// A test's own network namespace, with `lo` up; removed when dropped.

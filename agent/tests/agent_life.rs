@@ -14,6 +14,7 @@ use schema::records::{SettledRecord, Subnet};
 use schema::store::etcd::{Access, EtcdStore};
 use schema::store::{Op, Store as _, TxnOutcome};
 use schema::testing::{binding, instance};
+use schema::trust::JoinToken;
 use serde_json::json;
 use support::ports::free_port;
 
@@ -183,6 +184,7 @@ fn text(output: &Output) -> String {
 async fn pods_outlive_agent_and_etcd_and_a_reset_leaves_nothing() {
     let mut rig = Rig::new();
     assert_eq!(rig.kernel_traces(), Vec::<String>::new());
+    support::join(&rig.state_dir(), "n1");
     let etcd = rig.start_etcd();
     Box::pin(rig.assign()).await;
     let agent = rig.start_agent();
@@ -232,27 +234,36 @@ fn wrong_surroundings_are_reported_in_one_line_and_leave_nothing_behind() {
     let dead = format!("http://127.0.0.1:{}", free_port());
     let taken = TcpListener::bind("127.0.0.1:0").unwrap();
     let taken = taken.local_addr().unwrap().to_string();
-    let cases: [(&[&str], i32, &str); 5] = [
-        (&["--etcd", &dead], 1, "check --etcd"),
-        (
-            &["--docker", "/nonexistent/docker.sock"],
-            1,
-            "cannot use Docker at unix:///nonexistent/docker.sock",
-        ),
-        (&["--listen", &taken], 1, "another --listen"),
-        (&["--state-dir", "/proc/nope"], 1, "writable --state-dir"),
-        (&["--node", "a/b"], 2, "--node a/b"),
+    let token = JoinToken::create(&"ab".repeat(32)).unwrap().to_string();
+    let nobody = dead.replace("http", "https");
+    let joining = ["join", &nobody, "--node", "n1", "--token", &token, "--log-level", "error"];
+    let not_joined: [(&[&str], i32, &str); 4] = [
+        (&["run", "--node", "n1"], 1, "run 'minik8s token create --node n1' on a reconciler"),
+        (&joining, 1, "cannot join: https://127.0.0.1:"),
+        (&["run", "--state-dir", "/proc/nope"], 1, "writable --state-dir"),
+        (&["run", "--node", "a/b"], 2, "--node a/b"),
     ];
-    for (flags, code, part) in cases {
+    let joined: [(&[&str], i32, &str); 4] = [
+        (&["run", "--etcd", &dead], 1, "check --etcd"),
+        (&["run", "--docker", "/none/docker.sock"], 1, "cannot use Docker at unix:///none/docker.sock"),
+        (&["run", "--listen", &taken], 1, "another --listen"),
+        (&["run", "--node", "n2"], 1, "this node's certificate is that of node-n1"),
+    ];
+    let fails = |(words, code, part): (&[&str], i32, &str)| {
         let mut command = Command::new(env!("CARGO_BIN_EXE_minik8s-agent"));
-        command.args(["run", "--instance", &rig.instance]).args(flags);
+        command.args(words).args(["--instance", &rig.instance]);
         command.env("MINIK8S_STATE_DIR", rig.state_dir()).env("MINIK8S_AGENT_LISTEN", "127.0.0.1:0");
         let output = command.output().unwrap();
         let said = text(&output);
-        assert_eq!(output.status.code(), Some(code), "{flags:?}: {said}");
-        assert!(said.contains(part) && said.trim_end().lines().count() == 1, "{flags:?}: {said}");
+        assert_eq!(output.status.code(), Some(code), "{words:?}: {said}");
+        assert!(said.contains(part) && said.trim_end().lines().count() == 1, "{words:?}: {said}");
         assert!(said.starts_with("minik8s-agent: "), "{said}");
-        assert_eq!(rig.kernel_traces(), Vec::<String>::new(), "{flags:?}");
-        assert!(!rig.state_dir().exists(), "{flags:?} leaves files behind");
+        assert_eq!(rig.kernel_traces(), Vec::<String>::new(), "{words:?}");
+    };
+    for case in not_joined {
+        fails(case);
+        assert!(!rig.state_dir().exists(), "{case:?} leaves files behind");
     }
+    support::join(&rig.state_dir(), "n1");
+    joined.into_iter().for_each(fails);
 }

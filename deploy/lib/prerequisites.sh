@@ -94,6 +94,9 @@ want_tests() {
 	want_for promtool prometheus
 	# Gives one agent a wrong clock.
 	want_for faketime faketime
+	want_for openssl openssl
+	# Records what crosses the links between nodes.
+	want_for tcpdump tcpdump
 	want_slurm
 }
 

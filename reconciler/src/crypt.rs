@@ -1,6 +1,7 @@
 //! Encryption and decryption of small texts in memory with age.
 
-use std::io::{Read as _, Write as _};
+use std::fs::File;
+use std::io::{self, Read as _, Write as _};
 use std::path::Path;
 
 use age::armor::{ArmoredReader, ArmoredWriter, Format};
@@ -9,9 +10,9 @@ use age::x25519::{Identity, Recipient};
 use anyhow::{Context as _, bail};
 use schema::content_refs::{LIMITS, has_bounded_header, is_sops};
 use schema::control::DiskRecord;
+use schema::file_text::file_text;
 use schema::secrets::format::sops::SopsFile;
-
-use crate::text_file::read_text;
+use zeroize::Zeroizing;
 
 /// Encrypts to all recipients, armored as text.
 pub(crate) fn encrypt(plain: &[u8], to: &[Recipient]) -> anyhow::Result<Vec<u8>> {
@@ -41,6 +42,17 @@ pub(crate) fn decrypt(ciphertext: &[u8], with: &[Identity]) -> anyhow::Result<Op
             Ok(Some(plain))
         }
     }
+}
+
+/// Encrypts a text to one recipient, armored as text.
+pub(crate) fn seal(text: &str, to: Recipient) -> anyhow::Result<String> {
+    Ok(String::from_utf8(encrypt(text.as_bytes(), &[to])?)?)
+}
+
+/// Decrypts a text with the identities in a file.
+pub(crate) fn open_sealed(sealed: &str, identity_file: &Path) -> anyhow::Result<String> {
+    let plain = decrypt(sealed.as_bytes(), &read_identities(identity_file)?)?;
+    Ok(String::from_utf8(plain.context("it is encrypted to another machine")?)?)
 }
 
 /// Removes the armor of a whole file. The error names the damage, as far as it shows without an identity.
@@ -98,19 +110,43 @@ pub(crate) fn ensure_identity(path: &Path, what: &str) -> anyhow::Result<String>
 
 /// Returns the recipient of the first identity in a file.
 pub(crate) fn recipient_of(path: &Path) -> anyhow::Result<String> {
-    let text = read_text(path).with_context(|| format!("cannot read {}", path.display()))?;
-    Ok(identities(&text, path)?[0].to_public().to_string())
+    Ok(read_identities(path)?[0].to_public().to_string())
+}
+
+/// Reads a file of identities, and wipes its text from memory.
+fn read_identities(path: &Path) -> anyhow::Result<Vec<Identity>> {
+    let read = |text: &mut Zeroizing<Vec<u8>>| -> io::Result<()> {
+        let mut file = File::open(path)?;
+        // At once: a buffer that grows would leave copies.
+        text.reserve_exact(usize::try_from(file.metadata()?.len()).unwrap_or(0) + 1);
+        file.read_to_end(text).map(drop)
+    };
+    let mut text = Zeroizing::new(Vec::new());
+    read(&mut text).with_context(|| format!("cannot read {}", path.display()))?;
+    let text = file_text(&text).with_context(|| format!("{} is not UTF-8 text", path.display()))?;
+    identities(text, path)
 }
 
 /// Formats identities as `age-keygen` does.
-pub(crate) fn written(identities: &[Identity], what: &str) -> String {
-    let mut text = format!("# {what}\n");
+pub(crate) fn written(identities: &[Identity], what: &str) -> Zeroizing<String> {
+    // At once: a text that grows would leave copies.
+    let mut text =
+        Zeroizing::new(String::with_capacity(what.len() + 16 + identities.len() * IDENTITY_MAX_BYTES));
+    text.push_str("# ");
+    text.push_str(what);
+    text.push('\n');
     for identity in identities {
-        text +=
-            &format!("# public key: {}\n{}\n", identity.to_public(), identity.to_string().expose_secret());
+        text.push_str("# public key: ");
+        text.push_str(&identity.to_public().to_string());
+        text.push('\n');
+        text.push_str(identity.to_string().expose_secret());
+        text.push('\n');
     }
     text
 }
+
+/// Most bytes of an identity with its public key, as text: 62 and 74, and the words around them.
+const IDENTITY_MAX_BYTES: usize = 256;
 
 /// Parses a recipient, `age1…`.
 pub(crate) fn recipient(text: &str) -> anyhow::Result<Recipient> {

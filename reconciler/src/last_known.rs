@@ -1,5 +1,5 @@
 //! State that etcd alone held, kept in case etcd is lost: rollouts with their last good templates, scales, job
-//! orders, and the nodes of pods. Every reconciler keeps it on disk; a new etcd is filled from it and from Git.
+//! orders, identities, and the nodes of pods. Every reconciler keeps it on disk; a new etcd is filled from it and from Git.
 //! Pure.
 //!
 //! A file may be older than the loss if its reconciler was down meanwhile. So nothing of it counts for a workload
@@ -16,8 +16,8 @@ use schema::kinds::{Kind, Pods, Resource};
 use schema::meta::{NamespacedName, ObjectRef};
 use schema::object::Object;
 use schema::records::{
-    AutoscalerRecord, JobOrder, PodInstance, PodSecurityRecord, Rollout, ScaleRecord, SourceStatus, Template,
-    TriggerRecord, WorkflowRecord,
+    AutoscalerRecord, IdentityRecord, JobOrder, PodInstance, PodSecurityRecord, Rollout, ScaleRecord,
+    SourceStatus, Template, TriggerRecord, WorkflowRecord,
 };
 use schema::snapshot::{Change, Snapshot, Table, entries_by_node};
 use serde::{Deserialize, Serialize};
@@ -46,6 +46,7 @@ pub struct LastKnown {
     workflows: Table<NamespacedName, WorkflowRecord>,
     jobs: Table<(String, NamespacedName), JobOrder>,
     triggers: Table<(ObjectRef, String), TriggerRecord>,
+    identities: Table<String, IdentityRecord>,
     pods: BTreeMap<NamespacedName, LastPod>,
     /// Restrictions on pods, which a commit that finds an empty etcd must meet.
     pod_security: Vec<PodSecurityRecord>,
@@ -119,6 +120,7 @@ impl LastKnown {
             workflows: snapshot.workflows.clone(),
             jobs: snapshot.jobs.clone(),
             triggers: snapshot.triggers.clone(),
+            identities: snapshot.identities.clone(),
             ..Self::default()
         }
     }
@@ -133,6 +135,7 @@ impl LastKnown {
             && before.workflows.ptr_eq(&now.workflows)
             && before.jobs.ptr_eq(&now.jobs)
             && before.triggers.ptr_eq(&now.triggers)
+            && before.identities.ptr_eq(&now.identities)
             && before.bindings.ptr_eq(&now.bindings)
             && Self::is_same_pod_security(before, now)
     }
@@ -145,8 +148,8 @@ impl LastKnown {
 
     /// True if nothing of what runs is known, or etcd is complete.
     pub fn is_empty(&self) -> bool {
-        let Self { at, places, pod_security, .. } = self.clone();
-        *self == Self { at, places, pod_security, ..Self::default() }
+        let Self { at, places, pod_security, identities, .. } = self.clone();
+        *self == Self { at, places, pod_security, identities, ..Self::default() }
     }
 
     /// Drops outdated entries: those of a workload of which a node runs a pod that is younger than this state and
@@ -244,6 +247,18 @@ impl LastKnown {
         self.triggers.get(&(object.clone(), name.to_owned())).map(|record| &record.value)
     }
 
+    /// Returns the identities that an etcd which was lost does not know any more. One that was removed since is not among
+    /// them.
+    pub fn lost_identities(&self, snapshot: &Snapshot) -> Vec<(&str, &IdentityRecord)> {
+        if !snapshot.settled.is_empty() {
+            return Vec::new();
+        }
+        let lost = self.identities.iter().filter(|(name, _)| {
+            !snapshot.identities.contains_key(*name) && !snapshot.revoked.contains_key(*name)
+        });
+        lost.map(|(name, record)| (name.as_str(), &record.value)).collect()
+    }
+
     /// Returns the node that ran this incarnation of a pod.
     pub fn node_of(&self, pod: &NamespacedName, uid: &str) -> Option<&str> {
         self.pods.get(pod).filter(|pod| pod.uid == uid).map(|pod| pod.node.as_str())
@@ -278,6 +293,7 @@ impl LastKnown {
         add(&mut records, &self.workflows, |id| Key::Workflow(id.clone()));
         add(&mut records, &self.jobs, |(node, id)| Key::Job(node.clone(), id.clone()));
         add(&mut records, &self.triggers, |(of, trigger)| Key::Trigger(of.clone(), trigger.clone()));
+        add(&mut records, &self.identities, |identity| Key::Identity(identity.clone()));
         let pods = self.pods.iter().map(|(pod, last)| (pod.to_string(), last.clone()));
         let places =
             self.places.iter().map(|(of, place)| (Key::Object(of.clone()).to_string(), place.clone()));

@@ -20,6 +20,7 @@ mod outgoing;
 pub mod simulate;
 pub mod state_dir;
 mod text_file;
+mod trust;
 pub mod upkeep;
 pub mod view;
 pub mod webhooks;

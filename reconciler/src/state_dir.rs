@@ -7,7 +7,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use anyhow::{Context as _, bail};
-use schema::control::{DiskRecord, FileLock, LockOutcome, close_state_dir, lock_file};
+use schema::control::{DiskRecord, FileLock, LockOutcome, close_state_dir, is_file_locked, lock_file};
 use schema::store::election::FenceReader;
 use schema::store::{LeaseId, Store, StoreError};
 use tokio::time::timeout;
@@ -18,6 +18,11 @@ pub fn close(root: &Path, own: &[&str]) {
     if let Err(error) = close_state_dir(root, own, None) {
         tracing::warn!(dir = %root.display(), %error, "state directory not closed to other users; set its mode to 0700");
     }
+}
+
+/// True if a daemon uses this folder of a state directory: both lock a file of this name. Creates nothing.
+pub fn is_in_use(own: &Path) -> bool {
+    is_file_locked(&own.join(LOCK_FILE))
 }
 
 const LOCK_FILE: &str = "lock";
@@ -45,11 +50,6 @@ impl StateDirLock {
                 dir.display()
             ),
         }
-    }
-
-    /// True if a reconciler has used the directory before.
-    pub fn was_taken(dir: &Path) -> bool {
-        dir.join(LOCK_FILE).exists()
     }
 
     /// Revokes the former process's lease. `false` if etcd did not confirm it, so that process may still lead.

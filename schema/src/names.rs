@@ -227,6 +227,15 @@ pub fn is_own_origin(origin: &str, host: &str) -> bool {
     origin.split_once("://").is_some_and(|(_, authority)| authority.eq_ignore_ascii_case(host))
 }
 
+/// True for an `http://` URL of another machine: whoever is on the way there reads and changes everything.
+pub fn is_in_clear(url: &str) -> bool {
+    let Some((scheme, rest)) = url.trim().split_once("://") else { return false };
+    let authority = rest.split(['/', '?', '#']).next().unwrap_or_default();
+    let host = host_name(authority.rsplit('@').next().unwrap_or_default());
+    let is_here = host == "localhost" || host.parse::<IpAddr>().is_ok_and(|address| address.is_loopback());
+    scheme.eq_ignore_ascii_case("http") && !is_here
+}
+
 /// Returns the name or address in `name`, `name:port`, `address:port` or `[address]:port`, in lower case.
 fn host_name(host: &str) -> String {
     let name = match host.strip_prefix('[') {
@@ -360,6 +369,29 @@ mod tests {
         assert!(is_port_name("http-1") && !is_port_name("80") && !is_port_name("a--b"));
         assert!(is_key(".env") && is_key("_1") && !is_key("..a") && !is_key("a/b") && !is_key(""));
         assert!(is_env_name("_A.b-1") && !is_env_name("1A") && !is_env_name("a=b"));
+    }
+
+    #[test]
+    fn only_this_machine_is_reached_in_clear() {
+        for open in [
+            "http://192.0.2.1:2379",
+            "HTTP://etcd.lan",
+            "http://[2001:db8::1]:2379/x",
+            "http://127.0.0.1@10.0.0.1:2379",
+            "http://127.0.0.1.evil.example",
+        ] {
+            assert!(is_in_clear(open), "{open}");
+        }
+        for fine in [
+            "https://192.0.2.1:2379",
+            "http://127.0.0.1:2379",
+            "http://[::1]:2379",
+            "http://localhost",
+            "unix:///run/a",
+            "192.0.2.1:2379",
+        ] {
+            assert!(!is_in_clear(fine), "{fine}");
+        }
     }
 
     // Would fail with names compared by their end, with every host allowed, and with `Origin` not compared.

@@ -10,9 +10,9 @@ use std::time::Duration;
 use futures::StreamExt as _;
 use schema::keys::prefix;
 use schema::records::NO_SPACE;
-use schema::store::etcd::{LazyStore, Login};
+use schema::store::etcd::{Access, LazyStore, Login};
 use schema::store::reflector::{self, SnapshotReader};
-use schema::store::{Op, SharedStore, StoreError};
+use schema::store::{Op, SharedStore, Store as _, StoreError};
 use tokio::time::{pause, resume, timeout};
 use tokio_util::sync::CancellationToken;
 
@@ -143,6 +143,16 @@ async fn connections_that_are_given_up_hold_nobody_up() {
     etcd.signal("CONT");
     write_in_the_end(&store, Op::put("/t/a", "y")).await;
     assert_eq!(&store.get("/t/a").await.unwrap().unwrap().value[..], b"y");
+}
+
+#[tokio::test]
+async fn a_store_follows_etcd_to_other_addresses() {
+    let etcd = PrivateEtcd::start();
+    etcd.connect().await;
+    let lazy = LazyStore::new(Access::anonymous(&["http://127.0.0.1:1".to_owned()]));
+    assert!(lazy.get("/t/a").await.is_err());
+    lazy.set_endpoints(etcd.access(None).endpoints);
+    assert!(lazy.get("/t/a").await.unwrap().is_none());
 }
 
 #[tokio::test]

@@ -55,10 +55,10 @@ pub(crate) fn measure(_: Scale, table: &mut Table) -> Result<()> {
 /// Binds the pods of one push, with every write through etcd: nodes are records alone.
 fn through_etcd(table: &mut Table) -> Result<()> {
     let mut cluster = Cluster::prepare(ClusterOptions { poll: "1h", ..ClusterOptions::default() })?;
-    cluster.etcd.start()?;
+    cluster.start_etcd()?;
     let nodes = nodes_of(THROUGH_ETCD.0);
     for (name, node) in &nodes.nodes {
-        let put = |key: Key, value: String| cluster.etcd.etcdctl(None, &["put", &key.to_string(), &value]);
+        let put = |key: Key, value: String| cluster.etcd.etcdctl(&["put", &key.to_string(), &value]);
         put(Key::Node(name.clone()), serde_json::to_string(&node.value)?)?;
         put(Key::Heartbeat(name.clone()), json!({"since": AT}).to_string())?;
     }
@@ -216,7 +216,7 @@ pub(crate) fn nodes_of(nodes: usize) -> Snapshot {
         let node = json!({
             "name": name, "addresses": ["192.0.2.1"], "cpu": "64", "memory": "256Gi", "maxPods": 110,
             "versions": {"agent": "", "docker": "", "kernel": "", "os": "", "arch": ""},
-            "api": "http://192.0.2.1:7071", "registeredAt": AT,
+            "api": "https://192.0.2.1:7071", "registeredAt": AT,
         });
         let cidr = format!("10.{}.{}.0/24", number / 256, number % 256);
         let subnet = json!({"cidr": cidr, "clusterCidr": "10.0.0.0/8"});

@@ -25,7 +25,7 @@ pub(crate) fn measure(scale: Scale, table: &mut Table) -> Result<()> {
 /// A cluster without a node, to measure only gitops and controllers.
 fn without_node(options: ClusterOptions) -> Result<Cluster> {
     let mut cluster = Cluster::prepare(options)?;
-    cluster.etcd.start()?;
+    cluster.start_etcd()?;
     Ok(cluster)
 }
 

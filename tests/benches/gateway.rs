@@ -104,7 +104,7 @@ fn manifests(address: Ipv4Addr, port: u16) -> String {
 }
 
 /// An nginx with one server and one worker per core.
-fn nginx(cluster: &Cluster, name: &str, server: &str) -> Result<Nginx> {
+pub(crate) fn nginx(cluster: &Cluster, name: &str, server: &str) -> Result<Nginx> {
     let dir = cluster.dir(&format!("nginx-{name}"));
     std::fs::create_dir_all(&dir)?;
     let path = dir.to_string_lossy().into_owned();
@@ -125,7 +125,7 @@ fn nginx(cluster: &Cluster, name: &str, server: &str) -> Result<Nginx> {
 }
 
 /// Stopped by a signal that it handles: killed, it would leave its workers behind.
-struct Nginx(Daemon);
+pub(crate) struct Nginx(pub(crate) Daemon);
 
 impl Drop for Nginx {
     fn drop(&mut self) {
@@ -215,13 +215,13 @@ fn compare(
 }
 
 /// Child processes of a process.
-fn children(pid: u32) -> Result<Vec<u32>> {
+pub(crate) fn children(pid: u32) -> Result<Vec<u32>> {
     let children = std::fs::read_to_string(format!("/proc/{pid}/task/{pid}/children"))?;
     children.split_whitespace().map(|pid| Ok(pid.parse()?)).collect()
 }
 
 /// Total CPU time of all threads of these processes.
-fn cpu_time(pids: &[u32]) -> Result<Duration> {
+pub(crate) fn cpu_time(pids: &[u32]) -> Result<Duration> {
     let mut total = Duration::ZERO;
     for pid in pids {
         for task in std::fs::read_dir(format!("/proc/{pid}/task"))? {

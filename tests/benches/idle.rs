@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use harness::manifests::{sleeper, web};
 use harness::{
-    Change, Cluster, ClusterOptions, Context, Result, Where, ensure, eventually, holds, http_get, secs,
+    Change, Cluster, ClusterOptions, Context, Result, Where, ensure, eventually, holds, secs, tls_get,
 };
 use nix::time::clock_getcpuclockid;
 use nix::unistd::Pid;
@@ -48,7 +48,7 @@ fn agent(scale: Scale, table: &mut Table) -> Result<()> {
 
 fn reconciler(scale: Scale, table: &mut Table) -> Result<()> {
     let mut cluster = Cluster::prepare(ClusterOptions { poll: "5s", ..ClusterOptions::default() })?;
-    cluster.etcd.start()?;
+    cluster.start_etcd()?;
     cluster.reconcilers[0].start()?;
     cluster.push(&pods(scale.idle_objects), "Idle objects")?;
     let who = format!("reconciler with {} objects", scale.idle_objects);
@@ -73,7 +73,8 @@ fn etcd(nodes: u8, scale: Scale, table: &mut Table) -> Result<()> {
 
 /// Messages that etcd has received from its clients.
 fn requests(cluster: &Cluster) -> Result<f64> {
-    let (_, text) = http_get(cluster.etcd.endpoint().trim_start_matches("http://"), "/metrics")?;
+    let address = cluster.etcd.endpoint().trim_start_matches("https://");
+    let (_, text) = tls_get(address, "/metrics", &cluster.trust.reconciler("r0")?)?;
     let counters = text.lines().filter(|line| line.starts_with("grpc_server_msg_received_total{"));
     let counts = counters.filter_map(|line| line.rsplit_once(' ')).map(|(_, count)| count.parse::<f64>());
     Ok(counts.collect::<Result<Vec<_>, _>>()?.iter().sum())

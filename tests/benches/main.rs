@@ -24,6 +24,7 @@ mod pods;
 mod rules;
 mod runs;
 mod swarm;
+mod trust;
 mod workloads;
 mod written;
 
@@ -66,6 +67,10 @@ pub(crate) struct Scale {
     colds: usize,
     /// Pods of the agent that is scraped.
     scraped_pods: usize,
+    /// New TLS connections of each turn.
+    handshakes: usize,
+    /// Joins of a node.
+    joins: usize,
 }
 
 const FULL: Scale = Scale {
@@ -85,6 +90,8 @@ const FULL: Scale = Scale {
     queued_jobs: 200,
     colds: 50,
     scraped_pods: 100,
+    handshakes: 2_000,
+    joins: 10,
 };
 const SHORT: Scale = Scale {
     pushes: 5,
@@ -103,12 +110,14 @@ const SHORT: Scale = Scale {
     queued_jobs: 40,
     colds: 5,
     scraped_pods: 12,
+    handshakes: 300,
+    joins: 3,
 };
 
 /// A part of the figures, and the function that measures it.
 type Part = (&'static str, fn(Scale, &mut Table) -> Result<()>);
 
-const PARTS: [Part; 17] = [
+const PARTS: [Part; 18] = [
     ("plans", plans::measure),
     ("controllers", controllers::measure),
     ("pods", pods::measure),
@@ -126,6 +135,7 @@ const PARTS: [Part; 17] = [
     ("functions", functions::measure),
     ("page", page::measure),
     ("metrics", metrics::measure),
+    ("trust", trust::measure),
 ];
 
 fn main() -> Result<()> {

@@ -7,7 +7,8 @@ use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
 use std::thread::{JoinHandle, spawn};
 use std::time::{Duration, Instant};
 
-use harness::{Cluster, ClusterOptions, Error, Result, ensure, eventually, http_get, secs};
+use harness::{Cluster, ClusterOptions, Error, Result, ensure, eventually, http_get, secs, tls_get};
+use schema::trust::TrustDir;
 
 use crate::Scale;
 use crate::engine::Engine;
@@ -36,23 +37,42 @@ fn leader(nodes: usize, budget: &str, table: &mut Table) -> Result<()> {
     let snapshot = snapshot_of(nodes)?;
     let what = format!("scrape of a leader with {} pods on {nodes} nodes", snapshot.pods.len());
     let server = Server::start(snapshot)?;
-    let text = scrapes(&what, &server.address.to_string(), budget, table)?;
+    let target = Target { address: server.address.to_string(), pki: None };
+    let text = scrapes(&what, &target, budget, table)?;
     ensure!(text.contains("\nminik8s_pods{"), "there is nothing about the cluster: it does not lead");
     Ok(())
 }
 
-fn scrape(address: &str) -> Result<String> {
-    let (code, text) = http_get(address, "/metrics")?;
-    ensure!(code == 200, "{address} says {code}: {text}");
-    Ok(text)
+/// A daemon, or a router in this process, which has no TLS.
+struct Target {
+    address: String,
+    pki: Option<TrustDir>,
+}
+
+impl Target {
+    /// Reconciler and agent of a cluster.
+    fn of(cluster: &Cluster) -> Result<[Self; 2]> {
+        let pki = Some(cluster.trust.reconciler("r0")?);
+        let agent = cluster.node().listen().to_owned();
+        Ok([cluster.listen(0), agent].map(|address| Self { address, pki: pki.clone() }))
+    }
+
+    fn scrape(&self) -> Result<String> {
+        let (code, text) = match &self.pki {
+            Some(pki) => tls_get(&self.address, "/metrics", pki)?,
+            None => http_get(&self.address, "/metrics")?,
+        };
+        ensure!(code == 200, "{} says {code}: {text}", self.address);
+        Ok(text)
+    }
 }
 
 /// Scrapes again and again; returns the last answer.
-fn scrapes(what: &str, address: &str, budget: &str, table: &mut Table) -> Result<String> {
+fn scrapes(what: &str, target: &Target, budget: &str, table: &mut Table) -> Result<String> {
     let (mut times, mut text) = (Series::default(), String::new());
     for _ in 0..SCRAPES {
         let begun = Instant::now();
-        text = scrape(address)?;
+        text = target.scrape()?;
         times.add(begun.elapsed());
     }
     let series = text.lines().filter(|line| !line.starts_with('#')).count();
@@ -72,25 +92,20 @@ fn daemons(scale: Scale, table: &mut Table) -> Result<()> {
         clear(cluster)?;
         let pods: Vec<_> = (1..scale.scraped_pods).map(|index| format!("scraped-{index}")).collect();
         push(cluster, &engine, &pods)?;
-        let (agent, reconciler) = (cluster.node().listen(), cluster.api(0));
+        let [reconciler, agent] = Target::of(cluster)?;
         eventually("every pod has its figures", secs(60), || {
-            let text = scrape(agent)?;
+            let text = agent.scrape()?;
             let of_pod = |line: &&str| line.starts_with("minik8s_pod_memory_working_set_bytes{");
             let count = text.lines().filter(of_pod).count();
             ensure!(count == scale.scraped_pods, "{count} have");
             Ok(())
         })?;
-        for (who, address, pid, budget) in [
-            ("agent", agent, cluster.node().agent.pid()?, "≤ 2,000 series"),
-            ("reconciler", reconciler.as_str(), cluster.reconcilers[0].pid()?, ""),
+        for (who, target, pid, budget) in [
+            ("agent", &agent, cluster.node().agent.pid()?, "≤ 2,000 series"),
+            ("reconciler", &reconciler, cluster.reconcilers[0].pid()?, ""),
         ] {
             let before = resident_mib(pid)?;
-            scrapes(
-                &format!("scrape of the {who} with {} pods", scale.scraped_pods),
-                address,
-                budget,
-                table,
-            )?;
+            scrapes(&format!("scrape of the {who} with {} pods", scale.scraped_pods), target, budget, table)?;
             let what = format!("memory of the {who} before and after {SCRAPES} scrapes");
             let ours = format!("{before:.1}, {:.1} MiB", resident_mib(pid)?);
             table.add(Row { what: &what, ours, ..Row::default() });
@@ -100,7 +115,7 @@ fn daemons(scale: Scale, table: &mut Table) -> Result<()> {
 }
 
 fn pushes(cluster: &Cluster, engine: &Engine, scale: Scale, table: &mut Table) -> Result<()> {
-    let scraper = Scraper::start(cluster);
+    let scraper = Scraper::start(cluster)?;
     let mut series = [Series::default(), Series::default()];
     for turn in 0..2 * scale.pushes {
         let of = scraper.switch(turn);
@@ -113,7 +128,7 @@ fn pushes(cluster: &Cluster, engine: &Engine, scale: Scale, table: &mut Table) -
 
 fn gateway(scale: Scale, table: &mut Table) -> Result<()> {
     on_a_host(|cluster, [_, ours, _], _| {
-        let scraper = Scraper::start(cluster);
+        let scraper = Scraper::start(cluster)?;
         let mut measured = [Measured::default(), Measured::default()];
         for turn in 0..2 * scale.gateway_rounds {
             let of = scraper.switch(turn);
@@ -146,21 +161,21 @@ struct Scraper {
 }
 
 impl Scraper {
-    fn start(cluster: &Cluster) -> Self {
-        let addresses = [cluster.api(0), cluster.node().listen().to_owned()];
+    fn start(cluster: &Cluster) -> Result<Self> {
+        let targets = Target::of(cluster)?;
         let (is_on, (end, ended)) = (Arc::new(AtomicBool::new(false)), channel());
         let switch = Arc::clone(&is_on);
         let scrape_all = move || -> Result<usize> {
             let mut count = 0;
             while ended.recv_timeout(SCRAPE_EVERY) == Err(RecvTimeoutError::Timeout) {
-                for address in addresses.iter().filter(|_| switch.load(Ordering::Relaxed)) {
-                    scrape(address)?;
+                for target in targets.iter().filter(|_| switch.load(Ordering::Relaxed)) {
+                    target.scrape()?;
                     count += 1;
                 }
             }
             Ok(count)
         };
-        Self { is_on, end, thread: spawn(scrape_all) }
+        Ok(Self { is_on, end, thread: spawn(scrape_all) })
     }
 
     /// Switches it off or on for a turn; returns 0 or 1. In the order off, on, on, off, so that neither kind of turn

@@ -12,7 +12,7 @@ use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 use harness::{Browser, Context, Result, ensure, eventually, holds, secs};
-use reconciler::api::{ApiDeps, CommitPair, ComparisonError, Comparisons, router};
+use reconciler::api::{ApiDeps, Caller, CommitPair, ComparisonError, Comparisons, router};
 use reconciler::upkeep::DefragRequests;
 use reconciler::webhooks::{Intake, SourceTarget};
 use schema::control::Nudge;
@@ -82,7 +82,7 @@ impl Server {
         let address = runtime.block_on(async {
             let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await?;
             let address = listener.local_addr()?;
-            let router = router(deps(reader));
+            let router = router(deps(reader)).layer(axum::Extension(Caller::Local { uid: 0 }));
             tokio::spawn(async move { axum::serve(listener, router).await });
             Ok::<_, harness::Error>(address)
         })?;
@@ -231,7 +231,9 @@ fn deps(snapshot: SnapshotReader) -> ApiDeps {
     let target = SourceTarget::of_branch("main", "main", Nudge::default());
     let intake = Intake::new(vec![target], snapshot.clone(), Arc::clone(&store), "bench");
     ApiDeps {
+        admission: None,
         ui: true,
+        trust: None,
         snapshot,
         autoscaler_samples: Arc::default(),
         intake: Arc::new(intake),
@@ -241,6 +243,7 @@ fn deps(snapshot: SnapshotReader) -> ApiDeps {
         waiting_runs: reconciler::workflows::RequestQueue::default(),
         fence: FenceReader::fixed(Some(Fence { create_revision: 1 })),
         etcd: tokio::sync::watch::Sender::new(Arc::default()).subscribe(),
+        trust_problems: tokio::sync::watch::Sender::new(Arc::default()).subscribe(),
         defrag_requests: DefragRequests::new(Arc::clone(&store), "bench".to_owned(), Nudge::default()),
         store,
         loops: Default::default(),

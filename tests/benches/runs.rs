@@ -1,20 +1,24 @@
 //! Workflow runs on a private etcd, with an HTTP server in place of functions: cost of a transition compared with one
 //! transaction of the same etcd, overhead of a step on top of its call, many concurrent runs, and kept runs.
 
-use std::io::{BufRead as _, BufReader, Read as _, Write as _};
-use std::net::TcpStream;
+use std::io::{self, BufRead as _, BufReader, Read, Write};
+use std::net::{SocketAddr, TcpStream};
 use std::ops::Range;
+use std::os::unix::net::UnixStream;
+use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use axum::Router;
 use axum::routing::post;
+use axum::serve::Listener;
 use harness::manifests::COUNTS;
-use harness::{Change, Cluster, ClusterOptions, Context, Result, ensure, eventually, outcome, secs};
+use harness::{Change, Cluster, ClusterOptions, Context, Result, ensure, eventually, secs};
 use jiff::{SignedDuration, Timestamp};
 use schema::keys::{Key, prefix};
-use schema::store::etcd::{Access, EtcdStore};
+use schema::store::etcd::EtcdStore;
 use schema::store::{Guard, Op, SharedStore, TxnOutcome};
+use schema::trust::{Credentials, MaybeTls, accept};
 use serde_json::{Value, json};
 
 use crate::Scale;
@@ -37,11 +41,13 @@ const WAITING: usize = 900;
 
 pub(crate) fn measure(scale: Scale, table: &mut Table) -> Result<()> {
     let mut cluster = Cluster::prepare(ClusterOptions { poll: "1h", ..ClusterOptions::default() })?;
-    cluster.etcd.start()?;
+    cluster.start_etcd()?;
     let runtime = tokio::runtime::Runtime::new()?;
+    let credentials = Credentials::load(&cluster.trust.node("stand-in")?)?;
     let calls = runtime.block_on(async {
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await?;
         let address = listener.local_addr()?.to_string();
+        let listener = TlsListener { listener, credentials };
         let no_op = Router::new().route("/{namespace}/{name}", post(async || "{}"));
         tokio::spawn(async move { axum::serve(listener, no_op).await });
         Ok::<_, harness::Error>(address)
@@ -55,7 +61,7 @@ pub(crate) fn measure(scale: Scale, table: &mut Table) -> Result<()> {
         ensure!(cluster.etcd.list(prefix::WORKFLOWS)?.len() == 3 + KEPT, "not yet");
         Ok(())
     })?;
-    let mut api = Http::connect(&cluster.api(0))?;
+    let mut api = Http::connect(&cluster.socket(0))?;
     cluster.run_story(|cluster| {
         transitions(cluster, &mut api, &runtime, scale, table)?;
         steps(cluster, &mut api, &calls, table)?;
@@ -64,18 +70,43 @@ pub(crate) fn measure(scale: Scale, table: &mut Table) -> Result<()> {
     })
 }
 
+/// Accepts calls as the stand-in's gateway.
+struct TlsListener {
+    listener: tokio::net::TcpListener,
+    credentials: Credentials,
+}
+
+impl Listener for TlsListener {
+    type Io = MaybeTls;
+    type Addr = SocketAddr;
+
+    async fn accept(&mut self) -> (MaybeTls, SocketAddr) {
+        loop {
+            let Ok((stream, peer)) = self.listener.accept().await else { continue };
+            // One client at a time: a reconciler keeps its connections.
+            if let Ok((tls, _)) = accept(stream, &self.credentials).await {
+                return (MaybeTls::Tls(tls), peer);
+            }
+        }
+    }
+
+    fn local_addr(&self) -> io::Result<SocketAddr> {
+        self.listener.local_addr()
+    }
+}
+
 /// Registers a node whose gateway is our server.
 fn register(cluster: &Cluster, calls: &str) -> Result<()> {
     let at = Timestamp::now();
     let node = json!({
         "name": "stand-in", "addresses": ["127.0.0.1"], "cpu": "64", "memory": "256Gi", "maxPods": 110,
         "versions": {"agent": "", "docker": "", "kernel": "", "os": "", "arch": ""},
-        "api": "http://192.0.2.1:7071", "calls": format!("http://{calls}"), "registeredAt": at,
+        "api": "https://192.0.2.1:7071", "calls": format!("https://{calls}"), "registeredAt": at,
     });
     for (key, value) in
         [(Key::Node("stand-in".into()), node), (Key::Heartbeat("stand-in".into()), json!({"since": at}))]
     {
-        cluster.etcd.etcdctl(None, &["put", &key.to_string(), &value.to_string()])?;
+        cluster.etcd.etcdctl(&["put", &key.to_string(), &value.to_string()])?;
     }
     Ok(())
 }
@@ -102,27 +133,23 @@ fn flows() -> Vec<Change> {
 }
 
 /// A kept connection for one request at a time.
-struct Http {
-    address: String,
-    stream: BufReader<TcpStream>,
-}
+struct Http<S = UnixStream>(BufReader<S>);
 
 impl Http {
-    fn connect(address: &str) -> Result<Self> {
-        let stream = TcpStream::connect(address)?;
-        stream.set_nodelay(true)?;
-        Ok(Self { address: address.to_owned(), stream: BufReader::new(stream) })
+    fn connect(socket: &Path) -> Result<Self> {
+        Ok(Self(BufReader::new(UnixStream::connect(socket)?)))
     }
+}
 
+impl<S: Read + Write> Http<S> {
     fn ask(&mut self, method: &str, path: &str, body: &str) -> Result<(u16, String)> {
-        let head =
-            format!("{method} {path} HTTP/1.1\r\nHost: {}\r\nContent-Type: application/json", self.address);
+        let head = format!("{method} {path} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json");
         let request = format!("{head}\r\nContent-Length: {}\r\n\r\n{body}", body.len());
-        self.stream.get_mut().write_all(request.as_bytes())?;
+        self.0.get_mut().write_all(request.as_bytes())?;
         let (mut code, mut length, mut line) = (0, 0, String::new());
         loop {
             line.clear();
-            self.stream.read_line(&mut line)?;
+            self.0.read_line(&mut line)?;
             let text = line.trim().to_ascii_lowercase();
             if let Some(status) = text.strip_prefix("http/1.1 ") {
                 code = status.split(' ').next().context("no status")?.parse()?;
@@ -133,7 +160,7 @@ impl Http {
             }
         }
         let mut body = vec![0; length];
-        self.stream.read_exact(&mut body)?;
+        self.0.read_exact(&mut body)?;
         Ok((code, String::from_utf8(body)?))
     }
 
@@ -215,8 +242,7 @@ fn transitions(
 
 /// Runs etcd transactions as small as a transition's, by writers that each wait for their previous one.
 async fn bare(cluster: &Cluster, writers: usize, each: usize) -> Result<(Duration, usize)> {
-    let access = Access::anonymous(&[cluster.etcd.endpoint().to_owned()]);
-    let store: SharedStore = Arc::new(EtcdStore::connect(&access, secs(5)).await?);
+    let store: SharedStore = Arc::new(EtcdStore::connect(&cluster.etcd.root(), secs(5)).await?);
     let start = Instant::now();
     let writing = (0..writers).map(|writer| {
         let store = Arc::clone(&store);
@@ -239,7 +265,7 @@ async fn bare(cluster: &Cluster, writers: usize, each: usize) -> Result<(Duratio
 
 /// Measures the overhead of a step compared with its call alone.
 fn steps(cluster: &Cluster, api: &mut Http, calls: &str, table: &mut Table) -> Result<()> {
-    let mut direct = Http::connect(calls)?;
+    let mut direct = Http(BufReader::new(TcpStream::connect(calls)?));
     let mut series = Series::default();
     for _ in 0..CALLS {
         let start = Instant::now();
@@ -267,13 +293,13 @@ fn ask_for(
     numbers: Range<usize>,
     workflow: impl Fn(usize) -> String + Sync,
 ) -> Result<()> {
-    let address = cluster.api(0);
+    let socket = cluster.socket(0);
     std::thread::scope(|scope| {
         let asking: Vec<_> = (0..CLIENTS)
             .map(|client| {
-                let (address, workflow, numbers) = (&address, &workflow, numbers.clone());
+                let (socket, workflow, numbers) = (&socket, &workflow, numbers.clone());
                 scope.spawn(move || -> Result<()> {
-                    let mut api = Http::connect(address)?;
+                    let mut api = Http::connect(socket)?;
                     let mut own = numbers.skip(client).step_by(CLIENTS);
                     own.try_for_each(|number| {
                         api.start(&workflow(number), &format!("r{number:06}"), &json!({}))
@@ -354,15 +380,14 @@ fn kept(cluster: &Cluster, scale: Scale, table: &mut Table) -> Result<()> {
 }
 
 fn waiting(cluster: &Cluster) -> Result<()> {
-    let keys = cluster.etcd.etcdctl(None, &["get", "--prefix", "--keys-only", prefix::RUN_REQUESTS])?;
+    let keys = cluster.etcd.etcdctl(&["get", "--prefix", "--keys-only", prefix::RUN_REQUESTS])?;
     ensure!(keys.trim().is_empty(), "{} wait", keys.split_whitespace().count());
     Ok(())
 }
 
 /// Bytes in use in etcd's database file.
 fn in_use(cluster: &Cluster) -> Result<u64> {
-    let mut command = std::process::Command::new("etcdctl");
-    command.args(["--endpoints", cluster.etcd.endpoint(), "endpoint", "status", "-w", "json"]);
-    let status: Value = serde_json::from_str(&outcome(&mut command, secs(30))?.ok()?)?;
+    let status = cluster.etcd.etcdctl(&["endpoint", "status", "-w", "json"])?;
+    let status: Value = serde_json::from_str(&status)?;
     status[0]["Status"]["dbSizeInUse"].as_u64().context("no size")
 }

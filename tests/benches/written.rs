@@ -5,7 +5,7 @@ use std::time::Instant;
 use futures::StreamExt;
 use harness::{Cluster, Context, Error, Result, secs};
 use schema::keys::Key;
-use schema::store::etcd::{Access, EtcdStore};
+use schema::store::etcd::EtcdStore;
 use schema::store::{Store, WatchEvent};
 use tokio::runtime::Runtime;
 use tokio::task::JoinHandle;
@@ -20,8 +20,7 @@ impl NextWrite {
     /// Starts the watch, and returns once etcd has it, so that no later write is missed or delayed.
     pub(crate) fn of(cluster: &Cluster, key: &Key) -> Result<NextWrite> {
         let runtime = Runtime::new()?;
-        let endpoint = cluster.etcd.endpoint().to_owned();
-        let store = runtime.block_on(EtcdStore::connect(&Access::anonymous(&[endpoint]), secs(5)))?;
+        let store = runtime.block_on(EtcdStore::connect(&cluster.etcd.root(), secs(5)))?;
         let from = cluster.etcd.revision()? + 1;
         let wanted = key.to_string();
         let mut changes = runtime.block_on(store.watch(&wanted, from))?;

@@ -120,8 +120,7 @@ fn a_load_brings_pods_and_its_end_takes_them_and_git_resets_nothing() -> Result<
             let same = count(cluster, 4)?;
             let ids = |all: &[ContainerView]| all.iter().map(|one| one.id.clone()).collect::<BTreeSet<_>>();
             ensure!(ids(&same) == ids(&all), "containers were replaced");
-            let (repo, server) =
-                (cluster.repo.work().to_string_lossy().into_owned(), format!("http://{}", cluster.api(0)));
+            let (repo, server) = (cluster.repo.work().to_string_lossy().into_owned(), cluster.server(0));
             let plan = cluster.cli(&["plan", "--repo", &repo, "--server", &server])?;
             ensure!(plan.code == 0, "drift is reported: {plan:?}");
 

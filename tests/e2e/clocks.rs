@@ -2,7 +2,8 @@
 //! their pods are restarted, drained and scaled as usual, and no age of an object is off by an hour.
 
 use harness::{
-    Change, Cluster, ClusterOptions, Context as _, IMAGE, Result, Where, bail, ensure, eventually, secs,
+    Change, Cluster, ClusterOptions, Context as _, Daemon, IMAGE, Result, Where, bail, ensure, eventually,
+    secs,
 };
 
 use crate::workloads::{Runs, Workload, per_node};
@@ -22,6 +23,15 @@ fn faketime() -> Result<String> {
         }
     }
     bail!("libfaketime is not installed")
+}
+
+/// Changes a daemon's clock from its next start on: `+1h`, `-10m`.
+pub(crate) fn set_clock(daemon: &mut Daemon, offset: &str) -> Result<()> {
+    daemon.set_env("LD_PRELOAD", &faketime()?);
+    daemon.set_env("FAKETIME", offset);
+    daemon.set_env("FAKETIME_DONT_FAKE_MONOTONIC", "1");
+    daemon.set_env("NO_FAKE_STAT", "1");
+    Ok(())
 }
 
 /// A workload on one node that uses twice the memory it requests, and its autoscaler.
@@ -66,13 +76,8 @@ fn is_recent(page: &str) -> Result<()> {
 fn nodes_whose_clocks_are_wrong_are_treated_as_others() -> Result<()> {
     let options = ClusterOptions { place: Where::Namespaces(3), ..ClusterOptions::default() };
     let mut cluster = Cluster::prepare(options)?;
-    let library = faketime()?;
     for (number, _, offset) in WRONG {
-        let agent = &mut cluster.nodes[number - 1].agent;
-        agent.set_env("LD_PRELOAD", &library);
-        agent.set_env("FAKETIME", offset);
-        agent.set_env("FAKETIME_DONT_FAKE_MONOTONIC", "1");
-        agent.set_env("NO_FAKE_STAT", "1");
+        set_clock(&mut cluster.nodes[number - 1].agent, offset)?;
     }
     cluster.run_story(|cluster| {
         cluster.start_all()?;

@@ -101,6 +101,8 @@ fn complete(cluster: &Cluster) -> Result<()> {
 fn each_node_runs_one_pod_and_keeps_it_whatever_happens() -> Result<()> {
     let options = ClusterOptions { place: Where::Namespaces(3), ..ClusterOptions::default() };
     Cluster::prepare(options)?.run_story(|cluster| {
+        // etcd does not know it yet.
+        cluster.expect_denials();
         let late = cluster.nodes.pop().context("no node")?;
         cluster.start_all()?;
         cluster.push(&[Change::write("cluster.yaml", CLUSTER), template(IMAGE, 0)], "Export")?;

@@ -3,14 +3,13 @@
 
 use std::time::{Duration, Instant};
 
-use base64::Engine as _;
-use base64::engine::general_purpose::STANDARD;
 use harness::manifests::web;
-use harness::{Change, Cluster, ClusterOptions, Result, bail, ensure, eventually, http_post_body, secs};
+use harness::{Change, Cluster, ClusterOptions, Result, bail, ensure, eventually, secs};
 use nix::sys::signal::Signal;
 use schema::keys::Key;
 use schema::records::{EtcdUpkeep, SourceStatus};
-use serde_json::{Value, json};
+use schema::store::{Op, Store as _};
+use serde_json::Value;
 
 use crate::state_disk::SmallDisk;
 
@@ -44,17 +43,13 @@ fn small_etcd() -> Result<Cluster> {
 
 /// Writes until etcd refuses.
 fn fill(cluster: &Cluster, filling: Filling) -> Result<()> {
-    let address = cluster.etcd.endpoint().trim_start_matches("http://");
-    let value = STANDARD.encode("x".repeat(VALUE_BYTES));
+    let value = "x".repeat(VALUE_BYTES);
     for round in 0..100 {
         let first = if filling == Filling::Values { round * VALUES } else { 0 };
-        let key = |number: usize| STANDARD.encode(format!("{FILL}{number:06}"));
-        let puts: Vec<Value> = (first..first + VALUES)
-            .map(|number| json!({"requestPut": {"key": key(number), "value": value}}))
-            .collect();
-        let (code, said) = http_post_body(address, "/v3/kv/txn", &[], &json!({"success": puts}).to_string())?;
-        if code != 200 {
-            ensure!(said.contains("database space exceeded"), "{code} {said}");
+        let put = |number: usize| Op::put(format!("{FILL}{number:06}"), value.clone());
+        let puts: Vec<Op> = (first..first + VALUES).map(put).collect();
+        if let Err(refused) = cluster.etcd.ask(async |store| store.txn(Vec::new(), puts.clone()).await) {
+            ensure!(format!("{refused:#}").contains("database space exceeded"), "{refused:#}");
             return Ok(());
         }
     }
@@ -63,22 +58,19 @@ fn fill(cluster: &Cluster, filling: Filling) -> Result<()> {
 
 /// Alarms of etcd, as etcdctl prints them.
 fn alarms(cluster: &Cluster) -> Result<String> {
-    Ok(cluster.etcd.etcdctl(None, &["alarm", "list"])?.trim().to_owned())
+    Ok(cluster.etcd.etcdctl(&["alarm", "list"])?.trim().to_owned())
 }
 
 /// Size of etcd's file.
 fn size_bytes(cluster: &Cluster) -> Result<u64> {
-    let said: Value =
-        serde_json::from_str(&cluster.etcd.etcdctl(None, &["endpoint", "status", "-w", "json"])?)?;
+    let said: Value = serde_json::from_str(&cluster.etcd.etcdctl(&["endpoint", "status", "-w", "json"])?)?;
     said[0]["Status"]["dbSize"].as_u64().ok_or_else(|| harness::Error::msg(format!("no size in {said}")))
 }
 
 /// True once the history up to this revision is compacted; its values may still be deleted.
 fn is_compacted(cluster: &Cluster, revision: i64) -> Result<bool> {
-    let address = cluster.etcd.endpoint().trim_start_matches("http://");
-    let body = json!({"key": STANDARD.encode(FILL), "revision": revision}).to_string();
-    let (code, said) = http_post_body(address, "/v3/kv/range", &[], &body)?;
-    Ok(code != 200 && said.contains("has been compacted"))
+    let said = cluster.etcd.etcdctl(&["get", FILL, "--rev", &revision.to_string()]);
+    Ok(said.is_err_and(|error| format!("{error:#}").contains("has been compacted")))
 }
 
 /// True while etcd copies its file.
@@ -126,7 +118,7 @@ fn a_full_etcd_is_reported_and_goes_on_without_a_restart_once_it_has_room() -> R
         ensure!(cluster.pod("shop")?.lives() == shop.lives());
 
         // Room, but still the alarm.
-        cluster.etcd.etcdctl(None, &["del", FILL, "--prefix"])?;
+        cluster.etcd.etcdctl(&["del", FILL, "--prefix"])?;
         let said = cluster.cli(&["etcd", "defrag", "--timeout", "40s"])?.ok()?;
         ensure!(said.contains("member test:"), "{said}");
         ensure!(alarms(cluster)?.is_empty(), "{}", alarms(cluster)?);

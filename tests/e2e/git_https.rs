@@ -16,7 +16,7 @@ const CANARY: &str = "c4nary-t0ken-never-shown";
 #[test]
 fn https_takes_the_right_ca_and_token_and_shows_the_token_to_nobody() -> Result<()> {
     let mut cluster = Cluster::prepare(ClusterOptions::default())?;
-    cluster.etcd.start()?;
+    cluster.start_etcd()?;
     let dir = cluster.dir("");
     let server = GitHttp::serve_tls(&dir, cluster.slot().port(13), CANARY)?;
     let head = cluster.repo.push(&[Change::write("a.yaml", sleeper("a"))], "One")?;
@@ -65,7 +65,7 @@ fn https_takes_the_right_ca_and_token_and_shows_the_token_to_nobody() -> Result<
 #[test]
 fn a_token_of_the_environment_goes_through_the_proxy_only_to_the_server() -> Result<()> {
     let mut cluster = Cluster::prepare(ClusterOptions::default())?;
-    cluster.etcd.start()?;
+    cluster.start_etcd()?;
     let server = GitHttp::serve_tls(&cluster.dir(""), cluster.slot().port(13), CANARY)?;
     let proxy = HttpProxy::serve(cluster.slot().port(14))?;
     let head = cluster.repo.push(&[Change::write("a.yaml", sleeper("a"))], "One")?;

@@ -1,14 +1,17 @@
 //! Properties of the harness that the stories rely on: a separate node that outlives its dockerd,
 //! and nothing left behind.
 
-use harness::{DockerWorld, IMAGE, NetWorld, Node, Result, Slot, ensure, netns_of};
+use std::sync::Arc;
+
+use harness::{DockerWorld, IMAGE, NetWorld, Node, Result, Slot, Trust, ensure, netns_of};
 
 #[test]
 fn a_namespace_node_keeps_its_containers_while_dockerd_is_away_and_leaves_nothing() -> Result<()> {
     let slot = Slot::take()?;
     let instance = slot.instance();
     {
-        let mut node = Node::in_namespace(&slot, 1, true)?;
+        let trust = Arc::new(Trust::create(slot.dir(), &[])?);
+        let mut node = Node::in_namespace(&slot, 1, true, &trust)?;
         node.wait_ready()?;
         node.docker.run(&["run", "-d", "--name", "stays", "--network", "none", IMAGE, "sleep", "1000"])?;
         let before = node.docker.by_filter("name=stays")?;

@@ -27,7 +27,7 @@ fn is_at(cluster: &Cluster, address: &str) -> Result<()> {
     ensure!(vtep.as_deref() == Some(address), "the tunnel's end is {vtep:?}");
     let wanted: IpAddr = address.parse()?;
     ensure!(record.addresses == [wanted], "{:?}", record.addresses);
-    ensure!(record.api == format!("http://{address}:7071"), "{}", record.api);
+    ensure!(record.api == format!("https://{address}:7071"), "{}", record.api);
     let tunnel = format!("{}.1", cluster.slot().instance());
     let entries = first.net.run("bridge", &["fdb", "show", "dev", &tunnel])?;
     ensure!(entries.contains(&format!("dst {address} ")), "{entries}");

@@ -6,8 +6,7 @@ use serde_json::Value;
 
 /// The plan of the clone's HEAD against the first reconciler.
 fn plan(cluster: &Cluster, more: &[&str]) -> Result<Outcome> {
-    let (repo, server) =
-        (cluster.repo.work().to_string_lossy().into_owned(), format!("http://{}", cluster.api(0)));
+    let (repo, server) = (cluster.repo.work().to_string_lossy().into_owned(), cluster.server(0));
     let mut args = vec!["plan", "--repo", &repo, "--server", &server];
     args.extend(more);
     cluster.cli(&args)

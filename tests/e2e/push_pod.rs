@@ -89,7 +89,7 @@ fn a_pod_reaches_the_outside_under_its_nodes_address(cluster: &Cluster) -> Resul
 #[test]
 fn a_pod_that_waited_for_a_node_runs_as_soon_as_there_is_one() -> Result<()> {
     Cluster::prepare(ClusterOptions::default())?.run_story(|cluster| {
-        cluster.etcd.start()?;
+        cluster.start_etcd()?;
         cluster.reconcilers[0].start()?;
         cluster.push(&[Change::write("shop.yaml", web("shop").with_sidecar().to_string())], "Open")?;
         eventually("status says what the pod waits for", secs(20), || {

@@ -199,7 +199,7 @@ fn running(cluster: &Cluster) -> Result<BTreeMap<String, String>> {
 }
 
 /// The pod answers at its own address, and at that of its service, which its name leads to.
-fn all_serves(cluster: &Cluster) -> Result<()> {
+pub(crate) fn all_serves(cluster: &Cluster) -> Result<()> {
     cluster.serving("shop", "hello from shop")?;
     let (net, dns) = (&cluster.node().net, service_address(cluster, 10)?.to_string());
     eventually("the service answers by its name", secs(45), || {

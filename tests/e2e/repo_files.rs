@@ -176,7 +176,7 @@ fn a_secret_reaches_its_container_and_nothing_else() -> Result<()> {
         ensure!(mounts.lines().any(|l| l.starts_with("tmpfs /run/db tmpfs ro")), "{mounts}");
 
         // Nowhere else: etcd, the API, events, logs, and the disks of reconciler and agent.
-        let all = harness::run("etcdctl", &["--endpoints", cluster.etcd.endpoint(), "get", "--prefix", ""])?;
+        let all = cluster.etcd.etcdctl(&["get", "--prefix", ""])?;
         ensure!(all.contains("db.age") && !all.contains(CANARY), "etcd has the secret");
         for path in ["/v1/objects/pod/default/app", "/v1/pods/default/app", "/v1/events", "/v1/status"] {
             let (_, body) = harness::http_get(&cluster.api(0), path)?;

@@ -106,7 +106,7 @@ fn what_is_taken_away_during_a_rollout_comes_back_and_nothing_runs_twice() -> Re
             }
         }
         for pod in cluster.etcd.list(prefix::PODS)?.iter().step_by(3) {
-            cluster.etcd.etcdctl(None, &["del", &pod.key])?;
+            cluster.etcd.etcdctl(&["del", &pod.key])?;
         }
         shop.serves(cluster)?;
         // Pods are named after their template, each once.

@@ -148,7 +148,7 @@ fn a_commit_that_removes_most_objects_waits_for_its_release() -> Result<()> {
 }
 
 fn eleven_of_thirteen(cluster: &mut Cluster) -> Result<()> {
-    cluster.etcd.start()?;
+    cluster.start_etcd()?;
     cluster.reconcilers[0].start()?;
     let write = |i: u8| Change::write(format!("p{i}.yaml"), sleeper(&format!("p{i}")));
     cluster.push(&(0..13).map(write).collect::<Vec<_>>(), "Thirteen")?;

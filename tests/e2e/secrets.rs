@@ -85,7 +85,7 @@ fn has(cluster: &Cluster, pod: &str, wanted: &str) -> Result<()> {
 }
 
 fn is_nowhere(cluster: &Cluster) -> Result<()> {
-    let all = harness::run("etcdctl", &["--endpoints", cluster.etcd.endpoint(), "get", "--prefix", ""])?;
+    let all = cluster.etcd.etcdctl(&["get", "--prefix", ""])?;
     ensure!(all.contains("db.age") && !all.contains(CANARY), "etcd has the secret");
     ensure!(!all.contains("AGE-SECRET-KEY"), "etcd has an identity");
     for path in ["/v1/objects", "/v1/pods", "/v1/nodes", "/v1/events", "/v1/status", "/v1/loops"] {
@@ -216,7 +216,7 @@ fn starts_with_etcd_away(cluster: &mut Cluster, node: usize, pod: &str) -> Resul
 fn a_fourth_node_is_one_new_version_of_one_file_and_restarts_nothing() -> Result<()> {
     let options = ClusterOptions { place: Where::Namespaces(4), ..ClusterOptions::default() };
     Cluster::prepare(options)?.run_story(|cluster| {
-        cluster.etcd.start()?;
+        cluster.start_etcd()?;
         cluster.reconcilers[0].start()?;
         cluster.wait_reconciler(0)?;
         let etcd = cluster.etcd_for_nodes();
@@ -258,7 +258,7 @@ fn a_fourth_node_is_one_new_version_of_one_file_and_restarts_nothing() -> Result
         // A fourth node: the identity is encrypted to it, too. Nothing else changes.
         cluster.nodes[3].start_agent(&etcd)?;
         let fourth = recipient_of(cluster, 4)?;
-        let server = format!("http://{}", cluster.api(0));
+        let server = cluster.server(0);
         let reported = secrets(cluster, &["check", "--server", &server])?;
         ensure!(
             reported.code == 1 && reported.stdout.contains(&format!("recipients add {} {fourth}", names[3])),
@@ -356,7 +356,7 @@ fn copies_unbound_secrets_and_bombs_are_errors_of_their_pods_alone() -> Result<(
 #[test]
 fn a_reconciler_reads_the_credentials_of_a_source_from_another_source() -> Result<()> {
     let mut cluster = Cluster::prepare(ClusterOptions::default())?;
-    cluster.etcd.start()?;
+    cluster.start_etcd()?;
     let dir = cluster.dir("other");
     fs::create_dir_all(&dir)?;
     let other = GitRepo::create(&dir)?;

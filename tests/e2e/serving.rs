@@ -11,11 +11,15 @@ use schema::records::SourceStatus;
 
 /// Command line of a reconciler with its own state directory.
 pub(crate) fn command(cluster: &Cluster, name: &str, flags: &[String]) -> Vec<String> {
-    let mut command = vec![minik8s_binary().to_string_lossy().into_owned(), "serve".to_owned()];
+    let state = cluster.dir(&format!("state-{name}"));
+    cluster.trust.fill_reconciler(&state, "r0").expect("the slot's folder can be written");
+    let mut command: Vec<String> =
+        [&*minik8s_binary().to_string_lossy(), "serve", "--own-etcd"].map(str::to_owned).into();
     for (flag, value) in [
         ("--etcd", cluster.etcd.endpoint().to_owned()),
-        ("--state-dir", cluster.dir(&format!("state-{name}")).to_string_lossy().into_owned()),
-        ("--listen", cluster.api(0)),
+        ("--state-dir", state.to_string_lossy().into_owned()),
+        ("--listen", cluster.listen(0)),
+        ("--socket", cluster.socket(0).to_string_lossy().into_owned()),
         ("--cluster-cidr", cluster.slot().cluster_cidr()),
         ("--name", "r0".to_owned()),
         ("--local-node", format!("{}n0", cluster.slot().instance())),
@@ -82,10 +86,8 @@ pub(crate) fn nowhere_in_logs(cluster: &Cluster, word: &str) -> Result<()> {
 /// Checks that the word is nowhere: no log, no key or value of etcd, no output of the CLI, no command line.
 pub(crate) fn nowhere(cluster: &Cluster, word: &str) -> Result<()> {
     nowhere_in_logs(cluster, word)?;
-    let all = Command::new("etcdctl")
-        .args(["--endpoints", cluster.etcd.endpoint(), "get", "--prefix", ""])
-        .output()?;
-    ensure!(!String::from_utf8_lossy(&all.stdout).contains(word), "{word} stands in etcd");
+    let all = cluster.etcd.etcdctl(&["get", "--prefix", ""])?;
+    ensure!(!all.contains(word), "{word} stands in etcd");
     for args in [&["status"] as &[&str], &["get", "sources", "-o", "json"], &["events", "-A"]] {
         let said = cluster.cli(args)?;
         ensure!(!format!("{}{}", said.stdout, said.stderr).contains(word), "{word} is said by {args:?}");

@@ -15,7 +15,7 @@ use crate::serving::{self, flags};
 #[test]
 fn an_unsigned_commit_changes_nothing_until_a_signed_one_follows() -> Result<()> {
     let mut cluster = Cluster::prepare(ClusterOptions::default())?;
-    cluster.etcd.start()?;
+    cluster.start_etcd()?;
     let key = cluster.dir("signer").display().to_string();
     run("ssh-keygen", &["-q", "-N", "", "-C", "", "-t", "ed25519", "-f", &key])?;
     let public = fs::read_to_string(format!("{key}.pub"))?;

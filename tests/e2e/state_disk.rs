@@ -8,21 +8,24 @@ use harness::manifests::web;
 use harness::{Change, Cluster, ClusterOptions, Node, Result, bail, ensure, eventually, run, secs};
 use nix::errno::Errno;
 
+/// Mounts it at `$1`, with what is there: keys and certificates.
+const MOUNT: &str = "mkdir -p \"$1\" \"$1.kept\"; cp -a \"$1/.\" \"$1.kept\"; \
+                     mount -t tmpfs -o size=64m tmpfs \"$1\"; cp -a \"$1.kept/.\" \"$1\"; rm -r \"$1.kept\"";
+
 /// A file system of 64 MiB for a state directory.
 pub(crate) struct SmallDisk(PathBuf);
 
 impl SmallDisk {
     pub(crate) fn mount(dir: PathBuf) -> Result<Self> {
         std::fs::create_dir_all(&dir)?;
-        run("mount", &["-t", "tmpfs", "-o", "size=64m", "tmpfs", &dir.to_string_lossy()])?;
+        run("sh", &["-ec", MOUNT, "-", &dir.to_string_lossy()])?;
         Ok(Self(dir))
     }
 
     /// Like `mount`, for the state directory of a node in namespaces. It lasts as long as these.
     pub(crate) fn mount_on(node: &Node) -> Result<Self> {
         let dir = node.state_dir().to_string_lossy();
-        let script = format!("mkdir -p {dir} && mount -t tmpfs -o size=64m tmpfs {dir}");
-        let command = node.command(&["sh", "-c", &script]);
+        let command = node.command(&["sh", "-ec", MOUNT, "-", &dir]);
         let words: Vec<&str> = command.iter().map(String::as_str).collect();
         run(words[0], &words[1..])?;
         Ok(Self(node.root()?.join(dir.trim_start_matches('/'))))

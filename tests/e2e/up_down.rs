@@ -11,7 +11,7 @@ use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
 use harness::manifests::web;
 use harness::{
     Change, Cluster, ClusterOptions, Context as _, Daemon, DockerWorld, IMAGE, NetWorld, Result, ensure,
-    eventually, minik8s_binary, outcome, run, secs,
+    eventually, http_get, minik8s_binary, outcome, run, secs,
 };
 use nix::sys::signal::Signal;
 
@@ -49,7 +49,7 @@ fn story(cluster: &Cluster, up: &mut Daemon) -> Result<()> {
     cluster.repo.push(&[Change::write("shop.yaml", shop)], "Open")?;
     up.start()?;
     let shop = cluster.serving("shop", "hello from shop")?;
-    cluster.wait_reconciler(0)?;
+    answers(cluster)?;
     // Would fail with the gateway of functions on all addresses.
     eventually("the agent listens for this machine and its pods", secs(10), || {
         let open = agent_listeners(cluster)?;
@@ -77,7 +77,7 @@ fn story(cluster: &Cluster, up: &mut Daemon) -> Result<()> {
         fs::set_permissions(folder, Permissions::from_mode(0o755))?;
     }
     up.start()?;
-    cluster.wait_reconciler(0)?;
+    answers(cluster)?;
     cluster.repo.push(&[Change::write("blog.yaml", web("blog").to_string())], "Another")?;
     cluster.serving("blog", "hello from blog")?;
     ensure!(cluster.pod("shop")?.lives() == shop.lives(), "the second up did not adopt the pod");
@@ -102,6 +102,16 @@ fn story(cluster: &Cluster, up: &mut Daemon) -> Result<()> {
     })
 }
 
+/// Waits until its reconciler answers at its socket.
+pub(crate) fn answers(cluster: &Cluster) -> Result<()> {
+    let socket = format!("unix:{}", cluster.dir("up-state/run/api.sock").display());
+    eventually("the reconciler answers", secs(45), || {
+        let (code, body) = http_get(&socket, "/v1/healthz")?;
+        ensure!(code == 200, "{code} {body}");
+        Ok(())
+    })
+}
+
 /// True if this process, and so the daemons, may lower `oom_score_adj`: CAP_SYS_RESOURCE, bit 24.
 fn may_lower_oom_scores() -> Result<bool> {
     let status = fs::read_to_string("/proc/self/status")?;
@@ -118,14 +128,14 @@ fn refused(cluster: &Cluster, flags: &[&str], why: &str) -> Result<()> {
     Ok(())
 }
 
-fn up_command(cluster: &Cluster) -> Vec<String> {
+pub(crate) fn up_command(cluster: &Cluster) -> Vec<String> {
     let slot = cluster.slot();
     let mut command = vec![minik8s_binary().to_string_lossy().into_owned(), "up".to_owned()];
     for (flag, value) in [
         ("--repo", cluster.repo_url()),
         ("--poll", "500ms".to_owned()),
         ("--state-dir", cluster.dir("up-state").to_string_lossy().into_owned()),
-        ("--listen", cluster.api(0)),
+        ("--listen", cluster.listen(0)),
         ("--agent-listen", cluster.node().listen().to_owned()),
         ("--etcd-port", slot.port(8).to_string()),
         ("--cluster-cidr", slot.cluster_cidr()),

@@ -62,7 +62,7 @@ fn a_hook_and_a_sync_at_a_follower_wake_the_leader() -> Result<()> {
 
         let commit = cluster.repo.push(&[Change::write("blog.yaml", web("blog").to_string())], "Another")?;
         let mut sync = cluster.cli_command(&["sync", "main", "--wait"]);
-        let done = sync.env("MINIK8S_SERVER", format!("http://{}", cluster.api(1))).output()?;
+        let done = sync.env("MINIK8S_SERVER", cluster.server(1)).output()?;
         let said = String::from_utf8_lossy(&done.stdout).into_owned();
         ensure!(done.status.success() && said.contains(&commit[..7]), "{said} {done:?}");
         Ok(())

@@ -4,11 +4,13 @@ use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::path::PathBuf;
 use std::process::Command;
+use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
-use schema::keys::{Key, ROOT, RUNS_ROOT, node_role, prefix};
+use schema::keys::{Key, prefix};
 use schema::records::SourceStatus;
+use schema::trust::{Identity, Role};
 
 use crate::binaries::minik8s_binary;
 use crate::docker_world::ContainerView;
@@ -21,6 +23,7 @@ use crate::net_world::NetWorld;
 use crate::node::Node;
 use crate::process::{Daemon, Outcome, last_lines, outcome};
 use crate::slot::Slot;
+use crate::trust::Trust;
 use crate::wait::{eventually, secs};
 
 /// Bound of every wait in a story: far above the needs of the slowest machine, because a
@@ -59,8 +62,6 @@ pub struct ClusterOptions {
     pub poll: &'static str,
     /// Folder of the repository that they read; empty for the whole repository.
     pub path: &'static str,
-    /// Restricts etcd to its users: the reconcilers, and each node with its intended role.
-    pub etcd_roles: bool,
     /// Lets containers of nodes in namespaces outlive their Docker. Docker Swarm does not allow it.
     pub live_restore: bool,
     /// Gives nodes the base images of Python functions.
@@ -75,7 +76,6 @@ impl Default for ClusterOptions {
             reconcilers: 1,
             poll: "500ms",
             path: "",
-            etcd_roles: false,
             live_restore: true,
             python: false,
         }
@@ -93,6 +93,10 @@ pub struct Cluster {
     pub repo: GitRepo,
     /// Server of the repository, if it is reached over HTTP.
     pub forge: Option<GitHttp>,
+    /// Certificates of its daemons, and of the tests.
+    pub trust: Arc<Trust>,
+    /// True if the story takes the user of an agent away from etcd.
+    expects_denials: bool,
     options: ClusterOptions,
     slot: Slot,
 }
@@ -129,14 +133,16 @@ impl Cluster {
         let mut cluster = Self::prepare(options)?;
         cluster.run_story(|cluster| {
             cluster.start_all()?;
-            story(cluster)?;
-            if cluster.options.etcd_roles { cluster.agents_kept_to_their_roles() } else { Ok(()) }
+            story(cluster)
         })
     }
 
-    /// Runs a story; shows the daemons' logs if it fails.
+    /// Runs a story, in which no agent may want more of etcd than its role; shows the daemons' logs if it fails.
     pub fn run_story(&mut self, story: impl FnOnce(&mut Cluster) -> Result<()>) -> Result<()> {
-        let outcome = catch_unwind(AssertUnwindSafe(|| story(self)));
+        let outcome = catch_unwind(AssertUnwindSafe(|| {
+            story(self)?;
+            self.agents_kept_to_their_roles()
+        }));
         if !matches!(outcome, Ok(Ok(()))) {
             self.show_logs();
         }
@@ -146,16 +152,17 @@ impl Cluster {
     /// Prepares everything without starting the daemons: etcd, reconcilers and agents.
     pub fn prepare(options: ClusterOptions) -> Result<Self> {
         let slot = Slot::take()?;
-        let nodes = match options.place {
-            Where::Host => vec![Node::host(&slot)?],
-            Where::Namespaces(count) => namespaces(&slot, count, options.live_restore)?,
+        let underlay = slot.underlay(1);
+        let trust = Arc::new(Trust::create(slot.dir(), &["127.0.0.1", "localhost", &underlay])?);
+        let mut nodes = match options.place {
+            Where::Host => vec![Node::host(&slot, &trust)?],
+            Where::Namespaces(count) => namespaces(&slot, count, options.live_restore, &trust)?,
         };
         if options.python {
             side_by_side(&nodes, |node| ensure_python(&node.docker))?;
         }
-        let underlay = slot.underlay(1);
         let also = (options.place != Where::Host).then_some(underlay.as_str());
-        let etcd = Etcd::new(slot.dir(), slot.port(4), slot.port(5), also);
+        let etcd = Etcd::new(slot.dir(), slot.port(4), slot.port(5), also, &trust)?;
         let repo = GitRepo::create(slot.dir())?;
         let forge = match options.repo {
             RepoAccess::File => None,
@@ -166,21 +173,62 @@ impl Cluster {
             let note = Change::write(format!("{}/README.md", options.path), "# Manifests\n");
             repo.push(&[note], "Make the folder")?;
         }
-        let mut cluster = Self { reconcilers: Vec::new(), nodes, etcd, repo, forge, options, slot };
-        cluster.reconcilers = (0..cluster.options.reconcilers)
-            .map(|index| {
-                Daemon::new(format!("serve-{index}"), cluster.slot.dir(), cluster.serve_command(index))
-            })
-            .collect();
+        let mut cluster = Self {
+            reconcilers: Vec::new(),
+            nodes: Vec::new(),
+            etcd,
+            repo,
+            forge,
+            trust,
+            expects_denials: false,
+            options,
+            slot,
+        };
+        let all = 0..cluster.options.reconcilers;
+        for index in all.clone() {
+            cluster.fill_reconciler(index)?;
+            let (name, command) = (format!("serve-{index}"), cluster.serve_command(index));
+            cluster.reconcilers.push(Daemon::new(name, cluster.slot.dir(), command));
+        }
+        let urls: Vec<String> = all.map(|index| format!("https://{}", cluster.listen(index))).collect();
+        for node in &mut nodes {
+            node.reconcilers.clone_from(&urls);
+            node.fill_state()?;
+        }
+        cluster.nodes = nodes;
         Ok(cluster)
+    }
+
+    /// Gives reconciler `index` its certificate and the authority, unless it has them.
+    pub fn fill_reconciler(&self, index: u16) -> Result<()> {
+        self.trust.fill_reconciler(&self.dir(&format!("state-r{index}")), &format!("r{index}"))
+    }
+
+    /// Gives a further reconciler what its join would have given it; etcd runs.
+    pub fn admit_reconciler(&self, index: u16) -> Result<()> {
+        self.fill_reconciler(index)?;
+        let (key, record) = self.trust.record(&Identity::new(Role::Reconciler, &format!("r{index}"))?)?;
+        self.etcd.put(key, &record)?;
+        eventually("the leader has made its user", secs(20), || {
+            self.etcd.etcdctl(&["user", "get", &format!("reconciler-r{index}")]).map(drop)
+        })
+    }
+
+    /// Starts etcd, which then knows all nodes, as if they had joined.
+    pub fn start_etcd(&mut self) -> Result<()> {
+        self.etcd.start()?;
+        let nodes = self.nodes.iter().map(|node| (Role::Node, node.name.clone()));
+        let reconcilers = (0..self.options.reconcilers).map(|index| (Role::Reconciler, format!("r{index}")));
+        for (role, name) in nodes.chain(reconcilers) {
+            let (key, record) = self.trust.record(&Identity::new(role, &name)?)?;
+            self.etcd.put(key, &record)?;
+        }
+        Ok(())
     }
 
     /// Starts everything that [`Cluster::prepare`] prepared, and waits until it answers.
     pub fn start_all(&mut self) -> Result<()> {
-        self.etcd.start()?;
-        if self.options.etcd_roles {
-            self.give_roles()?;
-        }
+        self.start_etcd()?;
         for index in 0..self.reconcilers.len() {
             self.reconcilers[index].start()?;
             self.wait_reconciler(index)?;
@@ -203,30 +251,20 @@ impl Cluster {
         })
     }
 
+    /// Lets agents be refused by etcd in this story.
+    pub fn expect_denials(&mut self) {
+        self.expects_denials = true;
+    }
+
     /// Checks that no agent made an etcd request outside of its node's role.
-    fn agents_kept_to_their_roles(&self) -> Result<()> {
-        for node in &self.nodes {
-            let log = std::fs::read_to_string(node.agent.log_path())?;
-            let refused: Vec<&str> = log.lines().filter(|line| line.contains("permission denied")).collect();
+    pub(crate) fn agents_kept_to_their_roles(&self) -> Result<()> {
+        for node in self.nodes.iter().filter(|_| !self.expects_denials) {
+            let log = std::fs::read_to_string(node.agent.log_path()).unwrap_or_default();
+            let refused: Vec<&str> =
+                log.lines().filter(|line| line.contains("etcdserver: permission denied")).collect();
             ensure!(refused.is_empty(), "{} wants more than its role: {refused:#?}", node.name);
         }
         Ok(())
-    }
-
-    fn give_roles(&mut self) -> Result<()> {
-        let password = |name: &str| -> Result<PathBuf> {
-            let file = self.slot.dir().join(format!("password-of-{name}"));
-            std::fs::write(&file, format!("secret-of-{name}\n"))?;
-            Ok(file)
-        };
-        self.etcd
-            .add_user("reconcilers", [ROOT, RUNS_ROOT].map(|root| format!("readwrite {root} --prefix")))?;
-        password("reconcilers")?;
-        for node in &mut self.nodes {
-            self.etcd.add_user(&node.name, node_role(&node.name))?;
-            node.etcd_password = Some(password(&node.name)?);
-        }
-        self.etcd.switch_auth_on()
     }
 
     /// Command line of reconciler `index`.
@@ -237,7 +275,8 @@ impl Cluster {
             ("--repo", self.repo_url()),
             ("--etcd", self.etcd.endpoint().to_owned()),
             ("--state-dir", state.to_string_lossy().into_owned()),
-            ("--listen", self.api(index)),
+            ("--listen", self.listen(index)),
+            ("--socket", self.socket(index).to_string_lossy().into_owned()),
             ("--poll", self.options.poll.to_owned()),
             ("--cluster-cidr", self.slot.cluster_cidr()),
             ("--service-cidr", self.slot.service_cidr()),
@@ -246,13 +285,10 @@ impl Cluster {
         ] {
             command.extend([flag.to_owned(), value]);
         }
+        // Its users are the reconcilers' to make.
+        command.push("--own-etcd".to_owned());
         if !self.options.path.is_empty() {
             command.extend(["--path".to_owned(), self.options.path.to_owned()]);
-        }
-        if self.options.etcd_roles {
-            let file = self.dir("password-of-reconcilers").to_string_lossy().into_owned();
-            let words = ["--etcd-user", "reconcilers", "--etcd-password-file", &file];
-            command.extend(words.map(str::to_owned));
         }
         if self.forge.is_some() {
             command.extend(["--token-file".to_owned(), self.dir("token").to_string_lossy().into_owned()]);
@@ -268,8 +304,23 @@ impl Cluster {
         }
     }
 
-    /// API address of reconciler `index`, also reachable by nodes, which fetch content there.
+    /// API of reconciler `index` as this machine reaches it, for [`http_get`]: `unix:path`.
     pub fn api(&self, index: u16) -> String {
+        format!("unix:{}", self.socket(index).display())
+    }
+
+    /// The same for the CLI.
+    pub fn server(&self, index: u16) -> String {
+        format!("unix://{}", self.socket(index).display())
+    }
+
+    /// Socket of reconciler `index`.
+    pub fn socket(&self, index: u16) -> PathBuf {
+        self.dir(&format!("r{index}.sock"))
+    }
+
+    /// Address of reconciler `index` with TLS, also reachable by nodes, which fetch content there.
+    pub fn listen(&self, index: u16) -> String {
         let port = self.slot.port(index);
         match self.options.place {
             Where::Host => format!("127.0.0.1:{port}"),
@@ -327,7 +378,7 @@ impl Cluster {
     pub fn etcd_for_nodes(&self) -> String {
         match self.options.place {
             Where::Host => self.etcd.endpoint().to_owned(),
-            Where::Namespaces(_) => format!("http://{}:{}", self.slot.underlay(1), self.slot.port(4)),
+            Where::Namespaces(_) => format!("https://{}:{}", self.slot.underlay(1), self.slot.port(4)),
         }
     }
 
@@ -337,8 +388,10 @@ impl Cluster {
         self.nodes[0].start_agent(&etcd)
     }
 
-    /// Stops etcd and the first reconciler, and starts etcd empty.
+    /// Stops etcd and the first reconciler, and starts etcd empty: without its users, and without a login until a
+    /// reconciler leads.
     pub fn lose_etcd(&mut self) -> Result<()> {
+        self.expect_denials();
         self.reconcilers[0].kill()?;
         self.etcd.daemon.kill()?;
         std::fs::remove_dir_all(self.etcd.data_dir())?;
@@ -375,7 +428,7 @@ impl Cluster {
     /// Prepares `minik8s ARGS` against the first reconciler.
     pub fn cli_command(&self, args: &[&str]) -> Command {
         let mut command = Command::new(minik8s_binary());
-        command.args(args).env("MINIK8S_SERVER", format!("http://{}", self.api(0)));
+        command.args(args).env("MINIK8S_SERVER", self.server(0));
         command
     }
 
@@ -479,7 +532,7 @@ impl Cluster {
         })
     }
 
-    fn show_logs(&self) {
+    pub(crate) fn show_logs(&self) {
         let agents = self.nodes.iter().map(|node| &node.agent);
         let dockers = self.nodes.iter().filter_map(|node| node.dockerd.as_ref());
         // Other daemons come first and short: the important part is last.
@@ -533,8 +586,8 @@ fn end(mut node: Node) {
 
 /// Starts nodes in parallel. Daemons die with the thread that starts them, so only the waiting is
 /// done in other threads.
-fn namespaces(slot: &Slot, count: u8, live_restore: bool) -> Result<Vec<Node>> {
-    let node = |index| Node::in_namespace(slot, index, live_restore);
+fn namespaces(slot: &Slot, count: u8, live_restore: bool, trust: &Arc<Trust>) -> Result<Vec<Node>> {
+    let node = |index| Node::in_namespace(slot, index, live_restore, trust);
     let nodes: Vec<Node> = (1..=count).map(node).collect::<Result<_>>()?;
     side_by_side(&nodes, Node::wait_ready)?;
     Ok(nodes)

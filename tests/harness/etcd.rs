@@ -1,32 +1,47 @@
-//! A private etcd, and its content read directly: through its HTTP gateway, or with etcdctl where a login is needed.
+//! A private etcd that knows its clients by their certificates, and its content as the reconciler `r0` reads it.
 
+use std::fmt;
 use std::fmt::Display;
 use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
-use serde::de::{DeserializeOwned, Error as _};
-use serde::{Deserialize, Deserializer};
-use serde_json::json;
+use schema::control::lock;
+use schema::store::etcd::{Access, EtcdStore};
+use schema::store::{KeyValue, Op, Store as _, StoreError, TxnOutcome};
+use schema::trust::{Identity, TrustDir};
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+use tokio::runtime::{Builder, Runtime};
 
-use crate::http::request;
 use crate::process::{Daemon, run};
+use crate::trust::Trust;
 use crate::wait::{eventually, secs};
 
+/// Longest wait for a connection.
+const CONNECT_MAX: Duration = Duration::from_secs(1);
+
 /// An etcd member with its own ports and directory.
-#[derive(Debug)]
 pub struct Etcd {
     /// The process.
     pub daemon: Daemon,
     client: String,
     data_dir: PathBuf,
-    /// User for etcdctl: `None` without a login, or root with its password.
-    user: Option<&'static str>,
+    /// Certificate of the reconciler `r0`, etcd's root.
+    root: TrustDir,
+    /// Connection, once there is one. Before the runtime, which it needs.
+    store: Mutex<Option<Arc<EtcdStore>>>,
+    runtime: Runtime,
 }
 
-/// User and password of etcd's root.
-const ROOT_USER: &str = "root:secret-of-root";
+impl fmt::Debug for Etcd {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Etcd").field("client", &self.client).finish_non_exhaustive()
+    }
+}
 
 /// A key of the tests themselves, sorted just before the product's.
 const MARKER: &str = "/minik8s-tests";
@@ -42,8 +57,6 @@ pub struct EtcdKey {
     pub create_revision: i64,
     /// Revision of its last write.
     pub mod_revision: i64,
-    /// Lease of the key; 0 for none.
-    pub lease: i64,
 }
 
 /// A change of a key.
@@ -72,17 +85,11 @@ struct WatchedEvent {
     kv: RawKey,
 }
 
+/// Output of etcdctl for a read.
 #[derive(Deserialize)]
 struct Answer {
-    header: Header,
     #[serde(default)]
     kvs: Vec<RawKey>,
-}
-
-#[derive(Deserialize)]
-struct Header {
-    #[serde(deserialize_with = "number")]
-    revision: i64,
 }
 
 #[derive(Deserialize)]
@@ -90,44 +97,65 @@ struct RawKey {
     key: String,
     #[serde(default)]
     value: String,
-    #[serde(default, deserialize_with = "number")]
-    create_revision: i64,
-    #[serde(deserialize_with = "number")]
     mod_revision: i64,
-    #[serde(default, deserialize_with = "number")]
+    #[serde(default)]
     lease: i64,
 }
 
-/// Reads a number written as a number by etcdctl, or as text by the gateway.
-fn number<'de, D: Deserializer<'de>>(from: D) -> Result<i64, D::Error> {
-    let value = serde_json::Value::deserialize(from)?;
-    let number = value.as_i64().or_else(|| value.as_str()?.parse().ok());
-    number.ok_or_else(|| D::Error::custom(format!("{value} is not a number")))
-}
-
 impl Etcd {
-    /// An etcd that is not started yet, on 127.0.0.1 at `client_port`, and at `also` if given.
-    pub fn new(dir: &Path, client_port: u16, peer_port: u16, also: Option<&str>) -> Self {
-        let client = format!("http://127.0.0.1:{client_port}");
+    /// An etcd that is not started yet, on 127.0.0.1 at `client_port`, and at `also`, where nodes reach it, if given.
+    pub fn new(
+        dir: &Path,
+        client_port: u16,
+        peer_port: u16,
+        also: Option<&str>,
+        trust: &Trust,
+    ) -> Result<Self> {
+        let client = format!("https://127.0.0.1:{client_port}");
         let peer = format!("http://127.0.0.1:{peer_port}");
-        let listen = match also {
-            Some(address) => format!("{client},http://{address}:{client_port}"),
-            None => client.clone(),
-        };
+        let far = also.map(|address| format!("https://{address}:{client_port}"));
+        let listen = far.iter().fold(client.clone(), |all, url| format!("{all},{url}"));
         let data = dir.join("etcd").to_string_lossy().into_owned();
+        let own = trust.of(&Identity::etcd())?;
+        let file = |path: PathBuf| path.to_string_lossy().into_owned();
         let mut command = vec!["etcd".to_owned()];
         for (flag, value) in [
             ("name", "test"),
             ("data-dir", &data),
             ("listen-client-urls", &listen),
-            ("advertise-client-urls", &client),
+            ("advertise-client-urls", far.as_deref().unwrap_or(&client)),
             ("listen-peer-urls", &peer),
             ("initial-advertise-peer-urls", &peer),
             ("initial-cluster", &format!("test={peer}")),
+            ("client-cert-auth", "true"),
+            ("trusted-ca-file", &file(own.authorities_file())),
+            ("cert-file", &file(own.certificate_file())),
+            ("key-file", &file(own.key_file())),
+            // It would take everyone for itself.
+            ("enable-grpc-gateway", "false"),
         ] {
             command.push(format!("--{flag}={value}"));
         }
-        Self { daemon: Daemon::new("etcd", dir, command), client, data_dir: dir.join("etcd"), user: None }
+        Ok(Self {
+            daemon: Daemon::new("etcd", dir, command),
+            client,
+            data_dir: dir.join("etcd"),
+            root: trust.reconciler("r0")?,
+            store: Mutex::default(),
+            runtime: Builder::new_current_thread().enable_all().build()?,
+        })
+    }
+
+    /// An etcd that others run, read with the certificate of one of their reconcilers.
+    pub(crate) fn foreign(dir: &Path, client: String, root: TrustDir) -> Result<Self> {
+        Ok(Self {
+            daemon: Daemon::new("etcd", dir, Vec::new()),
+            client,
+            data_dir: dir.join("etcd"),
+            root,
+            store: Mutex::default(),
+            runtime: Builder::new_current_thread().enable_all().build()?,
+        })
     }
 
     /// Starts it and waits until it answers.
@@ -138,7 +166,11 @@ impl Etcd {
 
     /// Waits until it answers.
     pub fn wait_ready(&self) -> Result<()> {
-        eventually("etcd answers", secs(20), || self.revision()).map(|_| ())
+        eventually("etcd answers", secs(20), || match self.revision() {
+            // It does not know its users any more, or not yet.
+            Err(error) if format!("{error:#}").contains("permission denied") => Ok(()),
+            answer => answer.map(drop),
+        })
     }
 
     /// Directory of its data.
@@ -146,19 +178,54 @@ impl Etcd {
         &self.data_dir
     }
 
-    /// `http://127.0.0.1:port`.
+    /// `https://127.0.0.1:port`.
     pub fn endpoint(&self) -> &str {
         &self.client
     }
 
+    /// Access as somebody.
+    pub fn access(&self, pki: &TrustDir) -> Access {
+        Access::anonymous(std::slice::from_ref(&self.client)).with_tls(Some(pki.tls_files()))
+    }
+
+    /// Access as etcd's root.
+    pub fn root(&self) -> Access {
+        self.access(&self.root)
+    }
+
+    /// Sends a request as etcd's root, over a new connection if the present one is of no use.
+    pub fn ask<T>(&self, request: impl AsyncFn(&EtcdStore) -> Result<T, StoreError>) -> Result<T> {
+        let known = lock(&self.store).clone();
+        self.runtime.block_on(async {
+            if let Some(store) = known
+                && let Ok(answer) = request(store.as_ref()).await
+            {
+                return Ok(answer);
+            }
+            let store = Arc::new(Box::pin(EtcdStore::connect(&self.root(), CONNECT_MAX)).await?);
+            let answer = request(store.as_ref()).await?;
+            *lock(&self.store) = Some(store);
+            Ok(answer)
+        })
+    }
+
+    /// Writes a key.
+    pub fn put(&self, key: impl Display, value: &impl Serialize) -> Result<()> {
+        let put = Op::put(key, serde_json::to_string(value)?);
+        let written = self.ask(async |store| store.txn(Vec::new(), vec![put.clone()]).await)?;
+        ensure!(matches!(written, TxnOutcome::Committed(_)), "not written");
+        Ok(())
+    }
+
     /// Revision of the store, which counts every write.
     pub fn revision(&self) -> Result<i64> {
-        Ok(self.ask("/minik8s/none", None, 0)?.header.revision)
+        Ok(self.ask(async |store| store.list(MARKER).await)?.revision)
     }
 
     /// A key; `None` if it does not exist.
     pub fn key(&self, key: impl Display) -> Result<Option<EtcdKey>> {
-        self.ask(&key.to_string(), None, 0)?.kvs.first().map(decode).transpose()
+        let key = key.to_string();
+        self.ask(async |store| store.get(&key).await)?.map(decode).transpose()
     }
 
     /// Decoded value of a key.
@@ -170,30 +237,37 @@ impl Etcd {
     /// Last value of a key that existed after revision `since`, even if it is deleted now.
     pub fn last_value<T: DeserializeOwned>(&self, key: impl Display, since: i64) -> Result<T> {
         let key = key.to_string();
-        for revision in (since..=self.revision()?).rev() {
-            let then = self.ask(&key, None, revision)?;
-            if let Some(raw) = then.kvs.first() {
-                return serde_json::from_str(&decode(raw)?.value).with_context(|| format!("{key} was odd"));
-            }
-        }
-        anyhow::bail!("etcd has had no {key} since revision {since}")
+        let mut changes = self.changes(&key, since)?;
+        changes.retain(|change| change.key == key);
+        let last = changes.into_iter().rev().find_map(|change| change.value);
+        let text = last.map_or_else(|| self.value_at(&key, since), Ok)?;
+        serde_json::from_str(&text).with_context(|| format!("{key} was odd: {text}"))
+    }
+
+    /// Value that a key had at a revision.
+    fn value_at(&self, key: &str, revision: i64) -> Result<String> {
+        let then = self.raw(&["get", "--rev", &revision.to_string(), key])?;
+        text(&then.with_context(|| format!("etcd had no {key} at revision {revision}"))?.value)
+    }
+
+    /// The key that etcdctl reads.
+    fn raw(&self, words: &[&str]) -> Result<Option<RawKey>> {
+        let answer: Answer = serde_json::from_str(&self.etcdctl(&[&["-w", "json"][..], words].concat())?)?;
+        Ok(answer.kvs.into_iter().next())
     }
 
     /// Every key below a prefix.
     pub fn list(&self, prefix: &str) -> Result<Vec<EtcdKey>> {
-        // The first key after the prefix.
-        let mut end = prefix.as_bytes().to_vec();
-        *end.last_mut().context("the prefix is empty")? += 1;
-        self.ask(prefix, Some(&end), 0)?.kvs.iter().map(decode).collect()
+        self.ask(async |store| store.list(prefix).await)?.items.into_iter().map(decode).collect()
     }
 
     /// Every change of the product's keys below a prefix after revision `since`, in order.
     pub fn changes(&self, prefix: &str, since: i64) -> Result<Vec<EtcdChange>> {
         // A watch does not report that it is complete: it is, once it shows a key that is written last.
         let last = self.revision()?;
-        self.etcdctl(self.user, &["put", MARKER, &last.to_string()])?;
-        let words = ["env", "ETCDCTL_API=3", "etcdctl", "--endpoints", &self.client, "watch", "-w", "json"];
-        let mut command: Vec<String> = words.map(str::to_owned).into();
+        self.etcdctl(&["put", MARKER, &last.to_string()])?;
+        let mut command = self.etcdctl_command(&self.root);
+        command.extend(["watch", "-w", "json"].map(str::to_owned));
         command.extend([
             "--rev".to_owned(),
             (since + 1).to_string(),
@@ -220,79 +294,55 @@ impl Etcd {
 
     /// Revokes the lease of a key, as if its owner had been away for its whole duration.
     pub fn end_lease_of(&self, key: &EtcdKey) -> Result<()> {
-        let lease = format!("{:x}", key.lease);
-        self.etcdctl(self.user, &["lease", "revoke", &lease]).map(|_| ())
+        let found = self.raw(&["get", &key.key])?.with_context(|| format!("etcd has no {}", key.key))?;
+        self.etcdctl(&["lease", "revoke", &format!("{:x}", found.lease)]).map(|_| ())
     }
 
-    /// Adds a user with these rights and the password `secret-of-<name>`.
-    pub fn add_user(&self, name: &str, rights: impl IntoIterator<Item = impl Display>) -> Result<()> {
-        let ctl = |words: String| {
-            let words: Vec<&str> = words.split(' ').collect();
-            self.etcdctl(self.user, &words).map(|_| ())
-        };
-        ctl(format!("role add {name}"))?;
-        rights.into_iter().try_for_each(|right| ctl(format!("role grant-permission {name} {right}")))?;
-        ctl(format!("user add {name}:secret-of-{name}"))?;
-        ctl(format!("user grant-role {name} {name}"))
+    /// Output of etcdctl as etcd's root.
+    pub fn etcdctl(&self, args: &[&str]) -> Result<String> {
+        self.etcdctl_as(&self.root, args)
     }
 
-    /// Enables authentication: etcd then serves only users who log in.
-    pub fn switch_auth_on(&mut self) -> Result<()> {
-        self.etcdctl(None, &["user", "add", ROOT_USER])?;
-        self.etcdctl(None, &["user", "grant-role", "root", "root"])?;
-        self.etcdctl(None, &["auth", "enable"])?;
-        self.user = Some(ROOT_USER);
-        Ok(())
+    /// Output of etcdctl as somebody.
+    pub fn etcdctl_as(&self, pki: &TrustDir, args: &[&str]) -> Result<String> {
+        let command = self.etcdctl_command(pki);
+        let words: Vec<&str> = command.iter().map(String::as_str).chain(args.iter().copied()).collect();
+        run(words[0], &words[1..])
     }
 
-    /// Output of etcdctl as `user`, a name with its password.
-    pub fn etcdctl(&self, user: Option<&str>, args: &[&str]) -> Result<String> {
-        let mut words = vec!["ETCDCTL_API=3", "etcdctl", "--endpoints", self.client.as_str()];
-        // A login costs etcd a slow hash of the password, and more on a busy machine.
-        words.extend(match user {
-            Some(_) => ["--command-timeout=30s", "--dial-timeout=10s"],
-            None => ["--command-timeout=3s", "--dial-timeout=1s"],
-        });
-        words.extend(user.iter().flat_map(|user| ["--user", user]));
-        words.extend(args);
-        run("env", &words)
-    }
-
-    /// Reads a key, or every key from it up to `end`, at a revision; 0 is the present.
-    fn ask(&self, key: &str, end: Option<&[u8]>, revision: i64) -> Result<Answer> {
-        let text = if self.user.is_some() {
-            let (end, revision) = (end.map(String::from_utf8_lossy), format!("--rev={revision}"));
-            let words = ["-w", "json", "get", &revision, key].into_iter();
-            self.etcdctl(self.user, &words.chain(end.as_deref()).collect::<Vec<_>>())?
-        } else {
-            let end = end.map(|end| STANDARD.encode(end)).unwrap_or_default();
-            let body = json!({"key": STANDARD.encode(key), "range_end": end, "revision": revision});
-            let address = self.client.trim_start_matches("http://");
-            let body = body.to_string();
-            let head = format!("POST /v3/kv/range HTTP/1.0\r\nContent-Length: {}\r\n\r\n", body.len());
-            let (code, text) = request(address, &(head + &body))?;
-            ensure!(code == 200, "etcd says {code} to {key}: {text}");
-            text
-        };
-        ensure!(!text.trim().is_empty(), "etcd said nothing");
-        Ok(serde_json::from_str(&text)?)
+    /// Command line of etcdctl as somebody, without its verb.
+    pub fn etcdctl_command(&self, pki: &TrustDir) -> Vec<String> {
+        let files = [
+            ("--cacert", pki.authorities_file()),
+            ("--cert", pki.certificate_file()),
+            ("--key", pki.key_file()),
+        ];
+        let words = ["env", "ETCDCTL_API=3", "etcdctl", "--endpoints", &self.client];
+        let times = ["--command-timeout=10s", "--dial-timeout=5s"];
+        let files = files.map(|(flag, file)| format!("{flag}={}", file.display()));
+        words.into_iter().chain(times).map(str::to_owned).chain(files).collect()
     }
 }
 
 fn change(event: &WatchedEvent) -> Result<EtcdChange> {
-    let EtcdKey { key, value, mod_revision, .. } = decode(&event.kv)?;
-    Ok(EtcdChange { revision: mod_revision, key, value: (event.kind == 0).then_some(value) })
+    let value = text(&event.kv.value)?;
+    Ok(EtcdChange {
+        revision: event.kv.mod_revision,
+        key: text(&event.kv.key)?,
+        value: (event.kind == 0).then_some(value),
+    })
 }
 
-fn decode(raw: &RawKey) -> Result<EtcdKey> {
-    let text = |field: &str| -> Result<String> {
-        Ok(String::from_utf8(STANDARD.decode(field).context("etcdctl's base64 is broken")?)?)
-    };
+/// Decodes a field of etcdctl's output.
+fn text(field: &str) -> Result<String> {
+    Ok(String::from_utf8(STANDARD.decode(field).context("etcdctl's base64 is broken")?)?)
+}
+
+fn decode(found: KeyValue) -> Result<EtcdKey> {
     Ok(EtcdKey {
-        key: text(&raw.key)?,
-        value: text(&raw.value)?,
-        create_revision: raw.create_revision,
-        mod_revision: raw.mod_revision,
-        lease: raw.lease,
+        value: String::from_utf8(found.value.to_vec())?,
+        key: found.key,
+        create_revision: found.create_revision,
+        mod_revision: found.mod_revision,
     })
 }

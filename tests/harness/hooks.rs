@@ -37,7 +37,7 @@ pub fn accept_hooks(cluster: &mut Cluster, index: u16) -> Result<()> {
 pub fn with_hooks(reconcilers: u16) -> Result<Cluster> {
     let options = ClusterOptions { poll: "1h", reconcilers, ..ClusterOptions::default() };
     let mut cluster = Cluster::prepare(options)?;
-    cluster.etcd.start()?;
+    cluster.start_etcd()?;
     for index in 0..reconcilers {
         accept_hooks(&mut cluster, index)?;
         let at = usize::from(index);

@@ -5,6 +5,7 @@
 
 mod binaries;
 mod browser;
+mod capture;
 mod chance;
 mod clients;
 mod cluster;
@@ -37,14 +38,18 @@ mod slurm;
 mod sweep;
 mod timeline;
 mod tls;
+mod tokens;
+mod trust;
 mod udp;
 mod units;
+mod up_cluster;
 mod vip;
 mod wait;
 
 pub use anyhow::{Context, Error, Result, bail, ensure};
 pub use binaries::{agent_binary, minik8s_binary};
 pub use browser::{Browser, Look, axe};
+pub use capture::Capture;
 pub use chance::{Chance, rounds};
 pub use clients::{Clients, Target};
 pub use cluster::{Cluster, ClusterOptions, PodView, RepoAccess, Where};
@@ -56,7 +61,10 @@ pub use forge::{Forge, ForgeComment, ForgeKind};
 pub use git_http::GitHttp;
 pub use git_repo::{Change, GitRepo};
 pub use git_ssh::GitSsh;
-pub use http::{http_get, http_post, http_post_body};
+pub use http::{
+    KeptConnection, anonymous_get, anonymous_post, http_get, http_post, http_post_body, served_issuer,
+    tls_connect, tls_connect_as_nobody, tls_get, tls_post_body,
+};
 pub use http_proxy::HttpProxy;
 pub use http_server::{HttpAnswer, HttpRequest, HttpServer};
 pub use image::{IMAGE, IMAGE_TWO, ensure_images, ensure_python};
@@ -74,7 +82,10 @@ pub use slot::Slot;
 pub use slurm::Slurm;
 pub use timeline::{Happened, Moment, Timeline, most_at_once};
 pub use tls::HttpsServer;
+pub use tokens::{PrintedToken, node_is_ready, request_token};
+pub use trust::{Trust, tls_acceptor};
 pub use udp::{UDP_PORT, UdpClient, UdpServer};
 pub use units::{NotifySocket, Unit};
+pub use up_cluster::UpCluster;
 pub use vip::{service_address, vip};
 pub use wait::{eventually, holds, secs};

@@ -3,16 +3,20 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
 use nix::sys::signal::Signal;
+use serde_json::json;
 
 use crate::binaries::agent_binary;
 use crate::docker_world::DockerWorld;
+use crate::http::tls_get;
 use crate::image::ensure_images;
 use crate::net_world::NetWorld;
 use crate::process::{Daemon, Outcome, outcome, run};
 use crate::slot::Slot;
+use crate::trust::Trust;
 use crate::wait::{eventually, secs};
 
 /// Port of every agent in a namespace.
@@ -44,13 +48,15 @@ pub struct Node {
     finds_address: bool,
     /// Number and port of the VXLAN network: no two slots share them.
     vxlan: (String, String),
-    /// File with the password of the etcd user named after the node; `None` without authentication.
-    pub(crate) etcd_password: Option<PathBuf>,
+    /// Certificates of its cluster.
+    trust: Arc<Trust>,
+    /// URLs of the reconcilers that its agent knows.
+    pub(crate) reconcilers: Vec<String>,
 }
 
 impl Node {
     /// The machine itself, with its own Docker daemon.
-    pub fn host(slot: &Slot) -> Result<Self> {
+    pub fn host(slot: &Slot, trust: &Arc<Trust>) -> Result<Self> {
         let docker = DockerWorld::of_machine();
         ensure_images(&docker)?;
         let dir = slot.dir().join("n0");
@@ -70,13 +76,14 @@ impl Node {
             node_ip: None,
             finds_address: false,
             vxlan: vxlan(slot),
-            etcd_password: None,
+            trust: Arc::clone(trust),
+            reconcilers: Vec::new(),
         })
     }
 
     /// Node `index` (from 1) in a separate network namespace and mount namespace, attached to
     /// the slot's host bridge, with a dockerd that is starting. With `live_restore`, its containers outlive it.
-    pub fn in_namespace(slot: &Slot, index: u8, live_restore: bool) -> Result<Self> {
+    pub fn in_namespace(slot: &Slot, index: u8, live_restore: bool, trust: &Arc<Trust>) -> Result<Self> {
         let name = format!("{}n{index}", slot.instance());
         let dir = slot.dir().join(format!("n{index}"));
         fs::create_dir_all(&dir)?;
@@ -121,7 +128,8 @@ impl Node {
             node_ip: Some(address),
             finds_address: false,
             vxlan: vxlan(slot),
-            etcd_password: None,
+            trust: Arc::clone(trust),
+            reconcilers: Vec::new(),
             name,
             docker,
             enter,
@@ -160,8 +168,19 @@ impl Node {
         dockerd.end(Signal::SIGTERM, secs(30)).map(|_| ())
     }
 
+    /// Gives the agent its certificate and the addresses of the reconcilers, unless it has them, as if it had joined.
+    pub(crate) fn fill_state(&self) -> Result<()> {
+        self.trust.fill_node(&self.state_dir, &self.name)?;
+        let file = self.state_dir.join("agent/cluster.json");
+        if file.exists() {
+            return Ok(());
+        }
+        Ok(fs::write(file, json!({"etcd": [], "reconcilers": self.reconcilers}).to_string())?)
+    }
+
     /// Starts the agent against this etcd.
     pub fn begin_agent(&mut self, etcd: &str) -> Result<()> {
+        self.fill_state()?;
         self.agent.set_command(self.agent_command("run", etcd));
         self.agent.start()
     }
@@ -174,29 +193,33 @@ impl Node {
 
     /// Waits until the agent answers.
     pub fn wait_agent(&self) -> Result<()> {
-        let (listen, enter) = (self.listen.clone(), self.enter.clone());
         eventually("the agent answers", secs(30), || {
-            let mut command = enter.clone();
-            command.extend(words(&["curl", "-sf", "-m", "2", &format!("http://{listen}/v1/healthz")]));
-            let args: Vec<&str> = command.iter().map(String::as_str).collect();
-            run(args[0], &args[1..]).map(|_| ())
+            let (code, body) = self.get("/v1/healthz")?;
+            ensure!(code == 200, "{code} {body}");
+            Ok(())
         })
     }
 
-    /// Full command line of the agent, including the way into the node's namespaces.
+    /// Sends a GET to the agent's API as the reconciler `r0`, from the node's network; returns status code and body.
+    pub fn get(&self, path: &str) -> Result<(u16, String)> {
+        let pki = self.trust.reconciler("r0")?;
+        self.net.within(|| tls_get(&self.listen, path, &pki))
+    }
+
+    /// Full command line of the agent, including the way into the node's namespaces. Without an address of etcd, it
+    /// takes that which it learned when it joined.
     pub fn agent_command(&self, subcommand: &str, etcd: &str) -> Vec<String> {
         let mut command = self.enter.clone();
         command.push(agent_binary().to_string_lossy().into_owned());
         command.push(subcommand.to_owned());
         command.extend(self.place());
         if subcommand != "reset" {
-            command.extend(words(&["--etcd", etcd, "--node", &self.name, "--listen", &self.listen]));
+            if !etcd.is_empty() {
+                command.extend(words(&["--etcd", etcd]));
+            }
+            command.extend(words(&["--node", &self.name, "--listen", &self.listen]));
             command.extend(words(&["--functions-listen", &self.calls]));
             command.extend(words(&["--vxlan-vni", &self.vxlan.0, "--vxlan-port", &self.vxlan.1]));
-            if let Some(file) = &self.etcd_password {
-                let file = file.to_string_lossy();
-                command.extend(words(&["--etcd-user", &self.name, "--etcd-password-file", &file]));
-            }
             if let Some(ip) = self.node_ip.as_ref().filter(|_| !self.finds_address) {
                 command.extend(words(&["--node-ip", ip]));
             }

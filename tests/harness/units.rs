@@ -43,6 +43,9 @@ impl Unit {
                 let dir = format!("/var/lib/{dir}");
                 script += &format!("mkdir -p {dir}; chown -R {user}:{user} {dir}; chmod 700 {dir}; ");
             }
+            for dir in self.words("RuntimeDirectory") {
+                script += &format!("mkdir -p /run/{dir}; chown {user}:{user} /run/{dir}; ");
+            }
             setpriv.push(format!("--reuid {user} --regid {user} --clear-groups"));
         }
         if self.value("NoNewPrivileges") == Some("yes") {
@@ -55,7 +58,8 @@ impl Unit {
         for (_, command) in self.0.iter().filter(|(key, _)| key == "ExecStartPre") {
             script += &format!("{}; ", command.strip_prefix('+').context("a command of another user")?);
         }
-        let settings = self.value("EnvironmentFile").context("no EnvironmentFile")?;
+        // With `-`, the file may be missing.
+        let settings = self.value("EnvironmentFile").context("no EnvironmentFile")?.trim_start_matches('-');
         let command = self.value("ExecStart").context("no ExecStart")?;
         script += &format!("set -a; . {settings}; set +a; exec {} -- {command}", setpriv.join(" "));
         Ok(script)

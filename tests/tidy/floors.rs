@@ -38,7 +38,7 @@ const FLOORS: [(&str, &[&[&str]]); 3] = [
     (
         "agent",
         &[
-            &["clients", "metrics", "mounts", "names", "publish", "trees"],
+            &["clients", "cluster", "metrics", "mounts", "names", "publish", "trees"],
             &["desired", "http"],
             &["catalog", "node_address"],
             &["worlds"],
@@ -48,7 +48,7 @@ const FLOORS: [(&str, &[&[&str]]); 3] = [
             &["args"],
             &["config"],
             &["locks"],
-            &["api", "doctor", "reset"],
+            &["api", "doctor", "join", "reset"],
             &["daemon"],
             &["main"],
         ],
@@ -67,7 +67,7 @@ const FLOORS: [(&str, &[&[&str]]); 3] = [
                 "plural",
                 "state_dir",
             ],
-            &["controllers", "git", "upkeep"],
+            &["controllers", "git", "trust", "upkeep"],
             &["blobs", "workflows"],
             &["simulate", "view"],
             &["gitops", "notifications", "webhooks"],

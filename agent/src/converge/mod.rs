@@ -12,4 +12,5 @@ pub mod pods;
 pub mod services;
 pub mod shared;
 pub mod slurm;
+pub mod trust;
 pub mod usage;

@@ -12,6 +12,7 @@ use schema::records::{NodeUsage, RulesStatus, Subnet, Vtep};
 use schema::store::SharedStore;
 use schema::store::events::EventRecorder;
 use schema::store::reflector::SnapshotReader;
+use schema::trust::TrustReader;
 use tokio::sync::watch;
 
 use crate::catalog::Catalog;
@@ -43,7 +44,7 @@ use crate::worlds::host::{RealDisk, RealMachine};
 use crate::worlds::iptables::Iptables;
 use crate::worlds::netlink::RealNetlink;
 use crate::worlds::pause;
-use crate::worlds::peers::Peers;
+use crate::worlds::peers::{Peers, PeersDeps};
 use crate::worlds::prober::RealProber;
 use crate::worlds::registry::ClusterRegistry;
 use crate::worlds::ssh::RealSsh;
@@ -78,6 +79,8 @@ pub(super) struct LoopDeps<'c> {
     pub(super) control: watch::Receiver<ControlPlane>,
     pub(super) snapshot: SnapshotReader,
     pub(super) events: EventRecorder,
+    /// Own credentials for connections.
+    pub(super) trust: TrustReader,
 }
 
 impl LoopDeps<'_> {
@@ -154,13 +157,14 @@ impl LoopDeps<'_> {
     }
 
     fn peers(&self) -> Arc<Peers> {
-        Arc::new(Peers::new(
-            self.node_name(),
-            Arc::clone(&self.docker),
-            self.snapshot.clone(),
-            self.catalog.clone(),
-            self.registry(),
-        ))
+        Arc::new(Peers::new(PeersDeps {
+            node: self.node_name(),
+            docker: Arc::clone(&self.docker),
+            snapshot: self.snapshot.clone(),
+            catalog: self.catalog.clone(),
+            registry: self.registry(),
+            trust: Some(self.trust.clone()),
+        }))
     }
 
     pub(super) fn usage(
@@ -252,6 +256,7 @@ impl LoopDeps<'_> {
             subnet: self.subnet.clone(),
             vtep,
             reported,
+            trust: self.trust.clone(),
             since: Timestamp::now(),
         })
     }
@@ -287,6 +292,7 @@ impl LoopDeps<'_> {
         let settings = NetworkSettings {
             vxlan: self.config.vxlan,
             api_port: self.config.listen.port(),
+            functions_port: self.config.functions_listen.port(),
             tunnel_without_peers: self.config.dns.node_dns,
             ..NetworkSettings::new(&self.config.machine.instance, self.pod_mtu)
         };

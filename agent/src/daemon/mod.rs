@@ -7,15 +7,19 @@ mod parts;
 mod prepare;
 pub mod serve_standby;
 
+use std::convert::Infallible;
 use std::path::Path;
+use std::pin::Pin;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use schema::control::{Row, Runtime};
+use schema::control::{Nudge, Row, Runtime};
 use schema::keys::{Key, prefix};
+use schema::store::SharedStore;
 use schema::store::etcd::LazyStore;
 use schema::store::reflector;
 use tokio::sync::watch;
+use tokio::time::sleep;
 
 use self::base::{LoopDeps, NETWORK_INTERVAL, every};
 use self::parts::{
@@ -30,10 +34,12 @@ use super::locks;
 use super::locks::RUN_DIR;
 use super::packet_rules::reader;
 use crate::api::{self, Api};
+use crate::cluster::ClusterAddresses;
 use crate::config::Config;
 use crate::converge::node::HEARTBEAT_INTERVAL;
 use crate::converge::pods::NodeMemory;
-use crate::converge::usage;
+use crate::converge::trust::{NodeTrust, TrustLoop};
+use crate::converge::{trust, usage};
 use crate::files::identity_loop::IdentityLoop;
 use crate::metrics::METRICS;
 use crate::node_address::NodeAddress;
@@ -77,15 +83,14 @@ pub async fn run(config: Config) -> anyhow::Result<()> {
 /// Builds the table of loops.
 fn wire(config: &Config, ground: StartupResources) -> anyhow::Result<Runtime> {
     let StartupResources { docker, netlink, iptables, listener, store, files, subnet, pod_mtu, .. } = ground;
-    let StartupResources { node_ip, oom_score_min, pod_security_floor, .. } = ground;
+    let StartupResources { node_ip, oom_score_min, pod_security_floor, node_trust, trust, .. } = ground;
     let (node, agent_dir) = (config.node.clone(), config.machine.agent_dir());
     let mut runtime = Runtime::new();
     let token = runtime.token();
 
     // Inputs: the node's address and range, the cluster.
     let (addresses, address) = NodeAddress::channel(node_ip);
-    reconnect_on_change(&mut runtime, &address, &store);
-    let store = METRICS.store.metered(store);
+    let (store, cluster) = wire_trust(&mut runtime, node_trust, store, &address);
     let (snapshot, reflecting) = reflector::reflect(Arc::clone(&store), prefixes(&node), token.clone());
     runtime.task("reflector", reflecting);
     let events = write_events(&mut runtime, &node, &store);
@@ -105,7 +110,7 @@ fn wire(config: &Config, ground: StartupResources) -> anyhow::Result<Runtime> {
     runtime.task("standby", standby::keep(handover.clone(), token.clone()));
     let names = NamesDeps { subnet: subnet.clone(), catalog: catalog.clone(), handover };
     let dns = wire_dns(&mut runtime, config, Arc::clone(&netlink) as _, &names);
-    let control = wire_gateways(&mut runtime, config, names, &store, &files);
+    let control = wire_gateways(&mut runtime, config, names, (&store, cluster), (&files, &trust));
     let base = LoopDeps {
         config,
         docker,
@@ -123,6 +128,7 @@ fn wire(config: &Config, ground: StartupResources) -> anyhow::Result<Runtime> {
         control,
         snapshot,
         events,
+        trust: trust.clone(),
     };
     let row = every(NETWORK_INTERVAL).wake_on(base.subnet.clone()).wake_on(base.catalog.clone());
     let row = row.wake_on(base.address.changes());
@@ -152,17 +158,47 @@ fn wire(config: &Config, ground: StartupResources) -> anyhow::Result<Runtime> {
     runtime.task("changes of packet rules", watched);
 
     let (instance, state_dir) = (config.machine.instance.clone(), config.machine.state_dir.clone());
-    let (loops, hosts) = (runtime.runs(), config.hosts.clone());
-    let api = Api { docker: base.docker, instance, state_dir, loops, resources, jobs, hosts };
-    runtime.task("api", api::serve(listener, api, token));
+    let api = Api { docker: base.docker, instance, state_dir, loops: runtime.runs(), resources, jobs };
+    runtime.task("api", api::serve(listener, api, trust, token));
     Ok(runtime)
 }
 
-/// Connects to etcd again when the node's address has changed.
-fn reconnect_on_change(runtime: &mut Runtime, address: &NodeAddress, store: &Arc<LazyStore>) {
-    let etcd = Arc::clone(store);
+/// Shortest time between two wake-ups of the trust loop by denied calls.
+const DENIAL_GAP: Duration = Duration::from_secs(5);
+
+/// Wires the trust loop, and connects to etcd again when its addresses or the node's have changed. Returns the store,
+/// with its requests counted, and the addresses of the cluster.
+fn wire_trust(
+    runtime: &mut Runtime,
+    trust: NodeTrust,
+    store: Arc<LazyStore>,
+    address: &NodeAddress,
+) -> (SharedStore, watch::Receiver<ClusterAddresses>) {
+    let etcd = Arc::clone(&store);
     let at_change = Row::when_woken().wake_on(address.changes()).wait_for_first_change();
     runtime.follow("address to etcd", at_change, move || etcd.reconnect());
+    let (etcd, cluster) = (Arc::clone(&store), trust.addresses());
+    let (at_change, known) = (Row::when_woken().wake_on(cluster.clone()), cluster.clone());
+    runtime.follow("addresses of etcd", at_change, move || {
+        etcd.set_endpoints(known.borrow().etcd.clone());
+    });
+    let row = Row::every(trust::INTERVAL).may_take(trust::MAY_TAKE).wake_by(denials(Arc::clone(&store)));
+    let store = METRICS.store.metered(store);
+    runtime.drive(row, TrustLoop::new(trust, Arc::clone(&store)));
+    (store, cluster)
+}
+
+/// Wakes the trust loop when etcd denies this node a call, at most every few seconds: the loop's own calls count, too.
+fn denials(store: Arc<LazyStore>) -> impl FnOnce(Nudge) -> Pin<Box<dyn Future<Output = Infallible> + Send>> {
+    move |nudge| {
+        Box::pin(async move {
+            loop {
+                store.denied().await;
+                nudge.nudge();
+                sleep(DENIAL_GAP).await;
+            }
+        })
+    }
 }
 
 /// Prefixes of etcd that the agent reads.

@@ -14,10 +14,12 @@ use schema::store::SharedStore;
 use schema::store::events::EventRecorder;
 use schema::store::reflector::SnapshotReader;
 use schema::store::status_writer::{ReportedValue, StatusWriter};
+use schema::trust::TrustReader;
 use tokio::sync::watch;
 
 use super::base::{LoopDeps, NETWORK_INTERVAL, every};
 use crate::catalog::{Catalog, CatalogDisk, CatalogStore};
+use crate::cluster::ClusterAddresses;
 use crate::config::Config;
 use crate::converge::builds::NodeImages;
 use crate::converge::dns::{DnsDeps, DnsLoop};
@@ -149,16 +151,17 @@ pub(super) fn wire_gateways(
     runtime: &mut Runtime,
     config: &Config,
     names: NamesDeps,
-    store: &SharedStore,
-    files: &Arc<PodFiles>,
+    (store, addresses): (&SharedStore, watch::Receiver<ClusterAddresses>),
+    (files, trust): (&Arc<PodFiles>, &TrustReader),
 ) -> watch::Receiver<ControlPlane> {
-    let urls = (config.etcd.endpoints.clone(), config.reconciler.clone());
-    let (controls, control) = watch::channel(ControlPlane::from_urls(&urls.0, &urls.1));
-    let publish = control_plane::publish(urls, Arc::clone(store), controls, runtime.token());
-    runtime.follow_async("control plane", Row::every(control_plane::INTERVAL), publish);
+    let first = ControlPlane::from_addresses(&addresses.borrow());
+    let (controls, control) = watch::channel(first);
+    let row = Row::every(control_plane::INTERVAL).wake_on(addresses.clone());
+    let publish = control_plane::publish(addresses, Arc::clone(store), controls, runtime.token());
+    runtime.follow_async("control plane", row, publish);
     let demand = start_writer(runtime, "demand record", Key::Demand(config.node.clone()), store);
-    let reads = (Arc::clone(files), control.clone());
-    let functions = wire_functions(runtime, config, names.clone(), demand, reads);
+    let functions =
+        wire_functions(runtime, config, names.clone(), demand, (Arc::clone(files), trust.clone()));
     wire_gateway(runtime, &config.node, names, functions);
     control
 }
@@ -264,16 +267,15 @@ pub(crate) fn wire_functions(
     config: &Config,
     names: NamesDeps,
     demand: watch::Sender<Option<NodeDemand>>,
-    (files, control): (Arc<PodFiles>, watch::Receiver<ControlPlane>),
+    (files, trust): (Arc<PodFiles>, TrustReader),
 ) -> Arc<dyn FunctionCalls> {
     let NamesDeps { subnet, catalog, handover } = names;
     let calls = functions::Calls::new(Timestamp::now());
     let row = Row::every(DEMAND_INTERVAL).wake_on(calls.changed());
     runtime.follow("calls of functions", row, functions::publish_demand(calls.clone(), demand));
     let row = every(GATEWAY_INTERVAL).wake_on(subnet.clone()).wake_on(catalog.clone());
-    let row = row.wake_on(control.clone());
     let (listen, hosts) = (config.functions_listen, config.hosts.clone());
-    let deps = FunctionsDeps { listen, subnet, catalog, calls, files, control, handover, hosts };
+    let deps = FunctionsDeps { listen, subnet, catalog, calls, files, handover, trust, hosts };
     let (the_loop, serving) = FunctionsLoop::new(deps, runtime.token());
     runtime.task("functions server", serving);
     let functions = Arc::new(the_loop.functions());

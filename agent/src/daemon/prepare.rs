@@ -6,20 +6,27 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context as _, anyhow, bail};
-use schema::control::{close_state_dir, spare_from_oom_killer};
+use jiff::Timestamp;
+use schema::control::{close_state_dir, error_chain, spare_from_oom_killer};
 use schema::kinds::cluster::PodSecurity;
 use schema::manifest::load_pod_security;
 use schema::records::Subnet;
+use schema::store::StoreError;
 use schema::store::etcd::LazyStore;
+use schema::trust::TrustReader;
 use tokio::net::TcpListener;
+use tokio::time::timeout;
 
+use crate::cluster::ClusterAddresses;
 use crate::config::Config;
 use crate::converge::address::tunnel_address;
 use crate::converge::network::tunnel::pod_mtu;
-use crate::desired::{DesiredStore, StateOrigin};
+use crate::converge::trust::{NodeTrust, TrustSettings};
+use crate::desired::{DesiredStore, StateOrigin, known_subnet};
 use crate::files::{Keys, PodFiles};
 use crate::metrics::METRICS;
 use crate::packet_rules::chain::Names;
+use crate::worlds::admission::RealAdmission;
 use crate::worlds::blobs::Reconcilers;
 use crate::worlds::docker::{Docker, RealDocker};
 use crate::worlds::iptables::{Iptables, RealIptables};
@@ -28,6 +35,9 @@ use crate::worlds::pause;
 
 /// Longest wait for etcd at startup.
 const ETCD_PATIENCE: Duration = Duration::from_secs(2);
+
+/// Longest wait for a renewed certificate at startup: pods wait for it.
+const RENEW_PATIENCE: Duration = Duration::from_secs(5);
 
 /// Resources that the loops are built on.
 pub(super) struct StartupResources {
@@ -46,12 +56,16 @@ pub(super) struct StartupResources {
     pub(super) oom_score_min: i64,
     /// The node's own restrictions on pods.
     pub(super) pod_security_floor: Arc<PodSecurity>,
+    pub(super) node_trust: NodeTrust,
+    /// Own credentials for connections.
+    pub(super) trust: TrustReader,
 }
 
 /// Checks the preconditions, cheapest first.
 pub(super) async fn prepare(config: &Config) -> anyhow::Result<StartupResources> {
     let pod_security_floor =
         Arc::new(config.pod_security.as_deref().map_or_else(|| Ok(PodSecurity::default()), pod_security)?);
+    let mut node_trust = open_trust(config)?;
     let docker = connect_docker(&config.machine.docker).await?;
     let oom_score_min = spare_from_oom_killer();
     close_own_dir(config, docker.as_ref()).await?;
@@ -60,11 +74,12 @@ pub(super) async fn prepare(config: &Config) -> anyhow::Result<StartupResources>
     iptables.save().await.context("cannot use iptables")?;
     let listener = bind(config).await?;
     let desired = DesiredStore::open(&config.machine.state_dir, &config.node)?;
-    let store = open_store(config, desired.current().known_from).await?;
+    let store = open_store(config, &mut node_trust, desired.current().known_from).await?;
     load_pause_image(docker.as_ref()).await?;
     let keys = Keys::open_or_without(&config.age_identity);
     let metered = METRICS.store.metered(Arc::clone(&store) as _);
-    let source = Reconcilers::new(config.reconciler.clone(), metered);
+    let trust = node_trust.reader();
+    let source = Reconcilers::following(node_trust.addresses(), trust.clone(), metered);
     let files = PodFiles::new(&config.machine.state_dir, Arc::new(source), keys);
     Ok(StartupResources {
         node_ip: node_ip(config, netlink.as_ref()).await?,
@@ -78,6 +93,8 @@ pub(super) async fn prepare(config: &Config) -> anyhow::Result<StartupResources>
         files: Arc::new(files),
         oom_score_min,
         pod_security_floor,
+        node_trust,
+        trust,
     })
 }
 
@@ -122,11 +139,48 @@ async fn bind(config: &Config) -> anyhow::Result<TcpListener> {
     })
 }
 
-/// Opens etcd. Without desired state on disk an unreachable etcd is an error: there is nothing to do, and `--etcd`
-/// may be wrong. With it the agent heals its pods first and connects when it can.
-async fn open_store(config: &Config, known: StateOrigin) -> anyhow::Result<Arc<LazyStore>> {
+/// Loads what this node got when it joined.
+fn open_trust(config: &Config) -> anyhow::Result<NodeTrust> {
+    let agent_dir = config.machine.agent_dir();
+    if !config.machine.pki().is_filled() && known_subnet(&agent_dir).is_some() {
+        bail!(
+            "this node has run before, but has no certificate, as in earlier versions; run 'minik8s token create --node \
+             {}' on a reconciler, and the command that it prints here: containers, rules and names stay",
+            config.node
+        );
+    }
+    let settings = TrustSettings {
+        node: config.node.clone(),
+        dir: config.machine.pki(),
+        given: config.given.clone(),
+        known: config.known.clone(),
+        used: config.addresses(),
+        file: ClusterAddresses::file(&agent_dir),
+    };
+    Ok(NodeTrust::open(settings, Arc::new(RealAdmission))?)
+}
+
+/// Opens etcd, with a renewed certificate if the former has ended or etcd refuses this node. Without desired state on
+/// disk an unreachable etcd is an error: there is nothing to do, and `--etcd` may be wrong. With it the agent heals its
+/// pods first and connects when it can.
+async fn open_store(
+    config: &Config,
+    trust: &mut NodeTrust,
+    known: StateOrigin,
+) -> anyhow::Result<Arc<LazyStore>> {
+    let is_ended = trust.has_ended(Timestamp::now())?;
+    if is_ended {
+        renew(trust, "it has ended").await;
+    }
     let store = LazyStore::new(config.etcd.clone());
-    match (store.connect(ETCD_PATIENCE).await, known) {
+    store.set_endpoints(trust.addresses().borrow().etcd.clone());
+    let mut connected = store.connect(ETCD_PATIENCE).await;
+    if matches!(connected, Err(StoreError::Denied { .. })) && !is_ended {
+        renew(trust, "etcd refuses this node").await;
+        store.set_endpoints(trust.addresses().borrow().etcd.clone());
+        connected = store.connect(ETCD_PATIENCE).await;
+    }
+    match (connected, known) {
         (Ok(()), _) => {}
         (Err(error), StateOrigin::Unknown) => {
             bail!("{error}; check --etcd and that etcd runs (this node has no state of its own yet)")
@@ -134,6 +188,15 @@ async fn open_store(config: &Config, known: StateOrigin) -> anyhow::Result<Arc<L
         (Err(error), _) => tracing::warn!(%error, "etcd not reached; this node continues from its own disk"),
     }
     Ok(Arc::new(store))
+}
+
+/// Renews the certificate. If no reconciler does so soon, the trust loop tries again.
+async fn renew(trust: &mut NodeTrust, reason: &str) {
+    match timeout(RENEW_PATIENCE, trust.renew()).await {
+        Ok(Ok(())) => tracing::info!(reason, "certificate renewed"),
+        Ok(Err(error)) => tracing::warn!(reason, error = error_chain(&error), "certificate not renewed"),
+        Err(_) => tracing::warn!(reason, waited = ?RENEW_PATIENCE, "certificate not renewed; no answer"),
+    }
 }
 
 async fn load_pause_image(docker: &dyn Docker) -> anyhow::Result<()> {

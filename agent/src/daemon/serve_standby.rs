@@ -7,10 +7,11 @@ use std::os::fd::OwnedFd;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use anyhow::{Context as _, bail};
-use schema::control::Runtime;
+use schema::control::{Row, Runtime};
+use schema::trust::TrustKeeper;
 use tokio::io::AsyncReadExt as _;
 use tokio::net::{UnixListener, UnixStream};
 use tokio::sync::watch;
@@ -22,7 +23,6 @@ use crate::catalog::CatalogDisk;
 use crate::config::Config;
 use crate::converge::functions;
 use crate::converge::functions::Functions;
-use crate::converge::shared::control_plane::ControlPlane;
 use crate::desired::known_subnet;
 use crate::standby::{Handover, Role, SOCKET, Sockets, address, wire};
 use crate::worlds::netlink::RealNetlink;
@@ -36,6 +36,9 @@ const UNASKED_MAX: Duration = Duration::from_secs(30);
 
 /// Longest time for the next agent to start its own standby process.
 const TAKEN_MAX: Duration = Duration::from_secs(15);
+
+/// Interval at which to check for a renewed certificate.
+const RELOAD_INTERVAL: Duration = Duration::from_secs(60);
 
 /// Waits for the agent's end, serves, hands over.
 pub async fn run(config: Config) -> anyhow::Result<()> {
@@ -58,20 +61,43 @@ pub async fn run(config: Config) -> anyhow::Result<()> {
     let netlink = Arc::new(RealNetlink::open(&config.machine.instance)?);
     let mut runtime = Runtime::new();
     let _pods = daemon::wire_dns(&mut runtime, &config, netlink, &names);
-    let control = ControlPlane::from_urls(&config.etcd.endpoints, &config.reconciler);
     let own = names.subnet.borrow().clone();
-    let functions = Functions::from_last_known(names.catalog.clone(), own.as_ref(), &control);
+    let functions = Functions::from_last_known(names.catalog.clone(), own.as_ref());
     let functions = functions.addressed_as(config.hosts.clone());
     let (at, handover, token) = (config.functions_listen, names.handover.clone(), runtime.token());
+    let keeper = TrustKeeper::open(config.machine.pki())
+        .inspect_err(|error| tracing::warn!(%error, "calls over TLS not served while no agent runs"));
+    let trust = keeper.as_ref().ok().map(TrustKeeper::reader);
+    if let Ok(keeper) = keeper {
+        runtime.follow("certificate", Row::every(RELOAD_INTERVAL), reload_if_changed(keeper));
+    }
     let of_calls = functions.clone();
     let calls =
-        async move { functions::serve_inherited(of_calls, handover, (at, own.as_ref()), token).await };
+        async move { functions::serve_inherited(of_calls, handover, (at, own.as_ref()), trust, token).await };
     runtime.task("functions server", calls);
     daemon::wire_gateway(&mut runtime, &config.node, names, Arc::new(functions));
     let token = runtime.token();
     runtime.task("next agent", end_with_next(agent_dir, held, token));
     runtime.run_until_signal().await?;
     Ok(())
+}
+
+/// Returns the step that reads own certificate and authorities again once the file with the certificate has changed.
+fn reload_if_changed(keeper: TrustKeeper) -> impl FnMut() + Send {
+    let modified = |keeper: &TrustKeeper| -> Option<SystemTime> {
+        std::fs::metadata(keeper.dir().certificate_file()).and_then(|file| file.modified()).ok()
+    };
+    let mut last = modified(&keeper);
+    move || {
+        let newest = modified(&keeper);
+        if newest == last {
+            return;
+        }
+        match keeper.reload() {
+            Ok(()) => last = newest,
+            Err(error) => tracing::warn!(%error, "renewed certificate not read; the former one stays"),
+        }
+    }
 }
 
 /// Receives the sockets and waits until the agent's end of the channel is closed.

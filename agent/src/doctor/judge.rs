@@ -1,10 +1,12 @@
 //! Turns findings into checks. Pure: every sentence that the doctor prints is decided here.
 
-use schema::records::{EtcdMember, EtcdUpkeep, repair_commands};
+use jiff::SignedDuration;
+use schema::names::is_in_clear;
+use schema::records::{EtcdMember, EtcdUpkeep, LOGIN_FAULT_REMEDY, repair_commands};
 
 use super::check::{Check, Ranges};
 use super::network_judge;
-use super::probe::{DockerFacts, EtcdFacts, HostFacts};
+use super::probe::{DockerFacts, EtcdFacts, HostFacts, TrustFacts};
 use crate::config::Config;
 use crate::packet_rules::chain::Names;
 
@@ -14,11 +16,19 @@ const DISK_WARN: u64 = 2 << 30;
 /// Free bytes below which an agent can't keep its state.
 const DISK_FAIL: u64 = 100 << 20;
 
+/// Time before its end at which a certificate that is not renewed yet is reported.
+const RENEW_WARN: SignedDuration = SignedDuration::from_hours(24);
+
+/// Difference of two clocks that is reported: half of that by which certificates begin in the past.
+const CLOCK_WARN: SignedDuration = SignedDuration::from_mins(5);
+
 /// Evaluates the findings, in the order in which to repair.
 pub(super) fn judge(config: &Config, ranges: Ranges, seen: &HostFacts) -> Vec<Check> {
     let mut checks = vec![root(seen), kernel(seen), state_dir(config, seen), disk(seen)];
     checks.extend(docker(config, seen));
+    checks.extend(trust(config, seen));
     checks.push(etcd(config, seen));
+    checks.extend(etcd_doors(seen));
     checks.extend(etcd_sizes(config, seen));
     checks.push(port(config, seen));
     checks.extend(features(seen));
@@ -104,6 +114,63 @@ fn docker(config: &Config, seen: &HostFacts) -> Vec<Check> {
     vec![Check::ok("docker", found), live]
 }
 
+fn trust(config: &Config, seen: &HostFacts) -> Vec<Check> {
+    let (name, node) = ("certificate", &config.node);
+    match &seen.trust {
+        Ok(None) => vec![Check::warn(
+            name,
+            "this node has not joined a cluster",
+            format!(
+                "run 'minik8s token create --node {node}' on a reconciler, and the command that it prints here"
+            ),
+        )],
+        Err(why) => vec![Check::fail(name, why, "run 'minik8s-agent reset', and join again")],
+        Ok(Some(facts)) if facts.identity.node() != Some(node.as_str()) => vec![Check::fail(
+            name,
+            format!("it is that of {}, and not of node {node}", facts.identity),
+            "leave out --node, or run 'minik8s-agent reset' and join under this name",
+        )],
+        Ok(Some(facts)) => {
+            let clock = facts.ahead.as_ref().map(|ahead| clock(ahead.as_ref()));
+            [Some(certificate(facts)), clock].into_iter().flatten().collect()
+        }
+    }
+}
+
+fn certificate(facts: &TrustFacts) -> Check {
+    let TrustFacts { identity, renew_at, not_after, now, .. } = facts;
+    let (left, overdue) = (not_after.duration_since(*now), now.duration_since(*renew_at));
+    let is_late = overdue > not_after.duration_since(*renew_at) / 3 || left < RENEW_WARN;
+    let found = format!("{identity}, until {not_after}");
+    match overdue.is_positive() && is_late {
+        false => Check::ok("certificate", found),
+        true => Check::warn(
+            "certificate",
+            format!("{found}, and not renewed since {renew_at}"),
+            "start the agent, which renews it; if it runs, its log says why it could not",
+        ),
+    }
+}
+
+fn clock(ahead: Result<&SignedDuration, &String>) -> Check {
+    let name = "clock";
+    let ahead = match ahead {
+        Ok(ahead) => *ahead,
+        Err(why) => {
+            return Check::warn(name, why, "check that the reconciler runs and can be reached from here");
+        }
+    };
+    let seconds = ahead.as_secs();
+    match ahead.abs() > CLOCK_WARN {
+        false => Check::ok(name, format!("{seconds:+} s from a reconciler's")),
+        true => Check::warn(
+            name,
+            format!("{seconds:+} s from a reconciler's"),
+            "let both machines take the time from the network: certificates begin 10 minutes in the past only",
+        ),
+    }
+}
+
 fn etcd(config: &Config, seen: &HostFacts) -> Check {
     let endpoints = config.etcd.endpoints.join(",");
     match &seen.etcd {
@@ -116,9 +183,30 @@ fn etcd(config: &Config, seen: &HostFacts) -> Check {
     }
 }
 
+/// Judges versions whose logins fail, and ports at which the members answer in clear.
+fn etcd_doors(seen: &HostFacts) -> Vec<Check> {
+    let Ok(facts) = &seen.etcd else { return Vec::new() };
+    let version = |member: &EtcdMember| {
+        let fault = member.login_fault()?;
+        Some(Check::warn("etcd version", format!("{}: {fault}", member.endpoint), LOGIN_FAULT_REMEDY))
+    };
+    let in_clear = |whom: &str, urls: &[String], remedy: &str| {
+        let open: Vec<&str> = urls.iter().map(String::as_str).filter(|url| is_in_clear(url)).collect();
+        let found = format!("its members answer {whom} in clear at {}", open.join(", "));
+        (!open.is_empty()).then(|| Check::warn("etcd port", found, remedy))
+    };
+    let clients = "give it certificates: docs/operations.md, \"Upgrading a cluster without certificates\"";
+    let peers = "give its members --peer-cert-file, --peer-key-file, --peer-trusted-ca-file and \
+                 --peer-client-cert-auth, and https addresses with 'etcdctl member update'";
+    let mut checks: Vec<Check> = facts.members.iter().filter_map(version).collect();
+    checks.extend(in_clear("clients", &facts.client_urls, clients));
+    checks.extend(in_clear("each other", &facts.peer_urls, peers));
+    checks
+}
+
 /// Judges each member's size, and whether somebody maintains it.
 fn etcd_sizes(config: &Config, seen: &HostFacts) -> Vec<Check> {
-    let Ok(EtcdFacts { members, upkeep }) = &seen.etcd else { return Vec::new() };
+    let Ok(EtcdFacts { members, upkeep, .. }) = &seen.etcd else { return Vec::new() };
     let is_on = upkeep.as_ref().is_some_and(|upkeep| upkeep.is_on);
     let check = |member: &EtcdMember| {
         let name = "etcd size";

@@ -4,13 +4,16 @@ use std::fs;
 use std::path::Path;
 use std::time::Duration;
 
+use jiff::{SignedDuration, Timestamp};
 use schema::codec::decode;
 use schema::control::error_chain;
 use schema::keys::Key;
 use schema::records::{DiskSpace, EtcdMember, EtcdUpkeep};
 use schema::store::Store as _;
-use schema::store::etcd::{Access, EtcdStore};
+use schema::store::etcd::{Access, EtcdStore, ListedMember};
+use schema::trust::{Credentials, Identity, TrustError};
 use tokio::net::TcpListener;
+use tokio::time::timeout;
 
 use super::check::Ranges;
 use super::network_probe::{self, NetworkFacts};
@@ -18,12 +21,16 @@ use crate::config::Config;
 use crate::converge::services::names::ServiceNames;
 use crate::locks::StateError;
 use crate::packet_rules::chain::{Jump, Names};
+use crate::worlds::admission;
 use crate::worlds::iptables::{IptablesError, RealIptables};
 use crate::worlds::netlink::probe_features;
 use crate::{locks, trees};
 
 /// Longest wait for etcd.
 const ETCD_MAX: Duration = Duration::from_secs(2);
+
+/// Longest wait for a reconciler.
+const RECONCILER_MAX: Duration = Duration::from_secs(3);
 
 /// Longest wait for Docker, in seconds.
 const DOCKER_MAX_SECONDS: u64 = 10;
@@ -44,6 +51,23 @@ pub(super) struct DockerFacts {
 pub(super) struct EtcdFacts {
     pub(super) members: Vec<EtcdMember>,
     pub(super) upkeep: Option<EtcdUpkeep>,
+    /// URLs at which all members listen for clients, as they publish them.
+    pub(super) client_urls: Vec<String>,
+    /// The same for other members.
+    pub(super) peer_urls: Vec<String>,
+}
+
+/// The node's certificate, and a reconciler's clock.
+#[derive(Debug, Clone)]
+pub(super) struct TrustFacts {
+    pub(super) identity: Identity,
+    /// Time at which two thirds of the certificate's validity are over.
+    pub(super) renew_at: Timestamp,
+    pub(super) not_after: Timestamp,
+    /// Time of the probe.
+    pub(super) now: Timestamp,
+    /// Time by which this machine's clock is ahead of a reconciler's; `None` if no reconciler is known.
+    pub(super) ahead: Option<Result<SignedDuration, String>>,
 }
 
 /// Findings about the machine; error texts where a probe failed.
@@ -56,6 +80,8 @@ pub(super) struct HostFacts {
     pub(super) agent_runs: bool,
     pub(super) disk: Option<DiskSpace>,
     pub(super) docker: Result<DockerFacts, String>,
+    /// `None` if the node has not joined a cluster.
+    pub(super) trust: Result<Option<TrustFacts>, String>,
     pub(super) etcd: Result<EtcdFacts, String>,
     pub(super) port: Result<(), String>,
     pub(super) features: Vec<(&'static str, Result<(), String>)>,
@@ -81,6 +107,7 @@ pub(super) async fn gather(config: &Config, ranges: Ranges) -> HostFacts {
         agent_runs,
         disk: disk(&config.machine.state_dir),
         docker: docker(&config.machine.docker).await.map_err(|error| error_chain(&error)),
+        trust: trust(config).await,
         etcd: etcd(config).await,
         port: TcpListener::bind(config.listen).await.map(|_| ()).map_err(|error| error.to_string()),
         features: features().await,
@@ -136,6 +163,36 @@ async fn docker(host: &str) -> Result<DockerFacts, bollard::errors::Error> {
     })
 }
 
+async fn trust(config: &Config) -> Result<Option<TrustFacts>, String> {
+    let dir = config.machine.pki();
+    if !dir.is_filled() {
+        return Ok(None);
+    }
+    let read = |error: TrustError| error_chain(&error);
+    let own = Credentials::load(&dir).map_err(read)?;
+    let certificate = own.certificate();
+    let mut ahead = None;
+    for url in &config.addresses().reconcilers {
+        let asked = timeout(RECONCILER_MAX, admission::clock(url, &own)).await;
+        let now = Timestamp::now();
+        match asked {
+            Ok(Ok(theirs)) => {
+                ahead = Some(Ok(now.duration_since(theirs)));
+                break;
+            }
+            Ok(Err(error)) => ahead = Some(Err(format!("{url}: {}", error.explained(now)))),
+            Err(_) => ahead = Some(Err(format!("{url}: no answer within {RECONCILER_MAX:?}"))),
+        }
+    }
+    Ok(Some(TrustFacts {
+        identity: own.identity().clone(),
+        renew_at: certificate.renew_at().map_err(read)?,
+        not_after: certificate.not_after().map_err(read)?,
+        now: Timestamp::now(),
+        ahead,
+    }))
+}
+
 async fn etcd(config: &Config) -> Result<EtcdFacts, String> {
     let connected = Box::pin(EtcdStore::connect(&config.etcd, ETCD_MAX)).await;
     let store = connected.map_err(|error| error.to_string())?;
@@ -153,7 +210,14 @@ async fn etcd(config: &Config) -> Result<EtcdFacts, String> {
         member.quota_bytes = member.quota_bytes.or(upkeep.as_ref().and_then(|upkeep| upkeep.quota_bytes));
         members.push(member);
     }
-    Ok(EtcdFacts { members, upkeep })
+    let listed = store.listed_members().await.unwrap_or_default();
+    let urls = |of: fn(&ListedMember) -> &[String]| listed.iter().flat_map(of).cloned().collect();
+    Ok(EtcdFacts {
+        members,
+        upkeep,
+        client_urls: urls(|member| &member.client_urls),
+        peer_urls: urls(|member| &member.peer_urls),
+    })
 }
 
 async fn missing_jumps(config: &Config, iptables: &RealIptables) -> Result<Vec<String>, IptablesError> {

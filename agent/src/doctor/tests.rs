@@ -1,12 +1,14 @@
 //! The doctor's findings about the machine.
 
 use super::judge::judge;
-use super::probe::{DockerFacts, EtcdFacts, HostFacts};
+use super::probe::{DockerFacts, EtcdFacts, HostFacts, TrustFacts};
 use super::{Level, Ranges, network_tests};
 use crate::args::{Arguments, Command};
 use crate::config::Config;
 use clap::Parser as _;
+use jiff::SignedDuration;
 use schema::records::{DiskSpace, EtcdMember, EtcdUpkeep, NO_SPACE};
+use schema::testing::at;
 
 pub(super) fn config() -> Config {
     let arguments = Arguments::try_parse_from(["minik8s-agent", "run", "--node", "n1"]).unwrap();
@@ -28,7 +30,19 @@ fn etcd(size_mib: u64, alarms: &[&str], is_on: bool) -> Result<EtcdFacts, String
         alarms: alarms.iter().map(|alarm| (*alarm).to_owned()).collect(),
         ..EtcdMember::default()
     };
-    Ok(EtcdFacts { members: vec![member], upkeep: Some(EtcdUpkeep { is_on, ..EtcdUpkeep::default() }) })
+    let upkeep = Some(EtcdUpkeep { is_on, ..EtcdUpkeep::default() });
+    Ok(EtcdFacts { members: vec![member], upkeep, ..EtcdFacts::default() })
+}
+
+fn trust() -> TrustFacts {
+    let day = |days: i64| at(days * 86_400);
+    TrustFacts {
+        identity: "node-n1".parse().unwrap(),
+        renew_at: day(6),
+        not_after: day(9),
+        now: day(1),
+        ahead: Some(Ok(SignedDuration::from_secs(-2))),
+    }
 }
 
 fn healthy() -> HostFacts {
@@ -40,6 +54,7 @@ fn healthy() -> HostFacts {
         agent_runs: false,
         disk: Some(disk(10 << 30)),
         docker: Ok(DockerFacts { version: "20.10.24".into(), live_restore: true, ..DockerFacts::default() }),
+        trust: Ok(Some(trust())),
         etcd: Ok(EtcdFacts::default()),
         port: Ok(()),
         features: vec![("veth", Ok(())), ("bridge", Ok(())), ("vxlan", Ok(()))],
@@ -122,6 +137,58 @@ fn each_trouble_is_reported_with_a_remedy() {
     ];
     for (seen, name, level) in cases {
         assert_eq!(levels(&seen), [(name, level)]);
+    }
+}
+
+#[test]
+fn a_certificate_is_reported_when_its_renewal_is_late_and_a_clock_when_it_is_off() {
+    let hour = |hours: i64| at(hours * 3_600);
+    let with = |trust| HostFacts { trust, ..healthy() };
+    let seen_at = |hours| with(Ok(Some(TrustFacts { now: hour(hours), ..trust() })));
+    let ahead = |ahead| with(Ok(Some(TrustFacts { ahead, ..trust() })));
+    let seconds = |seconds| ahead(Some(Ok(SignedDuration::from_secs(seconds))));
+    // Short-lived: of one day, 8 hours are left at two thirds.
+    let short = TrustFacts { renew_at: hour(16), not_after: hour(24), now: hour(15), ..trust() };
+    let other = TrustFacts { identity: "node-n2".parse().unwrap(), ..trust() };
+    let (certificate, clock) = ("certificate", "clock");
+    for (seen, found) in [
+        (seen_at(6 * 24), None),
+        (seen_at(7 * 24), None),
+        (seen_at(7 * 24 + 1), Some((certificate, Level::Warn))),
+        (seen_at(20 * 24), Some((certificate, Level::Warn))),
+        (with(Ok(Some(short.clone()))), None),
+        (with(Ok(Some(TrustFacts { now: hour(17), ..short }))), Some((certificate, Level::Warn))),
+        (with(Ok(Some(other))), Some((certificate, Level::Fail))),
+        (with(Ok(None)), Some((certificate, Level::Warn))),
+        (with(Err("damaged".to_owned())), Some((certificate, Level::Fail))),
+        (seconds(300), None),
+        (seconds(-301), Some((clock, Level::Warn))),
+        (ahead(Some(Err("no answer".to_owned()))), Some((clock, Level::Warn))),
+        (ahead(None), None),
+    ] {
+        assert_eq!(levels(&seen), found.into_iter().collect::<Vec<_>>(), "{:?}", seen.trust);
+    }
+}
+
+#[test]
+fn an_etcd_is_reported_whose_logins_fail_or_that_answers_others_in_clear() {
+    let urls = |url: &str| vec!["https://10.0.0.1:2379".to_owned(), url.to_owned()];
+    let with = |facts| HostFacts { etcd: Ok(facts), ..healthy() };
+    let version = |version: &str| {
+        let member = EtcdMember { version: version.into(), ..EtcdMember::default() };
+        with(EtcdFacts { members: vec![member], ..EtcdFacts::default() })
+    };
+    let clients = |url| with(EtcdFacts { client_urls: urls(url), ..EtcdFacts::default() });
+    let peers = |url| with(EtcdFacts { peer_urls: urls(url), ..EtcdFacts::default() });
+    for (seen, found) in [
+        (version("3.4.23"), None),
+        (version("3.5.5"), Some(("etcd version", Level::Warn))),
+        (clients("http://127.0.0.1:2379"), None),
+        (clients("http://10.0.0.2:2379"), Some(("etcd port", Level::Warn))),
+        (peers("http://localhost:2380"), None),
+        (peers("http://10.0.0.2:2380"), Some(("etcd port", Level::Warn))),
+    ] {
+        assert_eq!(levels(&seen), found.into_iter().collect::<Vec<_>>(), "{:?}", seen.etcd);
     }
 }
 

@@ -1,11 +1,13 @@
-//! Accepts connections for HTTP: the only file of this crate that does. TLS of clients will begin here, that to other
-//! daemons in `outgoing.rs`.
+//! Accepts connections for HTTP: the only file of this crate that does. TLS of clients begins here, that to other daemons
+//! in `outgoing.rs`.
 
 use std::future;
 use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
 use std::time::Duration;
 
+use schema::trust::{self, Peer, TrustReader};
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
@@ -118,6 +120,26 @@ impl Acceptor {
 
 /// Maximum number of reads of a refused client's request, 4 KiB each: as much as a head may have by default.
 const REFUSED_READS: usize = 16;
+
+/// Carries out the server's part of a TLS handshake: returns the encrypted stream, and its client if that has shown a
+/// certificate. `None` if it failed, as for a certificate of another authority. The caller bounds the time.
+pub(super) async fn accept_tls<S>(
+    stream: S,
+    trust: TrustReader,
+    client: IpAddr,
+) -> Option<(impl AsyncRead + AsyncWrite + Unpin + Send + 'static, Option<Peer>)>
+where
+    S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+{
+    let credentials = trust.current();
+    match trust::accept(stream, &credentials).await {
+        Ok(accepted) => Some(accepted),
+        Err(error) => {
+            tracing::debug!(%client, %error, "TLS connection refused");
+            None
+        }
+    }
+}
 
 #[cfg(test)]
 mod tests {

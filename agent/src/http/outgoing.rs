@@ -1,17 +1,26 @@
-//! Outgoing HTTP: the only file of this crate that builds clients, and URLs of addresses. TLS to other daemons will
-//! begin here, that of clients in `acceptor.rs`.
+//! Outgoing HTTP: the only file of this crate that builds clients, and URLs of addresses. TLS to other daemons begins
+//! here, that of clients in `acceptor.rs`.
 //!
 //! No client uses a proxy, and only probes follow redirects. The gateway's connections to endpoints (`client.rs`,
 //! `plain/`) are separate: their requests drive them, and they lead to pods, never to daemons.
 
 use std::net::SocketAddr;
+use std::pin::pin;
 use std::sync::LazyLock;
 use std::time::Duration;
 
-use reqwest::{Certificate, Client, ClientBuilder, redirect};
+use futures::{Stream, StreamExt as _, stream};
+use hyper::client::conn::http1;
+use hyper::header::{CONTENT_TYPE, HOST, HeaderMap};
+use hyper_util::client::legacy;
+use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
+use reqwest::{Body, Certificate, Client, ClientBuilder, Request, Response, StatusCode, Url, redirect};
+use schema::trust::{Role, TrustConnector, TrustReader};
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::time::{Instant, timeout_at};
 
-/// A client that is created at its first request. For each client OpenSSL reads all CAs of the machine, which takes
-/// 40 ms: too long for the start of an agent, especially for clients that only use plain HTTP.
+/// A client that is created at its first request. For each of reqwest's clients OpenSSL reads all CAs of the machine,
+/// which takes 40 ms: too long for the start of an agent, especially for clients that only use plain HTTP.
 pub type LazyClient = LazyLock<Client>;
 
 /// Time limits of requests to a daemon.
@@ -28,13 +37,133 @@ pub struct Timeouts {
 /// Time for which an idle connection to a daemon is kept: daemons close theirs after 10 s.
 const IDLE_MAX: Duration = Duration::from_secs(5);
 
-/// Client for the reconcilers and other nodes' agents.
-pub fn to_daemons(timeouts: Timeouts) -> Client {
-    let builder = within(timeouts.connect).read_timeout(timeouts.silence).pool_idle_timeout(IDLE_MAX);
-    plain(match timeouts.whole {
-        Some(whole) => builder.timeout(whole),
-        None => builder,
+/// Client for daemons of a role: the reconcilers or other nodes' agents. A URL may name the only one that may answer
+/// ([`schema::trust::url_of`]). Without `trust` it reaches only servers without TLS, as in tests.
+pub fn to_daemons(timeouts: Timeouts, trust: Option<TrustReader>, role: Role) -> DaemonClient {
+    let connector = TrustConnector::new(trust, role, timeouts.connect);
+    let mut builder = legacy::Client::builder(TokioExecutor::new());
+    let http = builder.pool_timer(TokioTimer::new()).pool_idle_timeout(IDLE_MAX).build(connector);
+    DaemonClient { http, timeouts }
+}
+
+/// Client of other daemons, with TLS by the cluster's own authorities.
+#[derive(Clone)]
+pub struct DaemonClient {
+    http: legacy::Client<TrustConnector, Body>,
+    timeouts: Timeouts,
+}
+
+/// Failure to get a response from a daemon.
+#[derive(Debug, thiserror::Error)]
+pub enum DaemonError {
+    /// The request can't be sent as it is, or the body of its response can't be read.
+    #[error(transparent)]
+    Request(#[from] reqwest::Error),
+    /// The URL can't be sent.
+    #[error("cannot write the request")]
+    Write(#[from] hyper::http::Error),
+    /// No connection, or it ended before the response.
+    #[error("no response")]
+    Connection(#[from] legacy::Error),
+    /// The connection ended before the response.
+    #[error("no response")]
+    Exchange(#[from] hyper::Error),
+    /// No byte in time.
+    #[error("no answer within {0:?}")]
+    Silence(Duration),
+    /// The response is larger than it should be.
+    #[error("the response has more than {0} bytes")]
+    Size(usize),
+}
+
+impl DaemonClient {
+    /// Sends a request. The time limits also apply to the body of the response.
+    ///
+    /// # Errors
+    /// [`DaemonError`]
+    pub async fn send(&self, request: Request) -> Result<Response, DaemonError> {
+        let Timeouts { silence, whole, .. } = self.timeouts;
+        let end = whole.map(|whole| (Instant::now() + whole, whole));
+        let request: hyper::Request<Body> = request.try_into()?;
+        let (until, limit) = next_limit(silence, end);
+        let response = timeout_at(until, self.http.request(request)).await;
+        let (head, body) = response.map_err(|_| DaemonError::Silence(limit))??.into_parts();
+        // Only reqwest's type of a response has a stream of its body.
+        let pieces = Response::from(hyper::Response::new(Body::wrap(body))).bytes_stream();
+        let body = Body::wrap_stream(limited(pieces, silence, end));
+        Ok(Response::from(hyper::Response::from_parts(head, body)))
+    }
+}
+
+/// Returns the time by which the next byte must be there, and the limit from which that follows.
+fn next_limit(silence: Duration, end: Option<(Instant, Duration)>) -> (Instant, Duration) {
+    let next = Instant::now() + silence;
+    end.filter(|(end, _)| *end < next).unwrap_or((next, silence))
+}
+
+/// Ends a body with an error if it takes too long.
+fn limited<B: Send + 'static>(
+    pieces: impl Stream<Item = reqwest::Result<B>> + Send + 'static,
+    silence: Duration,
+    end: Option<(Instant, Duration)>,
+) -> impl Stream<Item = Result<B, DaemonError>> + Send + 'static {
+    stream::try_unfold(pieces.boxed(), move |mut pieces| async move {
+        let (until, limit) = next_limit(silence, end);
+        match timeout_at(until, pieces.next()).await {
+            Ok(Some(piece)) => Ok(Some((piece?, pieces))),
+            Ok(None) => Ok(None),
+            Err(_) => Err(DaemonError::Silence(limit)),
+        }
     })
+}
+
+/// A response, read whole.
+#[derive(Debug)]
+pub struct WholeResponse {
+    pub status: StatusCode,
+    pub headers: HeaderMap,
+    pub body: Vec<u8>,
+}
+
+/// Largest response that [`exchange`] reads.
+const WHOLE_MAX_BYTES: usize = 256 * 1024;
+
+/// Sends one request on a connection of its own: `POST` with this JSON, or `GET` without any. The caller bounds the
+/// time.
+///
+/// # Errors
+/// [`DaemonError`]
+pub async fn exchange<S>(stream: S, url: &Url, json: Option<Vec<u8>>) -> Result<WholeResponse, DaemonError>
+where
+    S: AsyncRead + AsyncWrite + Send + Unpin + 'static,
+{
+    let method = if json.is_some() { hyper::Method::POST } else { hyper::Method::GET };
+    let host = url.host_str().unwrap_or_default();
+    let host = url.port().map_or_else(|| host.to_owned(), |port| format!("{host}:{port}"));
+    let request = hyper::Request::builder().method(method).uri(url.path()).header(HOST, host);
+    let request = request.header(CONTENT_TYPE, "application/json");
+    let request = request.body(json.map_or_else(Body::default, Body::from))?;
+    let (mut sender, connection) = http1::handshake(TokioIo::new(stream)).await?;
+    let mut answering = pin!(async move {
+        let (head, body) = sender.send_request(request).await?.into_parts();
+        let mut response = Response::from(hyper::Response::new(Body::wrap(body)));
+        let mut body = Vec::new();
+        while let Some(piece) = response.chunk().await? {
+            if body.len() + piece.len() > WHOLE_MAX_BYTES {
+                return Err(DaemonError::Size(WHOLE_MAX_BYTES));
+            }
+            body.extend_from_slice(&piece);
+        }
+        Ok(WholeResponse { status: head.status, headers: head.headers, body })
+    });
+    tokio::select! {
+        biased;
+        // Both are polled until the response is there, and are not needed after it.
+        answer = &mut answering => return answer,
+        // A connection that has ended has passed on all that it received.
+        _ = connection => {}
+    }
+    answering.await
 }
 
 /// Client for replicas of functions, with the maximum number and age of idle connections to each. Each request has

@@ -4,7 +4,10 @@
 //! request: during a request nothing times out here except a response held in memory that is not being read.
 //!
 //! A phase changes only while the connection is polled, so [`Clock`] need only check it after each poll.
+//!
+//! Of a TLS connection this sees the encrypted bytes: its handshake counts as part of the first head.
 
+use std::future::poll_fn;
 use std::io;
 use std::pin::Pin;
 use std::sync::Arc;
@@ -23,8 +26,13 @@ const REQUEST: u8 = 2;
 const IDLE: u8 = 3;
 /// In a request whose response is held in memory until the client has read it.
 const HELD: u8 = 4;
+/// In a TLS handshake: nothing of a request has arrived yet.
+const HANDSHAKE: u8 = 5;
 
-/// Phase of a connection: new, in a head, in a request, in a held response, or between two requests.
+/// First byte of a TLS connection: the type of a record with a handshake (RFC 8446, 5.1). No HTTP request begins with it.
+const TLS_FIRST_BYTE: u8 = 22;
+
+/// Phase of a connection: new, in a handshake, in a head, in a request, in a held response, or between two requests.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Phase(Arc<PhaseState>);
 
@@ -47,9 +55,14 @@ impl Phase {
         Turn(Some(self.clone()))
     }
 
-    /// True if nothing has arrived from the client yet.
+    /// True if nothing of a request has arrived from the client yet.
     pub(super) fn is_new(&self) -> bool {
-        self.now() == NEW
+        matches!(self.now(), NEW | HANDSHAKE)
+    }
+
+    /// Marks the end of a TLS handshake. The time of the first head goes on.
+    pub(super) fn end_handshake(&self) {
+        self.0.phase.store(NEW, Ordering::Relaxed);
     }
 
     /// Ends the connection with the request under way, or now.
@@ -157,7 +170,7 @@ impl Clock {
     /// endpoint.
     pub(super) fn poll_timeout(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         let time = match self.phase.now() {
-            NEW | HEAD => self.head,
+            NEW | HANDSHAKE | HEAD => self.head,
             IDLE => self.idle,
             _ => return Poll::Pending,
         };
@@ -193,6 +206,28 @@ impl TimedStream {
     /// Creates a new connection: a held response may go unread for `unread`.
     pub(super) fn new(stream: TcpStream, unread: Duration) -> Self {
         Self { stream, returned: Vec::new(), phase: Phase::default(), unread, stuck: None }
+    }
+
+    /// Waits for the first byte, which stays unread: true if it begins a TLS handshake. [`Phase::end_handshake`] must
+    /// follow that. `None` at the end of the connection, and when it should close.
+    pub(super) async fn begins_tls(&mut self) -> Option<bool> {
+        let mut first = [0];
+        let peeked = poll_fn(|cx| {
+            let polled = self.stream.poll_peek(cx, &mut ReadBuf::new(&mut first));
+            self.phase.0.waits.store(polled.is_pending(), Ordering::Relaxed);
+            match polled {
+                Poll::Pending if self.phase.closes() => Poll::Ready(Ok(0)),
+                polled => polled,
+            }
+        });
+        if !matches!(peeked.await, Ok(1..)) {
+            return None;
+        }
+        let is_tls = first == [TLS_FIRST_BYTE];
+        if is_tls {
+            self.phase.0.phase.store(HANDSHAKE, Ordering::Relaxed);
+        }
+        Some(is_tls)
     }
 
     /// Puts bytes back to be read again.
@@ -319,7 +354,7 @@ mod tests {
     }
 
     async fn is_over_within(clock: &mut Clock, time: Duration) -> bool {
-        timeout(time, std::future::poll_fn(|cx| clock.poll_timeout(cx))).await.is_ok()
+        timeout(time, poll_fn(|cx| clock.poll_timeout(cx))).await.is_ok()
     }
 
     // Seen red with the phase in place of the count of its changes.

@@ -20,7 +20,9 @@ use hyper::{Request, Response, StatusCode};
 use hyper_util::rt::TokioIo;
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use schema::control::lock;
+use schema::trust::{Peer, TrustReader};
 use socket2::{Domain, Protocol, SockRef, Socket, TcpKeepalive, Type};
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::runtime::{Builder, Handle, RuntimeFlavor};
 use tokio::sync::mpsc;
@@ -28,10 +30,10 @@ use tokio::time::{Instant, sleep_until, timeout};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use super::acceptor::{AcceptedConnection, Acceptor, ConnectionPlace};
+use super::acceptor::{AcceptedConnection, Acceptor, ConnectionPlace, accept_tls};
 use super::body::{Answer, GuardedBody};
 use super::client::HEADER_LINES_MAX;
-use super::patience::{Clock, TimedStream};
+use super::patience::{Clock, Phase, TimedStream};
 use super::plain;
 use super::plain::{Client, PlainTarget, ServeResult, StartedRequest};
 
@@ -41,10 +43,20 @@ const BACKLOG: i32 = 1024;
 /// streams, files.
 const OTHER_FILES: u64 = 2048;
 
+/// Evidence of who sends the requests of a connection.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Channel {
+    /// The address alone.
+    Plain,
+    /// The certificate shown over TLS; `None` if there is none, or its key was revoked.
+    Tls(Option<Arc<Peer>>),
+}
+
 /// Client of a request.
 #[derive(Debug, Clone)]
 pub struct Caller {
     pub address: IpAddr,
+    pub channel: Channel,
     /// Set if the request comes from the node itself: a proxy there may terminate TLS, and its claims about clients
     /// are trusted.
     pub is_node: bool,
@@ -57,11 +69,11 @@ pub struct Caller {
 }
 
 impl Caller {
-    /// Creates a caller whose connection has this place and core.
+    /// Creates a caller without TLS whose connection has this place and core.
     pub fn new(address: IpAddr, is_node: bool, place: Arc<ConnectionPlace>, core: usize) -> Self {
         let address_header =
             HeaderValue::try_from(address.to_string()).expect("an IP address is a valid header value");
-        Self { address, is_node, place, core, address_header }
+        Self { address, channel: Channel::Plain, is_node, place, core, address_header }
     }
 }
 
@@ -129,6 +141,8 @@ pub struct Server<H> {
     handler: Arc<H>,
     limits: Limits,
     acceptor: Acceptor,
+    /// Set if clients may speak TLS.
+    trust: Option<TrustReader>,
     connections: TaskTracker,
     cut: CancellationToken,
 }
@@ -137,7 +151,12 @@ impl<H: Handler> Server<H> {
     /// Creates a server whose connections are tracked in `connections` and end immediately when `cut` is cancelled.
     pub fn new(handler: H, limits: Limits, connections: TaskTracker, cut: CancellationToken) -> Self {
         let acceptor = Acceptor::new("the gateway", affordable(limits.connections));
-        Self { handler: Arc::new(handler), limits, acceptor, connections, cut }
+        Self { handler: Arc::new(handler), limits, acceptor, trust: None, connections, cut }
+    }
+
+    /// Serves clients that speak TLS too, at the same port.
+    pub fn with_tls(self, trust: Option<TrustReader>) -> Self {
+        Self { trust, ..self }
     }
 
     /// Serves the newest of `listeners` until `shutdown`; then lets requests under way finish, for a while.
@@ -182,13 +201,13 @@ impl<H: Handler> Server<H> {
         shutdown: CancellationToken,
     ) {
         let caller = Caller::new(client, is_node, Arc::new(place), core);
-        let (handler, limits) = (Arc::clone(&self.handler), self.limits.clone());
+        let (handler, limits, trust) = (Arc::clone(&self.handler), self.limits.clone(), self.trust.clone());
         let endings = endings(shutdown, self.cut.clone());
         // The core's runtime must poll the socket.
         let Ok(stream) = stream.into_std() else { return };
         let connection = async move {
             let Ok(stream) = TcpStream::from_std(stream) else { return };
-            serve(handler, &limits, stream, caller, endings).await;
+            serve(handler, &limits, (stream, trust), caller, endings).await;
         };
         self.connections.spawn_on(connection, &runtime);
     }
@@ -215,7 +234,7 @@ fn endings(shutdown: CancellationToken, cut: CancellationToken) -> Endings {
 async fn serve<H: Handler>(
     handler: Arc<H>,
     limits: &Limits,
-    stream: TcpStream,
+    (stream, trust): (TcpStream, Option<TrustReader>),
     caller: Caller,
     mut endings: Endings,
 ) {
@@ -226,7 +245,7 @@ async fn serve<H: Handler>(
     let stream = TimedStream::new(stream, limits.answer);
     let phase = stream.phase();
     let mut clock = Clock::new(phase.clone(), limits.head, limits.idle);
-    let mut connection = pin!(serve_requests(handler, limits, stream, caller));
+    let mut connection = pin!(serve_requests(handler, limits, (stream, trust), caller));
     // Set from shutdown on, until the connection closes: hyper would close a connection from which nothing has
     // arrived yet.
     let mut grace = None;
@@ -257,25 +276,66 @@ async fn serve<H: Handler>(
     }
 }
 
-/// Serves a connection: plain requests first, and from the first other one on through hyper. Ends soon after its
-/// phase is closed.
+/// Serves a connection: plain requests first, and from the first other one on through hyper; over TLS all through hyper.
+/// Ends soon after its phase is closed.
 async fn serve_requests<H: Handler>(
     handler: Arc<H>,
     limits: &Limits,
-    mut stream: TimedStream,
+    (mut stream, trust): (TimedStream, Option<TrustReader>),
     caller: Caller,
 ) -> hyper::Result<()> {
+    if let Some(trust) = trust {
+        match stream.begins_tls().await {
+            // Boxed: plain connections, which are many, stay small.
+            Some(true) => return Box::pin(serve_tls(handler, limits, (stream, trust), caller)).await,
+            Some(false) => {}
+            None => return Ok(()),
+        }
+    }
     let client = Client { address: caller.address_header.as_bytes(), is_node: caller.is_node };
     let target = |host: &str, path: &str| handler.plain_target(host, path, &caller);
     let count = |status, took| handler.count(status, took);
     let begun = match plain::serve(&mut stream, client, target, count).await {
         ServeResult::Closed => return Ok(()),
-        ServeResult::ToHyper(begun) => Mutex::new(begun),
+        ServeResult::ToHyper(begun) => begun,
     };
     let phase = stream.phase();
-    let phase_of_service = phase.clone();
+    serve_by_hyper(handler, limits, (stream, phase), move || caller.clone(), begun).await
+}
+
+/// Serves a connection over TLS.
+async fn serve_tls<H: Handler>(
+    handler: Arc<H>,
+    limits: &Limits,
+    (stream, trust): (TimedStream, TrustReader),
+    caller: Caller,
+) -> hyper::Result<()> {
+    let phase = stream.phase();
+    let Some((stream, peer)) = accept_tls(stream, trust.clone(), caller.address).await else {
+        return Ok(());
+    };
+    phase.end_handshake();
+    let peer = peer.map(Arc::new);
+    // A key may be revoked while the connection lasts.
+    let caller = move || {
+        let peer = peer.clone().filter(|peer| !trust.current().is_revoked(&peer.key));
+        Caller { channel: Channel::Tls(peer), ..caller.clone() }
+    };
+    serve_by_hyper(handler, limits, (stream, phase), caller, None).await
+}
+
+/// Serves a connection through hyper, with the caller of each request and, if the first was sent already, what became of
+/// it.
+async fn serve_by_hyper<H: Handler>(
+    handler: Arc<H>,
+    limits: &Limits,
+    (stream, phase): (impl AsyncRead + AsyncWrite + Unpin + Send + 'static, Phase),
+    caller: impl Fn() -> Caller,
+    begun: Option<StartedRequest<H::ResponseGuard>>,
+) -> hyper::Result<()> {
+    let (begun, phase_of_service) = (Mutex::new(begun), phase.clone());
     let service = service_fn(move |request: Request<Incoming>| {
-        let (handler, caller, turn) = (Arc::clone(&handler), caller.clone(), phase_of_service.begin());
+        let (handler, caller, turn) = (Arc::clone(&handler), caller(), phase_of_service.begin());
         let begun = lock(&begun).take();
         // A request that was not plain after all counts from its beginning.
         let since = begun.as_ref().map_or_else(Instant::now, |begun| begun.since);

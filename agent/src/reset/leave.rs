@@ -1,142 +1,157 @@
-//! Removes a node that leaves for good from etcd, so that its pods run elsewhere and its range is free. Done last:
-//! a pod that is no longer bound to this node starts on another one, and must not run here by then.
+//! Leaving the cluster for good: a reconciler deletes the node's keys in etcd and revokes its certificate, so that its
+//! pods run elsewhere and its range is free. Requested once no container and no rule is left: a pod that is no longer
+//! bound to this node starts on another one, and must not run here by then.
 
+use std::sync::Arc;
 use std::time::Duration;
 
-use anyhow::{Context as _, bail};
-use schema::keys::{Key, prefix};
-use schema::store::{Guard, Op, Store, TXN_OPS_MAX, TxnOutcome};
-use tokio::time::sleep;
+use anyhow::{Context as _, bail, ensure};
+use jiff::Timestamp;
+use reqwest::StatusCode;
+use schema::trust::Credentials;
+use tokio::time::{Instant, sleep};
 
-use super::files::ResetOutcome;
+use crate::cluster::ClusterAddresses;
+use crate::config::{LeavingNode, MachineConfig};
 use crate::converge::node::HEARTBEAT_TTL;
+use crate::converge::trust::{NodeTrust, TrustSettings};
+use crate::worlds::admission::{Admission, AdmissionError, RealAdmission, clock};
 
 /// Longest life of the heartbeat of an agent that was just stopped, with time for etcd to end its lease.
 const HEARTBEAT_MAX: Duration = HEARTBEAT_TTL.saturating_add(Duration::from_secs(5));
 
-/// Interval at which the heartbeat is polled.
-const LOOK_EVERY: Duration = Duration::from_millis(500);
+/// Pause before the request is repeated while the heartbeat is there.
+const RETRY_PAUSE: Duration = Duration::from_millis(500);
 
-/// Deletes every key of the node. A second run finds nothing.
-pub(super) async fn leave(store: &dyn Store, node: &str, removed: &mut ResetOutcome) -> anyhow::Result<()> {
-    wait_for_heartbeat_end(store, node).await?;
-    let mut keys = Vec::new();
-    for prefix in [format!("{}{node}/", prefix::STATUS), prefix::bindings_of(node)] {
-        let listed = store.list(&prefix).await.context("cannot list this node's keys in etcd")?;
-        keys.extend(listed.items.into_iter().map(|pair| pair.key));
-    }
-    let mut there = Vec::new();
-    let own = [Key::Node, Key::Subnet, Key::Usage, Key::Rules, Key::Demand].map(|key| key(node.to_owned()));
-    for key in own {
-        let key = key.to_string();
-        let found = store.get(&key).await.context("cannot read this node's keys in etcd")?;
-        there.extend(found.map(|pair| pair.key));
-    }
-    if there.is_empty() && keys.is_empty() {
-        removed.remarks.push(format!("etcd has no keys of node {node}; use --node to name another"));
-    }
-    for ops in steps(node, there, keys) {
-        let count = ops.len();
-        // An agent of this name that starts meanwhile keeps the remaining keys.
-        let guard = Guard::Absent(Key::Heartbeat(node.to_owned()).to_string());
-        let done = store.txn(vec![guard], ops).await.context("cannot remove this node from etcd")?;
-        match done {
-            TxnOutcome::Committed(_) => removed.done(format!("{count} keys of node {node} in etcd")),
-            TxnOutcome::Conflict => bail!("an agent of node {node} was started; stop it and run this again"),
-        }
-    }
-    Ok(())
-}
-
-async fn wait_for_heartbeat_end(store: &dyn Store, node: &str) -> anyhow::Result<()> {
-    let key = Key::Heartbeat(node.to_owned()).to_string();
-    let silent = async {
-        while store.get(&key).await?.is_some() {
-            sleep(LOOK_EVERY).await;
-        }
-        Ok::<(), schema::store::StoreError>(())
+/// Loads the node's certificate, renewed if it has ended, and checks that a reconciler answers.
+pub(super) async fn prepare(
+    machine: &MachineConfig,
+    leaving: &LeavingNode,
+) -> anyhow::Result<Arc<Credentials>> {
+    let (dir, reconcilers) = (machine.pki(), &leaving.reconcilers);
+    ensure!(
+        dir.is_filled(),
+        "this node is in no cluster, as it has no certificate; run reset without --leave"
+    );
+    ensure!(!reconcilers.is_empty(), "cannot leave: no reconciler is known; give --reconciler its URL");
+    let node = dir.certificate()?.identity()?.name().to_owned();
+    let used = ClusterAddresses { reconcilers: reconcilers.clone(), ..ClusterAddresses::default() };
+    let settings = TrustSettings {
+        node,
+        dir,
+        given: used.clone(),
+        known: used.clone(),
+        used,
+        file: ClusterAddresses::file(&machine.agent_dir()),
     };
-    match tokio::time::timeout(HEARTBEAT_MAX, silent).await {
-        Ok(looked) => looked.context("cannot read this node's heartbeat"),
-        Err(_) => {
-            bail!("an agent of node {node} is alive; stop it, or name the node that leaves with --node")
+    let mut trust = NodeTrust::open(settings, Arc::new(RealAdmission))?;
+    if trust.has_ended(Timestamp::now())? {
+        trust.renew().await.context("cannot leave with a certificate that has ended")?;
+    }
+    let own = trust.credentials();
+    let mut said = Vec::new();
+    for url in reconcilers {
+        match clock(url, &own).await {
+            Ok(_) => return Ok(own),
+            Err(error) => said.push(format!("{url}: {}", error.explained(Timestamp::now()))),
+        }
+    }
+    bail!("cannot leave: {}; start a reconciler, or give --reconciler its URL", said.join("; "))
+}
+
+/// Asks the reconcilers to remove this node, again until its last heartbeat has ended.
+pub(super) async fn leave(
+    admission: &dyn Admission,
+    own: &Credentials,
+    reconcilers: &[String],
+) -> anyhow::Result<()> {
+    let deadline = Instant::now() + HEARTBEAT_MAX;
+    loop {
+        match ask(admission, own, reconcilers).await {
+            Err(LeaveRefusal { is_alive: true, .. }) if Instant::now() < deadline => sleep(RETRY_PAUSE).await,
+            Err(LeaveRefusal { is_alive: true, why }) => bail!("{why}"),
+            Err(LeaveRefusal { why, .. }) => {
+                bail!("{why} (if it has left already, run reset without --leave)")
+            }
+            Ok(()) => return Ok(()),
         }
     }
 }
 
-/// Deletions by transaction: the node's record first, so that nothing more is placed on it; its range last, when
-/// nothing has an address of it.
-fn steps(node: &str, own: Vec<String>, below: Vec<String>) -> Vec<Vec<Op>> {
-    let subnet = Key::Subnet(node.to_owned()).to_string();
-    let (last, first): (Vec<String>, Vec<String>) = own.into_iter().partition(|key| *key == subnet);
-    let ops: Vec<Op> = first.into_iter().chain(below).chain(last).map(Op::delete).collect();
-    ops.chunks(TXN_OPS_MAX).map(<[Op]>::to_vec).collect()
+/// Reason why the node is still in the cluster.
+struct LeaveRefusal {
+    /// Set if its heartbeat is there.
+    is_alive: bool,
+    why: String,
+}
+
+/// Asks the first reconciler that can be reached. A refusal is final: the others would refuse, too.
+async fn ask(
+    admission: &dyn Admission,
+    own: &Credentials,
+    reconcilers: &[String],
+) -> Result<(), LeaveRefusal> {
+    let mut said = Vec::new();
+    for url in reconcilers {
+        match admission.leave(url, own).await {
+            Ok(()) => return Ok(()),
+            Err(AdmissionError::Refused { status, why }) if status.is_client_error() => {
+                let is_alive = status == StatusCode::CONFLICT;
+                return Err(LeaveRefusal { is_alive, why: format!("{url} refuses: {why}") });
+            }
+            Err(error) => said.push(format!("{url}: {}", error.explained(Timestamp::now()))),
+        }
+    }
+    Err(LeaveRefusal { is_alive: false, why: said.join("; ") })
 }
 
 #[cfg(test)]
 mod tests {
-    use schema::store::memory::MemoryStore;
-    use tokio::time::Instant;
+    use schema::control::lock;
+    use schema::testing::{authority, enroll};
+    use schema::trust::TrustDir;
 
     use super::*;
+    use crate::worlds::admission::FakeAdmission;
 
-    async fn filled(pods: usize) -> MemoryStore {
-        let store = MemoryStore::new();
-        for node in ["n1", "n10"] {
-            let mut keys: Vec<String> =
-                ["nodes/", "subnets/"].iter().map(|kind| format!("/minik8s/{kind}{node}")).collect();
-            keys.extend(
-                ["usage/N", "rules/N", "demand/N", "bindings/N/settled"]
-                    .map(|key| format!("/minik8s/{}", key.replace('N', node))),
-            );
-            for pod in 0..pods {
-                keys.push(format!("/minik8s/bindings/{node}/default/p{pod}"));
-                keys.push(format!("/minik8s/status/{node}/pods/default/p{pod}"));
-            }
-            for key in keys {
-                let _ = store.txn(vec![], vec![Op::put(key, "{}")]).await.unwrap();
-            }
-        }
-        store
+    /// Leaves at two reconcilers that answer so; returns the outcome and the number of requests.
+    async fn left(refusals: Vec<StatusCode>) -> (Result<(), String>, usize) {
+        let root = tempfile::tempdir().unwrap();
+        let dir = TrustDir::new(root.path().join("pki"));
+        enroll(&dir, &authority(), "node-n1", (Timestamp::now(), jiff::SignedDuration::from_hours(1)));
+        let own = Credentials::load(&dir).unwrap();
+        let admission = FakeAdmission::default();
+        lock(&admission.refusals).extend(refusals);
+        let urls = ["https://r:1", "https://r:2"].map(str::to_owned);
+        let left = leave(&admission, &own, &urls).await.map_err(|error| error.to_string());
+        let asked = lock(&admission.asked).len();
+        (left, asked)
     }
 
-    async fn left(store: &MemoryStore) -> Vec<String> {
-        store.list("/minik8s/").await.unwrap().items.into_iter().map(|pair| pair.key).collect()
-    }
-
-    // Seen red with a prefix that ends before the slash.
-    #[tokio::test]
-    async fn all_of_the_node_goes_and_nothing_of_others() {
-        let store = filled(110).await;
-        let mut removed = ResetOutcome::default();
-        leave(&store, "n1", &mut removed).await.unwrap();
-        let left = left(&store).await;
-        assert!(left.len() == 226 && left.iter().all(|key| key.contains("n10")), "{left:?}");
-        assert_eq!(removed.lines, ["120 keys of node n1 in etcd", "106 keys of node n1 in etcd"]);
-        let mut again = ResetOutcome::default();
-        leave(&store, "n1", &mut again).await.unwrap();
-        assert!(again.lines.is_empty());
-        assert_eq!(again.remarks, ["etcd has no keys of node n1; use --node to name another"]);
-        assert!(removed.remarks.is_empty());
-    }
-
-    #[test]
-    fn the_record_goes_first_and_the_range_last() {
-        let own = ["/minik8s/nodes/n", "/minik8s/subnets/n"].map(str::to_owned).to_vec();
-        let all: Vec<Op> = steps("n", own, vec!["/minik8s/bindings/n/settled".to_owned()]).concat();
-        let wanted = ["/minik8s/nodes/n", "/minik8s/bindings/n/settled", "/minik8s/subnets/n"];
-        assert_eq!(all, wanted.map(Op::delete));
-    }
-
-    // Seen red without the wait.
+    // Would fail without the wait.
     #[tokio::test(start_paused = true)]
-    async fn a_node_whose_agent_is_alive_keeps_all() {
-        let store = filled(1).await;
-        let _ = store.txn(vec![], vec![Op::put("/minik8s/heartbeats/n1", "{}")]).await.unwrap();
-        let (before, begun) = (left(&store).await, Instant::now());
-        let refused = leave(&store, "n1", &mut ResetOutcome::default()).await.unwrap_err();
-        assert!(refused.to_string().contains("stop it"), "{refused}");
-        assert!(begun.elapsed() >= HEARTBEAT_TTL, "one that was just stopped is waited for");
-        assert_eq!(left(&store).await, before);
+    async fn an_agent_that_was_just_stopped_is_waited_for_and_one_that_runs_stays() {
+        let begun = Instant::now();
+        assert_eq!(left(vec![StatusCode::CONFLICT; 30]).await, (Ok(()), 31));
+        assert!(begun.elapsed() >= HEARTBEAT_TTL);
+        let begun = Instant::now();
+        let (stays, _) = left(vec![StatusCode::CONFLICT; 1_000]).await;
+        assert!(stays.unwrap_err().starts_with("https://r:1 refuses: it answered 409"));
+        assert!(begun.elapsed() >= HEARTBEAT_MAX && begun.elapsed() < HEARTBEAT_MAX + HEARTBEAT_TTL);
+    }
+
+    #[tokio::test]
+    async fn a_refusal_is_final_and_a_reconciler_in_trouble_is_not() {
+        let trouble = StatusCode::SERVICE_UNAVAILABLE;
+        assert_eq!(left(vec![trouble]).await, (Ok(()), 2));
+        let (nobody, asked) = left(vec![trouble; 2]).await;
+        let why = nobody.unwrap_err();
+        assert!(
+            asked == 2 && why.contains("https://r:1: it answered 503") && why.contains("https://r:2: "),
+            "{why}"
+        );
+        let (refused, asked) = left(vec![StatusCode::FORBIDDEN]).await;
+        let why = refused.unwrap_err();
+        assert!(asked == 1 && why.contains("403") && why.contains("without --leave"), "{why}");
     }
 }

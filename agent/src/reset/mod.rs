@@ -1,7 +1,8 @@
 //! `minik8s-agent reset`: removes everything that an instance made on this machine.
 //!
 //! Finds containers by label, links by alias, rules by chain name, mounts and files by path, without etcd or its
-//! own state. Order: containers, the builds' network, links, tunnel, bridge, rules, mounts, files, pause image.
+//! own state. Order: containers, the builds' network, links, tunnel, bridge, rules, with `--leave` the node's place in
+//! the cluster, mounts, files, pause image.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -9,7 +10,7 @@ use std::time::Duration;
 
 use anyhow::{Context as _, bail};
 use futures::StreamExt as _;
-use schema::store::etcd::EtcdStore;
+use schema::trust::Credentials;
 use tokio::time::Instant;
 
 use super::locks::{RUN_DIR, StateLock};
@@ -23,6 +24,7 @@ use crate::packet_rules::jumps::removal;
 use crate::packet_rules::restore::{RuleChange, restore_input};
 use crate::packet_rules::saved::saved_rules;
 use crate::standby;
+use crate::worlds::admission::RealAdmission;
 use crate::worlds::docker::{
     Docker, DockerError, EngineState, ListedContainer, RealDocker, remove_build_cgroup,
 };
@@ -44,9 +46,6 @@ const GRACE_MAX: Duration = Duration::from_secs(5);
 const GONE_MAX: Duration = Duration::from_secs(10);
 const LOOK_AGAIN: Duration = Duration::from_millis(100);
 
-/// Longest wait for etcd to answer.
-const ETCD_PATIENCE: Duration = Duration::from_secs(5);
-
 /// Number of containers stopped and removed concurrently.
 const REMOVALS: usize = 16;
 
@@ -55,14 +54,14 @@ pub async fn run(machine: &MachineConfig, leaving: Option<&LeavingNode>) -> anyh
     if !nix::unistd::geteuid().is_root() {
         bail!("reset removes links, rules and mounts and must run as root; start it with sudo");
     }
-    // Connect before anything is removed, so that a wrong address fails early.
-    let store = match leaving {
-        Some(leaving) => Some(EtcdStore::connect(&leaving.etcd, ETCD_PATIENCE).await?),
-        None => None,
-    };
     let lock = lock(machine)?;
     // The instance's agent may have another state directory. Dropping the lock removes its file.
     let instance = locks::take_instance_lock(Path::new(RUN_DIR), machine)?;
+    // Before anything is removed, so that a wrong address fails early.
+    let own = match leaving {
+        Some(leaving) => Some(leave::prepare(machine, leaving).await?),
+        None => None,
+    };
     let netlink = RealNetlink::open(&machine.instance)?;
     let docker = RealDocker::connect(&machine.docker).await;
     let mut removed = ResetOutcome::default();
@@ -92,19 +91,17 @@ pub async fn run(machine: &MachineConfig, leaving: Option<&LeavingNode>) -> anyh
         Ok(None) => {}
         Err(error) => removed.failures.push(format!("the cluster's name server from resolv.conf: {error}")),
     }
-    files::remove(machine, &mut removed);
+    // With the certificate that is among the files.
+    let has_left = match leaving.zip(own) {
+        Some((leaving, own)) => leave_cluster(leaving, &own, &mut removed).await,
+        None => true,
+    };
+    if has_left {
+        files::remove(machine, &mut removed);
+    }
     drop((instance, lock));
     if let Ok(docker) = &docker {
         files::remove_images(docker, &machine.instance, &mut removed).await;
-    }
-    if let (Some(leaving), Some(store)) = (leaving, &store) {
-        if removed.failures.is_empty() {
-            if let Err(error) = leave::leave(store, &leaving.node, &mut removed).await {
-                removed.failures.push(format!("this node's keys in etcd: {error:#}"));
-            }
-        } else {
-            removed.failures.push("this node's keys in etcd, until the rest is removed".to_owned());
-        }
     }
     for line in &removed.lines {
         println!("removed {line}");
@@ -121,6 +118,20 @@ pub async fn run(machine: &MachineConfig, leaving: Option<&LeavingNode>) -> anyh
             bail!("cannot remove {}; run reset again once the cause is gone", removed.failures.join("; "))
         }
     }
+}
+
+/// Leaves the cluster once nothing of the node runs here; false if that failed. Then the certificate is needed again.
+async fn leave_cluster(leaving: &LeavingNode, own: &Credentials, removed: &mut ResetOutcome) -> bool {
+    if !removed.failures.is_empty() {
+        let kept = "this node from the cluster and the agent's directory, until the rest is removed";
+        removed.failures.push(kept.to_owned());
+        return false;
+    }
+    match leave::leave(&RealAdmission, own, &leaving.reconcilers).await {
+        Ok(()) => removed.done(format!("{} from the cluster", own.identity())),
+        Err(error) => removed.failures.push(format!("this node from the cluster: {error:#}")),
+    }
+    removed.failures.is_empty()
 }
 
 /// Takes the state directory's lock, so that no agent recreates what is being removed; `None` if there is no such

@@ -8,10 +8,15 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use futures::StreamExt as _;
-use schema::store::{SharedStore, election};
+use reqwest::{Method, Request, Url};
+use schema::store::SharedStore;
+use schema::store::election::{self, LeaderRecord};
+use schema::trust::{Identity, Role, TrustReader};
+use tokio::sync::watch;
 use tokio::time::timeout;
 
-use crate::http::outgoing::{self, LazyClient, Timeouts};
+use crate::cluster::ClusterAddresses;
+use crate::http::outgoing::{self, DaemonClient, Timeouts};
 
 /// Longest time to connect to a reconciler.
 const CONNECT_MAX: Duration = Duration::from_secs(3);
@@ -37,9 +42,8 @@ pub trait BlobSource: Send + Sync {
 
 /// Content source backed by the reconcilers.
 pub struct Reconcilers {
-    client: LazyClient,
-    /// URLs given by flags.
-    fixed: Vec<String>,
+    client: DaemonClient,
+    addresses: watch::Receiver<ClusterAddresses>,
     /// etcd, which knows the leader.
     store: SharedStore,
     answer_max: Duration,
@@ -61,17 +65,37 @@ impl From<String> for FetchFailure {
 }
 
 impl Reconcilers {
-    /// Creates a source that asks the reconcilers at `fixed` and the leader in etcd. No I/O.
-    pub fn new(fixed: Vec<String>, store: SharedStore) -> Self {
-        let client = LazyClient::new(|| outgoing::to_daemons(TIMEOUTS));
-        Self { client, fixed, store, answer_max: ANSWER_MAX, last_successful: Mutex::default() }
+    /// Creates a source that asks the reconcilers at these addresses and the leader in etcd. No I/O.
+    pub fn following(
+        addresses: watch::Receiver<ClusterAddresses>,
+        trust: TrustReader,
+        store: SharedStore,
+    ) -> Self {
+        Self::with(addresses, Some(trust), store)
+    }
+
+    /// Creates a source that asks these reconcilers without TLS. No I/O.
+    #[cfg(any(test, feature = "fakes"))]
+    pub fn new(reconcilers: Vec<String>, store: SharedStore) -> Self {
+        let addresses = ClusterAddresses { reconcilers, ..ClusterAddresses::default() };
+        Self::with(watch::channel(addresses).1, None, store)
+    }
+
+    fn with(
+        addresses: watch::Receiver<ClusterAddresses>,
+        trust: Option<TrustReader>,
+        store: SharedStore,
+    ) -> Self {
+        let client = outgoing::to_daemons(TIMEOUTS, trust, Role::Reconciler);
+        Self { client, addresses, store, answer_max: ANSWER_MAX, last_successful: Mutex::default() }
     }
 
     async fn addresses(&self) -> Vec<String> {
         let leader = timeout(LEADER_MAX, election::leader(self.store.as_ref())).await;
-        let leader = leader.ok().and_then(Result::ok).flatten().and_then(|leader| leader.api);
-        let mut all = self.fixed.clone();
-        all.extend(leader.filter(|url| !self.fixed.contains(url)));
+        let leader = leader.ok().and_then(Result::ok).flatten();
+        let mut all = self.addresses.borrow().reconcilers.clone();
+        let leader = leader.and_then(|leader| leader_url(&leader, &all));
+        all.extend(leader);
         let gave = lock(&self.last_successful).clone();
         // Stable: the others keep their order.
         all.sort_by_key(|url| Some(url) != gave.as_ref());
@@ -85,8 +109,9 @@ impl Reconcilers {
         size: u64,
         to: &mut std::fs::File,
     ) -> Result<(), FetchFailure> {
-        let answer = self.client.get(format!("{}/v1/blobs/{digest}", url.trim_end_matches('/'))).send();
-        let answer = timeout(answer_max, answer).await;
+        let url = format!("{}/v1/blobs/{digest}", url.trim_end_matches('/'));
+        let url: Url = url.parse().map_err(|error| format!("it is no URL: {error}"))?;
+        let answer = timeout(answer_max, self.client.send(Request::new(Method::GET, url))).await;
         let silent = |_| FetchFailure { why: format!("no answer within {answer_max:?}"), silent: true };
         let answer = answer.map_err(silent)?.map_err(|error| error_chain(&error))?;
         let status = answer.status();
@@ -113,6 +138,17 @@ impl Reconcilers {
         }
         if left == 0 { Ok(()) } else { Err(format!("it ended {left} bytes early").into()) }
     }
+}
+
+/// Returns the URL of the leader's API, unless it is among `known`. With TLS only the leader itself may answer there.
+fn leader_url(leader: &LeaderRecord, known: &[String]) -> Option<String> {
+    let api = leader.api.as_ref().filter(|api| !known.contains(api))?;
+    let mut url: Url = api.parse().ok()?;
+    if url.scheme() == "https" {
+        let identity = Identity::new(Role::Reconciler, &leader.id).ok()?;
+        url.set_username(&identity.to_string()).ok()?;
+    }
+    Some(url.into())
 }
 
 #[async_trait]
@@ -190,6 +226,24 @@ mod tests {
             file.read_to_string(&mut text).unwrap();
             assert_eq!((text.as_str(), given.load(Ordering::SeqCst)), ("hi", times));
             assert_eq!(silent_asked.load(Ordering::SeqCst), 1);
+        }
+    }
+
+    #[test]
+    fn with_tls_only_the_leader_itself_may_answer_for_it() {
+        let leader = |api: &str| LeaderRecord {
+            id: "r1".to_owned(),
+            since: jiff::Timestamp::UNIX_EPOCH,
+            api: Some(api.to_owned()),
+        };
+        let known = ["https://10.0.0.1:7070".to_owned()];
+        for (api, url) in [
+            ("https://10.0.0.2:7070", Some("https://reconciler-r1@10.0.0.2:7070/")),
+            ("https://10.0.0.1:7070", None),
+            ("http://127.0.0.1:7070", Some("http://127.0.0.1:7070/")),
+            ("10.0.0.2", None),
+        ] {
+            assert_eq!(leader_url(&leader(api), &known).as_deref(), url, "{api}");
         }
     }
 }

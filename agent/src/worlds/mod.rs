@@ -1,5 +1,6 @@
 //! The outside worlds of the agent: a small trait each, with a real implementation and a scripted fake.
 
+pub mod admission;
 pub mod blobs;
 pub mod cgroups;
 pub mod docker;

@@ -6,17 +6,19 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use futures::StreamExt as _;
+use reqwest::{Method, Request, Url};
 use schema::control::error_chain;
 use schema::kinds::function::image_hash;
 use schema::records::{FunctionImage, RegistryCopy};
 use schema::store::reflector::SnapshotReader;
+use schema::trust::{Role, TrustReader};
 use tokio::sync::watch;
 use tokio::time::timeout;
 
 use super::docker::{Docker, DockerError, ImageStream};
 use super::registry::ClusterRegistry;
 use crate::catalog::Catalog;
-use crate::http::outgoing::{self, LazyClient, Timeouts};
+use crate::http::outgoing::{self, DaemonClient, Timeouts};
 
 /// Longest time to connect to a node, and without a byte of an image: Docker packs a large one before it sends
 /// anything.
@@ -35,41 +37,45 @@ pub trait ImageSource: Send + Sync + 'static {
 
 /// Image source that tries the registry first, then the other nodes' agents, `GET /v1/images/<hash>`.
 pub struct Peers {
-    node: String,
-    docker: Arc<dyn Docker>,
-    snapshot: SnapshotReader,
-    catalog: watch::Receiver<Arc<Catalog>>,
-    registry: Arc<ClusterRegistry>,
-    client: LazyClient,
+    deps: PeersDeps,
+    client: DaemonClient,
+}
+
+/// Dependencies of [`Peers`].
+pub struct PeersDeps {
+    /// This node.
+    pub node: String,
+    pub docker: Arc<dyn Docker>,
+    pub snapshot: SnapshotReader,
+    pub catalog: watch::Receiver<Arc<Catalog>>,
+    pub registry: Arc<ClusterRegistry>,
+    /// Own credentials; `None` in tests, whose nodes have no TLS.
+    pub trust: Option<TrustReader>,
 }
 
 impl Peers {
-    pub fn new(
-        node: String,
-        docker: Arc<dyn Docker>,
-        snapshot: SnapshotReader,
-        catalog: watch::Receiver<Arc<Catalog>>,
-        registry: Arc<ClusterRegistry>,
-    ) -> Self {
-        let client = LazyClient::new(|| outgoing::to_daemons(TIMEOUTS));
-        Self { node, docker, snapshot, catalog, registry, client }
+    pub fn new(mut deps: PeersDeps) -> Self {
+        let client = outgoing::to_daemons(TIMEOUTS, deps.trust.take(), Role::Node);
+        Self { deps, client }
     }
 
     fn known(&self, reference: &str) -> Option<FunctionImage> {
-        let catalog = self.catalog.borrow();
+        let catalog = self.deps.catalog.borrow();
         let images = catalog.functions.values().flat_map(|function| &function.value.images);
         images.into_iter().find(|image| image.reference == reference && image.id.is_some()).cloned()
     }
 
     /// Fetches the image from a node as an archive.
     async fn archive(&self, node: &str, reference: &str) -> Result<ImageStream, String> {
-        let record = self.snapshot.current().nodes.get(node).map(|node| node.value.clone());
+        let record = self.deps.snapshot.current().nodes.get(node).map(|node| node.value.clone());
         let record = record.ok_or_else(|| format!("node {node} is not registered"))?;
         // An agent has no other node beside it, but in tests.
         let server = record.server(&record.api, cfg!(test))?;
         let hash = image_hash(reference).unwrap_or_default();
-        let url = outgoing::url(server, &format!("/v1/images/{hash}"));
-        let answer = self.client.get(&url).send().await.map_err(|error| error_chain(&error))?;
+        let url = format!("{server}/v1/images/{hash}");
+        let request = url.parse().map(|url: Url| Request::new(Method::GET, url));
+        let request = request.map_err(|error| format!("{url}: {error}"))?;
+        let answer = self.client.send(request).await.map_err(|error| error_chain(&error))?;
         if !answer.status().is_success() {
             return Err(format!("{url} answered {}", answer.status()));
         }
@@ -79,7 +85,7 @@ impl Peers {
 
     /// Ids of all images on this node, by name.
     async fn images_by_name(&self) -> Result<BTreeMap<String, String>, DockerError> {
-        let images = self.docker.images().await?.into_iter();
+        let images = self.deps.docker.images().await?.into_iter();
         Ok(images.flat_map(|image| image.tags.into_iter().map(move |tag| (tag, image.id.clone()))).collect())
     }
 
@@ -87,7 +93,7 @@ impl Peers {
     async fn fetch(&self, node: &str, reference: &str, built: Option<&str>) -> Result<(), String> {
         let archive = self.archive(node, reference).await?;
         let before = self.images_by_name().await.map_err(|error| error.to_string())?;
-        let loading = timeout(FETCH_MAX, self.docker.load_stream(archive)).await;
+        let loading = timeout(FETCH_MAX, self.deps.docker.load_stream(archive)).await;
         let (names, loaded) = match loading {
             Ok((names, loaded)) => (names, loaded.map_err(|error| error.to_string())),
             Err(_) => (Vec::new(), Err(format!("it took longer than {FETCH_MAX:?}"))),
@@ -113,7 +119,7 @@ impl Peers {
             vec![loaded.err().unwrap_or_else(|| "it sent an image other than the one built".to_owned())];
         for name in unwanted {
             // Nothing may run such an image.
-            said.extend(self.docker.remove_image(&name).await.err().map(|error| error.to_string()));
+            said.extend(self.deps.docker.remove_image(&name).await.err().map(|error| error.to_string()));
         }
         Err(said.join("; "))
     }
@@ -128,18 +134,18 @@ impl ImageSource for Peers {
         };
         let mut said = Vec::new();
         if let Some(RegistryCopy::Pushed { digest }) = &image.registry {
-            match self.registry.pull(digest, reference, image.id.as_deref()).await {
+            match self.deps.registry.pull(digest, reference, image.id.as_deref()).await {
                 Ok(()) => return Ok(()),
                 Err(why) => said.push(why),
             }
         }
-        for node in image.nodes.iter().filter(|node| **node != self.node) {
+        for node in image.nodes.iter().filter(|node| **node != self.deps.node) {
             match self.fetch(node, reference, image.id.as_deref()).await {
                 Ok(()) => return Ok(()),
                 Err(why) => said.push(format!("node {node}: {why}")),
             }
         }
-        if image.nodes.iter().all(|node| *node == self.node) {
+        if image.nodes.iter().all(|node| *node == self.deps.node) {
             said.push("no other node has it".to_owned());
         }
         Err(failed(said.join("; ")))
@@ -228,8 +234,14 @@ mod tests {
             let blobs = Reconcilers::new(Vec::new(), Arc::new(MemoryStore::new()));
             let files = Arc::new(PodFiles::new(state.path(), Arc::new(blobs), keys));
             let registry = Arc::new(ClusterRegistry::new(docker.clone(), files, catalog.clone()));
-            let snapshot = SnapshotReader::fixed(snapshot);
-            let peers = Peers::new("n1".to_owned(), docker.clone(), snapshot, catalog, registry);
+            let peers = Peers::new(PeersDeps {
+                node: "n1".to_owned(),
+                docker: docker.clone(),
+                snapshot: SnapshotReader::fixed(snapshot),
+                catalog,
+                registry,
+                trust: None,
+            });
             let brought = peers.fetch_image(&reference).await;
             assert_eq!(docker.engine().images.contains_key(&reference), is_kept, "{brought:?}");
             assert!(

@@ -16,6 +16,7 @@ use agent::node_address::NodeAddress;
 use agent::worlds::docker::{Docker, RealDocker};
 use agent::worlds::netlink::{Bridge, FakeNetlink, Netlink};
 use agent::worlds::pause;
+use jiff::{SignedDuration, Timestamp};
 use schema::control::Row;
 use schema::kinds::pod::{Container, PodPhase, PodSpec, PodStatus};
 use schema::meta::NamespacedName;
@@ -25,7 +26,8 @@ use schema::store::SharedStore;
 use schema::store::events::EventRecorder;
 use schema::store::memory::MemoryStore;
 use schema::store::reflector::{SnapshotPublisher, SnapshotReader};
-use schema::testing::{binding, instance, versioned};
+use schema::testing::{authority, binding, enroll, instance, versioned};
+use schema::trust::TrustDir;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
@@ -288,6 +290,13 @@ pub fn shell(name: &str, script: &str) -> Container {
 /// A pod of these containers with a short grace period.
 pub fn pod(containers: Vec<Container>) -> PodSpec {
     PodSpec { containers, termination_grace_period_seconds: 1, ..PodSpec::default() }
+}
+
+/// Makes a state directory that of a node which has joined a cluster.
+pub fn join(state_dir: &Path, node: &str) {
+    let dir = TrustDir::new(state_dir.join("agent/pki"));
+    let validity = (Timestamp::now(), SignedDuration::from_hours(12));
+    enroll(&dir, &authority(), &format!("node-{node}"), validity);
 }
 
 pub fn ensure_image() {

@@ -1,18 +1,21 @@
 //! State shared by every handler.
 
 use std::collections::BTreeSet;
-use std::sync::{Arc, LazyLock, Mutex};
+use std::sync::{Arc, Mutex};
 
 use schema::control::LoopRuns;
 use schema::names::HostNames;
 use schema::store::SharedStore;
 use schema::store::election::FenceReader;
 use schema::store::reflector::SnapshotReader;
+use schema::trust::TrustReader;
 use tokio::sync::{Semaphore, watch};
 
 use super::comparisons::Comparisons;
 use crate::blobs::Blobs;
 use crate::listener::AddressCounts;
+use crate::outgoing::DaemonClient;
+use crate::trust::Admission;
 use crate::upkeep::{DefragRequests, UpkeepState};
 use crate::view::AutoscalerSamples;
 use crate::webhooks::{Counts, Intake};
@@ -25,6 +28,8 @@ pub(super) const STARTS_MAX: usize = 32;
 pub struct ApiDeps {
     /// Set if the web page is served, too.
     pub ui: bool,
+    /// Credentials of this reconciler, which have the revoked keys; `None` if it serves no certified callers.
+    pub trust: Option<TrustReader>,
     pub snapshot: SnapshotReader,
     /// The last hour of each autoscaler, for its chart.
     pub autoscaler_samples: Arc<Mutex<AutoscalerSamples>>,
@@ -42,8 +47,12 @@ pub struct ApiDeps {
     pub fence: FenceReader,
     /// State of etcd and of the disks, as this process saw it last.
     pub etcd: watch::Receiver<Arc<UpkeepState>>,
+    /// Sentences about what a person should know of the trust between machines.
+    pub trust_problems: watch::Receiver<Arc<Vec<String>>>,
     /// Handles `POST /v1/etcd/defrag`.
     pub defrag_requests: DefragRequests,
+    /// Admits machines and people; `None` if nobody is admitted here.
+    pub admission: Option<Arc<Admission>>,
     /// The last run of each loop of this process.
     pub loops: LoopRuns,
     pub identity: String,
@@ -56,8 +65,8 @@ pub struct ApiDeps {
 
 pub(super) struct ApiState {
     pub(super) deps: ApiDeps,
-    /// Client for the APIs of nodes; built at the first request, because building it loads all CAs of the machine.
-    pub(super) nodes: LazyLock<reqwest::Client>,
+    /// Client for the APIs of nodes.
+    pub(super) nodes: DaemonClient,
     pub(super) log_streams: Arc<Semaphore>,
     pub(super) blob_streams: Arc<Semaphore>,
     /// Limits open pages that are kept up to date.

@@ -16,13 +16,14 @@ use schema::kinds::pod::{ContainerState, TerminatedState};
 use schema::meta::NamespacedName;
 use schema::records::NodeRecord;
 use schema::snapshot::Snapshot;
+use schema::trust::TrustReader;
 use serde::Deserialize;
 
 use super::app::{ApiState, App};
 use super::error::ApiError;
 use super::input::{self, QueryParams};
 use super::kinds;
-use crate::outgoing;
+use crate::outgoing::{self, DaemonClient};
 use crate::view::{self, PodDetail, Problem};
 
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(3);
@@ -50,8 +51,8 @@ pub(super) struct LogQuery {
 /// Bytes of a log, as they come from its node.
 pub(super) type LogStream = BoxStream<'static, reqwest::Result<Bytes>>;
 
-pub(super) fn client() -> reqwest::Client {
-    outgoing::to_nodes(CONNECT_TIMEOUT)
+pub(super) fn client(trust: Option<TrustReader>) -> DaemonClient {
+    outgoing::to_nodes(trust, CONNECT_TIMEOUT)
 }
 
 pub(super) async fn logs(
@@ -153,12 +154,11 @@ fn log_url(
 /// Returns the URL of a node's agent, which must be at an address of that node: nodes write their records themselves.
 pub(super) fn base_url(app: &ApiState, node: &str, record: &NodeRecord) -> Result<String, ApiError> {
     let is_local = app.deps.local_nodes.contains(node);
-    let server = record.server(&record.api, is_local).map_err(|why| {
+    record.server(&record.api, is_local).map_err(|why| {
         let help = "set --listen of its agent to 0.0.0.0:7071 or to the node's address; if it runs on the machine of \
                     the reconciler, name it in --local-node of 'minik8s serve'";
         ApiError::bad_gateway(format!("the reconciler does not connect to node {node}: {why}"), help)
-    })?;
-    Ok(outgoing::url(server, ""))
+    })
 }
 
 struct NodeUrl {
@@ -236,7 +236,7 @@ fn choose_container(detail: &PodDetail, wanted: Option<&str>) -> Result<String, 
 }
 
 async fn send_to_node(app: &ApiState, to: &NodeUrl) -> Result<reqwest::Response, ApiError> {
-    let sent = tokio::time::timeout(ANSWER_TIMEOUT, app.nodes.get(&to.url).send()).await;
+    let sent = tokio::time::timeout(ANSWER_TIMEOUT, app.nodes.get(&to.url)).await;
     let answer = match sent {
         Ok(Ok(answer)) => answer,
         Ok(Err(error)) => return Err(to.unreachable(&view::root_cause(&error))),

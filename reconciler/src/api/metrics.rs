@@ -20,7 +20,7 @@ use super::app::{ApiState, App};
 use super::error::{ApiError, JsonResult};
 use super::{input, logs};
 use crate::metrics::METRICS;
-use crate::outgoing;
+use crate::outgoing::{self, DaemonError};
 use crate::view::{self, OwnState};
 
 /// Longest wait for etcd's answer on who leads.
@@ -132,9 +132,9 @@ pub(super) async fn of_node(State(app): App, Path(node): Path<String>) -> Result
         |_| ApiError::unavailable("too many nodes are being asked for metrics", "try again in a second");
     let _turn = app.node_metrics.try_acquire().map_err(busy)?;
     let read = async {
-        let answer = app.nodes.get(format!("{base}/metrics")).send().await?;
+        let answer = app.nodes.get(&format!("{base}/metrics")).await?;
         let status = answer.status();
-        reqwest::Result::Ok((status, outgoing::body(answer, NODE_MAX_BYTES).await?))
+        Result::<_, DaemonError>::Ok((status, outgoing::body(answer, NODE_MAX_BYTES).await?))
     };
     let (status, why) = match timeout(NODE_TIMEOUT, read).await {
         Ok(Ok((StatusCode::OK, Some(text)))) if is_of_agent(&text) => {

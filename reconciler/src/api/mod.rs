@@ -1,9 +1,10 @@
 //! The read-only HTTP API: views of the snapshot as JSON, events from etcd, logs through the nodes.
 //!
-//! Reads the snapshot, etcd (events, leader) and the agents' APIs; decides status codes; writes
-//! only the requests of `POST /v1/sync` and `POST /v1/etcd/defrag`, and those for runs. Every error is `{"error", "help"}`.
+//! Reads the snapshot, etcd (events, leader) and the agents' APIs; decides access and status codes; writes
+//! only the requests of `POST /v1/sync` and `POST /v1/etcd/defrag`, those for runs, and who is admitted. Every error is
+//! `{"error", "help"}`.
 
-use std::sync::{Arc, LazyLock};
+use std::sync::Arc;
 use std::time::Duration;
 
 use axum::Router;
@@ -19,6 +20,7 @@ use crate::metrics::METRICS;
 use crate::view;
 use crate::webhooks::calls::{self, CallState};
 
+mod access;
 mod app;
 mod comparisons;
 mod error;
@@ -32,7 +34,9 @@ mod read;
 mod sync;
 #[cfg(test)]
 mod tests;
+mod trust;
 
+pub use crate::listener::Caller;
 pub use app::ApiDeps;
 use app::{ApiState, STARTS_MAX};
 pub use comparisons::{
@@ -67,13 +71,14 @@ const NODE_METRICS_MAX: usize = 16;
 /// of answers and 32 MiB of history.
 const REPLAYS_MAX: usize = 4;
 
+/// Routes of the API. Requests have their [`Caller`] as an extension; without one they are anonymous.
 pub fn router(deps: ApiDeps) -> Router {
     let calls = CallState::new(&deps.store, &deps.snapshot, &deps.identity, &deps.waiting_runs);
     let calls = calls::router(calls);
-    let has_ui = deps.ui;
+    let (has_ui, trust, admission) = (deps.ui, deps.trust.clone(), deps.admission.clone());
     let shared = ApiState {
+        nodes: logs::client(deps.trust.clone()),
         deps,
-        nodes: LazyLock::new(logs::client),
         log_streams: Arc::new(Semaphore::new(LOG_STREAMS_MAX)),
         tabs: Arc::new(Semaphore::new(TABS_MAX)),
         blob_streams: Arc::new(Semaphore::new(BLOB_STREAMS_MAX)),
@@ -97,6 +102,7 @@ pub fn router(deps: ApiDeps) -> Router {
         .route("/v1/metrics/targets", get(metrics::targets))
         .route("/metrics", get(metrics::own))
         .merge(of_kinds())
+        .merge(admission.map_or_else(Router::new, trust::routes))
         .route("/v1/usage/pods", get(read::pod_usage))
         .route("/v1/usage/nodes", get(read::node_usage))
         .route("/v1/objects", get(objects::stored))
@@ -124,6 +130,7 @@ pub fn router(deps: ApiDeps) -> Router {
         .layer(from_fn(enforce_timeout))
         .layer(DefaultBodyLimit::max(BODY_MAX_BYTES))
         .layer(from_fn_with_state(Arc::new(shared.deps.hosts.clone()), input::refuse_foreign))
+        .layer(from_fn_with_state(trust, access::guard))
         .layer(from_fn(count_answer))
         .with_state(Arc::new(shared))
 }

@@ -3,13 +3,13 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use axum::Json;
 use axum::body::Body;
 use axum::extract::rejection::JsonRejection;
 use axum::extract::{DefaultBodyLimit, FromRequest, Path, Request, State};
 use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{MethodRouter, post};
+use axum::{Extension, Json};
 use futures::StreamExt as _;
 use jiff::Timestamp;
 use schema::codec::decode;
@@ -27,7 +27,8 @@ use super::app::{ApiState, App};
 use super::error::{ApiError, JsonResult};
 use super::input;
 use super::input::QueryParams;
-use crate::blobs::BlobsError;
+use crate::blobs::{BlobsError, is_named_for};
+use crate::listener::Caller;
 use crate::simulate::placements::{ObjectChanges, Placements, placements};
 use crate::view;
 use crate::view::{List, Selection};
@@ -238,8 +239,18 @@ async fn preview_placements(State(app): App, request: Request) -> Result<Json<Pl
 
 // Content of repository volumes and secrets, by digest. Secrets are ciphertext.
 
-pub(super) async fn blob(State(app): App, Path(digest): Path<String>) -> Result<Response, ApiError> {
-    let snapshot = app.snapshot()?;
+/// Longest wait for a snapshot that names the content: the node may have read its order before this reconciler has.
+const NAMED_WAIT: Duration = Duration::from_secs(1);
+
+pub(super) async fn blob(
+    State(app): App,
+    caller: Option<Extension<Caller>>,
+    Path(digest): Path<String>,
+) -> Result<Response, ApiError> {
+    let snapshot = match caller.as_ref().and_then(|Extension(caller)| caller.node()) {
+        Some(node) => app.naming(node, &digest).await?,
+        None => app.snapshot()?,
+    };
     let permit = Arc::clone(&app.blob_streams)
         .try_acquire_owned()
         .map_err(|_| ApiError::unavailable("too many files are being sent", "try again in a moment"))?;
@@ -263,6 +274,23 @@ pub(super) async fn blob(State(app): App, Path(digest): Path<String>) -> Result<
 }
 
 impl ApiState {
+    /// Snapshot that names the content for a node.
+    async fn naming(&self, node: &str, digest: &str) -> Result<Arc<Snapshot>, ApiError> {
+        self.snapshot()?;
+        let mut snapshots = self.deps.snapshot.clone();
+        let named = async {
+            loop {
+                let snapshot = snapshots.current();
+                if is_named_for(&snapshot, node, digest) {
+                    return snapshot;
+                }
+                snapshots.changed().await;
+            }
+        };
+        let unreferred = |_| ApiError::from(BlobsError::Unreferred(digest.to_owned()));
+        timeout(NAMED_WAIT, named).await.map_err(unreferred)
+    }
+
     /// Error for missing content, which only the leader recreates, if it can. The help depends on who leads.
     async fn absent(&self, error: &BlobsError) -> ApiError {
         let leader = self.deps.store.get(&Key::Leader.to_string()).await.ok().flatten();

@@ -104,7 +104,7 @@ pub(super) async fn defrag(State(app): App) -> Result<(StatusCode, Json<DefragAc
 impl ApiState {
     pub(super) fn etcd_view(&self) -> view::EtcdView {
         let snapshot = self.deps.snapshot.current();
-        view::etcd(&snapshot, &self.deps.etcd.borrow())
+        view::etcd(&snapshot, &self.deps.etcd.borrow(), &self.deps.trust_problems.borrow())
     }
 
     pub(super) fn last_sync(&self) -> Option<SyncRun> {

@@ -22,7 +22,8 @@ pub struct InvokeArgs {
     /// Maximum time to wait for the answer
     #[arg(long, value_name = "DURATION", default_value = "11m", value_parser = parse_duration)]
     pub timeout: Duration,
-    /// Address of a node's gateway [default: port 8081 on the host of --server]
+    /// Address of a node's gateway: http://ADDR:PORT, or https://node-NAME@ADDR:PORT to call with your certificate
+    /// [default: port 8081 of this machine, else a ready node]
     #[arg(long, env = "MINIK8S_GATEWAY", value_name = "URL")]
     pub gateway: Option<String>,
     /// File with the token, for functions that require one

@@ -18,24 +18,29 @@ mod offline;
 mod resource;
 mod secrets;
 mod simulate;
+mod trust;
 mod up;
 mod views;
 
 pub use calls::InvokeArgs;
 pub use calls::ResultsArgs;
 pub use calls::RunArgs;
-pub use offline::{BareKind, ExplainArgs, ReportFormat, SchemaArgs, ValidateArgs};
+pub use offline::{
+    BareKind, ExplainArgs, FindCommentArgs, PlanArgs, PlanFormat, ReportFormat, SchemaArgs, ValidateArgs,
+};
 pub use resource::{Resource, ResourceKind, Resources};
 pub use secrets::{RecipientsChange, SealArgs, SecretFormat, SecretSelector, SecretsArgs, SecretsCommand};
 pub use simulate::{
     SimulateArgs, SimulateCommand, SimulateFormat, SimulateFunctionArgs, SimulateHpaArgs,
     SimulateWorkflowArgs,
 };
-pub use up::{DefragArgs, DownArgs, EtcdArgs, EtcdCommand, EtcdLogin, UpArgs};
+pub use trust::{
+    JoinArgs, NodeAddArgs, NodeArgs, NodeCommand, TokenArgs, TokenCommand, TokenCreateArgs, UiArgs,
+    UserAddArgs, UserArgs, UserCommand, UserListArgs, UserRemoveArgs,
+};
+pub use up::{DefragArgs, DownArgs, EtcdArgs, EtcdCommand, EtcdLogin, LifetimeArgs, UpArgs};
+pub use up::{EnableArgs, EtcdUsersArgs, TrustArgs, TrustCommand, TrustRemoveArgs, TrustRequestArgs};
 pub use views::{HistoryArgs, SortBy, TopArgs, TopKind, TreeArgs};
-
-/// The default address of the reconciler's API.
-pub const DEFAULT_SERVER: &str = "http://127.0.0.1:7070";
 
 /// Runs a fleet of Docker hosts from a Git repository.
 ///
@@ -62,7 +67,7 @@ pub enum Command {
     Down(DownArgs),
     /// Show what a revision would change, as a plan for reviewers
     #[command(after_help = "Examples: minik8s plan --base origin/main --head HEAD\n          \
-                            minik8s plan --head HEAD --server http://127.0.0.1:7070\n\n\
+                            minik8s plan --head HEAD --server\n\n\
                             Exit code: 0 no changes, 2 changes, 1 error.")]
     Plan(PlanArgs),
     /// For CI: read a forge's list of comments (JSON) and print the id of the account's newest plan,
@@ -123,9 +128,34 @@ pub enum Command {
     /// Maintain etcd
     #[command(after_help = "Example: minik8s etcd defrag")]
     Etcd(EtcdArgs),
+    /// Create a token, with which one node or one reconciler joins the cluster
+    #[command(after_help = "Examples: minik8s token create --node web-2\n          \
+                            minik8s token create --reconciler r2 --ttl 10m")]
+    Token(TokenArgs),
+    /// Make a machine a node of the cluster, over SSH
+    #[command(after_help = "Example: minik8s node add root@10.0.0.7")]
+    Node(NodeArgs),
+    /// Make this machine a reconciler of a cluster, with the command that 'token create' printed
+    #[command(after_help = "Example: minik8s join https://10.0.0.5:7070 --name r2 --token ID.SECRET.PIN\n\n\
+                            Then start it with 'minik8s serve'. A node joins with 'minik8s-agent join'.")]
+    Join(JoinArgs),
+    /// Let a person view the cluster from elsewhere, or no longer
+    #[command(after_help = "Examples: minik8s user add ada -o ada.json\n          \
+                            minik8s user list\n          minik8s user remove ada")]
+    User(UserArgs),
+    /// Show the web page to a browser on this machine
+    #[command(after_help = "Examples: minik8s ui\n          minik8s ui --listen 127.0.0.1:8080\n\n\
+                            The URL that it prints is for you only: whoever has it sees what you see.")]
+    Ui(UiArgs),
+    /// Maintain the trust between machines
+    #[command(
+        after_help = "Examples: minik8s trust rotate\n          minik8s trust remove reconciler-r2\n          \
+                            minik8s trust etcd-users --node web-1 --node web-2"
+    )]
+    Trust(TrustArgs),
     /// Call a function
     #[command(after_help = "Examples: minik8s invoke hello -d '{\"name\": \"Ada\"}'\n          \
-                            minik8s invoke shop/price -f order.json --gateway http://10.0.0.7:8081\n\n\
+                            minik8s invoke shop/price -f order.json --gateway https://node-web-2@10.0.0.7:8081\n\n\
                             Exit code: 0 answered, 1 the function failed, 2 the call was refused, 3 it did not run: \
                             no gateway or replica took it in time, or too many were waiting; 4 it may have run: the answer was lost.")]
     Invoke(InvokeArgs),
@@ -191,9 +221,17 @@ pub enum Command {
 
 #[derive(Debug, Clone, Args)]
 pub struct ServerArgs {
-    /// The reconciler's API
-    #[arg(long, env = "MINIK8S_SERVER", value_name = "URL", default_value = DEFAULT_SERVER)]
-    pub server: String,
+    /// The reconciler's API: unix:///PATH, https://HOST:PORT with the certificate in MINIK8S_CONFIG, or http:// on
+    /// loopback [default: this machine's socket, or the first server in MINIK8S_CONFIG]
+    #[arg(long, env = "MINIK8S_SERVER", value_name = "URL")]
+    pub server: Option<String>,
+}
+
+impl ServerArgs {
+    /// The address as given, or `None` for the default.
+    pub fn given(&self) -> Option<&str> {
+        self.server.as_deref()
+    }
 }
 
 #[derive(Debug, Clone, Args)]
@@ -231,59 +269,6 @@ pub struct OutputArgs {
     /// Output format
     #[arg(short, long, value_name = "FORMAT", default_value = "table")]
     pub output: Format,
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub enum PlanFormat {
-    /// For a terminal.
-    Text,
-    /// For a comment on a pull request.
-    Markdown,
-    /// For programs.
-    Json,
-    /// The Markdown as `{"body": …}`, as GitHub, GitLab and Gitea accept a comment
-    Comment,
-}
-
-#[derive(Debug, Args)]
-pub struct PlanArgs {
-    /// Revision to compare with and merge into: a commit, branch or tag; not needed with --server
-    #[arg(long, value_name = "REV", required_unless_present = "server")]
-    pub base: Option<String>,
-    /// Revision to plan; HEAD with --server
-    #[arg(long, value_name = "REV", required_unless_present = "server")]
-    pub head: Option<String>,
-    /// The local repository, or a folder in it; only its objects are read, never its files
-    #[arg(long, value_name = "PATH", default_value = ".")]
-    pub repo: String,
-    /// Folder of the repository that the source reads
-    #[arg(long, value_name = "DIR")]
-    pub path: Option<String>,
-    /// Name of the source
-    #[arg(long, value_name = "NAME")]
-    pub source: Option<String>,
-    /// Plan as a strict source does: one file that can't be applied blocks the whole commit
-    #[arg(long)]
-    pub strict: bool,
-    /// Compare with the state that this reconciler has applied, instead of a base
-    #[arg(long, value_name = "URL")]
-    pub server: Option<String>,
-    /// Replace the current state with the head, as a force push does, instead of merging
-    #[arg(long)]
-    pub in_place: bool,
-    /// Output format
-    #[arg(short, long, value_name = "FORMAT", default_value = "text")]
-    pub output: PlanFormat,
-}
-
-#[derive(Debug, Args)]
-pub struct FindCommentArgs {
-    /// Account whose newest comment to find
-    #[arg(long, value_name = "LOGIN", required_unless_present = "whoami")]
-    pub by: Option<String>,
-    /// Print the account in the forge's response instead
-    #[arg(long, conflicts_with = "by")]
-    pub whoami: bool,
 }
 
 #[derive(Debug, Args)]

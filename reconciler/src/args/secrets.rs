@@ -38,14 +38,12 @@ pub enum SecretsCommand {
     #[command(after_help = "Example: minik8s secrets rotate")]
     Rotate,
     /// Check that every intended recipient can read the secrets
-    #[command(
-        after_help = "Examples: minik8s secrets check\n          minik8s secrets check --server http://127.0.0.1:7070\n\n\
-                            Exit code: 0 all well, 1 problems found."
-    )]
+    #[command(after_help = "Examples: minik8s secrets check\n          minik8s secrets check --server\n\n\
+                            Exit code: 0 all well, 1 problems found.")]
     Check {
-        /// Compare with what the nodes of this cluster report
+        /// Compare with what the nodes of a cluster report; without URL that which 'minik8s status' shows
         #[arg(long, value_name = "URL")]
-        server: Option<String>,
+        server: Option<Option<String>>,
     },
     /// List or change the recipients that can decrypt the cluster's identity
     #[command(

@@ -58,6 +58,22 @@ fn wrong_words_are_answered_in_one_line_with_the_nearest() {
 }
 
 #[test]
+fn a_plan_needs_a_base_or_a_reconciler_which_needs_no_address() {
+    let server = |flags: &[&str]| {
+        let line = ["minik8s", "plan", "--head", "HEAD"].iter().chain(flags);
+        match Cli::try_parse_from(line).map(|cli| cli.command) {
+            Ok(Command::Plan(args)) => Ok(args.server),
+            Ok(other) => Err(format!("{other:?}")),
+            Err(error) => Err(error.to_string()),
+        }
+    };
+    assert_eq!(server(&["--base", "main"]), Ok(None));
+    assert_eq!(server(&["--server"]), Ok(Some(None)));
+    assert_eq!(server(&["--server", "https://r1:7070"]), Ok(Some(Some("https://r1:7070".to_owned()))));
+    assert!(server(&[]).is_err_and(|error| error.contains("--base")));
+}
+
+#[test]
 fn wrong_usage_ends_with_code_2_and_help_with_0() {
     let code = |arguments: &[&str]| format!("{:?}", parse(arguments).map(|_| ()).unwrap_err());
     assert_eq!(code(&["minik8s", "get", "podz"]), format!("{:?}", ExitCode::from(2)));

@@ -5,6 +5,6 @@ mod serve;
 mod store;
 mod sweep;
 
-pub use serve::{Blobs, BlobsError};
+pub use serve::{Blobs, BlobsError, is_named_for};
 pub use store::BlobStore;
 pub use sweep::SweepLoop;

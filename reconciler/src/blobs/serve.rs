@@ -98,6 +98,22 @@ impl Blobs {
     }
 }
 
+/// True if the content with this digest is for a node: named by its pods, its orders, the token of a function, or the
+/// settings.
+pub fn is_named_for(snapshot: &Snapshot, node: &str, digest: &str) -> bool {
+    let pods = snapshot.bindings_of(node).map(|(_, binding)| &binding.value.pod.files);
+    let jobs = snapshot.jobs.iter().filter(|((of, _), _)| of == node);
+    let jobs = jobs.flat_map(|(_, order)| sweep::job_files(&order.value));
+    let tokens =
+        snapshot.functions.values().filter_map(|function| Some(&function.value.token.as_ref()?.files));
+    let logins = snapshot.settings.values().map(|settings| &settings.value.logins);
+    let files = pods.chain(jobs).chain(tokens).chain(logins).flat_map(Files::values);
+    let builds = snapshot.builds.iter().filter(|((of, _), _)| of == node);
+    let builds = builds.map(|(_, order)| &order.value.source);
+    let identity = snapshot.settings.values().filter_map(|settings| settings.value.identity.as_ref());
+    files.chain(builds).chain(identity).any(|blob| blob.digest == digest)
+}
+
 struct Origin<'w> {
     source: &'w str,
     commit: &'w str,
@@ -138,4 +154,72 @@ fn origins<'w>(snapshot: &'w Snapshot, blob: &BlobRef) -> Vec<Origin<'w>> {
         Some(Origin { source, commit: &template.commit, path: path_in(&template.files)? })
     });
     of_content.take(1).chain(of_objects).chain(of_templates).chain(of_pods.flatten()).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use schema::keys::Key;
+    use schema::meta::NamespacedName;
+    use schema::records::{
+        BuildOrder, CallToken, ClusterSettings, FormerJob, FunctionRecord, JobOrder, PodInstance,
+    };
+    use schema::testing::{at, binding, instance, pod_spec};
+
+    use super::*;
+
+    fn blob(digest: &str) -> BlobRef {
+        BlobRef {
+            digest: digest.to_owned(),
+            size: 1,
+            kind: BlobKind::File,
+            texts: Vec::new(),
+            source: String::new(),
+        }
+    }
+
+    fn files(digest: &str) -> Files {
+        [(format!("{digest}.txt"), blob(digest))].into()
+    }
+
+    /// A pod, a build and a job on node `n1`, a function with a token, and settings with a login and an identity.
+    fn snapshot() -> Snapshot {
+        let (mut snapshot, name) = (Snapshot::default(), NamespacedName::new("default", "web"));
+        let pod = PodInstance { files: files("pod"), ..instance("web", pod_spec(&["app"])) };
+        snapshot.put(&Key::Binding("n1".to_owned(), name.clone()), &binding("n1", &pod), 1);
+        let build = BuildOrder {
+            reference: "image".to_owned(),
+            function: name.clone(),
+            path: "code".to_owned(),
+            source: blob("build"),
+            runtime: None,
+            base: None,
+            package_index: None,
+        };
+        snapshot.put(&Key::Build("n1".to_owned(), "image".to_owned()), &build, 2);
+        let former: FormerJob =
+            serde_json::from_value(serde_json::json!({"uid": "u0", "login": {}, "files": files("former")}))
+                .unwrap();
+        let job = JobOrder { former: vec![former.clone()], files: files("job"), ..former.removal(at(0)) };
+        snapshot.put(&Key::Job("n1".to_owned(), name.clone()), &job, 3);
+        let token = CallToken { secret: "s".to_owned(), key: "k".to_owned(), files: files("token") };
+        let function = FunctionRecord { token: Some(token), ..FunctionRecord::default() };
+        snapshot.put(&Key::Function(name), &function, 4);
+        let settings = ClusterSettings {
+            identity: Some(blob("identity")),
+            logins: files("login"),
+            ..ClusterSettings::default()
+        };
+        snapshot.put(&Key::Settings, &settings, 5);
+        snapshot
+    }
+
+    #[test]
+    fn content_is_for_the_nodes_that_need_it_and_for_no_other() {
+        let snapshot = snapshot();
+        assert!(snapshot.malformed.is_empty(), "{:?}", snapshot.malformed);
+        let all = ["pod", "build", "job", "former", "token", "identity", "login", "other"];
+        let of = |node| all.map(|digest| is_named_for(&snapshot, node, digest));
+        assert_eq!(of("n1"), [true, true, true, true, true, true, true, false]);
+        assert_eq!(of("n2"), [false, false, false, false, true, true, true, false]);
+    }
 }

@@ -108,7 +108,7 @@ pub(super) fn all_files(snapshot: &Snapshot) -> impl Iterator<Item = &Files> {
     objects.chain(templates).chain(snapshot.pods.values().map(|pod| &pod.value.files)).chain(jobs)
 }
 
-fn job_files(order: &JobOrder) -> impl Iterator<Item = &Files> {
+pub(super) fn job_files(order: &JobOrder) -> impl Iterator<Item = &Files> {
     std::iter::once(&order.files).chain(order.former.iter().map(|former| &former.files))
 }
 

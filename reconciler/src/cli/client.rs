@@ -3,13 +3,16 @@
 use std::io;
 use std::time::Duration;
 
+use hyper::body::Incoming;
+use hyper_util::client::legacy;
 use reqwest::header::{CONTENT_TYPE, HeaderValue};
 use reqwest::{Body, Method, Request, Response, Url};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 use super::error::CliError;
-use crate::outgoing::{self, PlainClient};
+use super::server::Server;
+use crate::outgoing::{self, CommandClient};
 use crate::view::{Problem, root_cause};
 
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
@@ -19,26 +22,25 @@ const ANSWER_TIMEOUT: Duration = Duration::from_secs(20);
 const ANSWER_MAX_BYTES: usize = 64 * 1024 * 1024;
 
 pub(super) struct Client {
-    server: Url,
-    http: PlainClient,
+    server: Server,
+    url: Url,
+    http: CommandClient,
 }
 
 impl Client {
-    /// Creates a client of the API at `server`; `host:port` alone means HTTP.
-    pub(super) fn new(server: &str) -> Result<Self, CliError> {
-        let wrong = |why: &str| {
-            CliError::Usage(format!("--server {server}: {why}; write it as {}", crate::args::DEFAULT_SERVER))
-        };
-        let url: Url = outgoing::with_scheme(server).parse().map_err(|_| wrong("not an address"))?;
-        if url.scheme() != "http" || url.host_str().is_none_or(str::is_empty) {
-            return Err(wrong("only http is supported"));
-        }
-        Ok(Self { server: url, http: outgoing::to_reconciler(CONNECT_TIMEOUT) })
+    /// Creates a client of the API at an address, by default of the server that this user most likely means.
+    pub(super) fn new(server: Option<&str>) -> Result<Self, CliError> {
+        Self::of(Server::find(server)?)
+    }
+
+    /// Creates a client of a server.
+    pub(super) fn of(server: Server) -> Result<Self, CliError> {
+        Ok(Self { url: server.url()?, http: server.client(CONNECT_TIMEOUT), server })
     }
 
     /// The address, without a trailing slash.
-    pub(super) fn server(&self) -> &str {
-        self.server.as_str().trim_end_matches('/')
+    pub(super) fn server(&self) -> &Server {
+        &self.server
     }
 
     /// `GET /v1/<path>`, decoded.
@@ -84,7 +86,7 @@ impl Client {
     }
 
     pub(super) fn unreachable(&self, why: impl Into<String>) -> CliError {
-        CliError::Reach { server: self.server().to_owned(), why: why.into() }
+        CliError::Reach { server: self.server.to_string(), why: why.into() }
     }
 
     fn timeout_error(&self) -> CliError {
@@ -92,7 +94,7 @@ impl Client {
     }
 
     fn url(&self, path: &[&str], query: &[(&str, &str)]) -> Url {
-        let mut url = self.server.clone();
+        let mut url = self.url.clone();
         if let Ok(mut segments) = url.path_segments_mut() {
             segments.pop_if_empty().push("v1").extend(path);
         }
@@ -102,17 +104,35 @@ impl Client {
         url
     }
 
+    /// Sends a request as it is, but for its address, and streams the answer. The caller bounds the time.
+    pub(super) async fn forward(
+        &self,
+        mut request: hyper::Request<Body>,
+    ) -> Result<hyper::Response<Incoming>, CliError> {
+        let path = request.uri().path_and_query().map_or("/", |path| path.as_str());
+        let target = format!("{}{path}", self.url.as_str().trim_end_matches('/'));
+        let uri = target.parse::<hyper::Uri>();
+        *request.uri_mut() = uri.map_err(|error| self.unreachable(format!("{target}: {error}")))?;
+        self.http.send(request).await.map_err(|error| self.failure(&error))
+    }
+
+    fn failure(&self, error: &legacy::Error) -> CliError {
+        let kind = schema::control::root_cause(error).downcast_ref().map(io::Error::kind);
+        let why = match kind {
+            Some(io::ErrorKind::TimedOut) => "timed out connecting".to_owned(),
+            _ => root_cause(error),
+        };
+        match self.server.lasting_failure(kind, &why) {
+            Some(failure) => CliError::NotReached(failure),
+            None => self.unreachable(self.server.passing_failure(!error.is_connect(), why)),
+        }
+    }
+
     async fn send(&self, request: Request) -> Result<Response, CliError> {
-        let url = request.url().to_string();
+        let url = self.shown(request.url());
         let request =
             request.try_into().map_err(|error: reqwest::Error| self.unreachable(root_cause(&error)))?;
-        let answer = self.http.request(request).await.map_err(|error| {
-            let is_timeout = |io: &io::Error| io.kind() == io::ErrorKind::TimedOut;
-            match schema::control::root_cause(&error).downcast_ref().is_some_and(is_timeout) {
-                true => self.unreachable("timed out connecting"),
-                false => self.unreachable(root_cause(&error)),
-            }
-        })?;
+        let answer = self.http.send(request).await.map_err(|error| self.failure(&error))?;
         let answer = Response::from(answer.map(Body::wrap));
         if answer.status().is_success() {
             return Ok(answer);
@@ -124,8 +144,16 @@ impl Client {
         Err(CliError::Refused { status: status.as_u16(), error: problem.error, help: problem.help })
     }
 
+    /// URL of a request for messages; behind a socket, the socket and the path.
+    fn shown(&self, url: &Url) -> String {
+        match &self.server {
+            Server::Socket(_) => format!("{}{}", self.server, url.path()),
+            Server::Tls { .. } | Server::Plain(_) => url.to_string(),
+        }
+    }
+
     async fn send_and_decode<T: DeserializeOwned>(&self, request: Request) -> Result<T, CliError> {
-        let url = request.url().to_string();
+        let url = self.shown(request.url());
         let read = async {
             let answer = self.send(request).await?;
             let unreadable = |why: String| CliError::ReadAnswer { url, why };
@@ -141,4 +169,41 @@ impl Client {
 async fn read_all(answer: Response) -> Result<Vec<u8>, String> {
     let read = outgoing::body(answer, ANSWER_MAX_BYTES).await.map_err(|error| root_cause(&error))?;
     read.ok_or_else(|| format!("it is larger than {ANSWER_MAX_BYTES} bytes"))
+}
+
+#[cfg(test)]
+mod tests {
+    use axum::http::Uri;
+    use axum::routing::get;
+    use axum::{Json, Router};
+    use serde_json::{Value, json};
+    use tokio::net::UnixListener;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn a_socket_is_queried_like_any_other_server() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("api.sock");
+        let listener = UnixListener::bind(&path).unwrap();
+        let router = Router::new()
+            .route("/v1/pods", get(|uri: Uri| async move { Json(json!({"uri": uri.to_string()})) }))
+            .route("/v1/nodes", get(|| async { "no JSON" }));
+        tokio::spawn(async move { axum::serve(listener, router).await });
+        let client = Client::new(Some(&format!("unix://{}", path.display()))).unwrap();
+        let pods: Value = client.get(&["pods"], &[("namespace", "shop")]).await.unwrap();
+        assert_eq!(pods, json!({"uri": "/v1/pods?namespace=shop"}));
+        let error = client.get::<Value>(&["nodes"], &[]).await.unwrap_err().to_string();
+        assert!(error.contains(&format!("the answer of unix://{}/v1/nodes:", path.display())), "{error}");
+    }
+
+    #[tokio::test]
+    async fn a_missing_socket_is_an_error_that_may_pass() {
+        let client = Client::new(Some("unix:///nonexistent/api.sock")).unwrap();
+        let error = client.get::<Value>(&["pods"], &[]).await.unwrap_err();
+        assert!(error.is_transient(), "{error}");
+        let said = error.to_string();
+        assert!(said.contains("unix:///nonexistent/api.sock: no such socket"), "{said}");
+        assert!(said.contains("minik8s up") && said.contains("minik8s user add"), "{said}");
+    }
 }

@@ -35,6 +35,14 @@ impl CliError {
         }
     }
 
+    /// No reconciler that other machines can reach.
+    pub(super) fn not_advertised() -> Self {
+        Self::NotReached(
+            "no reconciler has an address for other machines; give 'minik8s serve' or 'minik8s up' one with --advertise"
+                .to_owned(),
+        )
+    }
+
     /// Converts a usage error to a plan error, which exits with 1.
     pub(super) fn into_plan_error(self) -> Self {
         match self {

@@ -22,7 +22,7 @@ pub(super) async fn run_filtered(
     args: &GetArgs,
     kind_of_events: Option<ResourceKind>,
 ) -> Result<(), CliError> {
-    let client = Client::new(&args.server.server)?;
+    let client = Client::new(args.server.given())?;
     let all = &args.resources.0;
     let several = all.len() > 1;
     if several && (args.watch || matches!(args.output.output, Format::Json | Format::Yaml)) {
@@ -83,7 +83,7 @@ async fn one_kind(
 }
 
 pub(super) async fn history(args: &HistoryArgs) -> Result<(), CliError> {
-    let client = Client::new(&args.server.server)?;
+    let client = Client::new(args.server.given())?;
     let query: Vec<(&str, &str)> = args.source.as_deref().map(|s| ("source", s)).into_iter().collect();
     let List { mut items } = client.get::<List<RevisionView>>(&["history"], &query).await?;
     let format = args.output.output;
@@ -111,7 +111,7 @@ pub(super) async fn history(args: &HistoryArgs) -> Result<(), CliError> {
 
 pub(super) async fn events(args: &EventsArgs) -> Result<(), CliError> {
     // A wrong address is reported before anything else, as in every command.
-    Client::new(&args.server.server)?;
+    Client::new(args.server.given())?;
     let (kind, name) = match args.object.as_deref() {
         Some(object) => parse_object(object).map(|(kind, name)| (kind, Some(name)))?,
         None => (None, None),

@@ -294,7 +294,7 @@ mod tests {
         let Command::Get(args) = Cli::parse_from(["minik8s", "get"].iter().chain(line)).command else {
             panic!("get is typed")
         };
-        let client = Client::new("localhost").unwrap();
+        let client = Client::new(Some("localhost")).unwrap();
         let namespace = args.namespace.selected();
         let names = args.names.iter().map(String::as_str).collect();
         let (kind, about) = (args.resources.0[0].kind, about.map(ResourceKind::singular));

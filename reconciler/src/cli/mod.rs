@@ -13,6 +13,7 @@ mod logs;
 mod offline;
 pub(super) mod output;
 mod secrets;
+mod server;
 mod status;
 mod sync;
 pub(crate) mod tables;
@@ -21,6 +22,8 @@ mod tests;
 mod timeline;
 mod top;
 mod tree;
+mod trust;
+mod ui;
 pub mod up;
 mod wait;
 
@@ -32,10 +35,13 @@ use tokio::signal::unix::{SignalKind, signal};
 use tokio_util::sync::CancellationToken;
 
 use super::config::{DEFAULT_STATE_DIR, ServeArgs, ServeConfig};
-use crate::args::{Cli, Command, CompletionArgs, EtcdArgs, EtcdCommand, VersionArgs};
+use crate::args::{
+    Cli, Command, CompletionArgs, EtcdArgs, EtcdCommand, TrustArgs, TrustCommand, VersionArgs,
+};
 use client::Client;
 use offline::{preview, simulate, validate};
 use output::{print_error, print_errors, write_lines, write_out};
+use server::Server;
 
 pub use error::CliError;
 
@@ -67,6 +73,18 @@ pub async fn run(cli: Cli) -> ExitCode {
         Command::Wait(args) => wait::run(&args).await,
         Command::Sync(args) => sync::run(&args).await,
         Command::Etcd(EtcdArgs { command: EtcdCommand::Defrag(args) }) => sync::defrag(&args).await,
+        Command::Trust(TrustArgs { command }) => match command {
+            TrustCommand::EtcdUsers(args) => up::etcd_users(&args),
+            TrustCommand::Rotate(args) => trust::rotate::run(&args).await,
+            TrustCommand::EtcdRestarted(args) => trust::rotate::confirm_etcd_restart(&args).await,
+            TrustCommand::Remove(args) => trust::remove::run(&args).await,
+            TrustCommand::Enable(args) => return exit(up::enable(&args).await),
+        },
+        Command::Token(args) => trust::token::run(&args).await,
+        Command::Node(args) => return exit(Box::pin(trust::node::run(&args)).await),
+        Command::Join(args) => return exit(trust::join::run(&args).await),
+        Command::User(args) => trust::user::run(&args).await,
+        Command::Ui(args) => ui::run(&args).await,
         Command::Invoke(args) => return code(calls::call_function(&args).await),
         Command::Run(args) => return code(calls::start_run(&args).await),
         Command::Results(args) => logs::results::run(&args).await,
@@ -94,8 +112,12 @@ fn code(outcome: Result<ExitCode, CliError>) -> ExitCode {
 /// Says that `minik8s up` may still be starting its reconciler, if one that runs is responsible for it.
 fn while_starting(error: CliError) -> CliError {
     let CliError::Reach { server, why } = &error else { return error };
-    let state = up::record::StateDir::open(Path::new(DEFAULT_STATE_DIR)).ok();
-    match state.and_then(|state| state.running_at(server)) {
+    let state = up::state::StateDir::open(Path::new(DEFAULT_STATE_DIR)).ok();
+    let running = state.and_then(|state| match Server::is_default_socket(server) {
+        true => state.running(),
+        false => state.running_at(server),
+    });
+    match running {
         Some(pid) => CliError::NotReached(format!(
             "cannot reach the reconciler at {server}: {why}; 'minik8s up' (process {pid}) runs it and may still be \
              starting it: try again in a few seconds, or read {DEFAULT_STATE_DIR}/logs"
@@ -116,7 +138,7 @@ async fn version(args: &VersionArgs) -> Result<(), CliError> {
     if args.client {
         return Ok(());
     }
-    let client = Client::new(&args.server.server)?;
+    let client = Client::new(args.server.given())?;
     let server: crate::view::VersionView = client.get(&["version"], &[]).await?;
     write_lines(&format!("server  {} ({} at {})", server.version, server.name, client.server()))
 }

@@ -21,7 +21,7 @@ pub(super) async fn run(args: &StatusArgs) -> Result<(), CliError> {
     if format == Format::Name {
         return Err(CliError::Usage("status has no names; write -o table, json or yaml".to_owned()));
     }
-    let client = Client::new(&args.server.server)?;
+    let client = Client::new(args.server.given())?;
     if args.watch {
         let shown = async || {
             let status: ClusterStatus = client.get(&["status"], &[]).await?;

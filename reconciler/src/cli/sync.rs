@@ -16,7 +16,7 @@ const POLL_INTERVAL: Duration = Duration::from_millis(100);
 const REQUEST_SEEN_MAX: Duration = Duration::from_secs(5);
 
 pub(super) async fn run(args: &SyncArgs) -> Result<(), CliError> {
-    let client = Client::new(&args.server.server)?;
+    let client = Client::new(args.server.given())?;
     let query: Vec<(&str, &str)> = args.source.as_deref().map(|name| ("source", name)).into_iter().collect();
     let accepted: SyncAccepted = client.post(&["sync"], &query).await?;
     if !args.wait {
@@ -123,7 +123,7 @@ fn line(source: &SourceView) -> String {
 
 /// Requests a defragmentation, waits for its end, and prints what became of the members.
 pub(super) async fn defrag(args: &DefragArgs) -> Result<(), CliError> {
-    let client = Client::new(&args.server.server)?;
+    let client = Client::new(args.server.given())?;
     let deadline = Instant::now() + args.timeout;
     let before: EtcdView = client.get(&["etcd"], &[]).await?;
     let accepted: DefragAccepted = client.post(&["etcd", "defrag"], &[]).await?;

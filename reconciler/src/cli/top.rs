@@ -16,7 +16,7 @@ use crate::view::{FunctionView, List, NodeUsageView, PodUsageView, ResourceUsage
 const WATCH_EVERY: Duration = Duration::from_secs(2);
 
 pub(super) async fn run(args: &TopArgs) -> Result<(), CliError> {
-    let client = Client::new(&args.server.server)?;
+    let client = Client::new(args.server.given())?;
     if args.watch {
         return watch(args.output.output, WATCH_EVERY, async || page(&client, args).await).await;
     }

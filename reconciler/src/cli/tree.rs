@@ -17,7 +17,7 @@ const WATCH_EVERY: Duration = Duration::from_secs(1);
 const BRANCHES: [(&str, &str); 2] = [("├─ ", "│  "), ("└─ ", "   ")];
 
 pub(super) async fn run(args: &TreeArgs) -> Result<(), CliError> {
-    let client = Client::new(&args.server.server)?;
+    let client = Client::new(args.server.given())?;
     let format = args.output.output;
     if format == Format::Name {
         return Err(CliError::Usage("a tree has no list of names; write -o table, json or yaml".to_owned()));

@@ -14,7 +14,7 @@ use crate::view::{WaitState, short};
 const POLL_INTERVAL: Duration = Duration::from_millis(250);
 
 pub(super) async fn run(args: &WaitArgs) -> Result<(), CliError> {
-    let client = Client::new(&args.server.server)?;
+    let client = Client::new(args.server.given())?;
     let reached = until(&client, args.goal, args.commit.as_deref(), args.timeout).await?;
     let commit = reached.commit.as_deref().map(short).unwrap_or_default().to_owned();
     let line = match args.goal {

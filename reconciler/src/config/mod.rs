@@ -2,8 +2,11 @@
 //!
 //! Reads flags and `MINIK8S_*`; checks everything that needs no I/O, and that tokens for commit status can be read.
 
+mod etcd;
 mod repo;
 mod sources;
+#[cfg(test)]
+mod tests;
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -14,26 +17,29 @@ use std::time::Duration;
 
 use clap::{Args, ValueEnum};
 use ipnet::Ipv4Net;
+use jiff::SignedDuration;
 use schema::names::{HostNames, is_host_name};
 use schema::quantity::Memory;
 use schema::store::etcd::Access;
-use serde::{Deserialize, Serialize};
+use schema::trust::{Identity, NAME_MAX, Role};
 
 use crate::controllers::Settings;
 use crate::git::SourceConfig;
 use crate::text_file::read_text;
+use crate::trust::pki_dir;
 use crate::webhooks::{WebhookArgs, WebhookConfig};
 use crate::workflows::BYTES_PER_MINUTE_MIN;
 
+pub use etcd::{DEFAULT_ETCD, EtcdAccessArgs, EtcdUpkeepArgs};
 pub use repo::{RepoArgs, flag_of};
 pub use sources::read_sources;
 
 pub use crate::git::identity_file;
 
-/// Default address of the private etcd of `minik8s up`.
-pub const DEFAULT_ETCD: &str = "http://127.0.0.1:7079";
 pub const DEFAULT_LISTEN: &str = "127.0.0.1:7070";
 pub const DEFAULT_STATE_DIR: &str = "/var/lib/minik8s";
+/// Socket of a reconciler's API, where commands look for it.
+pub const DEFAULT_SOCKET: &str = "/run/minik8s/api.sock";
 pub const DEFAULT_CLUSTER_CIDR: &str = "10.244.0.0/16";
 pub const DEFAULT_SERVICE_CIDR: &str = "10.96.0.0/16";
 
@@ -46,34 +52,36 @@ const SERVICE_PREFIX_MIN: u8 = 12;
 /// Longest prefix of the service range that holds the reserved addresses and some services.
 const SERVICE_PREFIX_MAX: u8 = 26;
 
-/// Smallest quota that may be given: a cluster of a few pods with ten minutes of history.
-const ETCD_QUOTA_MIN: u64 = 16 << 20;
+/// Shortest lifetime of a certificate. It begins 10 minutes ago, so a shorter one would be renewed at once.
+const CERTIFICATE_LIFETIME_MIN: Duration = Duration::from_secs(600);
+/// Longest lifetime of a certificate.
+const CERTIFICATE_LIFETIME_MAX: Duration = Duration::from_secs(365 * DAY_SECONDS);
+/// Longest lifetime of the cluster's authority: a century.
+const AUTHORITY_DAYS_MAX: u64 = 36_500;
+const DAY_SECONDS: u64 = 24 * 3600;
 
 #[derive(Debug, Clone, Args)]
 pub struct ServeArgs {
     #[command(flatten)]
     pub repo: RepoArgs,
-    /// etcd's client addresses
-    #[arg(long, env = "MINIK8S_ETCD", value_name = "URL", default_value = DEFAULT_ETCD, value_delimiter = ',')]
-    pub etcd: Vec<String>,
-    /// etcd user, if etcd has authentication enabled
-    #[arg(long, env = "MINIK8S_ETCD_USER", value_name = "NAME", requires = "etcd_password_file")]
-    pub etcd_user: Option<String>,
-    /// File with that user's password
-    #[arg(long, env = "MINIK8S_ETCD_PASSWORD_FILE", value_name = "FILE", requires = "etcd_user")]
-    pub etcd_password_file: Option<PathBuf>,
+    #[command(flatten)]
+    pub etcd: EtcdAccessArgs,
     #[command(flatten)]
     pub upkeep: EtcdUpkeepArgs,
     /// Directory for the mirror of the repository and other state
     #[arg(long, env = "MINIK8S_STATE_DIR", value_name = "DIR", default_value = DEFAULT_STATE_DIR)]
     pub state_dir: PathBuf,
-    /// Address of the read-only API
+    /// Address of the read-only API, which answers callers with a certificate of the cluster
     #[arg(long, env = "MINIK8S_LISTEN", value_name = "ADDR:PORT", default_value = DEFAULT_LISTEN)]
     pub listen: SocketAddr,
+    /// Socket of that API for root, this user and the group `minik8s` of this machine [default:
+    /// /run/minik8s/api.sock if it can be made, else reconciler/api.sock in the state directory]
+    #[arg(long, env = "MINIK8S_SOCKET", value_name = "PATH")]
+    pub socket: Option<PathBuf>,
     /// Do not serve the web page at the API's address
     #[arg(long, env = "MINIK8S_NO_UI")]
     pub no_ui: bool,
-    /// URL at which agents reach that API; by default found from --listen and the route to etcd
+    /// URL (https://) at which agents reach that API; by default found from --listen and the route to etcd
     #[arg(long, env = "MINIK8S_ADVERTISE", value_name = "URL")]
     pub advertise: Option<String>,
     /// URL at which people reach the web page; links in notifications begin with it
@@ -99,42 +107,21 @@ pub struct ServeArgs {
     /// Range of service addresses: its 10th is DNS and its 11th the gateway on every node
     #[arg(long, env = "MINIK8S_SERVICE_CIDR", value_name = "CIDR", default_value = DEFAULT_SERVICE_CIDR)]
     pub service_cidr: Ipv4Net,
-    /// Name of this reconciler among several; by default the host's name
+    /// Name of this reconciler among several, and in its certificate; by default the host's name
     #[arg(long, env = "MINIK8S_NAME", value_name = "ID")]
     pub name: Option<String>,
+    /// Lifetime of certificates that this reconciler signs for nodes and reconcilers; they are renewed at two thirds
+    #[arg(long, env = "MINIK8S_CERTIFICATE_LIFETIME", value_name = "TIME", default_value = "7d")]
+    #[arg(value_parser = parse_duration)]
+    pub certificate_lifetime: Duration,
+    /// Lifetime of an authority that this reconciler makes
+    #[arg(long, env = "MINIK8S_AUTHORITY_LIFETIME", value_name = "TIME", default_value = "3650d")]
+    #[arg(value_parser = parse_duration)]
+    pub authority_lifetime: Duration,
     #[command(flatten)]
     pub webhooks: WebhookArgs,
     #[command(flatten)]
     pub log: LogArgs,
-}
-
-/// Upkeep of etcd.
-#[derive(Debug, Clone, Default, PartialEq, Args, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase", default)]
-pub struct EtcdUpkeepArgs {
-    /// Let the leader compact and defragment this etcd. The private etcd of `up` is always maintained; for another
-    /// one, `minik8s-agent doctor` prints what to run
-    #[arg(long, env = "MINIK8S_ETCD_UPKEEP")]
-    pub etcd_upkeep: bool,
-    /// etcd's --quota-backend-bytes: needed if its metrics can't be read; `up` gives it to its private etcd
-    #[arg(long, env = "MINIK8S_ETCD_QUOTA", value_name = "QUANTITY")]
-    pub etcd_quota: Option<String>,
-}
-
-impl EtcdUpkeepArgs {
-    /// Returns the quota in bytes.
-    ///
-    /// # Errors
-    /// It is no quantity of at least 16 MiB.
-    pub fn quota_bytes(&self) -> Result<Option<u64>, ConfigError> {
-        let Some(given) = &self.etcd_quota else { return Ok(None) };
-        let (flag, help) = ("--etcd-quota", "give 16Mi or more, for example 8Gi");
-        match given.parse::<Memory>() {
-            Ok(quota) if quota.bytes >= ETCD_QUOTA_MIN => Ok(Some(quota.bytes)),
-            Ok(_) => Err(ConfigError::new(flag, given, "is too small for a cluster", help)),
-            Err(error) => Err(ConfigError::new(flag, given, error.to_string(), help)),
-        }
-    }
 }
 
 #[derive(Debug, Clone)]
@@ -142,6 +129,8 @@ pub struct ServeConfig {
     /// The repositories, at least one, with unique names.
     pub sources: Vec<SourceConfig>,
     pub etcd: Access,
+    /// Set if this etcd is the cluster's own, whose authentication the leader turns on.
+    pub owns_etcd: bool,
     /// Set if the leader maintains this etcd.
     pub etcd_upkeep: bool,
     /// Quota of etcd, if it is given.
@@ -149,9 +138,11 @@ pub struct ServeConfig {
     /// Directory that holds this daemon's `reconciler/`.
     pub state_dir: PathBuf,
     pub listen: SocketAddr,
+    /// Socket of the API; `None` if not given.
+    pub socket: Option<PathBuf>,
     /// Set if the web page is served, too.
     pub ui: bool,
-    /// URL of the API for agents, `http://host:port` without a trailing `/`; `None` if not given.
+    /// URL of the API for agents, `https://host:port` without a trailing `/`; `None` if not given.
     pub advertise: Option<String>,
     /// URL of the page for people, without a trailing `/`; `None` if messages have no links.
     pub page_url: Option<String>,
@@ -166,6 +157,10 @@ pub struct ServeConfig {
     /// Settings of webhooks; `None` if webhooks are off.
     pub webhooks: Option<WebhookConfig>,
     pub name: String,
+    /// Lifetime of certificates of nodes and reconcilers.
+    pub certificate_lifetime: SignedDuration,
+    /// Lifetime of a new authority.
+    pub authority_days: u32,
     pub log: LogArgs,
 }
 
@@ -205,18 +200,21 @@ impl TryFrom<ServeArgs> for ServeConfig {
         let state_dir = absolute(&args.state_dir)?;
         let sources = sources_of(args.repo, &state_dir)?;
         let first_source = sources.first().map(|source| source.name.clone()).unwrap_or_default();
-        let help = "for example http://10.0.0.5:7070";
-        let advertise = args.advertise.map(|url| http_url("--advertise", &url, help)).transpose()?;
+        let own = pki_dir(&state_dir);
+        let authority_days = authority_days(args.authority_lifetime)?;
+        let advertise = args.advertise.map(|url| advertised(&url)).transpose()?;
         let help = "for example https://minik8s.example.org";
         let page_url = args.page_url.map(|url| http_url("--page-url", &url, help)).transpose()?;
         let names: BTreeSet<String> = sources.iter().map(|source| source.name.clone()).collect();
         Ok(Self {
             sources,
-            etcd: Access::new(endpoints(args.etcd)?, args.etcd_user, args.etcd_password_file),
+            owns_etcd: args.etcd.own_etcd,
+            etcd: args.etcd.access(&own)?,
             etcd_upkeep: args.upkeep.etcd_upkeep,
             etcd_quota: args.upkeep.quota_bytes()?,
             state_dir,
             listen: args.listen,
+            socket: args.socket,
             ui: !args.no_ui,
             run_bytes_per_minute: run_bytes(&args.run_bytes_per_minute)?,
             hosts: hosts(args.allow_host, advertise.as_deref())?,
@@ -231,7 +229,9 @@ impl TryFrom<ServeArgs> for ServeConfig {
                 first_source,
             },
             webhooks: args.webhooks.config(),
-            name: valid_name("--name", args.name.or_else(host_name).unwrap_or_else(|| "minik8s".to_owned()))?,
+            name: reconciler_name(args.name)?,
+            certificate_lifetime: certificate_lifetime(args.certificate_lifetime)?,
+            authority_days,
             log: args.log,
         })
     }
@@ -294,6 +294,16 @@ fn http_url(flag: &'static str, url: &str, help: &str) -> Result<String, ConfigE
     }
 }
 
+/// Returns the URL for agents, who speak TLS only.
+fn advertised(url: &str) -> Result<String, ConfigError> {
+    let (flag, help) = ("--advertise", "for example https://10.0.0.5:7070");
+    let url = http_url(flag, url, help)?;
+    match url.starts_with("https://") {
+        true => Ok(url),
+        false => Err(ConfigError::new(flag, url, "is not encrypted", help)),
+    }
+}
+
 /// Returns the names by which the API may be addressed: those allowed, and the one in the URL for agents.
 fn hosts(allowed: Vec<String>, advertised: Option<&str>) -> Result<HostNames, ConfigError> {
     if let Some(wrong) = allowed.iter().find(|name| !is_host_name(name)) {
@@ -311,24 +321,6 @@ fn run_bytes(given: &str) -> Result<u64, ConfigError> {
         Ok(_) => Err(ConfigError::new(flag, given, "does not hold the largest input of a run", help)),
         Err(error) => Err(ConfigError::new(flag, given, error.to_string(), help)),
     }
-}
-
-fn endpoints(etcd: Vec<String>) -> Result<Vec<String>, ConfigError> {
-    let etcd: Vec<String> =
-        etcd.into_iter().map(|url| url.trim().to_owned()).filter(|u| !u.is_empty()).collect();
-    if etcd.is_empty() {
-        return Err(ConfigError::new(
-            "--etcd",
-            "",
-            "names no endpoint",
-            format!("for example {DEFAULT_ETCD}"),
-        ));
-    }
-    if let Some(url) = etcd.iter().find(|url| !is_http(url)) {
-        let help = format!("write it as {DEFAULT_ETCD}");
-        return Err(ConfigError::new("--etcd", url, "is not an http:// or https:// address", help));
-    }
-    Ok(etcd)
 }
 
 fn is_http(url: &str) -> bool {
@@ -380,7 +372,33 @@ fn local_nodes(given: Vec<String>) -> BTreeSet<String> {
     given.into_iter().chain(by_default).filter(|name| !name.is_empty()).collect()
 }
 
-fn host_name() -> Option<String> {
+/// Returns the name of this reconciler, which is also in its certificate.
+pub(crate) fn reconciler_name(given: Option<String>) -> Result<String, ConfigError> {
+    let host = || host_name().map(|name| name.to_ascii_lowercase());
+    let name = given.or_else(host).unwrap_or_else(|| "minik8s".to_owned());
+    if Identity::new(Role::Reconciler, &name).is_err() {
+        let help = format!("use 1 to {NAME_MAX} lower-case letters, digits, `-` and `.`");
+        return Err(ConfigError::new("--name", name, "is not a valid name", help));
+    }
+    Ok(name)
+}
+
+fn certificate_lifetime(given: Duration) -> Result<SignedDuration, ConfigError> {
+    let (flag, help) = ("--certificate-lifetime", "give a time from 10m to 365d, for example 7d");
+    let is_in_bounds = (CERTIFICATE_LIFETIME_MIN..=CERTIFICATE_LIFETIME_MAX).contains(&given);
+    let lifetime = SignedDuration::try_from(given).ok().filter(|_| is_in_bounds);
+    lifetime.ok_or_else(|| ConfigError::new(flag, format!("{}s", given.as_secs()), "is out of bounds", help))
+}
+
+fn authority_days(given: Duration) -> Result<u32, ConfigError> {
+    let (flag, help) = ("--authority-lifetime", "give a time from 1d to 36500d, for example 3650d");
+    let days = Some(given.as_secs() / DAY_SECONDS).filter(|days| (1..=AUTHORITY_DAYS_MAX).contains(days));
+    let days = days.and_then(|days| u32::try_from(days).ok());
+    days.ok_or_else(|| ConfigError::new(flag, format!("{}s", given.as_secs()), "is out of bounds", help))
+}
+
+/// Name of this machine, if it is text.
+pub(crate) fn host_name() -> Option<String> {
     nix::unistd::gethostname().ok()?.into_string().ok()
 }
 
@@ -393,9 +411,9 @@ fn valid_name(flag: &'static str, name: String) -> Result<String, ConfigError> {
     Ok(name)
 }
 
-/// Parses `500ms`, `5s`, `2m`, `1h`, and fractions such as `1.5s`.
+/// Parses `500ms`, `5s`, `2m`, `1h`, `7d`, and fractions such as `1.5s`.
 pub fn parse_duration(text: &str) -> Result<Duration, String> {
-    let wrong = || format!("`{text}` is not a time; write a number with ms, s, m or h, for example 5s");
+    let wrong = || format!("`{text}` is not a time; write a number with ms, s, m, h or d, for example 5s");
     let digits_end = text.find(|c: char| !c.is_ascii_digit() && c != '.').ok_or_else(wrong)?;
     let (number, unit) = text.split_at(digits_end);
     let number: f64 = number.parse().map_err(|_| wrong())?;
@@ -404,6 +422,7 @@ pub fn parse_duration(text: &str) -> Result<Duration, String> {
         "s" => number,
         "m" => number * 60.0,
         "h" => number * 3600.0,
+        "d" => number * 86_400.0,
         _ => return Err(wrong()),
     };
     Duration::try_from_secs_f64(seconds).map_err(|_| wrong())
@@ -428,140 +447,4 @@ pub enum LogFormat {
     Text,
     /// A JSON object per line.
     Json,
-}
-
-#[cfg(test)]
-mod tests {
-    use clap::Parser;
-
-    use crate::git::Reference;
-    use crate::workflows::BYTES_PER_MINUTE;
-
-    use super::*;
-
-    #[derive(Parser)]
-    struct Cli {
-        #[command(flatten)]
-        serve: ServeArgs,
-    }
-
-    fn config(flags: &[&str]) -> Result<ServeConfig, String> {
-        let flags = ["minik8s", "--repo", "/srv/cluster.git"].iter().chain(flags);
-        let cli = Cli::try_parse_from(flags).map_err(|error| error.to_string())?;
-        ServeConfig::try_from(cli.serve).map_err(|error| error.to_string())
-    }
-
-    #[test]
-    fn a_repository_is_enough() {
-        let config = config(&["--name", "r1"]).unwrap();
-        assert_eq!(config.sources, [SourceConfig::branch("main", "/srv/cluster.git", "main")]);
-        assert_eq!(config.settings.sources, BTreeSet::from(["main".to_owned()]));
-        assert_eq!(config.etcd, Access::anonymous(&["http://127.0.0.1:7079".to_owned()]));
-        assert_eq!(config.listen.to_string(), "127.0.0.1:7070");
-        assert_eq!(config.run_bytes_per_minute, BYTES_PER_MINUTE);
-        assert_eq!(config.own_dir(), Path::new("/var/lib/minik8s/reconciler"));
-        assert_eq!(config.settings.cluster_cidr.to_string(), "10.244.0.0/16");
-    }
-
-    #[test]
-    fn every_wrong_value_says_what_why_and_what_to_do_in_one_line() {
-        let table: &[(&[&str], &str)] = &[
-            (
-                &["--etcd", "localhost:2379"],
-                "--etcd localhost:2379: is not an http:// or https:// address; write it",
-            ),
-            (
-                &["--advertise", "10.0.0.5:7070"],
-                "--advertise 10.0.0.5:7070: is not an http(s) URL; for example",
-            ),
-            (&["--page-url", "page.example"], "--page-url page.example: is not an http(s) URL; for example"),
-            (
-                &["--allow-host", "http://api.example"],
-                "--allow-host http://api.example: is not the name of a host; write a name without",
-            ),
-            (
-                &["--run-bytes-per-minute", "1Ki"],
-                "--run-bytes-per-minute 1Ki: does not hold the largest input of a run; give 1Mi or more",
-            ),
-            (&["--etcd-quota", "1Mi"], "--etcd-quota 1Mi: is too small for a cluster; give 16Mi or more"),
-            (&["--etcd", ","], "--etcd: names no endpoint; for example http"),
-            (&["--cluster-cidr", "10.244.0.0/26"], "--cluster-cidr 10.244.0.0/26: has no room for a /24"),
-            (&["--cluster-cidr", "10.244.1.0/16"], "has bits set after its prefix; write 10.244.0.0/16"),
-            (&["--cluster-cidr", "0.0.0.0/0"], "is larger than any private range"),
-            (&["--name", "a/b"], "--name a/b: is not a valid name; use 1 to 64"),
-            (&["--cluster-name", "a b"], "--cluster-name a b: is not a valid name; use 1 to 64"),
-            (&["--cluster-name", ""], "--cluster-name: is not a valid name"),
-            (&["--poll", "1ms"], "--poll 1ms: is out of bounds; give a time from"),
-            (&["--source", "Main"], "source name `Main`"),
-            (&["--path", "../x"], "path `../x`"),
-        ];
-        for (flags, wanted) in table {
-            let error = config(flags).unwrap_err();
-            assert!(error.contains(wanted), "{error}");
-            assert_eq!(error.lines().count(), 1, "{error}");
-        }
-    }
-
-    #[test]
-    fn the_api_answers_to_the_names_that_are_allowed_and_the_advertised_one() {
-        let flags = ["--advertise", "http://Api.example:7070/", "--allow-host", "a.lan", "--allow-host", "b"];
-        let hosts = config(&flags).unwrap().hosts;
-        assert!(["api.example:7070", "a.lan", "b:1"].iter().all(|host| hosts.has(host)), "{hosts:?}");
-        assert!(!hosts.has("c.lan"));
-    }
-
-    #[test]
-    fn links_begin_with_the_url_of_the_page() {
-        assert_eq!(config(&[]).unwrap().page_url, None);
-        let page = config(&["--page-url", "https://page.example/minik8s/"]).unwrap().page_url;
-        assert_eq!(page.as_deref(), Some("https://page.example/minik8s"));
-        let error = config(&["--page-url", "https://kim:s3cret@page.example"]).unwrap_err();
-        assert!(error.contains("--page-url: has a login") && !error.contains("s3cret"), "{error}");
-    }
-
-    #[test]
-    fn a_status_token_that_cannot_be_read_is_found_at_the_start() {
-        let dir = tempfile::tempdir().unwrap();
-        let token = dir.path().join("token").display().to_string();
-        let flags = ["--commit-status", "github", "--commit-status-api", "https://api.github.com"];
-        let file = ["--commit-status-repository", "kim/shop", "--commit-status-token-file", &token];
-        let flags = [&flags[..], &file].concat();
-        let error = config(&flags).unwrap_err();
-        assert!(
-            error.starts_with(&format!("--commit-status-token-file {token}: cannot be read: ")),
-            "{error}"
-        );
-        let list = dir.path().join("sources.yaml");
-        let text = "- {name: apps, repo: 'https://github.com/kim/a', commitStatus: {forge: github, tokenFile: token}}\n";
-        std::fs::write(&list, text).unwrap();
-        let args = RepoArgs { sources: Some(list), ..RepoArgs::default() };
-        let error = check_repo(&args).unwrap_err().to_string();
-        assert!(error.contains("source `apps`: tokenFile ") && error.contains("cannot be read: "), "{error}");
-        std::fs::write(&token, "canary").unwrap();
-        assert!(config(&flags).is_ok() && check_repo(&args).is_ok());
-    }
-
-    #[test]
-    fn tag_and_commit_take_the_place_of_the_branch() {
-        assert_eq!(
-            config(&["--tag", "v1"]).unwrap().sources[0].reference.clone(),
-            Reference::Tag("v1".into())
-        );
-        let commit = "a".repeat(40);
-        let pinned = config(&["--commit", &commit]).unwrap().sources[0].reference.clone();
-        assert_eq!(pinned, Reference::Commit(commit));
-        assert!(config(&["--tag", "v1", "--commit", "abc"]).is_err());
-    }
-
-    #[test]
-    fn durations_have_units() {
-        for (text, millis) in
-            [("500ms", 500), ("5s", 5000), ("1.5s", 1500), ("2m", 120_000), ("1h", 3_600_000)]
-        {
-            assert_eq!(parse_duration(text), Ok(Duration::from_millis(millis)), "{text}");
-        }
-        for text in ["", "5", "s", "-5s", "5 s", "5d", "1.2.3s", "99999999999999999999h"] {
-            assert!(parse_duration(text).is_err(), "{text}");
-        }
-    }
 }

@@ -165,7 +165,10 @@ pub(super) fn subject(key: &Key) -> (&'static str, String, String) {
         Key::Settings | Key::Programmed => (Kind::Cluster.as_str(), String::new(), CLUSTER_NAME.to_owned()),
         Key::Leader => ("Leader", String::new(), "leader".to_owned()),
         Key::Join(id) => ("Token", String::new(), id.clone()),
-        Key::Identity(identity) => ("Identity", String::new(), identity.clone()),
+        Key::Identity(identity) | Key::RevokedIdentity(identity) => {
+            ("Identity", String::new(), identity.clone())
+        }
+        Key::Authority(digest) => ("Authority", String::new(), digest.clone()),
         Key::Trust => ("Trust", String::new(), "trust".to_owned()),
         Key::Outbox(target, subject) => ("Notification", String::new(), format!("{target}/{subject}")),
         Key::DefragRequest | Key::EtcdUpkeep => ("Etcd", String::new(), "etcd".to_owned()),

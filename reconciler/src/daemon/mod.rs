@@ -4,6 +4,7 @@
 mod comparer;
 mod keep;
 mod prepare;
+mod trust;
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -11,6 +12,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use anyhow::Context as _;
+use axum::Router;
 use futures::{FutureExt as _, stream};
 use schema::control::{LastRunReader, Nudge, Row, Runtime, lock, logging};
 use schema::keys::ROOT;
@@ -18,8 +20,8 @@ use schema::snapshot::Snapshot;
 use schema::store::election::FenceReader;
 use schema::store::events::{EventRecorder, RECONCILER};
 use schema::store::reflector::SnapshotReader;
-use schema::store::{SharedStore, election, reflector};
-use tokio::net::TcpListener;
+use schema::store::{SharedStore, reflector};
+use schema::trust::TrustReader;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
@@ -38,9 +40,11 @@ use crate::controllers::settings::ClusterSettings;
 use crate::controllers::workloads::Workloads;
 use crate::controllers::{Deps, Shell};
 use crate::gitops::{SourceLoop, TimelineLoop, VerdictLoop};
-use crate::listener::Bounds;
+use crate::listener::{Bounds, Listening};
+use crate::metrics::METRICS;
 use crate::notifications::target::OwnAddresses;
 use crate::notifications::{Courier, NotificationDeps, NotificationLoop};
+use crate::trust::{TRUST_INTERVAL, TRUST_MAX};
 use crate::upkeep::{DefragRequests, OBSERVE_INTERVAL, RealMembers, UpkeepDeps, UpkeepLoop, UpkeepState};
 use crate::view::AutoscalerSamples;
 use crate::webhooks::calls::CallState;
@@ -51,10 +55,9 @@ use crate::{api, listener, webhooks};
 const SWEEP_INTERVAL: Duration = Duration::from_secs(300);
 /// Interval of the samples of autoscalers: that of the autoscaler's evaluations.
 const SAMPLE_INTERVAL: Duration = Duration::from_secs(15);
-/// Longest time for agents to learn of a new leader: they look the leader up this often, for a few seconds.
-const LEADER_UNKNOWN_MAX: Duration = election::LOOKUP_INTERVAL.saturating_add(Duration::from_secs(15));
-/// Limits of the API's connections: twice as many as followed logs, each of which takes one and another to a node.
-/// An idle connection lives longer than both daemons keep theirs, so that no request meets a closing one.
+/// Limits of each of the API's two listeners: twice as many connections as followed logs, each of which takes one and
+/// another to a node. An idle connection lives longer than both daemons keep theirs, so that no request meets a closing
+/// one.
 const API_BOUNDS: Bounds = Bounds {
     connections: 512,
     per_address: 128,
@@ -103,7 +106,7 @@ fn follow_commits(runtime: &mut Runtime, deps: &Deps, wakes: BTreeMap<String, Nu
 fn drive_workflows(
     runtime: &mut Runtime,
     deps: &Deps,
-    config: &ServeConfig,
+    (config, trust): (&ServeConfig, &TrustReader),
     etcd: EtcdStateReader,
 ) -> RequestQueue {
     let waiting = RequestQueue::limited_to(config.run_bytes_per_minute);
@@ -117,8 +120,8 @@ fn drive_workflows(
         last_known: deps.last_known.clone(),
         nudge: row.nudge(),
         etcd,
-        unknown_for: LEADER_UNKNOWN_MAX,
         local_nodes: Arc::clone(&config.local_nodes),
+        trust: Some(trust.clone()),
     });
     runtime.drive(row, the_loop);
     waiting
@@ -130,7 +133,7 @@ type EtcdStateReader = watch::Receiver<Arc<UpkeepState>>;
 fn drive_upkeep(
     runtime: &mut Runtime,
     deps: &Deps,
-    config: &ServeConfig,
+    (config, trust): (&ServeConfig, &TrustReader),
 ) -> (EtcdStateReader, DefragRequests) {
     let row = upkeep_row(&deps.snapshot, &deps.fence);
     let requests = DefragRequests::new(Arc::clone(&deps.store), config.name.clone(), row.nudge());
@@ -144,7 +147,10 @@ fn drive_upkeep(
         state_dir: config.state_dir.clone(),
         is_on: config.etcd_upkeep,
     };
-    let the_loop = UpkeepLoop::new(upkeep, RealMembers::new(config.etcd.clone(), config.etcd_quota));
+    let the_loop = UpkeepLoop::new(
+        upkeep,
+        RealMembers::new(config.etcd.clone(), config.etcd_quota, Some(trust.clone())),
+    );
     let state = the_loop.state();
     runtime.drive(row, the_loop);
     (state, requests)
@@ -182,17 +188,34 @@ fn sample_autoscalers(runtime: &mut Runtime, snapshot: &SnapshotReader) -> Arc<M
     samples
 }
 
+/// Serves the API to certified callers, and through its socket to users of this machine.
+fn serve_api(runtime: &mut Runtime, listening: [Listening; 2], api: &Router) {
+    for (name, listening) in ["api", "api socket"].into_iter().zip(listening) {
+        let serving = listener::serve(listening, API_BOUNDS, api.clone(), runtime.token());
+        runtime.task(name, serving);
+    }
+}
+
 /// Serves webhooks; returns their counters.
 fn serve_hooks(
     runtime: &mut Runtime,
-    listener: TcpListener,
+    listening: Listening,
     intake: &Arc<Intake>,
     (secret_file, calls): (PathBuf, CallState),
 ) -> Arc<webhooks::Counts> {
     let counts = Arc::new(webhooks::Counts::default());
     let hooks = Hooks::new(Arc::clone(intake), secret_file, Arc::clone(&counts));
-    runtime.task("webhooks", webhooks::serve(listener, hooks, calls::router(calls), runtime.token()));
+    runtime.task("webhooks", webhooks::serve(listening, hooks, calls::router(calls), runtime.token()));
     counts
+}
+
+/// Starts the reflector, with a single watch on all of etcd: a loop that waits for its own write relies on the snapshot's
+/// revision.
+fn reflect(runtime: &mut Runtime, store: &SharedStore) -> SnapshotReader {
+    let all = vec![ROOT.to_owned()];
+    let (snapshot, reflecting) = reflector::reflect(Arc::clone(store), all, runtime.token());
+    runtime.task("reflector", reflecting);
+    snapshot
 }
 
 /// Starts the event writer, which runs until shutdown.
@@ -214,14 +237,14 @@ fn log_start(config: &ServeConfig) {
 }
 
 async fn start(config: ServeConfig) -> anyhow::Result<Runtime> {
-    let StartupResources { listener, hooks, store, state_dir } = prepare(&config).await?;
-    let mut runtime = Runtime::new();
-    let token = runtime.token();
+    let StartupResources { api: listening, hooks, etcd, state_dir, trust: initial, candidate } =
+        prepare(&config).await?;
+    let store: SharedStore = METRICS.store.metered(Arc::clone(&etcd) as _);
+    let (mut runtime, trusted) = (Runtime::new(), initial.own.keeper.reader());
 
-    // A single watch on all of etcd: a loop that waits for its own write relies on the snapshot's revision.
-    let fence = keep::stand(&mut runtime, &store, prepare::standing(&config), state_dir).await;
-    let (snapshot, reflecting) = reflector::reflect(Arc::clone(&store), vec![ROOT.to_owned()], token.clone());
-    runtime.task("reflector", reflecting);
+    let fence = keep::stand(&mut runtime, &store, candidate, state_dir).await;
+    let snapshot = reflect(&mut runtime, &store);
+    trust::follow_members(&mut runtime, etcd, &snapshot, &config.etcd);
     let events = write_events(&mut runtime, &store);
 
     let keep = keep::KeepLoop::open(&config.own_dir(), snapshot.clone());
@@ -249,9 +272,10 @@ async fn start(config: ServeConfig) -> anyhow::Result<Runtime> {
     };
     follow_commits(&mut runtime, &deps, wakes);
     drive_controllers(&mut runtime, &deps);
-    let (etcd, defrag_requests) = drive_upkeep(&mut runtime, &deps, &config);
-    let waiting_runs = drive_workflows(&mut runtime, &deps, &config, etcd.clone());
+    let (etcd, defrag_requests) = drive_upkeep(&mut runtime, &deps, (&config, &trusted));
+    let waiting_runs = drive_workflows(&mut runtime, &deps, (&config, &trusted), etcd.clone());
     drive_notifications(&mut runtime, &deps, &config, etcd.clone());
+    let (trust_problems, admission) = trust::drive(&mut runtime, &deps, &config, initial);
     let sweep = SweepLoop::new(BlobStore::new(&config.state_dir), snapshot.clone());
     runtime.drive(Row::every(SWEEP_INTERVAL), sweep);
     runtime.drive(keep.row(), keep);
@@ -262,10 +286,11 @@ async fn start(config: ServeConfig) -> anyhow::Result<Runtime> {
     let answers = AnswersLoop::new(&intake, fence.clone(), runs);
     runtime.drive(row, answers);
     let calls = CallState::new(&store, &snapshot, &config.name, &waiting_runs);
-    let counts = hooks.map(|(listener, file)| serve_hooks(&mut runtime, listener, &intake, (file, calls)));
+    let counts = hooks.map(|(listening, file)| serve_hooks(&mut runtime, listening, &intake, (file, calls)));
 
     let api = api::router(ApiDeps {
         ui: config.ui,
+        trust: Some(trusted),
         blobs: Blobs::new(&config.state_dir),
         comparisons: comparer::comparisons(&config.sources, &config.state_dir),
         autoscaler_samples: sample_autoscalers(&mut runtime, &snapshot),
@@ -276,6 +301,8 @@ async fn start(config: ServeConfig) -> anyhow::Result<Runtime> {
         waiting_runs,
         fence,
         etcd,
+        trust_problems,
+        admission: Some(admission),
         defrag_requests,
         loops: runtime.runs(),
         identity: config.name.clone(),
@@ -283,7 +310,7 @@ async fn start(config: ServeConfig) -> anyhow::Result<Runtime> {
         hosts: config.hosts.clone(),
         local_nodes: Arc::clone(&config.local_nodes),
     });
-    runtime.task("api", listener::serve(listener, API_BOUNDS, api, token));
+    serve_api(&mut runtime, listening, &api);
     log_start(&config);
     Ok(runtime)
 }
@@ -298,6 +325,8 @@ const FETCH_MAX: Duration = Duration::from_secs(3_600);
 const WAKE_GAP: Duration = Duration::from_millis(10);
 /// Shortest time between wake-ups for verdicts, which are for people: a run may check every object of a commit.
 const VERDICTS_GAP: Duration = Duration::from_millis(250);
+/// Shortest time between wake-ups of trust: a push may change many objects.
+const TRUST_GAP: Duration = Duration::from_millis(250);
 /// Shortest time between wake-ups for notifications, which are for people, too.
 const NEWS_GAP: Duration = Duration::from_millis(250);
 /// Shortest time between wake-ups for notifications by the space on nodes' disks: a thousand nodes report it every 15 s.
@@ -397,6 +426,21 @@ fn notifications_row(snapshot: &SnapshotReader, fence: &FenceReader, etcd: EtcdS
     let is_usage = |before: &Snapshot, now: &Snapshot| !now.usage.ptr_eq(&before.usage);
     let row = Row::every(CONTROLLER_INTERVAL).wake_on(fence.clone()).wake_on(etcd);
     row.wake_if(snapshot.clone(), NEWS_GAP, is_news).wake_if(snapshot.clone(), DISKS_GAP, is_usage)
+}
+
+/// Row of trust: woken by who belongs to the cluster, by what nodes trust, and by Git, which declares nodes gone.
+fn trust_row(snapshot: &SnapshotReader, fence: &FenceReader) -> Row {
+    let is_news = |before: &Snapshot, now: &Snapshot| {
+        !now.identities.ptr_eq(&before.identities)
+            || !now.revoked.ptr_eq(&before.revoked)
+            || !now.trust.ptr_eq(&before.trust)
+            || !now.authorities.ptr_eq(&before.authorities)
+            || !now.nodes.ptr_eq(&before.nodes)
+            || !now.objects.ptr_eq(&before.objects)
+            || now.synced != before.synced
+    };
+    let row = Row::every(TRUST_INTERVAL).may_take(TRUST_MAX).wake_on(fence.clone());
+    row.wake_if(snapshot.clone(), TRUST_GAP, is_news)
 }
 
 /// Row of etcd's upkeep: woken by requests. A failed act must not delay the next status.

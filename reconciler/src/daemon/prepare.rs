@@ -1,32 +1,46 @@
 //! Preconditions for starting `minik8s serve`, least effect first. Each failure is one line.
 
+use std::fs::{self, Permissions};
+use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, ToSocketAddrs as _, UdpSocket};
+use std::os::unix::fs::{FileTypeExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use anyhow::{Context as _, bail};
+use anyhow::{Context as _, anyhow, bail};
+use jiff::Timestamp;
+use nix::unistd::{Gid, Group, chown};
 use schema::control::spare_from_oom_killer;
+use schema::store::StoreError;
 use schema::store::election::CandidateInfo;
 use schema::store::etcd::{Access, LazyStore};
-use schema::store::{SharedStore, StoreError};
-use tokio::net::TcpListener;
+use schema::trust::TrustReader;
+use tokio::net::{TcpListener, TcpStream, UnixListener, UnixStream};
+use tokio::time::{Instant, sleep, timeout};
 
-use crate::config::ServeConfig;
+use super::trust::InitialTrust;
+use crate::config::{DEFAULT_SOCKET, ServeConfig};
 use crate::git::{SourceConfig, identity_file};
-use crate::metrics::METRICS;
+use crate::listener::{Listening, LocalSocket, PublicCertificate};
 use crate::state_dir::StateDirLock;
-use crate::{crypt, git, gitops, outgoing, state_dir, webhooks};
+use crate::trust::{self, OwnTrust, TrustSettings};
+use crate::webhooks::WebhookTls;
+use crate::{crypt, git, gitops, state_dir, webhooks};
 
 /// Longest wait for etcd at startup: it is often started at the same time.
 const ETCD_PATIENCE: Duration = Duration::from_secs(5);
 
 pub(super) struct StartupResources {
-    pub(super) listener: TcpListener,
+    /// Listeners of the API: for certified callers, and for users of this machine.
+    pub(super) api: [Listening; 2],
     /// The listener for webhooks, and the file with their secret.
-    pub(super) hooks: Option<(TcpListener, PathBuf)>,
-    pub(super) store: SharedStore,
+    pub(super) hooks: Option<(Listening, PathBuf)>,
+    pub(super) etcd: Arc<LazyStore>,
     pub(super) state_dir: StateDirLock,
+    pub(super) trust: InitialTrust,
+    /// The candidate for election.
+    pub(super) candidate: CandidateInfo,
 }
 
 /// Checks the preconditions. If the state directory was in use before, an unreachable etcd is not a user error.
@@ -36,34 +50,94 @@ pub(super) async fn prepare(config: &ServeConfig) -> anyhow::Result<StartupResou
         None => None,
         Some(hooks) => {
             webhooks::read_secrets(&hooks.secret_file)?;
-            Some((listen("--webhook-listen", hooks.listen).await?, hooks.secret_file.clone()))
+            Some((listen("--webhook-listen", hooks.listen).await?, hooks))
         }
     };
-    let store = open_store(&config.etcd, StateDirLock::was_taken(&config.own_dir())).await?;
+    let has_served = identity_file(&config.state_dir).exists();
+    // Before anything is written: a first start may name a wrong etcd or a wrong repository.
+    if !has_served {
+        reach_etcd(&config.etcd.endpoints).await?;
+    }
     check_state_dir(&config.own_dir())?;
     check_sources(config).await?;
     let state_dir = StateDirLock::take(&config.own_dir())?;
-    spare_from_oom_killer();
     state_dir::close(&config.state_dir, &["reconciler"]);
-    load_identity(config)?;
-    Ok(StartupResources { listener, hooks, store, state_dir })
+    let candidate = standing(config);
+    // Before etcd, which may know this reconciler by its certificate.
+    let settings = trust_settings(config, candidate.api.as_deref());
+    let own = open_trust(config, &settings)?;
+    let reader = own.keeper.reader();
+    let hooks = match hooks {
+        None => None,
+        Some((listener, hooks)) => {
+            Some((with_tls(listener, hooks.tls.as_ref(), &reader)?, hooks.secret_file.clone()))
+        }
+    };
+    let access = Access { prefers_first: config.owns_etcd, ..config.etcd.clone() };
+    let etcd = open_store(access, has_served).await?;
+    spare_from_oom_killer();
+    let recipient = load_identity(config)?;
+    log_address(config, candidate.api.as_deref());
+    let trust = InitialTrust { own, settings, api: candidate.api.clone(), recipient };
+    let api = [Listening::Tcp(listener, Some(reader)), Listening::Unix(open_socket(config).await?)];
+    Ok(StartupResources { api, hooks, etcd, state_dir, trust, candidate })
 }
 
-/// Creates or checks this reconciler's age identity. Only sealed credentials of a source are worth not starting without
-/// it.
-fn load_identity(config: &ServeConfig) -> anyhow::Result<()> {
+fn trust_settings(config: &ServeConfig, api: Option<&str>) -> TrustSettings {
+    TrustSettings {
+        name: config.name.clone(),
+        addresses: trust::server_addresses(config.listen.ip(), api.map(|url| git::host_and_port(url).0)),
+        authority_days: config.authority_days,
+        certificate_lifetime: config.certificate_lifetime,
+    }
+}
+
+/// Opens the own certificates, and creates the authority at the first start.
+fn open_trust(config: &ServeConfig, settings: &TrustSettings) -> anyhow::Result<OwnTrust> {
+    // `up` gives its private etcd certificates by itself.
+    if !config.owns_etcd {
+        trust::check_upgraded(&config.state_dir)?;
+    }
+    let help = "see docs/operations.md";
+    trust::open(&config.state_dir, settings, Timestamp::now())
+        .map_err(|error| anyhow!("the certificates of this reconciler are of no use: {error}; {help}"))
+}
+
+/// Adds the certificate of `--webhook-tls` to the listener for webhooks.
+fn with_tls(listener: TcpListener, tls: Option<&WebhookTls>, own: &TrustReader) -> anyhow::Result<Listening> {
+    Ok(match tls {
+        None => Listening::Tcp(listener, None),
+        Some(WebhookTls::Cluster) => Listening::Tcp(listener, Some(own.clone())),
+        Some(WebhookTls::File(file)) => {
+            let certificate = PublicCertificate::new(file.clone());
+            certificate.context().map_err(|error| {
+                anyhow!(
+                    "cannot use the certificate in {}: {error}; give --webhook-tls a PEM file with a certificate, \
+                     those between it and its authority, and its key",
+                    file.display()
+                )
+            })?;
+            Listening::Public(listener, certificate)
+        }
+    })
+}
+
+/// Creates or checks this reconciler's age identity; returns its recipient. Only sealed credentials of a source are worth
+/// not starting without it.
+fn load_identity(config: &ServeConfig) -> anyhow::Result<Option<String>> {
     let what = "This reconciler's age identity: it decrypts credentials of sources and of notifications.";
     match crypt::ensure_identity(&identity_file(&config.state_dir), what) {
         Ok(recipient) => {
             tracing::info!(%recipient, "age identity loaded; it decrypts credentials of sources and of notifications");
+            Ok(Some(recipient))
         }
         Err(error) if config.sources.iter().all(|source| source.credentials.sealed.is_none()) => {
             let error = format!("{error:#}");
             tracing::warn!(error, "no age identity; secrets of notifications cannot be decrypted");
+            Ok(None)
         }
-        Err(error) => return Err(error),
+        Err(error) => Err(error),
     }
-    Ok(())
 }
 
 /// Reports mistakes in flags early. One of several repositories may be unreachable: its status shows that.
@@ -92,12 +166,51 @@ async fn listen(flag: &str, address: SocketAddr) -> anyhow::Result<TcpListener> 
     }
 }
 
+/// Pause between attempts.
+const RETRY_PAUSE: Duration = Duration::from_millis(200);
+/// Longest time to connect to a member of etcd, without a word to it.
+const REACH_MAX: Duration = Duration::from_secs(2);
+
+/// Checks that something listens at an address of etcd.
+async fn reach_etcd(endpoints: &[String]) -> anyhow::Result<()> {
+    let deadline = Instant::now() + ETCD_PATIENCE;
+    loop {
+        let mut why = String::new();
+        for (host, port) in endpoints.iter().filter_map(|url| etcd_at(url)) {
+            match timeout(REACH_MAX, TcpStream::connect((host.as_str(), port))).await {
+                Ok(Ok(_)) => return Ok(()),
+                Ok(Err(error)) => why = error.to_string(),
+                Err(_) => why = format!("no answer within {REACH_MAX:?}"),
+            }
+        }
+        if Instant::now() > deadline {
+            let all = endpoints.join(",");
+            bail!("cannot connect to etcd at {all}: {why}; start etcd there, or give --etcd its address")
+        }
+        sleep(RETRY_PAUSE).await;
+    }
+}
+
 /// Opens etcd. A first start reports a wrong `--etcd` immediately; later ones wait, because etcd may take long to
 /// come back.
-async fn open_store(access: &Access, has_served: bool) -> anyhow::Result<SharedStore> {
-    let store = LazyStore::new(access.clone());
-    match store.connect(ETCD_PATIENCE).await {
+async fn open_store(access: Access, has_served: bool) -> anyhow::Result<Arc<LazyStore>> {
+    let store = LazyStore::new(access);
+    let deadline = Instant::now() + ETCD_PATIENCE;
+    let mut connected = store.connect(ETCD_PATIENCE).await;
+    // The leader may be making the user of this reconciler.
+    while matches!(connected, Err(StoreError::Denied { .. })) && Instant::now() < deadline {
+        sleep(RETRY_PAUSE).await;
+        connected = store.connect(ETCD_PATIENCE).await;
+    }
+    match connected {
         Ok(()) => {}
+        Err(error @ StoreError::Denied { .. }) if has_served => {
+            tracing::warn!(%error, "etcd does not know this reconciler; it continues once the leader has made its user");
+        }
+        Err(error @ StoreError::Denied { .. }) => bail!(
+            "{error}: etcd does not know this reconciler; let it join ('minik8s token create --reconciler NAME' on another \
+             one), or make its user with what 'minik8s trust etcd-users' prints"
+        ),
         Err(error @ StoreError::Connect { .. }) if has_served => {
             tracing::warn!(%error, "etcd not reached; this reconciler continues as soon as it answers");
         }
@@ -106,11 +219,73 @@ async fn open_store(access: &Access, has_served: bool) -> anyhow::Result<SharedS
         }
         Err(error) => bail!("{error}; see etcd's log"),
     }
-    Ok(METRICS.store.metered(Arc::new(store)))
+    Ok(Arc::new(store))
+}
+
+// The socket of the API, for users of this machine.
+
+/// Group whose members may use the socket.
+const SOCKET_GROUP: &str = "minik8s";
+const SOCKET_MODE: u32 = 0o660;
+
+async fn open_socket(config: &ServeConfig) -> anyhow::Result<LocalSocket> {
+    if let Some(path) = &config.socket {
+        return bind_socket(path).await;
+    }
+    let first = bind_socket(Path::new(DEFAULT_SOCKET)).await;
+    match first {
+        Ok(socket) => Ok(socket),
+        Err(error) => {
+            let own = config.own_dir().join("api.sock");
+            tracing::info!(%error, socket = %own.display(), "the API's socket is in the state directory");
+            bind_socket(&own).await
+        }
+    }
+}
+
+/// Binds a socket, in place of one whose process is dead.
+async fn bind_socket(path: &Path) -> anyhow::Result<LocalSocket> {
+    let failed = |error: io::Error| {
+        let why = text_of(&error);
+        anyhow!("cannot listen on the socket {}: {why}; give --socket another path", path.display())
+    };
+    if let Some(folder) = path.parent() {
+        fs::create_dir_all(folder).map_err(failed)?;
+    }
+    if let Ok(found) = fs::symlink_metadata(path) {
+        if !found.file_type().is_socket() {
+            bail!("{} is no socket; give --socket another path", path.display());
+        }
+        match UnixStream::connect(path).await {
+            Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => {
+                fs::remove_file(path).map_err(failed)?;
+            }
+            _ => bail!(
+                "another reconciler listens on the socket {}; stop it, or give --socket another path",
+                path.display()
+            ),
+        }
+    }
+    let listener = UnixListener::bind(path).map_err(failed)?;
+    let group = give_to_group(path);
+    fs::set_permissions(path, Permissions::from_mode(SOCKET_MODE)).map_err(failed)?;
+    Ok(LocalSocket::new(listener, path.to_owned(), group))
+}
+
+/// Gives the socket to its group; `None` if there is no such group, or this user may not.
+fn give_to_group(path: &Path) -> Option<Gid> {
+    let group = Group::from_name(SOCKET_GROUP).ok().flatten()?.gid;
+    match chown(path, None, Some(group)) {
+        Ok(()) => Some(group),
+        Err(error) => {
+            tracing::warn!(%error, socket = %path.display(), "the group {SOCKET_GROUP} cannot use the API's socket");
+            None
+        }
+    }
 }
 
 fn check_state_dir(dir: &Path) -> anyhow::Result<()> {
-    let checked = std::fs::create_dir_all(dir).and_then(|()| tempfile::tempfile_in(dir));
+    let checked = fs::create_dir_all(dir).and_then(|()| tempfile::tempfile_in(dir));
     match checked {
         Ok(_) => Ok(()),
         Err(error) => bail!(
@@ -122,7 +297,7 @@ fn check_state_dir(dir: &Path) -> anyhow::Result<()> {
 }
 
 /// Text of a system error without the path that `tempfile` and others add.
-fn text_of(error: &std::io::Error) -> String {
+fn text_of(error: &io::Error) -> String {
     match error.raw_os_error() {
         Some(code) => nix::errno::Errno::from_raw(code).desc().to_lowercase(),
         None => error.kind().to_string(),
@@ -138,12 +313,16 @@ const FAR_AWAY: [IpAddr; 2] =
     [IpAddr::V4(Ipv4Addr::new(192, 0, 2, 1)), IpAddr::V6(Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, 1))];
 
 /// The candidate for election, with the address at which agents reach it.
-pub(super) fn standing(config: &ServeConfig) -> CandidateInfo {
+fn standing(config: &ServeConfig) -> CandidateInfo {
     let api = config.advertise.clone().or_else(|| {
         let own = reachable_address(config.listen, &config.etcd.endpoints, source_address_to)?;
-        Some(outgoing::url(SocketAddr::new(own, config.listen.port()), ""))
+        Some(format!("https://{}", SocketAddr::new(own, config.listen.port())))
     });
-    match &api {
+    CandidateInfo { id: config.name.clone(), api }
+}
+
+fn log_address(config: &ServeConfig, api: Option<&str>) {
+    match api {
         Some(api) => tracing::info!(api, "API address for agents determined"),
         None => tracing::warn!(
             listen = %config.listen,
@@ -151,7 +330,6 @@ pub(super) fn standing(config: &ServeConfig) -> CandidateInfo {
              give --advertise"
         ),
     }
-    CandidateInfo { id: config.name.clone(), api }
 }
 
 /// The address that other nodes can use. `way` returns this machine's own address on the route to another.
@@ -238,17 +416,37 @@ mod tests {
         );
     }
 
+    /// A first start makes the certificates, and still does not count as a start that succeeded.
     #[tokio::test(start_paused = true)]
-    async fn an_etcd_that_is_dead_is_one_line_and_leaves_nothing_behind() {
+    async fn an_etcd_that_is_dead_is_one_line_until_a_start_succeeds() {
         let dir = tempfile::tempdir().unwrap();
         let state = dir.path().join("state");
         let etcd = format!("http://{}", free_port());
-        let line =
-            refused(&["--listen", "127.0.0.1:0", "--etcd", &etcd, "--state-dir", state.to_str().unwrap()])
-                .await;
-        assert!(line.starts_with(&format!("cannot connect to etcd at {etcd}: ")), "{line}");
-        assert!(line.ends_with("; start etcd there, or give --etcd its address"), "{line}");
-        assert!(!state.exists());
+        for _ in 0..2 {
+            let flags = ["--listen", "127.0.0.1:0", "--etcd", &etcd, "--state-dir", state.to_str().unwrap()];
+            let line = refused(&flags).await;
+            assert!(line.starts_with(&format!("cannot connect to etcd at {etcd}: ")), "{line}");
+            assert!(line.ends_with("; start etcd there, or give --etcd its address"), "{line}");
+        }
+    }
+
+    #[tokio::test]
+    async fn the_socket_of_a_dead_process_is_replaced_and_that_of_a_live_one_is_not() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("run").join("api.sock");
+        let first = bind_socket(&path).await.unwrap();
+        assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, SOCKET_MODE);
+        let error = bind_socket(&path).await.err().unwrap().to_string();
+        assert!(error.starts_with("another reconciler listens on the socket "), "{error}");
+        drop(first);
+        assert!(!path.exists());
+        // The listener of a process that was killed leaves its file behind.
+        drop(std::os::unix::net::UnixListener::bind(&path).unwrap());
+        assert!(path.exists() && bind_socket(&path).await.is_ok());
+        fs::write(&path, "a file").unwrap();
+        let error = bind_socket(&path).await.err().unwrap().to_string();
+        assert!(error.contains(" is no socket; "), "{error}");
+        assert!(fs::read(&path).is_ok());
     }
 
     #[test]
@@ -258,8 +456,8 @@ mod tests {
             ["minik8s", "--repo", "/nowhere/cluster.git", "--state-dir", dir.path().to_str().unwrap()];
         let mut config = ServeConfig::try_from(Cli::parse_from(flags).serve).unwrap();
         let file = identity_file(dir.path());
-        std::fs::create_dir_all(file.parent().unwrap()).unwrap();
-        std::fs::write(&file, "damaged\n").unwrap();
+        fs::create_dir_all(file.parent().unwrap()).unwrap();
+        fs::write(&file, "damaged\n").unwrap();
         assert!(load_identity(&config).is_ok());
         let home = Box::new(config.sources[0].clone());
         let sealed = git::SealedCredentials { home, mirror: dir.path().to_owned(), identity: file };

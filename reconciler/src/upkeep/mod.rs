@@ -30,6 +30,7 @@ use schema::store::etcd::{Access, EtcdStore, ListedMember, MemberAlarm};
 use schema::store::events::{EventDraft, EventRecorder};
 use schema::store::reflector::SnapshotReader;
 use schema::store::{Guard, Op, SharedStore, StoreError, TxnOutcome};
+use schema::trust::TrustReader;
 use tokio::sync::watch;
 use tokio::time::{Instant, timeout};
 
@@ -353,7 +354,8 @@ pub struct RealMembers {
     known: Vec<KnownMember>,
     names: BTreeMap<String, String>,
     listed_at: Option<Instant>,
-    http: reqwest::Client,
+    /// Own certificate, which members of the cluster's own etcd must see; `None` for an etcd without TLS.
+    trust: Option<TrustReader>,
 }
 
 struct KnownMember {
@@ -369,10 +371,9 @@ struct KnownMember {
 
 impl RealMembers {
     /// Creates the members of an etcd; `quota` is that of members whose metrics can't be read.
-    pub fn new(access: Access, quota: Option<u64>) -> Self {
+    pub fn new(access: Access, quota: Option<u64>, trust: Option<TrustReader>) -> Self {
         let known = access.endpoints.iter().cloned().map(KnownMember::at).collect();
-        let http = outgoing::to_nodes(PATIENCE);
-        Self { access, quota, known, names: BTreeMap::new(), listed_at: None, http }
+        Self { access, quota, known, names: BTreeMap::new(), listed_at: None, trust }
     }
 
     fn of(&self, member: &str) -> Result<&EtcdStore, StoreError> {
@@ -413,7 +414,7 @@ impl KnownMember {
         Self { endpoint, store: None, last, alarms: Vec::new(), quota: None, quota_read_at: None }
     }
 
-    async fn ask(&mut self, access: &Access, http: &reqwest::Client) {
+    async fn ask(&mut self, access: &Access, trust: Option<&TrustReader>) {
         let asked = timeout(PATIENCE, self.status(access)).await;
         let asked =
             asked.unwrap_or(Err(StoreError::Timeout { act: "a request for its status", after: PATIENCE }));
@@ -430,7 +431,7 @@ impl KnownMember {
         }
         if self.last.quota_bytes.is_none() {
             if self.quota_read_at.is_none_or(|at| at.elapsed() >= FACTS_INTERVAL) {
-                let read = timeout(PATIENCE, quota_of(http, &self.endpoint)).await;
+                let read = timeout(PATIENCE, quota_of(trust, &self.endpoint)).await;
                 self.quota = read.ok().flatten().or(self.quota);
                 // Also after a failure, which may take all of the patience.
                 self.quota_read_at = Some(Instant::now());
@@ -453,8 +454,11 @@ impl KnownMember {
 }
 
 /// Reads the quota from the metrics of a member; `None` if they can't be read or do not tell.
-async fn quota_of(http: &reqwest::Client, endpoint: &str) -> Option<u64> {
-    let response = http.get(format!("{}/metrics", endpoint.trim_end_matches('/'))).send().await.ok()?;
+async fn quota_of(trust: Option<&TrustReader>, endpoint: &str) -> Option<u64> {
+    // A connector with a certificate refuses servers without TLS.
+    let trust = trust.filter(|_| endpoint.starts_with("https:")).cloned();
+    let http = outgoing::to_etcd(trust, PATIENCE);
+    let response = http.get(&format!("{}/metrics", endpoint.trim_end_matches('/'))).await.ok()?;
     let page = outgoing::body(response, METRICS_MAX_BYTES).await.ok()??;
     quota_in(&String::from_utf8_lossy(&page))
 }
@@ -469,7 +473,7 @@ fn quota_in(page: &str) -> Option<u64> {
 #[async_trait]
 impl Members for RealMembers {
     async fn read(&mut self) -> Vec<EtcdMember> {
-        join_all(self.known.iter_mut().map(|known| known.ask(&self.access, &self.http))).await;
+        join_all(self.known.iter_mut().map(|known| known.ask(&self.access, self.trust.as_ref()))).await;
         if self.listed_at.is_none_or(|at| at.elapsed() >= FACTS_INTERVAL) {
             self.list().await;
         }

@@ -33,6 +33,9 @@ pub struct NodeView {
     pub arch: String,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub address: Option<IpAddr>,
+    /// URL at which the node accepts calls of functions.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub calls: String,
     #[serde(default, rename = "podCIDR", skip_serializing_if = "Option::is_none")]
     pub pod_cidr: Option<String>,
     /// Recipient of secrets that the node can decrypt: `age1…`.
@@ -178,6 +181,7 @@ fn view(snapshot: &Snapshot, record: &NodeRecord, now: Timestamp) -> NodeView {
         os: record.versions.os.clone(),
         arch: record.versions.arch.clone(),
         address: record.addresses.first().copied(),
+        calls: record.calls.clone(),
         pod_cidr: subnet,
         age_recipient: record.age_recipient.clone(),
         cluster_recipient: record.cluster_recipient.clone(),

@@ -5,8 +5,9 @@ use std::collections::BTreeMap;
 use jiff::Timestamp;
 use schema::kinds::{Health, Kind};
 use schema::meta::NamespacedName;
+use schema::names::is_in_clear;
 use schema::object::Object;
-use schema::records::EtcdMember;
+use schema::records::{EtcdMember, LOGIN_FAULT_REMEDY};
 use schema::snapshot::Snapshot;
 use schema::snapshot::health::health;
 use schema::violation::grouped;
@@ -84,7 +85,7 @@ pub struct HookCounts {
 #[serde(rename_all = "camelCase", default)]
 pub struct EtcdView {
     pub members: Vec<EtcdMember>,
-    /// Sentences about etcd and about disks that are nearly full.
+    /// Sentences about etcd, about disks that are nearly full, and about trust.
     pub problems: Vec<String>,
     /// Set if the leader compacts and defragments this etcd.
     pub upkeep: bool,
@@ -105,8 +106,8 @@ pub struct DefragAccepted {
     pub revision: i64,
 }
 
-/// Builds the view of etcd from its state in memory, and from the leader's record.
-pub fn etcd(snapshot: &Snapshot, state: &UpkeepState) -> EtcdView {
+/// Builds the view of etcd from its state in memory, from the leader's record, and from the problems of trust.
+pub fn etcd(snapshot: &Snapshot, state: &UpkeepState, trust: &[String]) -> EtcdView {
     let record = snapshot.etcd_upkeep.get(&()).map(|record| record.value.clone()).unwrap_or_default();
     let problem = |problem: &crate::upkeep::Problem| match problem.object_kind {
         "Etcd" => problem.message.clone(),
@@ -114,13 +115,33 @@ pub fn etcd(snapshot: &Snapshot, state: &UpkeepState) -> EtcdView {
     };
     EtcdView {
         members: state.members.clone(),
-        problems: state.problems.iter().map(problem).collect(),
+        problems: state
+            .problems
+            .iter()
+            .map(problem)
+            .chain(trust.iter().cloned())
+            .chain(state.members.iter().flat_map(door_problems))
+            .collect(),
         upkeep: state.is_on,
         compacted_at: record.compacted_at,
         defragmented_at: record.defragmented_at,
         answered_revision: record.answered,
         answered_at: state.answered_at,
     }
+}
+
+/// Returns what is wrong with how a member admits its clients.
+fn door_problems(member: &EtcdMember) -> impl Iterator<Item = String> {
+    let label = member.label();
+    let fault = member.login_fault().map(|fault| format!("member {label}: {fault}; {LOGIN_FAULT_REMEDY}"));
+    let open = is_in_clear(&member.endpoint).then(|| {
+        format!(
+            "member {label} answers in clear at {}: give it certificates (docs/operations.md, \"Upgrading a cluster \
+             without certificates\")",
+            member.endpoint
+        )
+    });
+    fault.into_iter().chain(open)
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -261,5 +282,32 @@ fn node_counts(snapshot: &Snapshot) -> NodeCounts {
         total: snapshot.nodes.len() as u64,
         ready: ready.len() as u64,
         not_ready: silent.into_iter().take(NAMED_MAX).cloned().collect(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn members_that_lose_logins_or_answer_in_clear_are_named() {
+        let member = |name: &str, version: &str, endpoint: &str| EtcdMember {
+            name: name.to_owned(),
+            version: version.to_owned(),
+            endpoint: endpoint.to_owned(),
+            ..EtcdMember::default()
+        };
+        let members = vec![
+            member("good", "3.5.6", "https://10.0.0.1:2379"),
+            member("here", "3.4.23", "http://127.0.0.1:2379"),
+            member("old", "3.5.5", "https://10.0.0.2:2379"),
+            member("open", "3.6.0", "http://10.0.0.3:2379"),
+        ];
+        let state = UpkeepState { members, ..UpkeepState::default() };
+        let view = etcd(&Snapshot::default(), &state, &["of trust".to_owned()]);
+        let [trust, old, open] = view.problems.as_slice() else { panic!("{:?}", view.problems) };
+        assert_eq!(trust, "of trust");
+        assert!(old.starts_with("member old: etcd 3.5.5 ") && old.ends_with(LOGIN_FAULT_REMEDY), "{old}");
+        assert!(open.starts_with("member open answers in clear at http://10.0.0.3:2379: "), "{open}");
     }
 }

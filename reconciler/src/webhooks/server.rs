@@ -21,7 +21,6 @@ use jiff::Timestamp;
 use schema::control::lock;
 use schema::records::Provider;
 use sha2::{Digest as _, Sha256};
-use tokio::net::TcpListener;
 use tokio::sync::Semaphore;
 use tokio::time::{Instant, timeout};
 use tokio_util::sync::CancellationToken;
@@ -31,7 +30,7 @@ use super::limit::Failures;
 use super::provider::{self, EventKind};
 use super::verify::Verifier;
 use super::{payload, read_secrets};
-use crate::listener::{self, Bounds, Peer};
+use crate::listener::{self, Bounds, Listening, Peer};
 use crate::view::{HookCounts, Problem};
 
 /// Largest body; GitHub sends no larger ones.
@@ -106,14 +105,14 @@ impl Hooks {
 }
 
 /// Serves webhooks and calls of triggers until shutdown, and gives those in progress a little longer.
-pub async fn serve(
-    listener: TcpListener,
+pub(crate) async fn serve(
+    listening: Listening,
     hooks: Hooks,
     calls: Router,
     shutdown: CancellationToken,
 ) -> Result<(), Infallible> {
     let router = router(Arc::new(hooks)).merge(calls);
-    listener::serve(listener, BOUNDS, router, shutdown).await
+    listener::serve(listening, BOUNDS, router, shutdown).await
 }
 
 fn router(hooks: Arc<Hooks>) -> Router {

@@ -2,24 +2,25 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::convert::Infallible;
-use std::net::SocketAddr;
-use std::sync::{Arc, LazyLock};
+use std::sync::Arc;
 use std::time::Duration;
 
-use reqwest::{Response, StatusCode, header};
+use reqwest::header::{HeaderName, HeaderValue};
+use reqwest::{Method, Request, Response, StatusCode, Url, header};
 use schema::control::error_chain;
 use schema::kinds::Kind;
 use schema::meta::ObjectRef;
 use schema::records::NodeDemand;
 use schema::snapshot::Snapshot;
 use schema::store::reflector::SnapshotReader;
+use schema::trust::TrustReader;
 use serde_json::Value as Json;
 use tokio::sync::mpsc;
 use tokio::time::{Instant, sleep};
 
 use super::machine::{Call, Event};
 use super::records::{PAYLOAD_MAX_BYTES, RunId};
-use crate::outgoing;
+use crate::outgoing::{self, DaemonClient};
 
 /// Timeout for connecting to a node.
 const CONNECT_MAX: Duration = Duration::from_secs(2);
@@ -39,12 +40,9 @@ const CAUSE_MAX_CHARS: usize = 4 * 1024;
 const ERROR_MAX_CHARS: usize = 256;
 
 pub(super) struct Caller {
-    /// Created at the first call: for each client, OpenSSL reads all CAs of the machine, which would delay the start.
-    http: LazyLock<reqwest::Client>,
+    http: DaemonClient,
     snapshot: SnapshotReader,
     local_nodes: Arc<BTreeSet<String>>,
-    /// Time until which a gateway may reject this reconciler because it does not know yet that it leads.
-    known_at: Instant,
 }
 
 /// Next event of a run, and the activation id if the event is the answer to a call.
@@ -71,18 +69,13 @@ enum Attempt {
 }
 
 impl Caller {
-    /// Creates a caller that every gateway knows as the leader's after `unknown_for`.
+    /// Creates a caller. `trust` is `None` in tests only.
     pub(super) fn new(
         snapshot: SnapshotReader,
         local_nodes: Arc<BTreeSet<String>>,
-        unknown_for: Duration,
+        trust: Option<TrustReader>,
     ) -> Self {
-        Self {
-            http: LazyLock::new(|| outgoing::to_nodes(CONNECT_MAX)),
-            snapshot,
-            local_nodes,
-            known_at: Instant::now() + unknown_for,
-        }
+        Self { http: outgoing::to_nodes(trust, CONNECT_MAX), snapshot, local_nodes }
     }
 
     /// Makes the call until it is answered. The caller limits the time by dropping the future. Sends the call's id
@@ -138,12 +131,12 @@ impl Caller {
     fn gateway(&self, turn: usize) -> Option<String> {
         let snapshot = self.snapshot.current();
         let ready = snapshot.nodes.iter().filter(|(name, _)| snapshot.node_is_ready(name));
-        let all: Vec<SocketAddr> = ready
+        let all: Vec<String> = ready
             .filter_map(|(name, node)| {
                 node.value.server(&node.value.calls, self.local_nodes.contains(name)).ok()
             })
             .collect();
-        all.get(turn.checked_rem(all.len())?).map(|gateway| outgoing::url(*gateway, ""))
+        all.get(turn.checked_rem(all.len())?).cloned()
     }
 
     /// True if this reconciler knows the function: a gateway may learn of it later, and runs begin immediately.
@@ -159,28 +152,14 @@ impl Caller {
         (key, token): (&str, Option<&str>),
         call: &Call,
     ) -> (Attempt, Option<String>) {
-        let mut request = self
-            .http
-            .post(format!("{gateway}/{function}"))
-            .header(header::CONTENT_TYPE, "application/json")
-            .header(KEY, key)
-            .body(call.payload.to_string());
-        if let Some(token) = token {
-            request = request.header(TOKEN, token);
-        }
-        match request.send().await {
+        let request = match post(&format!("{gateway}/{function}"), key, token, call) {
+            Ok(request) => request,
+            Err(why) => return (Attempt::Ended(failed(call, "States.Runtime", &why)), None),
+        };
+        match self.http.send(request).await {
             Ok(response) if response.status() == StatusCode::NOT_FOUND && self.knows_function(function) => {
-                // Gateways say the same to callers that they do not know.
-                let why = format!("{gateway} does not know function {function} yet, or not this reconciler");
-                let is_busy = Instant::now() >= self.known_at;
-                (Attempt::NotBegun { why, wait: None, is_busy }, None)
-            }
-            Ok(response)
-                if [StatusCode::FORBIDDEN, StatusCode::UNAUTHORIZED].contains(&response.status())
-                    && Instant::now() < self.known_at =>
-            {
-                let why = format!("{gateway} does not know this reconciler yet");
-                (Attempt::NotBegun { why, wait: None, is_busy: false }, None)
+                let why = format!("{gateway} does not know function {function} yet");
+                (Attempt::NotBegun { why, wait: None, is_busy: true }, None)
             }
             Ok(response) => {
                 let activation = response.headers().get(ACTIVATION).and_then(|id| id.to_str().ok());
@@ -191,6 +170,19 @@ impl Caller {
             Err(error) => (Attempt::NotBegun { why: error_chain(&error), wait: None, is_busy: false }, None),
         }
     }
+}
+
+/// Builds the request of a call.
+fn post(url: &str, key: &str, token: Option<&str>, call: &Call) -> Result<Request, String> {
+    let url = Url::parse(url).map_err(|error| format!("{url}: {error}"))?;
+    let mut request = Request::new(Method::POST, url);
+    let headers = [(header::CONTENT_TYPE.as_str(), "application/json"), (KEY, key)];
+    for (name, value) in headers.into_iter().chain(token.map(|token| (TOKEN, token))) {
+        let value = HeaderValue::try_from(value).map_err(|error| format!("{name} {value:?}: {error}"))?;
+        request.headers_mut().insert(HeaderName::from_static(name), value);
+    }
+    *request.body_mut() = Some(call.payload.to_string().into());
+    Ok(request)
 }
 
 async fn answered(call: &Call, response: Response) -> Attempt {

@@ -14,6 +14,7 @@ use schema::records::DEFAULT_QUOTA_BYTES;
 use schema::store::SharedStore;
 use schema::store::election::{Fence, FenceReader};
 use schema::store::reflector::SnapshotReader;
+use schema::trust::TrustReader;
 use tokio::sync::watch;
 use tokio::time::Instant;
 
@@ -48,15 +49,15 @@ pub struct WorkflowsDeps {
     pub nudge: Nudge,
     /// State of etcd, whose quota bounds the runs that are kept.
     pub etcd: watch::Receiver<Arc<UpkeepState>>,
-    /// Time that gateways may take to learn that this process leads.
-    pub unknown_for: Duration,
     /// Names of the nodes on this machine, whose gateways may listen on loopback.
     pub local_nodes: Arc<BTreeSet<String>>,
+    /// Own certificate, which gateways must see; `None` in tests without TLS.
+    pub trust: Option<TrustReader>,
 }
 
 impl WorkflowsDeps {
     fn caller(&self) -> Caller {
-        Caller::new(self.snapshot.clone(), Arc::clone(&self.local_nodes), self.unknown_for)
+        Caller::new(self.snapshot.clone(), Arc::clone(&self.local_nodes), self.trust.clone())
     }
 }
 

@@ -8,7 +8,7 @@ use std::process::{Output, Stdio};
 use std::sync::Arc;
 
 use futures::StreamExt;
-use reconciler::api::{ApiDeps, CommitPair, ComparisonError, Comparisons, router};
+use reconciler::api::{ApiDeps, Caller, CommitPair, ComparisonError, Comparisons, router};
 use reconciler::upkeep::DefragRequests;
 use reconciler::webhooks::{Intake, SourceTarget};
 use schema::control::Nudge;
@@ -127,6 +127,7 @@ async fn serve(snapshot: Snapshot) -> SocketAddr {
     let target = SourceTarget::of_branch("main", "main", Nudge::default());
     let deps = ApiDeps {
         ui: true,
+        trust: None,
         blobs: reconciler::blobs::Blobs::new(std::path::Path::new("/nonexistent")),
         intake: Arc::new(Intake::new(vec![target], snapshot.clone(), store.clone(), "host-1")),
         waiting_runs: reconciler::workflows::RequestQueue::default(),
@@ -143,8 +144,11 @@ async fn serve(snapshot: Snapshot) -> SocketAddr {
         version: "9.9.9".to_owned(),
         hosts: schema::names::HostNames::default(),
         local_nodes: Arc::default(),
+        admission: None,
+        trust_problems: tokio::sync::watch::Sender::new(Arc::default()).subscribe(),
     };
-    tokio::spawn(async move { axum::serve(listener, router(deps)).await });
+    let router = router(deps).layer(axum::Extension(Caller::Local { uid: 0 }));
+    tokio::spawn(async move { axum::serve(listener, router).await });
     address
 }
 
@@ -185,8 +189,9 @@ async fn wrong_usage_is_one_line_and_code_2() {
             "minik8s: node/n1: only pods, functions, runs and jobs have logs; write pod/NAME\n",
         ),
         (
-            &["status", "--server", "https://x"],
-            "minik8s: --server https://x: only http is supported; write it as http://127.0.0.1:7070\n",
+            &["status", "--server", "http://x"],
+            "minik8s: --server http://x: everything but loopback needs TLS; write it as unix:///run/minik8s/api.sock, \
+             https://HOST:PORT, or http:// on loopback\n",
         ),
     ] {
         check(&run("http://127.0.0.1:1", arguments).await, 2, "", line);
@@ -204,7 +209,7 @@ async fn a_mistake_in_a_list_of_sources_is_reported_before_anything_is_started()
     .unwrap();
     let [file, state] = [&file, &state].map(|path| path.to_str().unwrap());
     let lines = format!(
-        "minik8s: --sources {file}: source `base` has an invalid poll: `1` is not a time; write a number with ms, s, m or h, \
+        "minik8s: --sources {file}: source `base` has an invalid poll: `1` is not a time; write a number with ms, s, m, h or d, \
          for example 5s; see docs/operations.md, \"Repositories and credentials\"\n"
     );
     let serve = ["serve", "--sources", file, "--state-dir", state];

@@ -92,6 +92,9 @@ pub(super) fn node(chance: &mut Chance) -> Json {
     if chance.one_in(2) {
         node["taints"] = json!([{"key": chance.word(), "value": chance.word(), "effect": chance.pick(&["NoSchedule", "PreferNoSchedule", "NoExecute"])}]);
     }
+    if chance.one_in(3) {
+        node["identity"] = json!(format!("sha256:{:064x}", chance.below(1000)));
+    }
     node
 }
 

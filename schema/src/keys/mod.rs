@@ -155,9 +155,15 @@ macro_rules! key_table {
                 Identity(identity: String), IDENTITIES, "/minik8s/identities/<identity>"
                     => "a certificate of a node, a reconciler or a user: key, serial number, end; its age recipient",
                     Reconcilers, "trust controller, CLI", Nothing; identities: IdentityRecord, ByName;
+                RevokedIdentity(identity: String), REVOKED, "/minik8s/revoked/<identity>"
+                    => "a removed identity: the keys that are revoked, until when",
+                    Reconcilers, "trust controller", Nothing; revoked: RevokedIdentity, ByName;
                 Trust, TRUST, "/minik8s/trust"
-                    => "trusted authorities, revoked keys, addresses of etcd and of the reconcilers",
+                    => "trusted authorities, revoked keys, addresses of etcd and of the reconcilers, the restart of etcd's members",
                     Controller("trust"), "agents, reconcilers", All; trust: TrustRecord, ByName;
+                Authority(digest: String), AUTHORITIES, "/minik8s/authorities/<digest>"
+                    => "an authority that signs, or is about to: certificate and key, encrypted to the reconcilers",
+                    Reconcilers, "reconcilers", Nothing; authorities: AuthorityRecord, ByName;
                 DefragRequest, DEFRAG_REQUEST, "/minik8s/etcd/defrag"
                     => "the last `minik8s etcd defrag`",
                     Receiver, "the leader's upkeep", Nothing; defrag_requests: DefragRequest, ByName;

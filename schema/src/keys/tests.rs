@@ -46,7 +46,9 @@ fn samples() -> Vec<Key> {
         Key::Answer("github-1".into()),
         Key::Outbox("source.main".into(), "nodes".into()),
         Key::Identity("node-n1".into()),
+        Key::RevokedIdentity("node-n1".into()),
         Key::Trust,
+        Key::Authority("ab12".into()),
         Key::DefragRequest,
         Key::EtcdUpkeep,
     ]
@@ -119,7 +121,9 @@ fn keys_are_written_as_the_contract_says() {
             "answers/github-1",
             "outbox/source.main/nodes",
             "identities/node-n1",
+            "revoked/node-n1",
             "trust",
+            "authorities/ab12",
             "etcd/defrag",
             "etcd/upkeep",
         ]
@@ -173,6 +177,7 @@ fn a_node_writes_only_what_names_it() {
             "read /minik8s/services/ --prefix",
             "read /minik8s/settings --prefix",
             "read /minik8s/subnets/ --prefix",
+            "read /minik8s/trust --prefix",
             "read /minik8s/work/n1/ --prefix",
         ]
     );

@@ -36,8 +36,9 @@ pub use nodes::{
 pub use outbox::{Attempt, Message, MessageState, OutboxEntry, SentMessage};
 pub use pods::{Binding, OwnerRef, PodInstance, SettledRecord};
 pub use requests::{
-    CLI_REQUESTS_MAX, DEFAULT_QUOTA_BYTES, DefragRequest, EtcdMember, EtcdUpkeep, NO_SPACE, Provider,
-    REQUEST_ID_MAX, RequestAnswer, RequestOutcome, SyncRequest, WEBHOOK_REQUESTS_MAX, mib, repair_commands,
+    CLI_REQUESTS_MAX, DEFAULT_QUOTA_BYTES, DefragRequest, EtcdMember, EtcdUpkeep, LOGIN_FAULT_REMEDY,
+    NO_SPACE, Provider, REQUEST_ID_MAX, RequestAnswer, RequestOutcome, SyncRequest, WEBHOOK_REQUESTS_MAX,
+    mib, repair_commands,
 };
 pub use rollouts::{ROLLOUT_STEPS_MAX, Rollout, RolloutFailure, RolloutProgress, RolloutStep, Template};
 pub use services::{
@@ -49,7 +50,10 @@ pub use sources::{
     Revision, SourceError, SourceErrorKind, SourceState, SourceStatus, TIMELINE_PODS_MAX, Timeline, Verdict,
     WaitingObject,
 };
-pub use trust::{IdentityRecord, JoinRecord, RevokedKey, TrustRecord};
+pub use trust::{
+    AuthorityRecord, EtcdMemberReport, IdentityRecord, JoinRecord, RevokedIdentity, RevokedKey, Roll,
+    TrustRecord,
+};
 pub use workflows::{TriggerRecord, TriggerStart, WorkflowRecord};
 
 // `settings`: the Cluster object as agents need it.

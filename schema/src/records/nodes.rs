@@ -32,9 +32,9 @@ pub struct NodeRecord {
     pub labels: StringMap,
     /// Versions of the software on the node.
     pub versions: NodeVersions,
-    /// `http://address:port` of the agent's read-only API (logs).
+    /// `https://address:port` of the agent's read-only API (logs).
     pub api: String,
-    /// `http://address:port` at which the node accepts calls of functions.
+    /// `https://address:port` at which the node accepts calls of functions.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub calls: String,
     /// Recipient for encrypting secrets to this node: `age1…`.
@@ -47,6 +47,9 @@ pub struct NodeRecord {
     pub pod_cidr: Option<Ipv4Net>,
     /// Tunnel endpoint for packets to the node's pods; `None` until its tunnel is up.
     pub vtep: Option<Vtep>,
+    /// Digests of the authorities that the node trusts.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub authorities: Vec<String>,
 }
 
 // Checks of addresses that a node publishes, before anything is sent there: a node may write whatever it likes to its
@@ -58,18 +61,22 @@ impl NodeRecord {
         !is_special(address) && self.addresses.contains(&address)
     }
 
-    /// Returns the address of a server of this node, from the URL `http://address:port` in its record. Loopback counts
-    /// only if the caller knows that the node is on its own machine; the record cannot say so, because the node writes it.
+    /// Returns the URL of a server of this node, from that in its record, `https://address:port`: with the node's name, so
+    /// that nobody else is taken for it (`https://node-web-2@address:port`). Loopback counts only if the caller knows that
+    /// the node is on its own machine; the record cannot say so, because the node writes it.
     ///
     /// # Errors
     /// The reason for sending nothing there, as a part of a sentence.
-    pub fn server(&self, url: &str, is_local: bool) -> Result<SocketAddr, String> {
+    pub fn server(&self, url: &str, is_local: bool) -> Result<String, String> {
         let shown: String = url.chars().take(URL_SHOWN_CHARS).flat_map(char::escape_debug).collect();
         let Some(server) = socket_of(url) else {
-            return Err(format!("its record names `{shown}`, which is not http://ADDRESS:PORT"));
+            return Err(format!("its record names `{shown}`, which is not https://ADDRESS:PORT"));
         };
         if self.has_address(server.ip()) || (server.ip().is_loopback() && is_local) {
-            return Ok(server);
+            return Ok(match url.starts_with("https:") {
+                true => format!("https://node-{}@{server}", self.name),
+                false => format!("http://{server}"),
+            });
         }
         Err(format!("its record names `{shown}`, which is not at one of the node's own addresses"))
     }
@@ -103,9 +110,11 @@ impl NodeRecord {
 /// Most characters of a URL in a record that a message repeats.
 const URL_SHOWN_CHARS: usize = 80;
 
-/// Returns the address in a URL of the form `http://address:port`.
+/// Returns the address in a URL of the form `https://address:port`, or `http` for servers of tests: clients with a
+/// certificate connect to none of these.
 pub fn socket_of(url: &str) -> Option<SocketAddr> {
-    url.strip_prefix("http://")?.trim_end_matches('/').parse().ok()
+    let rest = url.strip_prefix("https://").or_else(|| url.strip_prefix("http://"))?;
+    rest.trim_end_matches('/').parse().ok()
 }
 
 /// True for addresses that mean something else on each machine, or no machine: loopback, link-local (the metadata
@@ -365,17 +374,23 @@ mod tests {
     #[test]
     fn only_servers_of_the_node_itself_are_believed() {
         let record = node(&["192.0.2.7", "2001:db8::7", "169.254.169.254", "127.0.0.1"]);
-        for url in ["http://192.0.2.7:7071", "http://192.0.2.7:7071/", "http://[2001:db8::7]:7071"] {
-            assert!(record.server(url, false).is_ok(), "{url}");
+        for (url, server) in [
+            ("https://192.0.2.7:7071", "https://node-n1@192.0.2.7:7071"),
+            ("https://192.0.2.7:7071/", "https://node-n1@192.0.2.7:7071"),
+            ("https://[2001:db8::7]:7071", "https://node-n1@[2001:db8::7]:7071"),
+            ("http://192.0.2.7:7071", "http://192.0.2.7:7071"),
+        ] {
+            assert_eq!(record.server(url, false).as_deref(), Ok(server));
         }
         for url in [
             "",
             "http://x/?",
             "http://192.0.2.7:7071/?",
             "http://192.0.2.7:7071@evil.example",
-            "https://192.0.2.7:7071",
-            "http://n1:7071",
-            "http://192.0.2.7",
+            "ftp://192.0.2.7:7071",
+            "https://n1:7071",
+            "https://192.0.2.7",
+            "https://node-n2@192.0.2.7:7071",
             "http://192.0.2.8:7071",
             "http://169.254.169.254:80",
             "http://127.0.0.1:2379",
@@ -384,7 +399,7 @@ mod tests {
         ] {
             assert!(record.server(url, false).is_err(), "{url}");
         }
-        let loopback = "http://127.0.0.1:7071";
+        let loopback = "https://127.0.0.1:7071";
         assert!(node(&["192.0.2.7"]).server(loopback, true).is_ok());
         for addresses in [&[][..], &["127.0.0.1"], &["0.0.0.0"], &["192.0.2.7"]] {
             assert!(node(addresses).server(loopback, false).is_err(), "{addresses:?}");

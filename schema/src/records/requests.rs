@@ -215,6 +215,18 @@ impl EtcdMember {
         self.alarms.iter().any(|alarm| alarm == NO_SPACE)
     }
 
+    /// Returns what is wrong with the logins of this version of etcd, as a sentence without a full stop.
+    pub fn login_fault(&self) -> Option<String> {
+        let version: Vec<u32> =
+            self.version.split(['.', '-', '+']).map_while(|number| number.parse().ok()).collect();
+        let &[major, minor, patch, ..] = version.as_slice() else { return None };
+        let version = (major, minor, patch);
+        let is_faulty = version < (3, 4, 22) || ((3, 5, 0)..(3, 5, 6)).contains(&version);
+        is_faulty.then(|| {
+            format!("etcd {} may refuse its users after a restart (etcd-io/etcd#14355, #14571)", self.version)
+        })
+    }
+
     /// Unused bytes of the file.
     pub fn free_bytes(&self) -> u64 {
         self.size_bytes.saturating_sub(self.in_use_bytes)
@@ -249,6 +261,9 @@ impl EtcdMember {
         }
     }
 }
+
+/// Remedy for [`EtcdMember::login_fault`].
+pub const LOGIN_FAULT_REMEDY: &str = "upgrade it to 3.4.22, 3.5.6 or later";
 
 /// Returns bytes as `12 MiB`, rounded up so that little is not nothing.
 pub fn mib(bytes: u64) -> String {
@@ -306,6 +321,27 @@ mod tests {
             let member = member(size, in_use, quota);
             let found = (member.is_nearly_full(), member.is_worth_defragmenting());
             assert_eq!(found, (nearly_full, worth), "{size} {in_use} {quota:?}");
+        }
+    }
+
+    #[test]
+    fn versions_of_etcd_whose_logins_fail_are_known() {
+        for (version, is_faulty) in [
+            ("3.3.27", true),
+            ("3.4.21", true),
+            ("3.4.22", false),
+            ("3.4.23", false),
+            ("3.5.0", true),
+            ("3.5.5+git", true),
+            ("3.5.6", false),
+            ("3.5.16-rc.1", false),
+            ("3.6.0-alpha.0", false),
+            ("4.0.0", false),
+            ("", false),
+            ("unknown", false),
+        ] {
+            let member = EtcdMember { version: version.to_owned(), ..EtcdMember::default() };
+            assert_eq!(member.login_fault().is_some(), is_faulty, "{version}");
         }
     }
 

@@ -1,4 +1,5 @@
-//! Records of who belongs to the cluster: join tokens, signed certificates, and what all must trust.
+//! Records of who belongs to the cluster: join tokens, signed certificates, what all must trust, and the restarts of etcd's
+//! members that make them trust it, too.
 
 use std::collections::BTreeMap;
 
@@ -40,6 +41,64 @@ pub struct IdentityRecord {
     /// Of a reconciler: URL of its API.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub api: Option<String>,
+    /// Of a reconciler: digests of the authorities that it trusts.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub authorities: Vec<String>,
+    /// Of a reconciler whose machine has a member of the cluster's own etcd: that member.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub etcd_member: Option<EtcdMemberReport>,
+    /// Of a reconciler: number of the newest roll of which a person has confirmed here that all members of etcd were
+    /// restarted, where etcd is not the cluster's own.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub confirmed_roll: Option<u64>,
+}
+
+/// A member of etcd, reported by the reconciler of its machine.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct EtcdMemberReport {
+    /// Name of the member.
+    pub name: String,
+    /// Number of the newest roll in which it was restarted.
+    pub rolled: u64,
+    /// Digest of the authority that signed its certificate.
+    pub issuer: String,
+}
+
+/// `authorities/<digest>`: an authority that signs, or is about to.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct AuthorityRecord {
+    /// Its certificate (PEM).
+    pub certificate: String,
+    /// Certificate and key (PEM), encrypted to `recipients` (age, armored).
+    pub sealed: String,
+    /// age recipients of the reconcilers that can open it.
+    pub recipients: Vec<String>,
+    /// Time at which it was created.
+    pub created_at: Timestamp,
+}
+
+/// Restart of etcd's members one by one: they read trusted authorities only when they start, and a removed identity keeps
+/// its open watches until then.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Roll {
+    /// Number of the roll. It is over once each member has been restarted in it.
+    pub number: u64,
+    /// Reconciler that may restart its member now.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub turn: Option<String>,
+    /// Reason of the newest roll.
+    pub why: String,
+}
+
+/// `revoked/<identity>`: keys that an identity has no longer.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct RevokedIdentity {
+    /// Revoked keys by fingerprint, each with the time until which it stays revoked: [`RevokedKey::until`].
+    pub keys: BTreeMap<String, Timestamp>,
 }
 
 /// `trust`: what every daemon must know of the others.
@@ -57,6 +116,9 @@ pub struct TrustRecord {
     /// URLs of the reconcilers' APIs.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub reconcilers: Vec<String>,
+    /// The newest roll of etcd's members; `None` before the first.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub roll: Option<Roll>,
 }
 
 /// A revoked key, and with it all of its certificates.

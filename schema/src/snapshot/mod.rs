@@ -18,11 +18,11 @@ use crate::kinds::pod::{PodStatus, pool};
 use crate::meta::{NamespacedName, ObjectRef};
 use crate::object::Object;
 use crate::records::{
-    AutoscalerRecord, Binding, BuildOrder, ClusterSettings, DefragRequest, EtcdUpkeep, FunctionRecord,
-    Heartbeat, IdentityRecord, JobOrder, JobReport, NodeConditions, NodeDemand, NodeImage, NodeRecord,
-    NodeUsage, OutboxEntry, PodInstance, ProgrammedRules, RequestAnswer, RequestOutcome, Revision, Rollout,
-    RouteRecord, RulesStatus, ScaleRecord, ServiceRecord, SettledRecord, SourceStatus, Subnet, SyncRequest,
-    Template, TriggerRecord, TrustRecord, WorkflowRecord,
+    AuthorityRecord, AutoscalerRecord, Binding, BuildOrder, ClusterSettings, DefragRequest, EtcdUpkeep,
+    FunctionRecord, Heartbeat, IdentityRecord, JobOrder, JobReport, NodeConditions, NodeDemand, NodeImage,
+    NodeRecord, NodeUsage, OutboxEntry, PodInstance, ProgrammedRules, RequestAnswer, RequestOutcome,
+    Revision, RevokedIdentity, Rollout, RouteRecord, RulesStatus, ScaleRecord, ServiceRecord, SettledRecord,
+    SourceStatus, Subnet, SyncRequest, Template, TriggerRecord, TrustRecord, WorkflowRecord,
 };
 
 pub use nodes::elapsed_seconds;

@@ -5,6 +5,7 @@
 
 mod metrics_page;
 mod snapshot;
+mod trust;
 
 use std::sync::Arc;
 
@@ -12,6 +13,7 @@ use jiff::Timestamp;
 
 pub use self::metrics_page::{check_metrics_page, is_common_family};
 pub use self::snapshot::SnapshotBuilder;
+pub use self::trust::{authority, enroll};
 use crate::condition::{Condition, ConditionStatus};
 use crate::keys::Key;
 use crate::kinds::pod::{
@@ -212,6 +214,7 @@ pub fn node_record(name: &str) -> NodeRecord {
         registered_at: at(0),
         pod_cidr: None,
         vtep: None,
+        authorities: Vec::new(),
     }
 }
 

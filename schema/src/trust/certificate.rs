@@ -1,10 +1,12 @@
 //! Certificates as read: whose, from when to when, by which authority.
 
+use std::net::IpAddr;
+
 use jiff::Timestamp;
 use openssl::asn1::{Asn1Time, Asn1TimeRef};
 use openssl::hash::MessageDigest;
 use openssl::nid::Nid;
-use openssl::x509::{X509, X509Ref};
+use openssl::x509::{GeneralNameRef, X509, X509Ref};
 
 use super::{Identity, PublicKey, TrustError, failed};
 
@@ -59,6 +61,17 @@ impl Certificate {
         self.0.public_key().map(PublicKey).map_err(failed("read the key of a certificate"))
     }
 
+    /// Returns the addresses and host names under which its holder is reached, as they were signed.
+    pub fn addresses(&self) -> Vec<String> {
+        let names = self.0.subject_alt_names();
+        let text = |name: &GeneralNameRef| match (name.dnsname(), name.ipaddress()) {
+            (Some(name), _) => Some(name.to_owned()),
+            (None, Some(bytes)) => ip_of(bytes).map(|ip| ip.to_string()),
+            (None, None) => None,
+        };
+        names.iter().flatten().filter_map(text).collect()
+    }
+
     /// Returns the first second of its validity.
     ///
     /// # Errors
@@ -107,6 +120,11 @@ pub(super) fn identity_of(certificate: &X509Ref) -> Result<Identity, TrustError>
     };
     let text = name.data().to_string().map_err(failed("read the name of a certificate"))?;
     text.parse().map_err(|error: super::IdentityError| TrustError::Content(error.to_string()))
+}
+
+fn ip_of(bytes: &[u8]) -> Option<IpAddr> {
+    let v4 = <[u8; 4]>::try_from(bytes).map(IpAddr::from);
+    v4.or_else(|_| <[u8; 16]>::try_from(bytes).map(IpAddr::from)).ok()
 }
 
 fn timestamp(time: &Asn1TimeRef) -> Result<Timestamp, TrustError> {

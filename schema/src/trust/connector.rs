@@ -19,7 +19,8 @@ use super::{Expected, Identity, Protocol, Role, TrustReader, connect};
 /// Connector to daemons of the cluster.
 ///
 /// `https://node-web-2@10.0.0.7:7071` is the agent of `web-2` at this address, and nobody else may answer; without a name
-/// before the `@`, anyone with the expected role may. `http` is not encrypted.
+/// before the `@`, anyone with the expected role may. `http` is for servers of tests: a connector with a certificate
+/// refuses it.
 #[derive(Debug, Clone)]
 pub struct TrustConnector {
     trust: Option<TrustReader>,
@@ -29,13 +30,16 @@ pub struct TrustConnector {
 
 impl TrustConnector {
     /// Creates a connector to servers of a role, with the longest time for connection and handshake together. Without
-    /// `trust` it knows no TLS.
+    /// `trust` it knows only `http`.
     pub fn new(trust: Option<TrustReader>, role: Role, patience: Duration) -> Self {
         Self { trust, role, patience }
     }
 
     async fn connect(self, uri: Uri) -> io::Result<MaybeTls> {
         let is_tls = uri.scheme_str() == Some("https");
+        if !is_tls && self.trust.is_some() {
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, format!("{uri} is not encrypted")));
+        }
         let wrong = |why: String| io::Error::new(io::ErrorKind::InvalidInput, why);
         let host = uri.host().ok_or_else(|| wrong(format!("{uri} has no host")))?;
         let port = uri.port_u16().unwrap_or(if is_tls { 443 } else { 80 });

@@ -5,7 +5,8 @@ use std::sync::Arc;
 
 use jiff::Timestamp;
 use openssl::ssl::{
-    SslContext, SslContextBuilder, SslMethod, SslOptions, SslSessionCacheMode, SslVerifyMode, SslVersion,
+    SslContext, SslContextBuilder, SslMethod, SslMode, SslOptions, SslSessionCacheMode, SslVerifyMode,
+    SslVersion,
 };
 use openssl::x509::store::{X509Store, X509StoreBuilder};
 use tokio::sync::watch;
@@ -128,6 +129,11 @@ pub(super) fn context(
     builder.set_min_proto_version(Some(SslVersion::TLS1_3))?;
     builder.set_cert_store(store(authorities)?);
     builder.set_verify(mode);
+    // As in OpenSSL's own connectors: hyper goes on with a write from a buffer that may have moved. An idle connection
+    // keeps no buffers.
+    builder.set_mode(
+        SslMode::ACCEPT_MOVING_WRITE_BUFFER | SslMode::ENABLE_PARTIAL_WRITE | SslMode::RELEASE_BUFFERS,
+    );
     // A resumed session would not check the certificate again.
     builder.set_options(SslOptions::NO_TICKET);
     builder.set_num_tickets(0)?;

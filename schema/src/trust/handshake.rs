@@ -3,7 +3,7 @@
 use std::io;
 use std::pin::Pin;
 
-use openssl::ssl::{Ssl, SslMethod, SslRef, SslVerifyMode};
+use openssl::ssl::{Ssl, SslContext, SslContextBuilder, SslMethod, SslRef, SslVerifyMode};
 use openssl::stack::Stack;
 use openssl::x509::{X509StoreContext, X509VerifyResult};
 use tokio::io::{AsyncRead, AsyncWrite};
@@ -111,6 +111,20 @@ pub async fn accept<S: AsyncRead + AsyncWrite + Unpin>(
     }
 }
 
+/// Accepts a connection with another certificate than the cluster's, without asking for the client's.
+///
+/// # Errors
+/// [`HandshakeError`]. The caller bounds the time.
+pub async fn accept_public<S: AsyncRead + AsyncWrite + Unpin>(
+    stream: S,
+    context: &SslContext,
+) -> Result<SslStream<S>, HandshakeError> {
+    let mut tls = begin(stream, context)?;
+    let done = Pin::new(&mut tls).accept().await;
+    done.map_err(|error| refused(&error, tls.ssl()))?;
+    Ok(tls)
+}
+
 /// Connects to a server of the cluster, and checks that it is the expected one.
 ///
 /// # Errors
@@ -125,6 +139,31 @@ pub async fn connect<S: AsyncRead + AsyncWrite + Unpin>(
     if protocol == Protocol::Http2 {
         ssl.set_alpn_protos(b"\x02h2").map_err(failed("begin a TLS connection"))?;
     }
+    reach(ssl, stream, credentials, expected).await
+}
+
+/// Connects like [`connect`], but shows no certificate: a server takes none that has ended.
+///
+/// # Errors
+/// [`HandshakeError`]. The caller bounds the time.
+pub async fn connect_anonymous<S: AsyncRead + AsyncWrite + Unpin>(
+    stream: S,
+    credentials: &Credentials,
+    expected: &Expected,
+) -> Result<SslStream<S>, HandshakeError> {
+    let context = context(SslMethod::tls_client(), SslVerifyMode::PEER, credentials.authorities());
+    let context = context.map(SslContextBuilder::build).map_err(failed("set up TLS"))?;
+    let ssl = Ssl::new(&context).map_err(failed("begin a TLS connection"))?;
+    reach(ssl, stream, credentials, expected).await
+}
+
+/// Does the handshake of a client, and checks the server.
+async fn reach<S: AsyncRead + AsyncWrite + Unpin>(
+    ssl: Ssl,
+    stream: S,
+    credentials: &Credentials,
+    expected: &Expected,
+) -> Result<SslStream<S>, HandshakeError> {
     let mut tls = SslStream::new(ssl, stream).map_err(failed("begin a TLS connection"))?;
     let done = Pin::new(&mut tls).connect().await;
     done.map_err(|error| refused(&error, tls.ssl()))?;
@@ -150,7 +189,7 @@ pub async fn connect_pinned<S: AsyncRead + AsyncWrite + Unpin>(
 ) -> Result<SslStream<S>, HandshakeError> {
     // Checked below, once its authority is known.
     let context = context(SslMethod::tls_client(), SslVerifyMode::NONE, &[]);
-    let context = context.map(openssl::ssl::SslContextBuilder::build).map_err(failed("set up TLS"))?;
+    let context = context.map(SslContextBuilder::build).map_err(failed("set up TLS"))?;
     let mut tls = begin(stream, &context)?;
     let done = Pin::new(&mut tls).connect().await;
     done.map_err(|error| refused(&error, tls.ssl()))?;
@@ -188,10 +227,7 @@ fn check_pinned(ssl: &SslRef, pin: &str) -> Result<(), HandshakeError> {
     }
 }
 
-fn begin<S: AsyncRead + AsyncWrite>(
-    stream: S,
-    context: &openssl::ssl::SslContext,
-) -> Result<SslStream<S>, HandshakeError> {
+fn begin<S: AsyncRead + AsyncWrite>(stream: S, context: &SslContext) -> Result<SslStream<S>, HandshakeError> {
     let failed = failed("begin a TLS connection");
     let ssl = Ssl::new(context).map_err(&failed)?;
     Ok(SslStream::new(ssl, stream).map_err(&failed)?)

@@ -1,5 +1,6 @@
 //! Both ends of a connection, with certificates of a real authority.
 
+use futures::FutureExt as _;
 use jiff::{SignedDuration, Timestamp};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 
@@ -70,6 +71,33 @@ async fn both_sides_know_each_other() {
     assert_eq!(peer.key, client.certificate().public_key().unwrap().fingerprint().unwrap());
 }
 
+// Would fail with the modes of a new context: "bad write retry".
+#[tokio::test]
+async fn a_write_that_had_to_wait_goes_on_from_another_buffer() {
+    let authority = authority();
+    let (server, client) = (credentials(&authority, "reconciler-r1"), credentials(&authority, "node-n1"));
+    let (near, far) = tokio::io::duplex(4 * 1024);
+    let expected = role(Role::Reconciler);
+    let (served, asked) =
+        tokio::join!(accept(far, &server), connect(near, &client, &expected, Protocol::Http1));
+    let (mut writer, mut reader) = (served.unwrap().0, asked.unwrap());
+    let piece = [7; 16 * 1024];
+    let mut whole = 0;
+    // Until the pipe is full.
+    while let Some(written) = writer.write(&piece).now_or_never() {
+        whole += written.unwrap();
+    }
+    let rest = piece.to_vec();
+    let writing = async {
+        writer.write_all(&rest).await.unwrap();
+        writer.shutdown().await.unwrap();
+    };
+    let mut read = Vec::new();
+    let (_, ended) = tokio::join!(writing, reader.read_to_end(&mut read));
+    ended.unwrap();
+    assert_eq!(read.len(), whole + rest.len());
+}
+
 #[tokio::test]
 async fn another_role_or_name_is_not_taken_for_the_server() {
     let authority = authority();
@@ -101,6 +129,29 @@ async fn an_expired_certificate_is_refused() {
     let client = Credentials::new(&key, certificate, trusted, Default::default()).unwrap();
     let server = credentials(&authority, "reconciler-r1");
     assert!(meet(&server, &client, &role(Role::Reconciler)).await.is_err());
+}
+
+#[tokio::test]
+async fn with_an_expired_certificate_only_a_connection_that_shows_none_is_made() {
+    let (own, other) = (authority(), authority());
+    let from = now() - SignedDuration::from_hours(2);
+    let (key, certificate) = leaf(&own, "node-n1", from, SignedDuration::from_hours(1));
+    let trusted = vec![own.certificate().clone()];
+    let client = Credentials::new(&key, certificate, trusted, Default::default()).unwrap();
+    for (server, is_reached) in [
+        (credentials(&own, "reconciler-r1"), true),
+        (credentials(&own, "node-n2"), false),
+        (credentials(&other, "reconciler-r1"), false),
+    ] {
+        let (near, far) = tokio::io::duplex(64 * 1024);
+        let reconciler = role(Role::Reconciler);
+        let (served, asked) =
+            tokio::join!(accept(far, &server), connect_anonymous(near, &client, &reconciler));
+        assert_eq!(asked.is_ok(), is_reached, "{:?}", asked.err());
+        if is_reached {
+            assert_eq!(served.unwrap().1, None);
+        }
+    }
 }
 
 #[tokio::test]

@@ -83,6 +83,7 @@ rules! {
     CAPABILITY "capability" Error "No Linux capability has this name."
     TOLERATION "toleration" Error "A toleration's fields do not fit each other."
     TAINT "taint" Error "A taint is malformed, or written twice."
+    NODE_IDENTITY "node-identity" Error "A node's identity is not the fingerprint of a key."
     LITERAL_SECRET "literal-secret" Error "A password or key is written in clear text."
     SLURM_OPTION "slurm-option" Error "An sbatch option can't be used as written."
     SLURM_LAYOUT "slurm-layout" Warning "Slurm will change or ignore numbers that do not fit each other."

@@ -49,7 +49,7 @@ impl PrivateEtcd {
     }
 
     pub(crate) fn access(&self, login: Option<Login>) -> Access {
-        Access { endpoints: vec![self.endpoint()], login, tls: None }
+        Access { endpoints: vec![self.endpoint()], login, tls: None, prefers_first: false }
     }
 
     /// Runs `etcdctl`.

@@ -9,3 +9,4 @@ mod older_autoscalers;
 mod partitions;
 mod runs_killed;
 mod runs_long;
+mod trust;

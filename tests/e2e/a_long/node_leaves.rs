@@ -1,5 +1,5 @@
-//! A node leaves for good: `minik8s-agent reset --leave` removes its keys from etcd, its pods start on another
-//! node, and the other nodes remove the route to it.
+//! A node leaves for good: by `minik8s-agent reset --leave` a reconciler deletes its keys in etcd and revokes its key, its
+//! pods start on another node, and the other nodes remove the route to it.
 //!
 //! Seen red with an agent that knew no `--leave`.
 
@@ -25,9 +25,9 @@ fn a_node_that_leaves_for_good_is_forgotten_and_its_pods_start_elsewhere() -> Re
             "nothing is there"
         );
 
-        let (etcd, instance) = (cluster.etcd_for_nodes(), cluster.slot().instance());
+        let instance = cluster.slot().instance();
         let mut command = cluster.numbered(2)?.agent_command("reset", "");
-        command.extend(["--leave", &etcd, "--node", &leaving].map(str::to_owned));
+        command.push("--leave".to_owned());
         // A node whose agent still runs cannot leave.
         let said = outcome(Command::new(&command[0]).args(&command[1..]), secs(60))?;
         ensure!(
@@ -37,9 +37,11 @@ fn a_node_that_leaves_for_good_is_forgotten_and_its_pods_start_elsewhere() -> Re
         cluster.nodes[1].agent.end(Signal::SIGTERM, secs(20))?;
         let said = outcome(Command::new(&command[0]).args(&command[1..]), secs(60))?;
         ensure!(
-            said.code == 0 && said.stdout.contains(&format!("keys of node {leaving} in etcd")),
+            said.code == 0 && said.stdout.contains(&format!("removed node-{leaving} from the cluster")),
             "{said:?}"
         );
+        let files = cluster.numbered(2)?.state_dir().join("agent");
+        ensure!(!files.exists(), "{} is left", files.display());
 
         let first = cluster.numbered(1)?;
         eventually("all pods run on the node that stays", secs(45), || {
@@ -56,7 +58,9 @@ fn a_node_that_leaves_for_good_is_forgotten_and_its_pods_start_elsewhere() -> Re
             let keys = cluster.etcd.list("/minik8s/")?;
             let left: Vec<&str> =
                 keys.iter().map(|key| key.key.as_str()).filter(|key| key.contains(&leaving)).collect();
-            ensure!(left.iter().all(|key| key.contains("/events/")), "{left:?}");
+            // Its key may not come back.
+            let stays = |key: &&str| key.contains("/events/") || key.contains("/revoked/");
+            ensure!(left.iter().all(stays), "{left:?}");
             Ok(())
         })?;
         // The agent might have been about to register again: a minute of grace.

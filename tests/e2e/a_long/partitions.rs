@@ -196,11 +196,12 @@ fn the_node_of_the_leader_is_cut_off_and_another_goes_on_without_a_double() -> R
         // The harness's leader is on no node: a reconciler on a node replaces it.
         let mut command: Vec<String> =
             ["nsenter", &format!("--net={}", cluster.numbered(AWAY)?.namespace()?)].map(str::to_owned).into();
+        cluster.admit_reconciler(1)?;
         let (near, far) = (cluster.etcd.endpoint().to_owned(), cluster.etcd_for_nodes());
         command.extend(cluster.serve_command(1).into_iter().map(|word| match word {
             word if word == near => far.clone(),
             // The others' address is not in this namespace.
-            word if word == cluster.api(1) => format!("127.0.0.1:{}", cluster.slot().port(1)),
+            word if word == cluster.listen(1) => format!("127.0.0.1:{}", cluster.slot().port(1)),
             word => word,
         }));
         let mut on_node = Daemon::new("serve-on-node", cluster.slot().dir(), command);

@@ -116,7 +116,7 @@ fn the_same_id_is_one_run_anywhere_and_a_loss_of_etcd_runs_nothing_again() -> Re
         let ask = |reconciler: u16| {
             let mut command =
                 cluster.cli_command(&["run", "flow", "-d", r#"{"n": 0}"#, "--id", "shared", "--wait"]);
-            command.env("MINIK8S_SERVER", format!("http://{}", cluster.api(reconciler)));
+            command.env("MINIK8S_SERVER", cluster.server(reconciler));
             outcome(&mut command, secs(60))
         };
         let (first, second) = std::thread::scope(|scope| {

@@ -1,23 +1,68 @@
 //! The APIs of the reconciler and the agent: pages of a browser, half requests, and a node that redirects its callers.
 
-use std::io::{ErrorKind, Read as _, Write as _};
+use std::io::{self, ErrorKind, Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4, TcpListener, TcpStream};
+use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use harness::manifests::sleeper;
-use harness::{Change, Clients, Cluster, ClusterOptions, Context, IMAGE, Result, ensure, eventually, secs};
+use harness::{
+    Change, Clients, Cluster, ClusterOptions, Context, IMAGE, Result, ensure, eventually, secs, tls_acceptor,
+    tls_connect,
+};
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
+use openssl::ssl::SslStream;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, bind, connect, socket_with};
 use schema::keys::{Key, prefix};
+use schema::trust::TrustDir;
 use serde_json::Value;
 
 /// Longest time to an answer that nothing else delays: half of what a half head may take.
 const ANSWER_MAX: Duration = Duration::from_secs(5);
+/// Connections with half a head at each API.
+const HALF_HEADS: usize = 16;
 /// Longest time for half a head: 10 s, and some for a busy machine.
 const HALF_HEAD_MAX: Duration = Duration::from_secs(20);
+
+/// A connection whose waits can be bounded.
+pub(super) trait Wire: Read + Write {
+    fn bound(&self, within: Duration) -> io::Result<()>;
+}
+
+impl Wire for TcpStream {
+    fn bound(&self, within: Duration) -> io::Result<()> {
+        self.set_read_timeout(Some(within)).and_then(|()| self.set_write_timeout(Some(within)))
+    }
+}
+
+impl Wire for UnixStream {
+    fn bound(&self, within: Duration) -> io::Result<()> {
+        self.set_read_timeout(Some(within)).and_then(|()| self.set_write_timeout(Some(within)))
+    }
+}
+
+impl Wire for SslStream<TcpStream> {
+    fn bound(&self, within: Duration) -> io::Result<()> {
+        self.get_ref().bound(within)
+    }
+}
+
+impl Wire for Box<dyn Wire> {
+    fn bound(&self, within: Duration) -> io::Result<()> {
+        self.as_ref().bound(within)
+    }
+}
+
+/// Connects to an API: through a reconciler's socket, `unix:path`, or over TLS as the reconciler `r0`.
+fn dial(cluster: &Cluster, at: &str) -> Result<Box<dyn Wire>> {
+    Ok(match at.strip_prefix("unix:") {
+        Some(path) => Box::new(UnixStream::connect(path)?),
+        None => Box::new(tls_connect(TcpStream::connect(at)?, &cluster.trust.reconciler("r0")?)?),
+    })
+}
 
 /// Connects from one of this machine's addresses.
 pub(super) fn connect_from(source: Ipv4Addr, to: &str) -> Result<TcpStream> {
@@ -28,15 +73,15 @@ pub(super) fn connect_from(source: Ipv4Addr, to: &str) -> Result<TcpStream> {
 }
 
 /// Sends a request and reads its answer; returns the status and the whole text.
-pub(super) fn exchange(mut stream: TcpStream, request: &[u8]) -> Result<(u16, String)> {
-    stream.set_write_timeout(Some(ANSWER_MAX))?;
+pub(super) fn exchange(mut stream: impl Wire, request: &[u8]) -> Result<(u16, String)> {
+    stream.bound(ANSWER_MAX)?;
     stream.write_all(request)?;
     answer(stream, ANSWER_MAX)
 }
 
 /// Reads one answer; returns the status and the whole text.
-pub(super) fn answer(mut stream: TcpStream, within: Duration) -> Result<(u16, String)> {
-    stream.set_read_timeout(Some(within))?;
+pub(super) fn answer(mut stream: impl Wire, within: Duration) -> Result<(u16, String)> {
+    stream.bound(within)?;
     let (mut read, mut piece) = (Vec::new(), [0; 4096]);
     loop {
         let text = String::from_utf8_lossy(&read).into_owned();
@@ -61,14 +106,14 @@ pub(super) fn answer(mut stream: TcpStream, within: Duration) -> Result<(u16, St
     }
 }
 
-/// Posts JSON to an API as a program does; returns the status and the whole text.
-pub(super) fn post(at: &str, path: &str, headers: &str, body: &str) -> Result<(u16, String)> {
+/// Posts JSON to the API as a program on the same machine does; returns the status and the whole text.
+pub(super) fn post(cluster: &Cluster, path: &str, headers: &str, body: &str) -> Result<(u16, String)> {
     let length = body.len();
     let request = format!(
-        "POST {path} HTTP/1.1\r\nHost: {at}\r\nContent-Type: application/json\r\nConnection: close\r\n\
+        "POST {path} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nConnection: close\r\n\
          {headers}Content-Length: {length}\r\n\r\n{body}"
     );
-    exchange(TcpStream::connect(at)?, request.as_bytes())
+    exchange(dial(cluster, &cluster.api(0))?, request.as_bytes())
 }
 
 #[test]
@@ -95,7 +140,7 @@ fn pages_half_requests_and_redirecting_nodes_are_refused_and_nobody_else_is() ->
         cluster.push(&changes, "A pod and two workflows")?;
         cluster.running("quiet", &["main"])?;
         pages_read_and_change_nothing(cluster)?;
-        half_heads_hold_up_nobody(cluster)?;
+        half_requests_hold_up_nobody(cluster)?;
         nobody_follows_a_node(cluster)
     })
 }
@@ -103,12 +148,15 @@ fn pages_half_requests_and_redirecting_nodes_are_refused_and_nobody_else_is() ->
 // A page in a browser on the node, under a name that was pointed at 127.0.0.1 or under its own.
 
 fn pages_read_and_change_nothing(cluster: &Cluster) -> Result<()> {
-    let (api, agent) = (cluster.api(0), cluster.node().listen().to_owned());
-    for (at, path, shown) in [(&api, "/v1/pods", "quiet"), (&agent, "/v1/loops", "items")] {
-        let port = at.rsplit(':').next().unwrap_or_default();
+    // The agent answers no browser at all: none has the certificate of a reconciler or a node.
+    let (api, far) = (cluster.api(0), cluster.listen(0));
+    for (at, host, path, shown) in
+        [(&api, "localhost", "/v1/pods", "quiet"), (&far, &far, "/v1/pods", "quiet")]
+    {
+        let port = host.rsplit_once(':').map_or("7070", |(_, port)| port);
         let rebound = format!("Host: evil.example:{port}\r\n");
         let same_page = format!("{rebound}Origin: http://evil.example:{port}\r\n");
-        let own = format!("Host: {at}\r\n");
+        let own = format!("Host: {host}\r\n");
         let absolute = format!("http://evil.example:{port}{path}");
         for (target, headers, status) in [
             (path, own.clone(), 200),
@@ -122,32 +170,32 @@ fn pages_read_and_change_nothing(cluster: &Cluster) -> Result<()> {
             (path, format!("{own}Origin: null\r\n"), 403),
         ] {
             let request = format!("GET {target} HTTP/1.1\r\n{headers}Connection: close\r\n\r\n");
-            let (found, text) = exchange(TcpStream::connect(at)?, request.as_bytes())?;
+            let (found, text) = exchange(dial(cluster, at)?, request.as_bytes())?;
             ensure!(found == status && text.contains(shown) == (status == 200), "{request}\n{text}");
         }
     }
 
     let runs = "/v1/workflows/default/noop/runs";
     let body = r#"{"input": {}, "id": "rebound"}"#;
-    let port = api.rsplit(':').next().unwrap_or_default();
+    let port = far.rsplit(':').next().unwrap_or_default();
     let json = "Content-Type: application/json\r\n";
     let page = "Origin: http://evil.example\r\n";
     let before = cluster.etcd.list(prefix::REQUESTS)?;
     for (path, headers, status) in [
         (runs, format!("Host: evil.example:{port}\r\nOrigin: http://evil.example:{port}\r\n{json}"), 421),
-        (runs, format!("Host: {api}\r\n{page}{json}"), 403),
+        (runs, format!("Host: {far}\r\n{page}{json}"), 403),
         // A browser sends these two without asking whether it may.
-        (runs, format!("Host: {api}\r\nContent-Type: text/plain\r\n"), 415),
-        (runs, format!("Host: {api}\r\n"), 415),
-        ("/v1/sync", format!("Host: {api}\r\n{page}{json}"), 403),
-        ("/v1/sync", format!("Host: {api}\r\n{page}Content-Type: text/plain\r\n"), 403),
-        ("/v1/sync", format!("Host: {api}\r\n"), 415),
+        (runs, format!("Host: {far}\r\nContent-Type: text/plain\r\n"), 415),
+        (runs, format!("Host: {far}\r\n"), 415),
+        ("/v1/sync", format!("Host: {far}\r\n{page}{json}"), 403),
+        ("/v1/sync", format!("Host: {far}\r\n{page}Content-Type: text/plain\r\n"), 403),
+        ("/v1/sync", format!("Host: {far}\r\n"), 415),
     ] {
         let length = body.len();
         let request = format!(
             "POST {path} HTTP/1.1\r\n{headers}Connection: close\r\nContent-Length: {length}\r\n\r\n{body}"
         );
-        let (found, text) = exchange(TcpStream::connect(&api)?, request.as_bytes())?;
+        let (found, text) = exchange(dial(cluster, &far)?, request.as_bytes())?;
         ensure!(found == status, "{request}\n{text}");
     }
     let started = [prefix::RUN_REQUESTS, prefix::RUN_HEADS].map(|below| cluster.etcd.list(below));
@@ -158,28 +206,43 @@ fn pages_read_and_change_nothing(cluster: &Cluster) -> Result<()> {
     ensure!(cluster.etcd.list(prefix::REQUESTS)? == before, "a page requested a sync");
     // The same from a program.
     for path in [runs, "/v1/sync"] {
-        let (found, text) = post(&api, path, "", body)?;
+        let (found, text) = post(cluster, path, "", body)?;
         ensure!(found == 202, "{path}: {text}");
     }
     Ok(())
 }
 
-// Connections that send half of a head.
+// Connections that send half of a handshake, or half of a head.
 
-fn half_heads(source: Ipv4Addr, at: &str, count: usize) -> Result<Vec<TcpStream>> {
+/// Opens connections that send the beginning of a handshake.
+fn half_handshakes(source: Ipv4Addr, at: &str, count: usize) -> Result<Vec<TcpStream>> {
     let open = |_| -> Result<TcpStream> {
         let mut stream = connect_from(source, at)?;
-        // One above its share may be closed by now.
-        let _ = stream.write_all(b"GET /v1/healthz HTTP/1.1\r\nHo");
+        // Of a record of 512 bytes. One above its share may be closed by now.
+        let _ = stream.write_all(b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03");
         Ok(stream)
     };
     (0..count).map(open).collect()
 }
 
+/// Opens connections of somebody known who sends half a head; returns what is below TLS.
+fn half_heads(source: Ipv4Addr, at: &str, pki: &TrustDir) -> Result<Vec<TcpStream>> {
+    let open = |_| -> Result<TcpStream> {
+        let stream = connect_from(source, at)?;
+        let below = stream.try_clone()?;
+        tls_connect(stream, pki)?.write_all(b"GET /v1/healthz HTTP/1.1\r\nHo")?;
+        Ok(below)
+    };
+    (0..HALF_HEADS).map(open).collect()
+}
+
 /// Checks that a request from this address is answered at once.
-fn answered(source: Ipv4Addr, at: &str) -> Result<()> {
+fn answered(source: Ipv4Addr, at: &str, pki: &TrustDir) -> Result<()> {
     let request = format!("GET /v1/healthz HTTP/1.1\r\nHost: {at}\r\nConnection: close\r\n\r\n");
-    let (status, text) = exchange(connect_from(source, at)?, request.as_bytes())
+    let stream = connect_from(source, at)?;
+    stream.bound(ANSWER_MAX)?;
+    let (status, text) = tls_connect(stream, pki)
+        .and_then(|stream| exchange(stream, request.as_bytes()))
         .with_context(|| format!("{source} is not answered at {at}"))?;
     ensure!(status == 200, "{source} at {at}: {text}");
     Ok(())
@@ -196,26 +259,28 @@ fn open(streams: &[TcpStream]) -> Result<usize> {
     Ok(count)
 }
 
-fn half_heads_hold_up_nobody(cluster: &Cluster) -> Result<()> {
-    let (api, agent) = (cluster.api(0), cluster.node().listen().to_owned());
+fn half_requests_hold_up_nobody(cluster: &Cluster) -> Result<()> {
+    let (api, agent) = (cluster.listen(0), cluster.node().listen().to_owned());
+    let pki = cluster.trust.reconciler("r0")?;
     // An address of this machine that is neither on loopback nor a pod's.
     let elsewhere: Ipv4Addr = Clients::beyond(cluster.slot())?.machine_address().parse()?;
     let own = Ipv4Addr::LOCALHOST;
     // From one address elsewhere: more than its share, which leaves room to all others.
     for (at, count) in [(&api, 200), (&agent, 400)] {
-        let held = half_heads(elsewhere, at, count)?;
-        answered(own, at)?;
+        let held = half_handshakes(elsewhere, at, count)?;
+        answered(own, at, &pki)?;
         let held = open(&held)?;
         ensure!((64..=count * 2 / 3).contains(&held), "{held} of {count} are held at {at}");
     }
     // From loopback, where a proxy may stand for everybody: it leaves a quarter to others.
     let began = Instant::now();
     let attacked = [(&api, 512), (&agent, 1024)];
-    let mut held = Vec::new();
+    let mut held = half_heads(own, &api, &pki)?;
+    held.extend(half_heads(own, &agent, &pki)?);
     for (at, connections) in attacked {
         // More than all connections of the API.
-        let streams = half_heads(own, at, connections + 100)?;
-        answered(elsewhere, at)?;
+        let streams = half_handshakes(own, at, connections + 100)?;
+        answered(elsewhere, at, &pki)?;
         let count = open(&streams)?;
         ensure!((64..=connections * 3 / 4).contains(&count), "{count} are held at {at}");
         held.extend(streams);
@@ -227,30 +292,33 @@ fn half_heads_hold_up_nobody(cluster: &Cluster) -> Result<()> {
         let read = stream.read_to_end(&mut Vec::new());
         // An answer and the end, or a reset; a read that ends by its time is neither.
         let is_open = read.is_err_and(|e| matches!(e.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut));
-        ensure!(!is_open, "half a head is open after {:?} at {:?}", began.elapsed(), stream.peer_addr());
+        ensure!(!is_open, "half a request is open after {:?} at {:?}", began.elapsed(), stream.peer_addr());
     }
     for at in [&api, &agent] {
-        answered(own, at)?;
+        answered(own, at, &pki)?;
     }
     Ok(())
 }
 
 // A node whose agent was replaced by a program that redirects everybody.
 
-/// Answers every request with a redirect to `target`, until the test ends; returns its URL and the number of requests.
-fn redirects_to(target: SocketAddr) -> Result<(String, Arc<AtomicUsize>)> {
-    let listener = TcpListener::bind("127.0.0.1:0")?;
-    let (url, count) = (format!("http://{}", listener.local_addr()?), Arc::new(AtomicUsize::new(0)));
+/// Answers every request as a node with a redirect to `target`, until the test ends; returns its URL and the number of
+/// requests.
+fn redirects_to(target: SocketAddr, pki: &TrustDir) -> Result<(String, Arc<AtomicUsize>)> {
+    let (listener, acceptor) = (TcpListener::bind("127.0.0.1:0")?, tls_acceptor(pki)?);
+    let (url, count) = (format!("https://{}", listener.local_addr()?), Arc::new(AtomicUsize::new(0)));
     let counted = Arc::clone(&count);
     thread::spawn(move || {
-        for mut stream in listener.incoming().flatten() {
+        for stream in listener.incoming().flatten() {
+            let _ = stream.bound(secs(1));
+            let Ok(mut stream) = acceptor.accept(stream) else { continue };
             counted.fetch_add(1, Ordering::SeqCst);
-            let _ = stream.set_read_timeout(Some(secs(1)));
             let _ = stream.read(&mut [0; 4096]);
             let response = format!(
                 "HTTP/1.1 302 Found\r\nLocation: http://{target}/\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"
             );
             let _ = stream.write_all(response.as_bytes());
+            let _ = stream.shutdown();
         }
     });
     Ok((url, count))
@@ -259,14 +327,15 @@ fn redirects_to(target: SocketAddr) -> Result<(String, Arc<AtomicUsize>)> {
 fn nobody_follows_a_node(cluster: &mut Cluster) -> Result<()> {
     let target = TcpListener::bind("127.0.0.1:0")?;
     target.set_nonblocking(true)?;
-    let (api, logs) = redirects_to(target.local_addr()?)?;
-    let (calls, called) = redirects_to(target.local_addr()?)?;
+    let pki = cluster.trust.node(&cluster.node().name)?;
+    let (api, logs) = redirects_to(target.local_addr()?, &pki)?;
+    let (calls, called) = redirects_to(target.local_addr()?, &pki)?;
     cluster.node_mut().agent.kill()?;
     let key = Key::Node(cluster.node().name.clone());
     let mut record: Value = cluster.etcd.value(&key)?;
     record["api"] = api.into();
     record["calls"] = calls.into();
-    cluster.etcd.etcdctl(None, &["put", &key.to_string(), &record.to_string()])?;
+    cluster.etcd.etcdctl(&["put", &key.to_string(), &record.to_string()])?;
     eventually("the log of the node is asked for", secs(10), || {
         let said = cluster.cli(&["logs", "quiet"])?;
         ensure!(said.code != 0 && logs.load(Ordering::SeqCst) > 0, "{said:?}");

@@ -15,7 +15,8 @@ use std::net::{Ipv4Addr, TcpListener, TcpStream};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use harness::{Result, ensure, http_get, secs};
+use harness::{Result, ensure, http_get, secs, tls_acceptor};
+use schema::trust::TrustDir;
 
 /// Body of a trap: whoever shows it has asked where no attack may lead.
 const SECRET: &str = "the secret of another";
@@ -38,6 +39,20 @@ impl Trap {
 
     /// Starts one that gives this answer.
     fn answering(answer: String) -> Result<Self> {
+        Self::start(move |connection| answer_one(connection, &answer))
+    }
+
+    /// Starts one that gives this answer over TLS, with somebody's certificate.
+    fn answering_as(pki: &TrustDir, answer: String) -> Result<Self> {
+        let acceptor = tls_acceptor(pki)?;
+        Self::start(move |connection| {
+            let mut stream = acceptor.accept(connection)?;
+            answer_one(&mut stream, &answer)?;
+            Ok(stream.shutdown().map(drop)?)
+        })
+    }
+
+    fn start(answers: impl Fn(TcpStream) -> Result<()> + Send + 'static) -> Result<Self> {
         let listener = TcpListener::bind((Ipv4Addr::UNSPECIFIED, 0))?;
         let (port, callers) = (listener.local_addr()?.port(), Arc::new(AtomicUsize::new(0)));
         let count = Arc::clone(&callers);
@@ -45,7 +60,8 @@ impl Trap {
             for connection in listener.incoming().flatten() {
                 count.fetch_add(1, Ordering::SeqCst);
                 // A client that hangs up is counted all the same.
-                let _ = answer_one(connection, &answer);
+                let _ = connection.set_read_timeout(Some(secs(5)));
+                let _ = answers(connection);
             }
         });
         Ok(Self { port, callers })
@@ -57,8 +73,7 @@ impl Trap {
     }
 }
 
-fn answer_one(mut connection: TcpStream, answer: &str) -> Result<()> {
-    connection.set_read_timeout(Some(secs(5)))?;
+fn answer_one(mut connection: impl Read + Write, answer: &str) -> Result<()> {
     let _ = connection.read(&mut [0; 1024])?;
     Ok(connection.write_all(answer.as_bytes())?)
 }

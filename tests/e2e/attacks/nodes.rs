@@ -1,7 +1,7 @@
 //! A node writes its own keys in etcd as it likes, and so does anyone who reaches etcd. Nobody connects to where such
 //! a record points, and a service leads to no address that its node does not have.
 //!
-//! The stranger is keys alone: a record, a heartbeat and the status of a pod, written as an agent would.
+//! The stranger is keys and a certificate: a record, a heartbeat and the status of a pod, written as an agent would.
 
 use std::net::{IpAddr, Ipv4Addr};
 
@@ -30,7 +30,7 @@ struct Stranger {
 
 fn put(cluster: &Cluster, key: &Key, value: &impl Serialize) -> Result<()> {
     let text = serde_json::to_string(value)?;
-    cluster.etcd.etcdctl(None, &["put", &key.to_string(), &text]).map(drop)
+    cluster.etcd.etcdctl(&["put", &key.to_string(), &text]).map(drop)
 }
 
 fn lure() -> NamespacedName {
@@ -45,7 +45,7 @@ impl Stranger {
         let record = NodeRecord {
             name: name.clone(),
             addresses: vec![ELSEWHERE.into()],
-            api: format!("http://{ELSEWHERE}:7071"),
+            api: format!("https://{ELSEWHERE}:7071"),
             calls: String::new(),
             vtep: None,
             pod_cidr: None,
@@ -172,13 +172,13 @@ fn logs_come_from_the_node_alone(cluster: &Cluster, stranger: &mut Stranger) -> 
     let own: NodeRecord = cluster.etcd.value(Key::Node(cluster.node().name.clone()))?;
     let (machine, port) = (ipv4_of(&own)?, trap.port);
     for published in [
-        "http://x/?".to_owned(),
-        format!("http://127.0.0.1:{port}"),
-        format!("http://127.0.0.1:{port}/?"),
-        format!("http://localhost:{port}"),
-        format!("http://{ELSEWHERE}@127.0.0.1:{port}"),
-        format!("http://{machine}:{port}"),
-        "http://169.254.169.254:80".to_owned(),
+        "https://x/?".to_owned(),
+        format!("https://127.0.0.1:{port}"),
+        format!("https://127.0.0.1:{port}/?"),
+        format!("https://localhost:{port}"),
+        format!("https://{ELSEWHERE}@127.0.0.1:{port}"),
+        format!("https://{machine}:{port}"),
+        "https://169.254.169.254:80".to_owned(),
     ] {
         is_not_asked(cluster, stranger, &published, &trap)?;
     }
@@ -186,12 +186,14 @@ fn logs_come_from_the_node_alone(cluster: &Cluster, stranger: &mut Stranger) -> 
     ensure!(said.code != 0 && said.stderr.contains("does not connect to node"), "{said:?}");
     // Whatever addresses it claims, loopback is not for a node that the reconciler does not know to be here.
     stranger.record.addresses.clone_from(&own.addresses);
-    is_not_asked(cluster, stranger, &format!("http://127.0.0.1:{port}"), &trap)?;
+    is_not_asked(cluster, stranger, &format!("https://127.0.0.1:{port}"), &trap)?;
 
     // At an address that it claims it is asked, and answers with the way to somewhere else.
     let location = format!("http://127.0.0.1:{port}/");
-    let redirecting = Trap::answering(format!("HTTP/1.0 302 Found\r\nLocation: {location}\r\n\r\n"))?;
-    stranger.publishes(cluster, &format!("http://{machine}:{}", redirecting.port))?;
+    let pki = cluster.trust.node(&stranger.name)?;
+    let redirecting =
+        Trap::answering_as(&pki, format!("HTTP/1.0 302 Found\r\nLocation: {location}\r\n\r\n"))?;
+    stranger.publishes(cluster, &format!("https://{machine}:{}", redirecting.port))?;
     eventually("the stranger is asked", secs(20), || {
         let said = cluster.cli(&["logs", "lure"])?;
         ensure!(redirecting.callers() > 0, "{said:?}");
@@ -200,9 +202,22 @@ fn logs_come_from_the_node_alone(cluster: &Cluster, stranger: &mut Stranger) -> 
     })?;
     ensure!(trap.callers() == 0, "its redirect was followed");
 
+    // Somebody else with a certificate of the cluster answers in its place.
     let line = "a line of the log";
-    let honest = Trap::answering(format!("HTTP/1.0 200 OK\r\n\r\n{line}\n"))?;
-    stranger.publishes(cluster, &format!("http://{machine}:{}", honest.port))?;
+    let log = format!("HTTP/1.0 200 OK\r\n\r\n{line}\n");
+    for other in [cluster.trust.node("other")?, cluster.trust.user()?] {
+        let imposter = Trap::answering_as(&other, log.clone())?;
+        stranger.publishes(cluster, &format!("https://{machine}:{}", imposter.port))?;
+        eventually("the imposter is asked", secs(20), || {
+            let said = cluster.cli(&["logs", "lure"])?;
+            ensure!(imposter.callers() > 0, "{said:?}");
+            ensure!(said.code != 0 && !said.stdout.contains(line), "{said:?}");
+            Ok(())
+        })?;
+    }
+
+    let honest = Trap::answering_as(&pki, log)?;
+    stranger.publishes(cluster, &format!("https://{machine}:{}", honest.port))?;
     eventually("the log is shown", secs(20), || {
         let said = cluster.cli(&["logs", "lure"])?;
         ensure!(said.stdout.contains(line), "{said:?}");

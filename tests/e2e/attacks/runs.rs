@@ -6,9 +6,10 @@ use std::process::Command;
 
 use harness::{
     Change, Clients, Cluster, ClusterOptions, Context, Outcome, Result, ensure, eventually, minik8s_binary,
-    outcome, secs,
+    outcome, secs, tls_connect,
 };
 use nix::sys::signal::Signal;
+use openssl::ssl::SslStream;
 use schema::keys::prefix;
 use serde_json::Value;
 
@@ -41,7 +42,7 @@ fn flow(name: &str, triggers: &str) -> Change {
 /// Requests a run as anyone may who reaches the API.
 fn ask(cluster: &Cluster, workflow: &str, id: &str, input: &str) -> Result<(u16, String)> {
     let body = format!(r#"{{"input": {{"by": {input:?}}}, "id": "{id}"}}"#);
-    post(&cluster.api(0), &format!("/v1/workflows/default/{workflow}/runs"), "", &body)
+    post(cluster, &format!("/v1/workflows/default/{workflow}/runs"), "", &body)
 }
 
 /// Ids of a workflow's runs in etcd, requested or begun.
@@ -108,10 +109,10 @@ fn ids_of_triggers_are_theirs(cluster: &Cluster) -> Result<()> {
     }
     ensure!(ids(cluster, "shop")?.is_empty(), "{:?}", ids(cluster, "shop")?);
     let (call, key) = ("/v1/calls/workflow/default/shop/paid", "Idempotency-Key: order-1\r\n");
-    let (status, text) = post(&cluster.api(0), call, &format!("Authorization: Bearer x\r\n{key}"), "{}")?;
+    let (status, text) = post(cluster, call, &format!("Authorization: Bearer x\r\n{key}"), "{}")?;
     ensure!(status == 401, "{text}");
     let login = format!("Authorization: Bearer {TOKEN}\r\n{key}");
-    let (status, text) = post(&cluster.api(0), call, &login, r#"{"by": "the shop"}"#)?;
+    let (status, text) = post(cluster, call, &login, r#"{"by": "the shop"}"#)?;
     ensure!(status == 202 && text.contains("paid.order-1"), "{text}");
     let run = ended(cluster, "shop/paid.order-1")?;
     ensure!(run["phase"] == "Succeeded" && run["output"]["by"] == "the shop", "{run}");
@@ -124,7 +125,7 @@ fn ids_of_triggers_are_theirs(cluster: &Cluster) -> Result<()> {
 
 /// Requests whose body does not come, from all of loopback: another address still gets its run.
 fn open_requests_hold_up_nobody(cluster: &Cluster) -> Result<()> {
-    let api = cluster.api(0);
+    let (api, pki) = (cluster.listen(0), cluster.trust.user()?);
     let elsewhere: Ipv4Addr = Clients::beyond(cluster.slot())?.machine_address().parse()?;
     let head = |more: &str| {
         format!(
@@ -132,14 +133,15 @@ fn open_requests_hold_up_nobody(cluster: &Cluster) -> Result<()> {
              Connection: close\r\n{more}\r\n"
         )
     };
-    let open = |_| -> Result<TcpStream> {
-        let mut stream = TcpStream::connect(&api)?;
+    let open = |_| -> Result<SslStream<TcpStream>> {
+        let mut stream = tls_connect(TcpStream::connect(&api)?, &pki)?;
         stream.write_all(head("Content-Length: 100\r\n").as_bytes())?;
         Ok(stream)
     };
     let held = (0..60).map(open).collect::<Result<Vec<_>>>()?;
     let request = head("Content-Length: 2\r\n") + "{}";
-    let (status, text) = exchange(connect_from(elsewhere, &api)?, request.as_bytes())?;
+    let other = tls_connect(connect_from(elsewhere, &api)?, &pki)?;
+    let (status, text) = exchange(other, request.as_bytes())?;
     ensure!(status == 202, "beside {} open requests: {text}", held.len());
     Ok(())
 }

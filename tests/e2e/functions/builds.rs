@@ -61,7 +61,7 @@ fn a_build_reaches_the_world_and_neither_the_cluster_nor_its_node() -> Result<()
         let etcd: SocketAddr = etcd.split("//").last().unwrap_or_default().parse()?;
         let guarded = [
             etcd,
-            cluster.api(0).parse()?,
+            cluster.listen(0).parse()?,
             at(&own, 7071)?,
             at(&own, 8081)?,
             at(&other, 7071)?,

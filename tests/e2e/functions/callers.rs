@@ -2,7 +2,7 @@
 
 use std::io::{Read, Write};
 
-use harness::{NetWorld, eventually, recipient, sealed, secs};
+use harness::{Trust, eventually, recipient, sealed, secs};
 
 use super::*;
 
@@ -16,7 +16,7 @@ fn from_outside(cluster: &Cluster, name: &str, more: &[&str]) -> Result<(u16, St
     from_machine(cluster, name, &[&["--interface", &cluster.slot().underlay(OUTSIDE)], more].concat())
 }
 
-/// Calls as the reconciler, unless `more` says otherwise.
+/// Calls in clear from the reconciler's address, unless `more` says otherwise.
 fn from_machine(cluster: &Cluster, name: &str, more: &[&str]) -> Result<(u16, String)> {
     let url = format!("http://{}:8081/default/{name}", cluster.node().address()?);
     let mut args = vec!["-s", "-i", "-m", "100", "-d", "{}", &url];
@@ -65,9 +65,10 @@ fn callers_from_outside_need_leave_or_the_token_and_none_may_call_too_often() ->
         expect(cluster, "closed", &[], 404, "NotFound")?;
         expect(cluster, "nobody", &[], 404, "NotFound")?;
         let page = ["-H", "Origin: http://evil.example"];
-        let said = from_machine(cluster, "closed", &page)?;
+        let reconciler = cluster.trust.reconciler("r0")?;
+        let said = call_as(&reconciler, cluster.node(), "closed", &page)?;
         ensure!(said.0 == 403 && said.1.contains("ForeignOrigin"), "{said:?}");
-        let said = from_machine(cluster, "open", &page)?;
+        let said = call_as(&reconciler, cluster.node(), "open", &page)?;
         ensure!(said.0 == 200, "every page may call a public function: {said:?}");
         expect(cluster, "open", &[], 200, "word")?;
         expect(cluster, "door", &[], 401, "TokenMissing")?;
@@ -78,6 +79,7 @@ fn callers_from_outside_need_leave_or_the_token_and_none_may_call_too_often() ->
         expect(cluster, "door", &["-H", &shown], 200, "word")?;
         expect(cluster, "closed", &["-H", &shown], 404, "NotFound")?;
         through_a_host(cluster)?;
+        with_certificates(cluster)?;
         by_the_cli(cluster)?;
         another_token(cluster, &shown)?;
         not_too_often(cluster)
@@ -125,7 +127,21 @@ fn through_a_host(cluster: &Cluster) -> Result<()> {
     NetWorld::of_machine().run("ip", &["route", "del", &route]).map(drop)
 }
 
-/// The program sends the token of `--token-file`; from the reconciler's address none is needed.
+/// A certificate gives leave to call every function, and an address does not.
+fn with_certificates(cluster: &Cluster) -> Result<()> {
+    let trust = &cluster.trust;
+    for known in [trust.reconciler("r0")?, trust.node("other")?, trust.user()?] {
+        let (status, said) = call_as(&known, cluster.node(), "closed", &[])?;
+        ensure!(status == 200, "{known:?} is refused: {said}");
+    }
+    let (status, said) = from_machine(cluster, "closed", &[])?;
+    ensure!(status == 404, "the reconciler's address is enough: {said}");
+    let stranger = Trust::create(&cluster.dir("strangers"), &[])?.reconciler("r0")?;
+    ensure!(call_as(&stranger, cluster.node(), "open", &[]).is_err(), "of another authority");
+    Ok(())
+}
+
+/// The program sends the token of `--token-file`.
 fn by_the_cli(cluster: &Cluster) -> Result<()> {
     let file = cluster.dir("token");
     std::fs::write(&file, format!("{TOKEN}\n"))?;
@@ -143,8 +159,6 @@ fn by_the_cli(cluster: &Cluster) -> Result<()> {
     ensure!(said.stdout.trim() == "{}", "{said:?}");
     let heard = heard.join().map_err(|_| harness::Error::msg("the listener panicked"))??;
     ensure!(heard.contains(&format!("authorization: Bearer {TOKEN}\r\n")), "{heard}");
-    let (status, said) = from_machine(cluster, "closed", &[])?;
-    ensure!(status == 200, "the reconciler is refused: {said}");
     Ok(())
 }
 

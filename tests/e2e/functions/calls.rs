@@ -39,7 +39,7 @@ fn broken_code_leaves_the_old_one(cluster: &Cluster) -> Result<()> {
 
 #[test]
 fn a_pushed_function_answers_from_every_node_sleeps_and_wakes() -> Result<()> {
-    Cluster::run(ClusterOptions { etcd_roles: true, ..three_nodes() }, |cluster| {
+    Cluster::run(three_nodes(), |cluster| {
         let spec = "  scaleToZeroAfterSeconds: 5\n";
         let changes = [other_object(), manifest("hello", spec), code("hello", "main.py", HELLO)];
         let commit = cluster.push(&changes, "Say hello")?;

@@ -1,6 +1,7 @@
 //! Functions: code in Git, called over HTTP, scaled from zero and back.
 
-use harness::{Change, Cluster, ClusterOptions, Context, Node, Result, Where, ensure};
+use harness::{Change, Cluster, ClusterOptions, Context, NetWorld, Node, Result, Where, ensure};
+use schema::trust::TrustDir;
 use serde_json::Value;
 
 mod builds;
@@ -54,6 +55,18 @@ pub(crate) fn code(name: &str, file: &str, text: &str) -> Change {
 /// Calls from the machine, a peer in the nodes' network that is not a pod.
 fn call(node: &Node, name: &str, body: &str) -> Result<Answer> {
     call_with(node, name, body, &[])
+}
+
+/// Status and whole answer to a call through a node's address over TLS, from the machine, as somebody.
+fn call_as(pki: &TrustDir, node: &Node, name: &str, more: &[&str]) -> Result<(u16, String)> {
+    let (certificate, key) = (pki.certificate_file(), pki.key_file());
+    let (certificate, key) = (certificate.to_string_lossy(), key.to_string_lossy());
+    let url = format!("https://{}:8081/default/{name}", node.address()?);
+    // The certificate of a node names no address.
+    let words = ["-s", "-i", "-k", "--cert", &certificate, "--key", &key, "-m", "100", "-d", "{}", &url];
+    let said = NetWorld::of_machine().run("curl", &[&words[..], more].concat())?;
+    let status = said.split_whitespace().nth(1).context("no status")?.parse()?;
+    Ok((status, said))
 }
 
 fn call_with(node: &Node, name: &str, body: &str, more: &[&str]) -> Result<Answer> {

@@ -111,7 +111,7 @@ fn keeps_the_login_out_of(folder: &Path, key: &str) -> Result<()> {
 
 #[test]
 fn a_job_is_compiled_and_run_on_slurm_and_its_results_come_back() -> Result<()> {
-    let options = ClusterOptions { etcd_roles: true, ..ClusterOptions::default() };
+    let options = ClusterOptions::default();
     with(options, Slurm::start, |site| {
         let sum = site.manifest(
             "sum",
@@ -186,9 +186,10 @@ fn listing(site: &Site<'_>, kind: &str) -> Result<(String, String)> {
 }
 
 fn fetched(site: &Site<'_>, below: &str, kind: &str) -> Result<(String, String)> {
-    let url = format!("http://{}/v1/jobs/default/sum/{below}", site.cluster.api(0));
-    let answer =
-        harness::run("curl", &["-sSi", "-H", &format!("Accept: {kind}"), &url])?.replace("\r\n", "\n");
+    let socket = site.cluster.socket(0).to_string_lossy().into_owned();
+    let (accept, url) = (format!("Accept: {kind}"), format!("http://localhost/v1/jobs/default/sum/{below}"));
+    let words = ["-sSi", "--unix-socket", &socket, "-H", &accept, &url];
+    let answer = harness::run("curl", &words)?.replace("\r\n", "\n");
     let (head, body) = answer.split_once("\n\n").context("no head")?;
     Ok((head.to_owned(), body.to_owned()))
 }

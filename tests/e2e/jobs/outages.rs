@@ -78,6 +78,8 @@ fn jobs_are_submitted_once_though_etcd_and_the_masters_disk_are_lost() -> Result
             site.cluster.nodes[away].cut_off()?;
             site.cluster.lose_etcd()?;
             std::fs::remove_dir_all(site.cluster.dir("state-r0"))?;
+            // The authority comes from a backup.
+            site.cluster.fill_reconciler(0)?;
             site.cluster.reconcilers[0].start()?;
             site.cluster.wait_reconciler(0)?;
             let other = site.cluster.nodes[1 - away].name.clone();

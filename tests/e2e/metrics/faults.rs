@@ -81,8 +81,8 @@ fn four_alerts_fire_by_a_real_fault_and_clear_by_its_repair() -> Result<()> {
     let mut cluster = Cluster::prepare(options)?;
     cluster.run_story(|cluster| {
         let disk = SmallDisk::mount_on(cluster.numbered(2)?)?;
-        let prometheus = start(cluster, &hasty_rules()?)?;
         cluster.start_all()?;
+        let prometheus = start(cluster, &hasty_rules()?)?;
         scrapes_all(&prometheus)?;
         let alert = |name| Alert { prometheus: &prometheus, name };
 

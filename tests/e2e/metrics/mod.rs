@@ -15,6 +15,7 @@ use harness::{
     Change, Cluster, ClusterOptions, ContainerView, Context, IMAGE, Node, Prometheus, Result, Where, dig,
     ensure, eventually, http_get, secs, service_address,
 };
+use serde_json::Value;
 
 use self::dashboards::panels;
 use crate::functions::{code, manifest};
@@ -68,13 +69,27 @@ fn is_installed() -> bool {
     is_installed
 }
 
-/// Starts Prometheus with the shipped configuration and these rules; before the daemons, because it takes some seconds
-/// to begin.
+/// Starts Prometheus with the shipped configuration, these rules, and the certificate of a user.
 fn start(cluster: &Cluster, rules: &str) -> Result<Prometheus> {
+    let files = certificate(cluster)?;
     let config = fs::read_to_string(shipped().join("prometheus/prometheus.yml"))?;
-    let api = cluster.api(0);
+    let config = config.replace("/etc/prometheus/minik8s", &files.to_string_lossy());
+    let api = cluster.listen(0);
     let config: String = config.lines().map(|line| adapted(line, &api) + "\n").collect();
     Prometheus::start(&cluster.dir(""), cluster.slot().port(PORT), &config, rules)
+}
+
+/// Folder with the certificate of a new user, as files.
+fn certificate(cluster: &Cluster) -> Result<PathBuf> {
+    let (user, files) = (cluster.dir("prometheus.json"), cluster.dir("prometheus-user"));
+    cluster.cli(&["user", "add", "prometheus", "-o", &user.to_string_lossy()])?.ok()?;
+    let user: Value = serde_json::from_str(&fs::read_to_string(user)?)?;
+    fs::create_dir_all(&files)?;
+    for name in ["authorities", "certificate", "key"] {
+        let pem = user[name].as_str().with_context(|| format!("the file has no {name}"))?;
+        fs::write(files.join(format!("{name}.pem")), pem)?;
+    }
+    Ok(files)
 }
 
 /// Waits until Prometheus scrapes all daemons.
@@ -88,8 +103,8 @@ fn scrapes_all(prometheus: &Prometheus) -> Result<()> {
 
 /// Adapts a line of the configuration: the reconciler's address, and a second for each interval.
 fn adapted(line: &str, api: &str) -> String {
-    if let (Some(from), Some(to)) = (line.find("http://"), line.find("/v1/metrics/targets")) {
-        return format!("{}http://{api}{}", &line[..from], &line[to..]);
+    if let (Some(from), Some(to)) = (line.find("https://"), line.find("/v1/metrics/targets")) {
+        return format!("{}https://{api}{}", &line[..from], &line[to..]);
     }
     match line.split_once(": ") {
         Some((key, _)) if key.ends_with("_interval") || key.ends_with("_timeout") => format!("{key}: 1s"),
@@ -184,8 +199,8 @@ fn prometheus_scrapes_three_nodes_and_every_panel_has_data() -> Result<()> {
     accept_hooks(&mut cluster, 0)?;
     cluster.run_story(|cluster| {
         let rules = fs::read_to_string(shipped().join("prometheus/alerts.yml"))?;
-        let prometheus = start(cluster, &rules)?;
         cluster.start_all()?;
+        let prometheus = start(cluster, &rules)?;
         scrapes_all(&prometheus)?;
         let scraped = Scraped { cluster, prometheus };
         let shop = Workload::new("shop", 2);

@@ -9,8 +9,9 @@ use std::path::Path;
 
 use harness::manifests::web;
 use harness::{
-    Browser, Change, Cluster, ClusterOptions, ContainerView, Context, DockerWorld, IMAGE, Look, Result,
-    Slurm, Where, axe, encrypted_to, ensure, eventually, recipient_of, rounds, secs,
+    Browser, Change, Cluster, ClusterOptions, ContainerView, Context, Daemon, DockerWorld, IMAGE, Look,
+    Result, Slurm, Where, axe, encrypted_to, ensure, eventually, http_get, minik8s_binary, recipient_of,
+    rounds, secs,
 };
 use serde_json::Value;
 
@@ -37,9 +38,12 @@ const HOSTILE: [&str; 8] = [
     "&lt;b&gt; <!-- ",
 ];
 
-/// A cluster with a browser that looks at it.
+/// A cluster with a browser that looks at it, through `minik8s ui`.
 struct Visit<'c> {
     cluster: &'c Cluster,
+    /// Address of the proxy.
+    address: String,
+    _ui: Daemon,
     browser: Browser,
     axe: Option<String>,
 }
@@ -61,7 +65,13 @@ fn the_page_in_a_browser_follows_the_cluster_and_keeps_to_itself() -> Result<()>
         if axe.is_none() {
             println!("accessibility is not judged: npm, which fetches axe-core, is not installed");
         }
-        let visit = Visit { cluster, browser, axe };
+        let (ui, url) = ui(cluster)?;
+        let address = url.split('/').nth(2).context("a URL without an address")?.to_owned();
+        let (code, _) = http_get(&address, "/")?;
+        ensure!(code == 403, "without the key: {code}");
+        // From here on the browser has a cookie.
+        browser.open(&url)?;
+        let visit = Visit { cluster, address, _ui: ui, browser, axe };
         visit.follows_a_push_a_crash_and_a_log()?;
         visit.judge_all(&[PHONE, DESK])?;
         visit.says_all_without_script()?;
@@ -81,9 +91,24 @@ fn the_page_in_a_browser_follows_the_cluster_and_keeps_to_itself() -> Result<()>
     })
 }
 
+/// Starts `minik8s ui`; returns the URL that it prints.
+fn ui(cluster: &Cluster) -> Result<(Daemon, String)> {
+    let listen = format!("127.0.0.1:{}", cluster.slot().port(10));
+    let command = [&*minik8s_binary().to_string_lossy(), "ui", "--listen", &listen].map(str::to_owned);
+    let mut ui =
+        Daemon::new("ui", &cluster.dir(""), command.into()).env("MINIK8S_SERVER", &cluster.server(0));
+    ui.start()?;
+    let url = eventually("it prints its URL", secs(20), || {
+        let said = ui.log_tail();
+        let url = said.split_whitespace().find(|word| word.starts_with(&format!("http://{listen}")));
+        url.map(str::to_owned).with_context(|| said.clone())
+    })?;
+    Ok((ui, url))
+}
+
 impl Visit<'_> {
     fn url(&self, path: &str) -> String {
-        format!("http://{}{path}", self.cluster.api(0))
+        format!("http://{}{path}", self.address)
     }
 
     /// Opens a page, and marks its document, so that a reload would be noticed.

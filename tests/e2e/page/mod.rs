@@ -4,7 +4,7 @@
 //! Seen red when `event` in `reconciler/src/api/page/changes.rs` renders only once.
 
 use std::io::{BufRead as _, BufReader, Write as _};
-use std::net::TcpStream;
+use std::os::unix::net::UnixStream;
 use std::time::Instant;
 
 use harness::manifests::web;
@@ -46,14 +46,14 @@ fn get(cluster: &Cluster, path: &str) -> Result<String> {
 }
 
 /// A stream of events.
-struct Stream(BufReader<TcpStream>);
+struct Stream(BufReader<UnixStream>);
 
 impl Stream {
     fn open(cluster: &Cluster, of: &str) -> Result<Self> {
         let html = get(cluster, of)?;
         let have =
             html.split("data-have=\"").nth(1).and_then(|rest| rest.split('"').next()).context("no hashes")?;
-        let mut stream = TcpStream::connect(cluster.api(0))?;
+        let mut stream = UnixStream::connect(cluster.socket(0))?;
         stream.set_read_timeout(Some(secs(30)))?;
         let of = of.replace('?', "%3F").replace('=', "%3D");
         write!(stream, "GET /changes?of={of}&have={have} HTTP/1.1\r\nHost: localhost\r\n\r\n")?;

@@ -66,7 +66,7 @@ fn each_commit_ends_as_in_the_history_although_leaders_are_killed_and_answers_fa
     let mut cluster = Cluster::prepare(ClusterOptions { reconcilers: 2, ..ClusterOptions::default() })?;
     let world = World::attach(&mut cluster, "word back: faults", patience)?;
     cluster.run_story(|cluster| {
-        cluster.etcd.start()?;
+        cluster.start_etcd()?;
         for index in 0..cluster.reconcilers.len() {
             cluster.reconcilers[index].start()?;
             cluster.wait_reconciler(index)?;

@@ -224,7 +224,7 @@ impl World {
 
     /// Checks that no secret of a target is in etcd, in a log of a reconciler, or in an answer of its API.
     pub(super) fn keeps_secrets(&self, cluster: &Cluster) -> Result<()> {
-        let all = cluster.etcd.etcdctl(None, &["get", "--prefix", ""])?;
+        let all = cluster.etcd.etcdctl(&["get", "--prefix", ""])?;
         ensure!(all.contains(prefix::OUTBOX), "etcd has no outbox");
         let mut texts = vec![("etcd".to_owned(), all)];
         for (index, reconciler) in (0..).zip(&cluster.reconcilers) {
@@ -237,7 +237,7 @@ impl World {
                 &["status"],
             ] {
                 let mut command = cluster.cli_command(args);
-                command.env("MINIK8S_SERVER", format!("http://{}", cluster.api(index)));
+                command.env("MINIK8S_SERVER", cluster.server(index));
                 let said = outcome(&mut command, secs(60))?;
                 texts.push((format!("{args:?}"), said.stdout + &said.stderr));
             }

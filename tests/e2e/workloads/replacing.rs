@@ -96,7 +96,7 @@ fn a_pause_holds_a_changed_template_while_the_number_follows() -> Result<()> {
         // A pod whose record is lost is adopted again, or replaced if its binding was deleted first, with the
         // former template.
         let lost = Key::Pod(NamespacedName::new("default", &scaled[0].pod));
-        cluster.etcd.etcdctl(None, &["del", &lost.to_string()])?;
+        cluster.etcd.etcdctl(&["del", &lost.to_string()])?;
         eventually("three records are there", secs(20), || {
             let records = cluster.etcd.list(prefix::PODS)?.len();
             ensure!(records == 3, "{records} records");
@@ -166,7 +166,7 @@ fn the_last_good_template_comes_back_when_none_of_its_pods_is_left() -> Result<(
         let is_good = |pod: &str| shop.owns(pod) && template(pod) == good_template;
         for found in cluster.etcd.list(prefix::PODS)? {
             if matches!(found.key.parse(), Ok(Key::Pod(pod)) if is_good(&pod.name)) {
-                cluster.etcd.etcdctl(None, &["del", &found.key])?;
+                cluster.etcd.etcdctl(&["del", &found.key])?;
             }
         }
         let docker = &cluster.node().docker;

@@ -62,8 +62,7 @@ fn land(cluster: &Cluster, prefix: &str, wanted: [usize; 3]) -> Result<()> {
 
 /// Node of each pod as predicted by the plan of the clone's HEAD.
 fn expected_plan(cluster: &Cluster) -> Result<BTreeMap<String, String>> {
-    let (repo, server) =
-        (cluster.repo.work().to_string_lossy().into_owned(), format!("http://{}", cluster.api(0)));
+    let (repo, server) = (cluster.repo.work().to_string_lossy().into_owned(), cluster.server(0));
     let plan = cluster.cli(&["plan", "--repo", &repo, "--server", &server, "-o", "json"])?;
     let plan: Value = serde_json::from_str(&plan.stdout).with_context(|| format!("{plan:?}"))?;
     let placements = plan["placements"].as_array().context("no placements")?;

@@ -1,10 +1,11 @@
 //! Heartbeats of calls under way: `POST /_/heartbeats/<token>`, with the token that the caller gave to the call.
 //!
-//! The caller, a reconciler, draws a random token, and only the replica that runs the call receives it. The count
-//! of heartbeats for each token travels in `demand/<node>`. Pure; [`Beats`] is its lock.
+//! The caller, a reconciler, draws a random token, and only the replica that runs the call receives it, with a URL at the
+//! bridge of the node, which pods of other nodes reach through the tunnel. The count of heartbeats for each token travels
+//! in `demand/<node>`. Pure; [`Beats`] is its lock.
 
 use std::collections::BTreeMap;
-use std::net::{Ipv4Addr, SocketAddr};
+use std::net::SocketAddr;
 use std::sync::{Arc, Mutex};
 
 use hyper::header::HeaderValue;
@@ -56,27 +57,14 @@ impl Beats {
         Self { by_token: Arc::default(), changed }
     }
 
-    /// Accepts heartbeats with this token until the returned value is dropped. `listen`: address of this gateway,
-    /// `None` if it accepts no heartbeats; `own`: the address to use for all of the node's, and for pods instead of
-    /// loopback, if known.
-    pub(super) fn register(
-        &self,
-        token: &str,
-        listen: Option<SocketAddr>,
-        own: Option<Ipv4Addr>,
-    ) -> Result<HeartbeatSlot, CallError> {
-        let address = |listen: SocketAddr| match listen.ip() {
-            every if every.is_unspecified() || every.is_loopback() => {
-                Some(SocketAddr::new(own?.into(), listen.port()))
-            }
-            _ => Some(listen),
-        };
-        let url = listen.and_then(address).map(|address| outgoing::url(address, &format!("{PATH}{token}")));
+    /// Accepts heartbeats with this token until the returned value is dropped. `at`: address of this gateway for pods,
+    /// `None` if it accepts no heartbeats.
+    pub(super) fn register(&self, token: &str, at: Option<SocketAddr>) -> Result<HeartbeatSlot, CallError> {
+        let url = at.map(|at| outgoing::url(at, &format!("{PATH}{token}")));
         let Some(url) = url.and_then(|url| HeaderValue::try_from(url).ok()) else {
             // Without a URL the function could not send heartbeats, and its caller would give it up: another
             // gateway may accept the call.
-            let message =
-                "this node cannot accept heartbeats: its agent is not running, or its address is not known";
+            let message = "this node cannot accept heartbeats: its agent is not running, or has no range of pod addresses yet";
             return Err(CallError::retryable("NoHeartbeats", message));
         };
         let mut by_token = lock(&self.by_token);
@@ -148,18 +136,15 @@ mod tests {
     fn only_a_call_under_way_that_was_given_a_token_beats() {
         let beats = Beats::new(watch::Sender::new(()));
         let post = |path: &str| beats.answer(&Method::POST, path, "a").map(|answer| answer.status().as_u16());
-        let (every, own) = (Some("0.0.0.0:8081".parse().unwrap()), Some("192.0.2.7".parse().unwrap()));
-        let expect = |token: &str| beats.register(token, every, own);
+        let at = Some("10.244.0.1:8081".parse().unwrap());
+        let expect = |token: &str| beats.register(token, at);
         let refused = |refused: CallError| (refused.status.as_u16(), refused.kind);
-        for (listen, own) in [(every, None), (None, own)] {
-            let nowhere = beats.register(OURS, listen, own).unwrap_err();
-            assert_eq!(refused(nowhere), (503, "NoHeartbeats"), "{listen:?}");
-        }
+        assert_eq!(refused(beats.register(OURS, None).unwrap_err()), (503, "NoHeartbeats"));
 
         let path = format!("/_/heartbeats/{OURS}");
         assert_eq!(post(&path), Some(404));
         let expected = expect(OURS).unwrap();
-        assert_eq!(expected.url, format!("http://192.0.2.7:8081{path}"));
+        assert_eq!(expected.url, format!("http://10.244.0.1:8081{path}"));
         assert!(beats.counts().is_empty());
         assert_eq!((post(&path), post(&path), post("/default/add")), (Some(200), Some(200), None));
         assert_eq!(beats.answer(&Method::GET, &path, "a").unwrap().status().as_u16(), 405);

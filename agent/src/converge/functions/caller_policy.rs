@@ -1,7 +1,8 @@
-//! Callers allowed to call non-public functions: pods, nodes and reconcilers, by their addresses in etcd and in the
-//! agent's configuration. Pure.
+//! Callers allowed to call non-public functions: nodes, reconcilers and users by their certificates; without TLS the node
+//! itself, and pods by the ranges of addresses in etcd. Packet rules drop what arrives with a pod's address, but neither
+//! from a pod of this node nor through the tunnel (`converge/network/render.rs`).
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::HashMap;
 use std::net::{IpAddr, Ipv4Addr};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -14,44 +15,61 @@ use schema::control::lock;
 use schema::kinds::Kind;
 use schema::meta::NamespacedName;
 use schema::records::{CallToken, Subnet};
+use schema::trust::Role;
 use sha2::{Digest as _, Sha256};
 use subtle::ConstantTimeEq as _;
 use tokio::time::Instant;
 
 use super::answer::CallError;
 use crate::catalog::Catalog;
-use crate::converge::shared::control_plane::ControlPlane;
 use crate::files::{PodFiles, secrets};
+use crate::http::server::{Caller, Channel};
 
-/// Addresses of the cluster.
+/// Addresses of pods.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(super) struct ClusterAddresses {
-    pods: Vec<Ipv4Net>,
-    /// Addresses of nodes and reconcilers.
-    nodes: BTreeSet<Ipv4Addr>,
+pub(super) struct PodAddresses {
+    /// Ranges of this node and of the others.
+    ranges: Vec<Ipv4Net>,
     /// Address of this node's bridge, once it has a range.
     pub(super) bridge: Option<Ipv4Addr>,
 }
 
-impl ClusterAddresses {
-    pub(super) fn from_catalog(catalog: &Catalog, own: Option<&Subnet>, control: &ControlPlane) -> Self {
-        let pods =
+impl PodAddresses {
+    pub(super) fn from_catalog(catalog: &Catalog, own: Option<&Subnet>) -> Self {
+        let ranges =
             own.map(|subnet| subnet.cidr).into_iter().chain(catalog.peers.values().map(|peer| peer.cidr));
-        let nodes =
-            catalog.own_address.into_iter().chain(catalog.peers.values().filter_map(|peer| peer.address));
-        let reconcilers = control.reconcilers.iter().map(|at| *at.ip());
-        let bridge = own.map(Subnet::bridge);
-        Self { pods: pods.collect(), nodes: nodes.chain(reconcilers).collect(), bridge }
+        Self { ranges: ranges.collect(), bridge: own.map(Subnet::bridge) }
     }
 
-    pub(super) fn has(&self, address: IpAddr) -> bool {
-        let IpAddr::V4(address) = address else { return false };
-        self.nodes.contains(&address) || self.pods.iter().any(|range| range.contains(&address))
+    fn has(&self, address: IpAddr) -> bool {
+        matches!(address, IpAddr::V4(address) if self.ranges.iter().any(|range| range.contains(&address)))
     }
+}
 
-    /// True if the address belongs to a node or a reconciler, not to a pod.
-    pub(super) fn has_node(&self, address: IpAddr) -> bool {
-        matches!(address, IpAddr::V4(address) if self.nodes.contains(&address))
+/// Rights of a caller besides public functions and those whose token it has.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Rights {
+    /// Permission to call every function.
+    pub(super) calls_all: bool,
+    /// Permission to send the heartbeats of a call, with the call's token.
+    pub(super) sends_heartbeats: bool,
+    /// Permission to have the heartbeats of its calls reported: others must not fill the report.
+    pub(super) awaits_heartbeats: bool,
+}
+
+/// Returns the rights of a caller.
+pub(super) fn rights(caller: &Caller, pods: &PodAddresses) -> Rights {
+    match &caller.channel {
+        Channel::Tls(peer) => {
+            let role = peer.as_ref().map(|peer| peer.identity.role());
+            let is_daemon = matches!(role, Some(Role::Node | Role::Reconciler));
+            let calls_all = is_daemon || role == Some(Role::User);
+            Rights { calls_all, sends_heartbeats: is_daemon, awaits_heartbeats: is_daemon }
+        }
+        Channel::Plain => {
+            let is_inside = caller.is_node || pods.has(caller.address.to_canonical());
+            Rights { calls_all: is_inside, sends_heartbeats: is_inside, awaits_heartbeats: caller.is_node }
+        }
     }
 }
 

@@ -22,12 +22,11 @@ use super::answer::{CallError, CallResponse, TIMINGS, json_answer};
 use super::beats::{self, HeartbeatSlot};
 use super::call::{self, CONNECT_MAX, Call, IDEMPOTENCY_KEY, is_object};
 use super::call_queue::Calls;
-use super::caller_policy::{ClusterAddresses, Tokens};
+use super::caller_policy::{PodAddresses, Rights, Tokens, rights};
 use super::phases::{Phases, error_in};
 use super::window::Rates;
 use crate::catalog::Catalog;
 use crate::converge::shared::FunctionCalls;
-use crate::converge::shared::control_plane::ControlPlane;
 use crate::desired::StateOrigin;
 use crate::files::PodFiles;
 use crate::http::body::{Answer, Budget, Room};
@@ -35,7 +34,7 @@ use crate::http::outgoing::{self, LazyClient};
 use crate::http::path::normalized;
 use crate::http::plain::StartedRequest;
 use crate::http::routes;
-use crate::http::server::{Caller, Handler};
+use crate::http::server::{Caller, Channel, Handler};
 
 /// Longest time for a whole body, besides waits for room: a slow trickle holds the room of its bytes.
 const BODY_MAX: Duration = Duration::from_secs(60);
@@ -57,7 +56,7 @@ const BUDGET_BYTES: u64 = 256 << 20;
 #[derive(Debug, Clone)]
 pub struct Functions {
     catalog: watch::Receiver<Arc<Catalog>>,
-    known: watch::Receiver<ClusterAddresses>,
+    known: watch::Receiver<PodAddresses>,
     calls: Calls,
     client: Arc<LazyClient>,
     tokens: Tokens,
@@ -66,7 +65,7 @@ pub struct Functions {
     hosts: Arc<HostNames>,
     /// Address of the gateway; `None` if heartbeats are not reported.
     listen: Option<SocketAddr>,
-    /// Set if waiting calls are reported, so that a replica may be started, and `known` is kept up to date.
+    /// Set if waiting calls are reported, so that a replica may be started.
     follows: bool,
 }
 
@@ -118,7 +117,7 @@ fn activation_id() -> String {
 impl Functions {
     pub(super) fn new(
         catalog: watch::Receiver<Arc<Catalog>>,
-        known: watch::Receiver<ClusterAddresses>,
+        known: watch::Receiver<PodAddresses>,
         calls: Calls,
         files: Option<Arc<PodFiles>>,
     ) -> Self {
@@ -151,16 +150,12 @@ impl Functions {
     }
 
     /// Creates a handler without a loop that follows changes: sleeping functions are not woken.
-    pub fn from_last_known(
-        catalog: watch::Receiver<Arc<Catalog>>,
-        own: Option<&Subnet>,
-        control: &ControlPlane,
-    ) -> Self {
+    pub fn from_last_known(catalog: watch::Receiver<Arc<Catalog>>, own: Option<&Subnet>) -> Self {
         let newest = Arc::clone(&catalog.borrow());
         let calls = Calls::new(Timestamp::now());
         calls.follow(newest.functions.iter().map(|(id, found)| (id, &found.value)));
         // The sender is dropped: the addresses stay as they are.
-        let (_, known) = watch::channel(ClusterAddresses::from_catalog(&newest, own, control));
+        let (_, known) = watch::channel(PodAddresses::from_catalog(&newest, own));
         Self { follows: false, ..Self::new(catalog, known, calls, None) }
     }
 
@@ -170,9 +165,16 @@ impl Functions {
         caller: &Caller,
         activation: &str,
     ) -> Result<CallResponse, CallError> {
+        if caller.channel == Channel::Tls(None) {
+            let message =
+                "calls over TLS need a certificate of a node, a reconciler or a user of this cluster";
+            return Err(CallError::new(StatusCode::UNAUTHORIZED, "CertificateMissing", message));
+        }
         let path = normalized(request.uri().path())
             .map_err(|why| CallError::new(StatusCode::BAD_REQUEST, "BadPath", why.to_string()))?;
-        if let Some(answer) = self.calls.beats.answer(request.method(), &path, activation) {
+        if self.rights(caller).sends_heartbeats
+            && let Some(answer) = self.calls.beats.answer(request.method(), &path, activation)
+        {
             return Ok(answer);
         }
         let catalog = Arc::clone(&self.catalog.borrow());
@@ -180,7 +182,7 @@ impl Functions {
             let message = "the path is not /<namespace>/<function>";
             return Err(CallError::new(StatusCode::NOT_FOUND, NOT_FOUND, message));
         };
-        let is_hidden = |refused: &CallError| refused.kind == NOT_FOUND && !self.is_of_cluster(caller);
+        let is_hidden = |refused: &CallError| refused.kind == NOT_FOUND && !self.rights(caller).calls_all;
         let record = record(&catalog, &id).map_err(|refused| match is_hidden(&refused) {
             true => self.refuse_stranger(&id, caller),
             false => refused,
@@ -200,18 +202,18 @@ impl Functions {
         }
     }
 
-    fn is_of_cluster(&self, caller: &Caller) -> bool {
-        caller.is_node || self.known.borrow().has(address_of(caller))
+    fn rights(&self, caller: &Caller) -> Rights {
+        rights(caller, &self.known.borrow())
     }
 
-    /// True if the function has no token and the caller is outside the cluster: build logs and crash tracebacks are
+    /// True if the function has no token and the caller may not call every function: build logs and crash tracebacks are
     /// not for such callers.
     fn is_stranger(&self, record: &FunctionRecord, caller: &Caller) -> bool {
-        record.token.is_none() && !self.is_of_cluster(caller)
+        record.token.is_none() && !self.rights(caller).calls_all
     }
 
-    /// Decides on a caller. `is_foreign`: a browser sent the call for a page from elsewhere, so its address says nothing
-    /// of who calls.
+    /// Decides on a caller. `is_foreign`: a browser sent the call for a page from elsewhere, so neither address nor
+    /// certificate says who calls.
     async fn may_call(
         &self,
         (record, id): (&FunctionRecord, &NamespacedName),
@@ -219,7 +221,7 @@ impl Functions {
         headers: &HeaderMap,
         is_foreign: bool,
     ) -> Result<(), CallError> {
-        let is_known = self.is_of_cluster(caller);
+        let is_known = self.rights(caller).calls_all;
         if record.calls.public || (is_known && !is_foreign) {
             return Ok(());
         }
@@ -239,39 +241,31 @@ impl Functions {
     /// Creates the response for a stranger, the same whether or not there is such a function.
     fn refuse_stranger(&self, id: &NamespacedName, caller: &Caller) -> CallError {
         let address = address_of(caller);
-        if !self.follows {
-            // The caller may be a reconciler that became leader since then.
-            let message = format!("this node's agent is not running, and without it {address} is unknown");
-            return CallError::retryable("CallerUnknown", message);
-        }
         let message = format!(
-            "there is no function {id} that {address} may call: it is neither a pod nor a node of this cluster, and may \
-             call only functions with `public: true` or with `auth` and its token"
+            "there is no function {id} that {address} may call: it is neither this node nor a pod of this cluster, shows no \
+             certificate, and may call only functions with `public: true` or with `auth` and its token"
         );
         CallError::new(StatusCode::NOT_FOUND, NOT_FOUND, message)
     }
 
-    /// Accepts heartbeats of a call whose caller gave a token: a reconciler, or a node, on which one may run. Other
-    /// callers must not fill the heartbeat report.
+    /// Accepts heartbeats of a call whose caller gave a token: a reconciler, or a program of this node, as in a cluster of
+    /// one machine.
     pub(super) fn register_heartbeats(
         &self,
         token: &str,
         caller: &Caller,
-        catalog: &Catalog,
     ) -> Result<HeartbeatSlot, CallError> {
-        let address = address_of(caller);
-        if !caller.is_node && !self.known.borrow().has_node(address) {
-            // The caller may be a reconciler that became leader a moment ago.
+        if !self.rights(caller).awaits_heartbeats {
             let message = format!(
-                "{address} is not known as a node or a reconciler, and only these may send {}; if it is a reconciler, \
-                 name it in this agent's --reconciler",
+                "{} may not send {}: only this node may, and nodes and reconcilers over TLS with their certificates",
+                address_of(caller),
                 beats::TOKEN
             );
-            return Err(CallError::retryable("CallerUnknown", message));
+            return Err(CallError::new(StatusCode::FORBIDDEN, "HeartbeatsForbidden", message));
         }
-        let at_loopback = self.listen.is_some_and(|listen| listen.ip().is_loopback());
-        let own = if at_loopback { self.known.borrow().bridge } else { catalog.own_address };
-        self.calls.beats.register(token, self.listen, own)
+        let bridge = self.known.borrow().bridge;
+        let at = self.listen.zip(bridge).map(|(listen, bridge)| (bridge, listen.port()).into());
+        self.calls.beats.register(token, at)
     }
 
     async fn call(
@@ -332,7 +326,7 @@ impl Functions {
         let payer = (!caller.is_node).then(|| address_of(caller));
         let (body, room) = read(request, payer, record.calls.request_body_bytes, &self.budget).await?;
         // Only now: a caller that sends its body slowly must not take the place of others' heartbeats.
-        let beats = token.map(|token| self.register_heartbeats(&token, caller, catalog)).transpose()?;
+        let beats = token.map(|token| self.register_heartbeats(&token, caller)).transpose()?;
         let heartbeat = beats.as_ref().map(|expected| expected.url.clone());
         let (calls, client, budget) = (&self.calls, &self.client, &self.budget);
         let limits = &record.calls;

@@ -1,5 +1,5 @@
-//! The functions loop: calls of functions through this node, at `:8081` of all its addresses, or of loopback and the
-//! pods' bridge.
+//! The functions loop: calls of functions through this node, at `:8081` of all its addresses, or of one and the pods'
+//! bridge, over TLS or in plain HTTP.
 //!
 //! Reads the catalog; decides in `plan.rs`; opens the listener and assigns replicas to waiting calls. A call goes
 //! to the replica with the fewest of this node's calls (`call_queue.rs`), waits if there is none, and is counted: the
@@ -27,18 +27,18 @@ use jiff::Timestamp;
 use schema::control::{Loop, LoopError, Next, Observation};
 use schema::names::HostNames;
 use schema::records::{NodeDemand, Subnet};
+use schema::trust::TrustReader;
 use tokio::net::TcpListener;
 use tokio::sync::{mpsc, watch};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use super::shared::control_plane::ControlPlane;
 use crate::catalog::Catalog;
 use crate::files::PodFiles;
 use crate::http::server;
 use crate::http::server::{Limits, Server};
 use crate::standby::{Handover, Role, copy};
-use caller_policy::ClusterAddresses;
+use caller_policy::PodAddresses;
 use plan::{FunctionsPlan, Observed};
 use schema::control::publish;
 
@@ -53,8 +53,9 @@ pub struct FunctionsDeps {
     pub calls: Calls,
     /// Decrypts the tokens of callers from outside.
     pub files: Arc<PodFiles>,
-    pub control: watch::Receiver<ControlPlane>,
     pub handover: Handover,
+    /// Own certificate, and what callers over TLS must show.
+    pub trust: TrustReader,
     /// Names by which pages of this node's own may address the gateway.
     pub hosts: HostNames,
 }
@@ -66,8 +67,7 @@ pub struct FunctionsLoop {
     subnet: watch::Receiver<Option<Subnet>>,
     catalog: watch::Receiver<Arc<Catalog>>,
     calls: Calls,
-    control: watch::Receiver<ControlPlane>,
-    known: watch::Sender<ClusterAddresses>,
+    known: watch::Sender<PodAddresses>,
     listeners: BTreeMap<Role, mpsc::Sender<TcpListener>>,
     listens: BTreeMap<Role, SocketAddr>,
     followed: Option<Arc<Catalog>>,
@@ -82,27 +82,16 @@ impl FunctionsLoop {
         deps: FunctionsDeps,
         shutdown: CancellationToken,
     ) -> (Self, impl Future<Output = ()> + Send + 'static) {
-        let FunctionsDeps { listen, subnet, catalog, calls, files, control, handover, hosts } = deps;
-        let (known, knows) = watch::channel(ClusterAddresses::default());
+        let FunctionsDeps { listen, subnet, catalog, calls, files, handover, trust, hosts } = deps;
+        let (known, knows) = watch::channel(PodAddresses::default());
         let functions = Functions::new(catalog.clone(), knows, calls.clone(), Some(files));
         let functions = functions.listening(listen).addressed_as(hosts);
         let [(everyone, at_own), (pods, at_bridge)] = [(); 2].map(|()| mpsc::channel(1));
         let listeners = BTreeMap::from([(Role::Functions, everyone), (Role::PodFunctions, pods)]);
-        let serving = serve_all(functions.clone(), [at_own, at_bridge], shutdown);
+        let serving = serve_all(functions.clone(), [at_own, at_bridge], Some(trust), shutdown);
         let (listens, followed) = (BTreeMap::new(), None);
-        let the_loop = Self {
-            listen,
-            subnet,
-            catalog,
-            calls,
-            control,
-            known,
-            listeners,
-            listens,
-            followed,
-            functions,
-            handover,
-        };
+        let the_loop =
+            Self { listen, subnet, catalog, calls, known, listeners, listens, followed, functions, handover };
         (the_loop, serving)
     }
 
@@ -113,26 +102,34 @@ impl FunctionsLoop {
 }
 
 /// Serves callers at the newest of the listeners.
-async fn serve(functions: Functions, listeners: mpsc::Receiver<TcpListener>, shutdown: CancellationToken) {
-    let (limits, connections) = (Limits::default(), TaskTracker::new());
-    Server::new(functions, limits, connections, CancellationToken::new()).run(listeners, shutdown).await;
+async fn serve(
+    functions: Functions,
+    listeners: mpsc::Receiver<TcpListener>,
+    trust: Option<TrustReader>,
+    shutdown: CancellationToken,
+) {
+    let server = Server::new(functions, Limits::default(), TaskTracker::new(), CancellationToken::new());
+    server.with_tls(trust).run(listeners, shutdown).await;
 }
 
 /// Serves callers at both addresses, those of the bridge apart from all others.
 async fn serve_all(
     functions: Functions,
     listeners: [mpsc::Receiver<TcpListener>; 2],
+    trust: Option<TrustReader>,
     shutdown: CancellationToken,
 ) {
-    let [own, bridge] = listeners.map(|opened| serve(functions.clone(), opened, shutdown.clone()));
+    let [own, bridge] =
+        listeners.map(|opened| serve(functions.clone(), opened, trust.clone(), shutdown.clone()));
     tokio::join!(own, bridge);
 }
 
-/// Serves callers without a loop, at the sockets inherited from an agent that ended.
+/// Serves callers without a loop, at the sockets inherited from an agent that ended. Without `trust` it knows no TLS.
 pub async fn serve_inherited(
     functions: Functions,
     handover: Handover,
     (at, subnet): (SocketAddr, Option<&Subnet>),
+    trust: Option<TrustReader>,
     shutdown: CancellationToken,
 ) -> io::Result<()> {
     let [(everyone, at_own), (pods, at_bridge)] = [(); 2].map(|()| mpsc::channel(1));
@@ -144,7 +141,7 @@ pub async fn serve_inherited(
         let _ = listeners.try_send(TcpListener::from_std(socket.into())?);
     }
     functions.prepare();
-    serve_all(functions, [at_own, at_bridge], shutdown).await;
+    serve_all(functions, [at_own, at_bridge], trust, shutdown).await;
     Ok(())
 }
 
@@ -239,7 +236,7 @@ impl FunctionsLoop {
     }
 }
 
-// Observes the catalog, the cluster's addresses and the current listener.
+// Observes the catalog, the node's range and the current listeners.
 
 impl FunctionsLoop {
     fn read_inputs(&mut self) -> Observed {
@@ -248,7 +245,6 @@ impl FunctionsLoop {
             listens: self.listens.clone(),
             catalog: Arc::clone(&self.catalog.borrow_and_update()),
             subnet: self.subnet.borrow_and_update().clone(),
-            control: self.control.borrow_and_update().clone(),
             followed: self.followed.clone(),
             known: self.known.borrow().clone(),
         }

@@ -1,4 +1,4 @@
-//! Plans the listener of the functions gateway, and updates of the known functions and addresses.
+//! Plans the listeners of the functions gateway, and updates of the known functions and addresses.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -7,9 +7,8 @@ use std::sync::Arc;
 use schema::control::Plan;
 use schema::records::Subnet;
 
-use super::caller_policy::ClusterAddresses;
+use super::caller_policy::PodAddresses;
 use crate::catalog::Catalog;
-use crate::converge::shared::control_plane::ControlPlane;
 use crate::standby::Role;
 
 /// Observed inputs of the loop.
@@ -20,10 +19,9 @@ pub struct Observed {
     pub listens: BTreeMap<Role, SocketAddr>,
     pub catalog: Arc<Catalog>,
     pub subnet: Option<Subnet>,
-    pub control: ControlPlane,
     /// Catalog in use.
     pub followed: Option<Arc<Catalog>>,
-    pub(super) known: ClusterAddresses,
+    pub(super) known: PodAddresses,
 }
 
 /// Changes to make.
@@ -33,7 +31,7 @@ pub struct FunctionsPlan {
     pub listen: Vec<(Role, SocketAddr)>,
     /// Set if functions or their replicas changed.
     pub follow: bool,
-    pub(super) known: Option<ClusterAddresses>,
+    pub(super) known: Option<PodAddresses>,
 }
 
 impl Plan for FunctionsPlan {
@@ -42,16 +40,16 @@ impl Plan for FunctionsPlan {
     }
 }
 
-/// Returns the addresses of the gateway: the one given and, if that is loopback, the bridge's, for the node's pods.
+/// Returns the addresses of the gateway: the one given and, unless that includes it, the bridge's, at which pods call and
+/// send heartbeats.
 pub(super) fn addresses(given: SocketAddr, subnet: Option<&Subnet>) -> Vec<(Role, SocketAddr)> {
-    let own = subnet.filter(|_| given.ip().is_loopback());
-    let of_bridge = own.map(|own| (Role::PodFunctions, SocketAddr::new(own.bridge().into(), given.port())));
-    [(Role::Functions, given)].into_iter().chain(of_bridge).collect()
+    let bridge = subnet.map(|own| SocketAddr::new(own.bridge().into(), given.port()));
+    let further = bridge.filter(|bridge| !given.ip().is_unspecified() && given != *bridge);
+    [(Role::Functions, given)].into_iter().chain(further.map(|at| (Role::PodFunctions, at))).collect()
 }
 
 pub(super) fn plan(observed: &Observed) -> FunctionsPlan {
-    let known =
-        ClusterAddresses::from_catalog(&observed.catalog, observed.subnet.as_ref(), &observed.control);
+    let known = PodAddresses::from_catalog(&observed.catalog, observed.subnet.as_ref());
     let wanted = addresses(observed.wanted, observed.subnet.as_ref());
     let is_same = |former: &Arc<Catalog>| former.functions.ptr_eq(&observed.catalog.functions);
     FunctionsPlan {

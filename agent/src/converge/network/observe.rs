@@ -158,6 +158,7 @@ impl NetworkLoop {
             host_ports: assign_host_ports(wanted),
             dns: dns_address(subnet.service_cidr),
             gateway: gateway_address(subnet.service_cidr),
+            functions_port: self.settings.functions_port,
             functions: pods.values().filter(|pod| pod.is_function).map(|pod| pod.address).collect(),
             guarded: self.guarded(),
             builds: self.builds(subnet),

@@ -38,6 +38,8 @@ pub struct Model {
     pub tunnel_senders: Option<BTreeSet<Ipv4Addr>>,
     pub dns: Ipv4Addr,
     pub gateway: Ipv4Addr,
+    /// Port at which functions are called.
+    pub functions_port: u16,
     /// Addresses of local pods that run functions.
     pub functions: BTreeSet<Ipv4Addr>,
     /// Addresses that functions must not reach: etcd, the APIs of reconcilers and agents.
@@ -136,9 +138,10 @@ fn forward_rules(model: &Model) -> Vec<String> {
 /// Packets out of the tunnel count as a pod's, so only nodes may send into it; without other nodes the port may
 /// belong to another program. Pods reach DNS and gateway whatever the policy of INPUT. Other DNS clients are
 /// rejected immediately: containers of other networks copy the machine's `resolv.conf`, in which this server may be
-/// first.
+/// first. Whoever calls functions or hosts from an address of a pod counts as that pod, so such packets must come from
+/// the bridge or through the tunnel; reverse-path filters are not strict on every machine.
 fn input_rules(model: &Model) -> Vec<String> {
-    let (bridge, port) = (&model.names.bridge, model.tunnel_port);
+    let (bridge, tunnel, port) = (&model.names.bridge, &model.names.tunnel, model.tunnel_port);
     let loopback = "-m conntrack ! --ctstate RELATED,ESTABLISHED -j DROP";
     let mut rules = vec![format!("-d 127.0.0.0/8 -i {bridge} {loopback}")];
     rules.extend(sandbox_jumps(model));
@@ -149,7 +152,12 @@ fn input_rules(model: &Model) -> Vec<String> {
             rules.push(format!("-d {dns}/32 -i {link} {port} -j ACCEPT"));
         }
     }
-    rules.push(format!("-d {gateway}/32 -i {bridge} -p tcp -m tcp --dport 80 -j ACCEPT"));
+    let (pods, hosts) = (model.cluster_cidr.trunc(), "-p tcp -m tcp --dport 80");
+    rules.push(format!("-d {gateway}/32 -i {bridge} {hosts} -j ACCEPT"));
+    rules.push(format!("-s {pods} -d {gateway}/32 ! -i lo {hosts} -j DROP"));
+    let functions = format!("-p tcp -m tcp --dport {}", model.functions_port);
+    rules.extend([bridge, tunnel].map(|link| format!("-s {pods} -i {link} {functions} -j ACCEPT")));
+    rules.push(format!("-s {pods} ! -i lo {functions} -j DROP"));
     for (protocol, how) in [("udp", "icmp-port-unreachable"), ("tcp", "tcp-reset")] {
         let port = format!("-p {protocol} -m {protocol} --dport 53");
         rules.push(format!("-d {dns}/32 {port} -j REJECT --reject-with {how}"));

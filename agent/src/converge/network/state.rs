@@ -25,6 +25,8 @@ use crate::worlds::netlink::{Netlink, NetlinkError, Tunnels};
 
 /// Default port of agents' APIs.
 const DEFAULT_API_PORT: u16 = 7071;
+/// Default port at which functions are called.
+const DEFAULT_FUNCTIONS_PORT: u16 = 8081;
 
 /// Settings that do not change while the loop runs.
 #[derive(Debug, Clone)]
@@ -34,6 +36,8 @@ pub struct NetworkSettings {
     pub vxlan: Vxlan,
     /// Port of the agents' APIs.
     pub api_port: u16,
+    /// Port at which functions are called on this node.
+    pub functions_port: u16,
     /// Set if the tunnel exists even without other nodes: systemd-resolved needs a link that is always up.
     pub tunnel_without_peers: bool,
 }
@@ -56,7 +60,8 @@ impl NetworkSettings {
     /// Returns the settings of an instance.
     pub fn new(instance: &str, pod_mtu: u32) -> Self {
         let (names, vxlan) = (Names::for_instance(instance), Vxlan::default());
-        Self { names, pod_mtu, vxlan, api_port: DEFAULT_API_PORT, tunnel_without_peers: false }
+        let (api_port, functions_port) = (DEFAULT_API_PORT, DEFAULT_FUNCTIONS_PORT);
+        Self { names, pod_mtu, vxlan, api_port, functions_port, tunnel_without_peers: false }
     }
 }
 

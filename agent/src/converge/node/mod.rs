@@ -12,6 +12,7 @@ use jiff::Timestamp;
 use schema::control::{Loop, LoopError, Next, Observation};
 use schema::records::{Subnet, Vtep};
 use schema::store::{LeaseId, SharedStore};
+use schema::trust::TrustReader;
 use tokio::sync::watch;
 use tokio::time::Instant;
 
@@ -48,6 +49,8 @@ pub struct NodeDeps {
     pub vtep: watch::Receiver<Option<Vtep>>,
     /// True once etcd has the statuses of all pods that run here.
     pub reported: watch::Receiver<bool>,
+    /// Credentials of this node, which name the authorities that it trusts.
+    pub trust: TrustReader,
     /// Time from which this process sends heartbeats.
     pub since: Timestamp,
 }

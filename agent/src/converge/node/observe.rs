@@ -8,6 +8,7 @@ use schema::keys::Key;
 use schema::records::{Heartbeat, NodeRecord};
 use schema::snapshot::VersionedValue;
 use schema::store::KeyValue;
+use schema::trust::{Certificate, TrustError};
 use tokio::time::Instant;
 
 use super::NodeLoop;
@@ -51,12 +52,20 @@ impl NodeLoop {
             cluster_recipient: self.deps.cluster_recipient.borrow().clone(),
             pod_cidr: self.deps.subnet.borrow().as_ref().map(|subnet| subnet.cidr),
             vtep: self.deps.vtep.borrow().clone(),
+            authorities: self.authorities()?,
             record: record.as_ref().map(versioned),
             // A heartbeat that can't be read is written again, like a missing one.
             heartbeat: heartbeat.and_then(|pair| decode::<Heartbeat>(&pair.value).ok()),
             lease: self.lease,
             since: self.deps.since,
         }))
+    }
+
+    /// Returns the digests of the authorities that this node trusts.
+    fn authorities(&self) -> Result<Vec<String>, LoopError> {
+        let trusted = self.deps.trust.current();
+        let digests: Result<_, TrustError> = trusted.authorities().iter().map(Certificate::digest).collect();
+        digests.map_err(|error| LoopError::new("cannot read the authorities that this node trusts", error))
     }
 
     async fn facts(&mut self) -> Result<MachineFacts, LoopError> {

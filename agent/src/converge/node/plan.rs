@@ -29,6 +29,8 @@ pub struct Observed {
     pub cluster_recipient: Option<String>,
     pub pod_cidr: Option<Ipv4Net>,
     pub vtep: Option<Vtep>,
+    /// Digests of the authorities that the node trusts.
+    pub authorities: Vec<String>,
     /// The record in etcd; the error's text and the revision if it can't be read.
     pub record: Option<Result<VersionedValue<NodeRecord>, (String, i64)>>,
     pub heartbeat: Option<Heartbeat>,
@@ -128,6 +130,7 @@ fn record(observed: &Observed, registered_at: Timestamp) -> NodeRecord {
         pod_cidr: observed.pod_cidr,
         // A tunnel that is not observed yet, or broken for a moment, is where it was.
         vtep: observed.vtep.clone().or_else(|| former.and_then(|record| record.vtep.clone())),
+        authorities: observed.authorities.clone(),
     }
 }
 

@@ -3,6 +3,7 @@
 use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Mutex;
 
+use jiff::SignedDuration;
 use schema::codec::{decode, encode};
 use schema::control::Plan as _;
 use schema::keys::Key;
@@ -10,6 +11,8 @@ use schema::quantity::{Cpu, Memory};
 use schema::records::{Heartbeat, NodeRecord, NodeVersions};
 use schema::store::memory::MemoryStore;
 use schema::store::{Op, Store as _, TxnOutcome};
+use schema::testing::{authority, enroll};
+use schema::trust::{Credentials, TrustDir};
 
 use super::*;
 use crate::worlds::host::MachineFacts;
@@ -33,6 +36,9 @@ struct Rig {
     moves: watch::Sender<Option<IpAddr>>,
     address: NodeAddress,
     reported: watch::Sender<bool>,
+    trust: TrustReader,
+    /// Digest of the only authority.
+    digest: String,
 }
 
 impl Rig {
@@ -46,7 +52,12 @@ impl Rig {
         let (moves, address) = NodeAddress::channel(Some([192, 0, 2, 7].into()));
         let machine = Arc::new(FakeMachine(Mutex::new(facts)));
         let reported = watch::Sender::new(true);
-        Self { store: Arc::new(MemoryStore::new()), machine, moves, address, reported }
+        let (folder, authority) = (tempfile::tempdir().unwrap(), authority());
+        let dir = TrustDir::new(folder.path().join("pki"));
+        enroll(&dir, &authority, "node-n1", (Timestamp::now(), SignedDuration::from_hours(1)));
+        let trust = TrustReader::fixed(Credentials::load(&dir).unwrap());
+        let digest = authority.certificate().digest().unwrap();
+        Self { store: Arc::new(MemoryStore::new()), machine, moves, address, reported, trust, digest }
     }
 
     fn agent(&self, since: &str) -> NodeLoop {
@@ -64,6 +75,7 @@ impl Rig {
             subnet: watch::channel(None).1,
             vtep: watch::channel(None).1,
             reported: self.reported.subscribe(),
+            trust: self.trust.clone(),
             since: since.parse().unwrap(),
         })
     }
@@ -98,6 +110,7 @@ async fn a_new_node_registers_and_beats() {
     let record = rig.record().await;
     assert_eq!(record.registered_at, FIRST.parse().unwrap());
     assert_eq!(record.max_pods, 110);
+    assert_eq!(record.authorities, [rig.digest.clone()]);
     assert_eq!(record.labels["kubernetes.io/hostname"], "n1");
     assert_eq!(rig.heartbeat().await.unwrap().since, FIRST.parse().unwrap());
 }
@@ -128,11 +141,11 @@ async fn the_api_is_where_the_node_is_now() {
     let rig = Rig::new();
     let mut node = rig.agent(FIRST);
     run(&mut node, FIRST).await.unwrap();
-    assert_eq!(rig.record().await.api, "http://192.0.2.7:7071");
+    assert_eq!(rig.record().await.api, "https://192.0.2.7:7071");
     rig.moves.send_replace(Some([192, 0, 2, 8].into()));
     run(&mut node, FIRST).await.unwrap();
     let record = rig.record().await;
-    assert_eq!(record.api, "http://192.0.2.8:7071");
+    assert_eq!(record.api, "https://192.0.2.8:7071");
     // Would fail with the machine's address alone: others connect to the node's own addresses only.
     assert!(record.server(&record.api, false).is_ok(), "{:?}", record.addresses);
 }

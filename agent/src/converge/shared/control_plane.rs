@@ -1,6 +1,6 @@
-//! Addresses of etcd and the reconcilers: functions may not reach them, and reconcilers may call every function.
+//! Addresses of etcd and the reconcilers: functions may not reach them, and no service takes them.
 //!
-//! Reads the configured addresses, and from etcd the leader; etcd knows no address of reconcilers that do not lead.
+//! Reads the known addresses of the cluster, and from etcd the leader; etcd knows no address of reconcilers that do not lead.
 //! A source that can't be queried keeps its former result.
 
 use std::collections::BTreeSet;
@@ -15,6 +15,8 @@ use tokio::sync::watch;
 use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 
+use crate::cluster::ClusterAddresses;
+
 /// Interval between lookups.
 pub const INTERVAL: Duration = election::LOOKUP_INTERVAL;
 /// Maximum wait for one answer.
@@ -24,11 +26,16 @@ const ANSWER_MAX: Duration = Duration::from_secs(2);
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct ControlPlane {
     pub etcd: BTreeSet<SocketAddrV4>,
-    /// The configured ones, and the leader.
+    /// The known ones, and the leader.
     pub reconcilers: BTreeSet<SocketAddrV4>,
 }
 
 impl ControlPlane {
+    /// Derives the addresses from the URLs alone, as [`ControlPlane::from_urls`].
+    pub fn from_addresses(known: &ClusterAddresses) -> Self {
+        Self::from_urls(&known.etcd, &known.reconcilers)
+    }
+
     /// Derives the addresses from these URLs alone: those with an address instead of a name.
     pub fn from_urls(etcd: &[String], reconcilers: &[String]) -> Self {
         let literal = |urls: &[String]| urls.iter().filter_map(|url| address(url)).collect();
@@ -50,18 +57,19 @@ fn host(url: &str) -> Option<(String, u16)> {
 /// Returns the step of a follower: looks up the addresses, and publishes changes. Shutdown ends a lookup, which may
 /// take seconds.
 pub fn publish(
-    urls: (Vec<String>, Vec<String>),
+    addresses: watch::Receiver<ClusterAddresses>,
     store: SharedStore,
     known: watch::Sender<ControlPlane>,
     shutdown: CancellationToken,
 ) -> impl FnMut() -> BoxFuture<'static, ()> + Send {
-    let shared = Arc::new((urls, store, known, shutdown));
+    let shared = Arc::new((addresses, store, known, shutdown));
     move || {
         let shared = Arc::clone(&shared);
         Box::pin(async move {
-            let ((etcd, reconcilers), store, known, shutdown) = &*shared;
+            let (addresses, store, known, shutdown) = &*shared;
+            let ClusterAddresses { etcd, reconcilers } = addresses.borrow().clone();
             // Cancel-safe: an aborted lookup is repeated.
-            let looked = shutdown.run_until_cancelled(look_up(etcd, reconcilers, store, known)).await;
+            let looked = shutdown.run_until_cancelled(look_up(&etcd, &reconcilers, store, known)).await;
             if let Some(next) = looked.filter(|next| *known.borrow() != *next) {
                 known.send_replace(next);
             }

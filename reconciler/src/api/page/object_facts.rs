@@ -110,7 +110,7 @@ fn function_facts(context: &RenderContext<'_>, name: &NamespacedName) -> Option<
     let calls =
         format!("{} in flight, {} waiting, {:.1} a second", row.in_flight, row.waiting, row.calls_per_second);
     Some(vec![
-        Fact::text("Called at", format!("POST http://<any node>:8081{}", function.path)),
+        Fact::text("Called at", function.called_at()),
         Fact::text("Replicas", replicas),
         Fact::text("Calls", calls),
         Fact::text("Image", row.image.clone()),

@@ -27,6 +27,7 @@ use crate::upkeep::{DefragRequests, Problem, UpkeepState};
 use crate::view::testing::*;
 use crate::webhooks::{Intake, SourceTarget};
 
+mod access;
 mod comparison;
 mod metrics;
 mod objects;
@@ -34,6 +35,7 @@ mod page;
 mod page_logs;
 mod page_runs;
 mod runs;
+mod trust;
 
 struct Api {
     address: SocketAddr,
@@ -104,6 +106,7 @@ impl Api {
 fn deps(snapshot: SnapshotReader, store: &Arc<MemoryStore>) -> ApiDeps {
     ApiDeps {
         ui: true,
+        trust: None,
         blobs: Blobs::new(std::path::Path::new("/nonexistent")),
         comparisons: without_mirrors(),
         intake: intake(Nudge::default(), &snapshot, store),
@@ -111,7 +114,9 @@ fn deps(snapshot: SnapshotReader, store: &Arc<MemoryStore>) -> ApiDeps {
         waiting_runs: RequestQueue::default(),
         fence: FenceReader::fixed(None),
         etcd: watch::Sender::new(Arc::default()).subscribe(),
+        trust_problems: watch::Sender::new(Arc::new(vec!["users are not managed".to_owned()])).subscribe(),
         defrag_requests: DefragRequests::new(store.clone(), "host-1".to_owned(), Nudge::default()),
+        admission: None,
         snapshot,
         autoscaler_samples: Arc::default(),
         store: store.clone(),
@@ -134,7 +139,9 @@ fn intake(nudge: Nudge, snapshot: &SnapshotReader, store: &Arc<MemoryStore>) -> 
     Arc::new(Intake::new(vec![target], snapshot.clone(), store, "host-1"))
 }
 
+/// Serves a router to a user of this machine, unless it names another caller itself.
 async fn bind_and_serve(router: Router) -> SocketAddr {
+    let router = router.layer(axum::Extension(Caller::Local { uid: 0 }));
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
     tokio::spawn(async move { axum::serve(listener, router).await });
@@ -572,7 +579,7 @@ async fn a_full_etcd_is_in_status_and_nothing_new_counts_as_reached() {
     assert_eq!(before["synced"], true, "{before}");
     api.etcd.send_replace(Arc::new(full()));
     let (_, page) = api.answer(reqwest::Method::GET, "/v1/status").await;
-    assert_eq!(page["etcd"]["problems"], json!(["etcd refuses writes"]));
+    assert_eq!(page["etcd"]["problems"], json!(["etcd refuses writes", "users are not managed"]));
     let now = wait("").await;
     assert_eq!((&now["synced"], &now["why"]), (&false.into(), &"etcd refuses writes".into()), "{now}");
     let other = wait("?commit=3333333").await;

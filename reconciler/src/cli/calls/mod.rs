@@ -1,11 +1,13 @@
 //! Calls of functions and runs of workflows, and their input.
 
+mod gateway;
+
 use std::io::Read as _;
 use std::path::Path;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use reqwest::{StatusCode, Url};
+use reqwest::StatusCode;
 use schema::kinds::workflow::RunPhase;
 use schema::meta::DEFAULT_NAMESPACE;
 use serde::de::DeserializeOwned;
@@ -15,9 +17,9 @@ use super::client::Client;
 use super::error::CliError;
 use super::output::{note, print_error, write_out};
 use crate::args::{InvokeArgs, RunArgs};
-use crate::outgoing;
 use crate::text_file::read_text;
-use crate::view::{RunAccepted, RunBody, RunDetail, RunView, root_cause};
+use crate::view::{RunAccepted, RunBody, RunDetail, RunView};
+use gateway::{Answer, FunctionCall, LostCall, LostCallKind};
 
 /// Input from `--data` or `--file`; `None` if neither is given.
 fn read_input(data: Option<&String>, file: Option<&Path>) -> Result<Option<String>, CliError> {
@@ -33,8 +35,6 @@ fn read_input(data: Option<&String>, file: Option<&Path>) -> Result<Option<Strin
 
 // `minik8s invoke`: one call of a function, through a node's gateway.
 
-/// Default port of a node's gateway.
-const GATEWAY_PORT: u16 = 8081;
 /// Exit code if the function failed.
 const FAILED: u8 = 1;
 /// Exit code if the call was refused.
@@ -47,32 +47,25 @@ const MAY_HAVE_RUN: u8 = 4;
 const REPLICA_LOST: &str = "ReplicaLost";
 
 pub(in crate::cli) async fn call_function(args: &InvokeArgs) -> Result<ExitCode, CliError> {
-    let body = body(args)?;
-    let url = url(args)?;
-    let http =
-        outgoing::to_named_gateway(args.timeout).map_err(|error| CliError::Usage(root_cause(&error)))?;
-    let mut request =
-        http.post(url.clone()).header("content-type", "application/json").header("x-timings", "1");
-    if let Some(file) = &args.token_file {
-        request = request.bearer_auth(token(file)?);
-    }
-    let answer = match request.body(body).send().await {
-        Ok(answer) => answer,
-        Err(error) => {
-            return Ok(report_lost_call(&error, &url, args));
-        }
+    let name = match args.function.split_once('/') {
+        Some(_) => args.function.clone(),
+        None => format!("{}/{}", args.namespace.selected().unwrap_or("default"), args.function),
     };
-    let status = answer.status();
-    let header = |name: &str| {
-        answer.headers().get(name).and_then(|value| value.to_str().ok()).unwrap_or("").to_owned()
+    let call = FunctionCall {
+        path: format!("/{name}"),
+        body: body(args)?,
+        token: args.token_file.as_deref().map(token).transpose()?,
+        timeout: args.timeout,
     };
+    let Answer { status, headers, text } =
+        match call.send(args.gateway.as_deref(), args.server.given()).await? {
+            Ok(answer) => answer,
+            Err(lost) => return Ok(report_lost_call(lost, args.timeout)),
+        };
     if args.verbose {
+        let header = |name: &str| headers.get(name).and_then(|value| value.to_str().ok()).unwrap_or("");
         print_error(&format!("activation {}, {}", header("x-activation-id"), header("server-timing")));
     }
-    let text = match answer.text().await {
-        Ok(text) => text,
-        Err(error) => return Ok(report_lost_call(&error, &url, args)),
-    };
     if status.is_success() {
         write_out(&format!("{text}\n"))?;
         return Ok(ExitCode::SUCCESS);
@@ -91,23 +84,20 @@ pub(in crate::cli) async fn call_function(args: &InvokeArgs) -> Result<ExitCode,
 }
 
 /// Reports a call without an answer. Only a failed connection to the gateway proves that the call did not run.
-fn report_lost_call(error: &reqwest::Error, url: &Url, args: &InvokeArgs) -> ExitCode {
-    if error.is_connect() {
-        let why = root_cause(error);
-        print_error(&format!(
-            "cannot call {url}: {why}; name a node's gateway with --gateway or MINIK8S_GATEWAY; the call did not run"
-        ));
-        return ExitCode::from(NOT_RUN);
-    }
-    let why = match error.is_timeout() {
-        true => {
-            format!("no answer within {:?}; the call may have run, or may still be running", args.timeout)
+fn report_lost_call(lost: LostCall, waited: Duration) -> ExitCode {
+    let LostCall { url, kind } = lost;
+    let why = match kind {
+        LostCallKind::NotRun(why) => {
+            print_error(&format!(
+                "cannot call {url}: {why}; name a node's gateway with --gateway or MINIK8S_GATEWAY; the call did not run"
+            ));
+            return ExitCode::from(NOT_RUN);
         }
-        false => {
-            format!(
-                "the connection was lost: {}; the call may have run, in whole or in part",
-                root_cause(error)
-            )
+        LostCallKind::TimedOut => {
+            format!("no answer within {waited:?}; the call may have run, or may still be running")
+        }
+        LostCallKind::Broken(why) => {
+            format!("the connection was lost: {why}; the call may have run, in whole or in part")
         }
     };
     print_error(&format!("called {url}: {why}"));
@@ -140,22 +130,6 @@ fn token(file: &Path) -> Result<String, CliError> {
     }
 }
 
-fn url(args: &InvokeArgs) -> Result<Url, CliError> {
-    let name = match args.function.split_once('/') {
-        Some(_) => args.function.clone(),
-        None => format!("{}/{}", args.namespace.selected().unwrap_or("default"), args.function),
-    };
-    let base = args.gateway.as_ref().unwrap_or(&args.server.server);
-    let wrong =
-        || CliError::Usage(format!("{base} is not an address; write it as http://node:{GATEWAY_PORT}"));
-    let mut url: Url = outgoing::with_scheme(base).parse().map_err(|_| wrong())?;
-    if args.gateway.is_none() {
-        url.set_scheme("http").and_then(|()| url.set_port(Some(GATEWAY_PORT))).map_err(|()| wrong())?;
-    }
-    url.set_path(&name);
-    Ok(url)
-}
-
 /// Error type and message, with the function's stack trace if there is one.
 fn failure(status: StatusCode, text: &str) -> (String, String) {
     let answer: Value = serde_json::from_str(text).unwrap_or_default();
@@ -177,7 +151,7 @@ fn failure(status: StatusCode, text: &str) -> (String, String) {
 const POLL_INTERVAL: Duration = Duration::from_millis(200);
 
 pub(in crate::cli) async fn start_run(args: &RunArgs) -> Result<ExitCode, CliError> {
-    let client = Client::new(&args.server.server)?;
+    let client = Client::new(args.server.given())?;
     let input = input(args)?;
     let (namespace, name) = match args.workflow.split_once('/') {
         Some((namespace, name)) => (namespace, name),

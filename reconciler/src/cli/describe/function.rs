@@ -28,7 +28,7 @@ fn function_page(function: &FunctionDetail, screen: Screen, now: Timestamp) -> R
     let row = &function.row;
     page.field(0, "Name", &row.name);
     page.field(0, "Namespace", &row.namespace);
-    page.field(0, "Called at", &format!("POST http://<any node>:8081{}", function.path));
+    page.field(0, "Called at", &function.called_at());
     page.state("Health", &row.health, screen);
     page.field(0, "Note", &row.note);
     page.field(0, "Source", &row.source);

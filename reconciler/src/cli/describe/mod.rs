@@ -20,7 +20,7 @@ use objects::Subject;
 use page::Page;
 
 pub(super) async fn run(args: &DescribeArgs) -> Result<(), CliError> {
-    let client = Client::new(&args.server.server)?;
+    let client = Client::new(args.server.given())?;
     let name = match (&args.resource.name, &args.name) {
         (Some(name), None) | (None, Some(name)) => name,
         (Some(_), Some(second)) => {

@@ -26,7 +26,7 @@ const TAIL_OF_MANY: u64 = 10;
 const LINE_BYTES_MAX: usize = 64 * 1024;
 
 pub(super) async fn run(args: &LogsArgs) -> Result<(), CliError> {
-    let client = Client::new(&args.server.server)?;
+    let client = Client::new(args.server.given())?;
     match args.pod.as_deref().map(str::parse::<Resource>) {
         Some(Ok(Resource { kind: ResourceKind::Object(Kind::Function), name: Some(name) })) => {
             return print_function_logs(&client, args, &name).await;

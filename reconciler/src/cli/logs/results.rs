@@ -17,7 +17,7 @@ use crate::cli::output::{note, write_lines};
 use crate::view::{JobDetail, root_cause};
 
 pub(in crate::cli) async fn run(args: &ResultsArgs) -> Result<(), CliError> {
-    let client = Client::new(&args.server.server)?;
+    let client = Client::new(args.server.given())?;
     let name = parse_name(&args.job, Kind::Job, "only jobs have results; write job/NAME")?;
     let path = ["jobs", args.namespace.as_str(), name.as_str()];
     let detail: JobDetail = client.get(&path, &[]).await?;

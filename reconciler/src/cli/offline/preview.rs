@@ -31,7 +31,7 @@ const DEFAULT_SOURCE: &str = "main";
 const COMMENTS_BYTES_MAX: u64 = 32 * 1024 * 1024;
 
 pub(in crate::cli) async fn run(args: &PlanArgs) -> Result<ExitCode, CliError> {
-    let client = args.server.as_deref().map(Client::new).transpose()?;
+    let client = args.server.as_ref().map(|server| Client::new(server.as_deref())).transpose()?;
     let now = match &client {
         Some(client) => Some(load_live_state(client, args.source.as_deref()).await?),
         None => None,

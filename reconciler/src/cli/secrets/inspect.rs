@@ -30,7 +30,7 @@ pub(super) struct NodeRecipients {
 }
 
 /// Exit code: 0 without problems.
-pub(super) async fn run(folder: &SecretsFolder, server: Option<&str>) -> anyhow::Result<ExitCode> {
+pub(super) async fn run(folder: &SecretsFolder, server: Option<Option<&str>>) -> anyhow::Result<ExitCode> {
     let FileCheck { mut problems, notes, secrets } = check_files(folder)?;
     let listed = folder.listed()?;
     let mut said = format!("{}, {}", plural(secrets, "secret"), plural(listed.len(), "recipient"));

@@ -31,7 +31,9 @@ pub(super) async fn run(args: &SecretsArgs) -> anyhow::Result<ExitCode> {
         SecretsCommand::Seal(args) => seal::seal(&folder, args)?,
         SecretsCommand::Edit(which) => seal::edit(&folder, which).await?,
         SecretsCommand::Rotate => rotate(&folder)?,
-        SecretsCommand::Check { server } => return inspect::run(&folder, server.as_deref()).await,
+        SecretsCommand::Check { server } => {
+            return inspect::run(&folder, server.as_ref().map(Option::as_deref)).await;
+        }
         SecretsCommand::Recipients { change } => recipients(&folder, change.as_ref())?,
     };
     write_lines(&said)?;

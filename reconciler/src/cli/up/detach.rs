@@ -15,7 +15,8 @@ use tokio::process::Command;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep};
 
-use super::record::StateDir;
+use super::record::UpRecord;
+use super::state::StateDir;
 use crate::cli::client::Client;
 use crate::cli::output::print_error;
 use crate::view::{ClusterStatus, WaitState};
@@ -38,7 +39,7 @@ pub(super) enum Outcome {
 
 /// Starts this program again without `--detach`, and returns once the repository is healthy, or
 /// can't become so without a change.
-pub(super) async fn run(state: &StateDir) -> Result<Outcome> {
+pub(super) async fn run(state: &StateDir, record: &UpRecord) -> Result<Outcome> {
     if let Some(pid) = state.running() {
         println!("already running as process {pid} on {}", state.root().display());
         return Ok(Outcome::Running);
@@ -58,6 +59,7 @@ pub(super) async fn run(state: &StateDir) -> Result<Outcome> {
         .spawn()
         .context("cannot start 'minik8s up' in the background")?;
     let deadline = Instant::now() + HEALTHY_WITHIN;
+    let sources = format!("{} and {}", record.command("status"), log.display());
     loop {
         let ended = child.try_wait().context("cannot wait for 'minik8s up'")?;
         let marked = read_mark(state);
@@ -65,7 +67,7 @@ pub(super) async fn run(state: &StateDir) -> Result<Outcome> {
         if let Some(status) = ended {
             return Ok(if status.success() { Outcome::Ended } else { Outcome::Failed });
         }
-        if let Some(outcome) = judge(marked, deadline, &log.display().to_string()) {
+        if let Some(outcome) = judge(marked, deadline, &sources) {
             return Ok(outcome);
         }
         sleep(LOOK_INTERVAL).await;
@@ -73,28 +75,29 @@ pub(super) async fn run(state: &StateDir) -> Result<Outcome> {
 }
 
 /// Shows the progress of daemons that something else runs, until the wait is over. `logs` is where their logs are.
-pub(super) async fn until_healthy(api_url: String, state: &StateDir, logs: &str) -> Outcome {
+pub(super) async fn until_healthy(record: &UpRecord, state: &StateDir, logs: &str) -> Outcome {
     remove_mark(state);
     // Ends with this function.
     let mut shown = JoinSet::new();
-    shown.spawn(show(api_url, state.clone(), ""));
+    shown.spawn(show(record.server(), state.clone(), ""));
     let deadline = Instant::now() + HEALTHY_WITHIN;
+    let sources = format!("{} and {logs}", record.command("status"));
     loop {
-        if let Some(outcome) = judge(read_mark(state), deadline, logs) {
+        if let Some(outcome) = judge(read_mark(state), deadline, &sources) {
             return outcome;
         }
         sleep(LOOK_INTERVAL).await;
     }
 }
 
-/// Outcome of the wait if it is over, with the reason on stderr if that is not a good one.
-fn judge(marked: Option<ProgressMark>, deadline: Instant, logs: &str) -> Option<Outcome> {
+/// Outcome of the wait if it is over, with the reason on stderr if that is not a good one, and the `sources` that tell
+/// more.
+fn judge(marked: Option<ProgressMark>, deadline: Instant, sources: &str) -> Option<Outcome> {
     match marked {
         Some(ProgressMark::Healthy) => return Some(Outcome::Running),
         Some(ProgressMark::Failed(why)) => {
             print_error(&format!(
-                "{why}; push a commit that fixes it; the daemons keep running in the background: see 'minik8s status' \
-                 and {logs}"
+                "{why}; push a commit that fixes it; the daemons keep running in the background: see {sources}"
             ));
             return Some(Outcome::Unhealthy);
         }
@@ -104,7 +107,7 @@ fn judge(marked: Option<ProgressMark>, deadline: Instant, logs: &str) -> Option<
         return None;
     }
     eprintln!(
-        "minik8s: not healthy after {} s; the daemons keep running in the background: see 'minik8s status' and {logs}",
+        "minik8s: not healthy after {} s; the daemons keep running in the background: see {sources}",
         HEALTHY_WITHIN.as_secs()
     );
     Some(Outcome::Unhealthy)
@@ -129,8 +132,8 @@ pub(super) fn print_line(line: &str) {
 }
 
 /// Prints changes until it is cancelled; `hint` ends the line about a healthy repository.
-pub(super) async fn show(api_url: String, state: StateDir, hint: &'static str) {
-    let Ok(client) = Client::new(&api_url) else { return };
+pub(super) async fn show(server: String, state: StateDir, hint: &'static str) {
+    let Ok(client) = Client::new(Some(&server)) else { return };
     remove_mark(&state);
     let (mut last, mut looked) = (WaitState::default(), false);
     loop {

@@ -1,13 +1,17 @@
 //! `minik8s up`: a private etcd, the reconciler and the agent on this machine, supervised.
 //!
-//! Reads its flags and the record of an earlier `up`, starts three children in order, shows the
+//! Reads its flags and the record of an earlier `up`, signs certificates, starts three children in order, shows the
 //! progress of the repository, and restarts a child that dies. Ends the daemons, never the pods. With `--systemd` the
 //! same three are services, and systemd does the rest.
 
+mod certificates;
 mod children;
 mod detach;
-pub(crate) mod record;
+mod enable;
+mod etcd_users;
+mod record;
 mod services;
+pub(crate) mod state;
 mod supervise;
 
 use std::fs;
@@ -19,18 +23,28 @@ use std::time::Duration;
 use anyhow::{Context, Result, bail};
 use nix::sys::signal::Signal;
 use schema::control::spare_from_oom_killer;
+use schema::names::is_in_clear;
+use schema::store::StoreError;
 use schema::store::etcd::{Access, LazyStore};
 use tokio::process::Command;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::task::JoinSet;
 
 use super::output::print_errors;
-use crate::args::{DownArgs, EtcdLogin, UpArgs};
+use crate::args::{DownArgs, UpArgs};
+use crate::trust::{self, EtcdMembership};
 use crate::{config, crypt};
+use certificates::Certificates;
 use children::{agent, etcd, reconciler};
 use detach::{Outcome, print_line};
-use record::{StateDir, UpRecord, end_process};
+use record::UpRecord;
+use state::{StateDir, end_process};
 use supervise::{Child, Children};
+
+pub(super) use children::agent_program;
+pub use enable::enable;
+pub use etcd_users::etcd_users;
+pub(super) use services::{AGENT_UNIT, AgentService, agent_service};
 
 const ETCD_TIMEOUT: Duration = Duration::from_secs(5);
 
@@ -49,13 +63,18 @@ async fn start(args: &UpArgs) -> Result<Outcome> {
     children::check_root()?;
     let state = StateDir::create(&args.state_dir)?;
     let earlier = state.load()?;
+    let args = &with_joined_etcd(args, &state)?;
     let record = UpRecord::merge(args, earlier.as_ref())?;
     let left_behind = UpRecord::left_behind(args, earlier.as_ref())?;
     if let Err(error) = config::check_repo(&record.repo) {
         print_errors(&error.to_string());
         return Ok(Outcome::Failed);
     }
+    if record.etcd.is_some() {
+        trust::check_upgraded(state.root())?;
+    }
     children::check_machine(&record)?;
+    children::check_name(&record).await?;
     services::check_choice(&state, args.systemd)?;
     if let Some(pid) = state.running()
         && let Some(running) = &earlier
@@ -70,10 +89,10 @@ async fn start(args: &UpArgs) -> Result<Outcome> {
     }
     if let (Some(_), Some(url)) = (&args.etcd, &record.etcd) {
         // Checked before the address is recorded: a later `up` would wait for it.
-        check_etcd(url, record.etcd_login.clone()).await?;
+        check_etcd(url, &state, &record).await?;
     }
     if args.detach {
-        return detach::run(&state).await;
+        return detach::run(&state, &record).await;
     }
     if let Some(line) = left_behind {
         eprintln!("minik8s: {line}");
@@ -86,17 +105,43 @@ async fn start(args: &UpArgs) -> Result<Outcome> {
     spare_from_oom_killer();
     state.end_leftovers().await?;
     children::check_ports(&record)?;
+    state::make_socket_folder(&record)?;
+    let signed = certificates::sign(&record)?;
     state.save(&record)?;
-    let outcome = supervise_all(&state, &record).await;
+    let outcome = supervise_all(&state, &record, &signed).await;
     drop(lock);
     outcome
 }
 
-async fn check_etcd(url: &str, login: EtcdLogin) -> Result<()> {
+/// Adds what follows from how this machine joined: the etcd of the cluster, or the address of its own member.
+fn with_joined_etcd(args: &UpArgs, state: &StateDir) -> Result<UpArgs> {
+    let mut args = args.clone();
+    if let Some(joined) = EtcdMembership::load(state.root())? {
+        match joined.address {
+            None => args.etcd = args.etcd.or_else(|| Some(joined.join.join(","))),
+            Some(address) => args.advertise = args.advertise.or(Some(address)),
+        }
+    }
+    Ok(args)
+}
+
+async fn check_etcd(url: &str, state: &StateDir, record: &UpRecord) -> Result<()> {
     let endpoints: Vec<String> = url.split(',').map(|one| one.trim().to_owned()).collect();
-    let access = Access::new(endpoints, login.etcd_user, login.etcd_password_file);
+    if let Some(open) = endpoints.iter().find(|url| is_in_clear(url)) {
+        bail!(
+            "cannot use etcd at {open}: others could read and change everything on the way; give it certificates and an \
+             https address"
+        );
+    }
+    let is_tls = endpoints.iter().any(|url| url.starts_with("https://"));
+    let tls = is_tls.then(|| certificates::for_etcd(state, record)).transpose()?;
+    let login = record.etcd_login.clone();
+    let access = Access::new(endpoints, login.etcd_user, login.etcd_password_file).with_tls(tls);
     match LazyStore::new(access).connect(ETCD_TIMEOUT).await {
         Ok(()) => Ok(()),
+        Err(error @ StoreError::Denied { .. }) => {
+            bail!("{error}; 'minik8s trust etcd-users' prints the commands that create the users there")
+        }
         Err(error) => bail!(
             "{error}; start etcd there, or give --etcd its address; '--etcd private' runs a private one"
         ),
@@ -104,13 +149,13 @@ async fn check_etcd(url: &str, login: EtcdLogin) -> Result<()> {
 }
 
 /// Starts the children one after the other, then watches them until a signal comes.
-async fn supervise_all(state: &StateDir, record: &UpRecord) -> Result<Outcome> {
+async fn supervise_all(state: &StateDir, record: &UpRecord, signed: &Certificates) -> Result<Outcome> {
     let mut interrupt = signal(SignalKind::interrupt()).context("cannot wait for SIGINT")?;
     let mut terminate = signal(SignalKind::terminate()).context("cannot wait for SIGTERM")?;
     let mut children = Children::default();
     let started = tokio::select! {
         // Cancel-safe: what was started is in `children` and is ended below.
-        started = start_children(state, record, &mut children) => started,
+        started = start_children(state, record, signed, &mut children) => started,
         _ = interrupt.recv() => Err(anyhow::anyhow!("interrupted before everything was up")),
         _ = terminate.recv() => Err(anyhow::anyhow!("stopped before everything was up")),
     };
@@ -125,7 +170,7 @@ async fn supervise_all(state: &StateDir, record: &UpRecord) -> Result<Outcome> {
         true => "; Ctrl-C stops the daemons but not the pods",
         false => "",
     };
-    shown.spawn(detach::show(record.api_url(), state.clone(), hint));
+    shown.spawn(detach::show(record.server(), state.clone(), hint));
     tokio::select! {
         // Cancel-safe: the children stay owned by `children`.
         () = children.keep_alive() => {}
@@ -138,17 +183,26 @@ async fn supervise_all(state: &StateDir, record: &UpRecord) -> Result<Outcome> {
     Ok(Outcome::Ended)
 }
 
-async fn start_children(state: &StateDir, record: &UpRecord, children: &mut Children) -> Result<()> {
+async fn start_children(
+    state: &StateDir,
+    record: &UpRecord,
+    signed: &Certificates,
+    children: &mut Children,
+) -> Result<()> {
     if record.etcd.is_none() {
+        let joined = children::prepare_etcd(state, record).await?;
         let child = Child::spawn(etcd(state, record)?.command(), state)?;
-        children.add(child).until_ready(children::wait_for_etcd(record.etcd_port)).await?;
-        print_line(&format!("etcd        ready at {}", record.etcd_url()));
+        let ready = children::wait_for_etcd(state, record, joined.as_ref());
+        children.add(child).until_ready(ready).await?;
+        children::publish_etcd(state, record).await?;
+        print_line(&format!("etcd        ready at {}", record.published_url(record.etcd_port)));
     }
     let child = Child::spawn(reconciler(state, record)?.command(), state)?;
-    children.add(child).until_ready(children::wait_for_api(&record.api_url())).await?;
-    print_line(&format!("reconciler  ready at {}", record.api_url()));
+    children.add(child).until_ready(children::wait_for_reconciler(record)).await?;
+    print_line(&format!("reconciler  ready at {}; see {}", record.api_url(), record.command("status")));
     let child = Child::spawn(agent(state, record)?.command(), state)?;
-    children.add(child).until_ready(children::wait_for_api(&record.agent_url())).await?;
+    let answers = children::wait_for_agent(record, &signed.node, signed.reconciler.clone());
+    children.add(child).until_ready(answers).await?;
     print_line(&format!("agent       ready as node {}", record.node));
     if let Some(line) = services::suggestion(state) {
         print_line(line);
@@ -165,6 +219,9 @@ async fn clean_up_failed_start(args: &UpArgs) {
         eprintln!("minik8s: {error:#}");
     }
     let record = StateDir::open(dir).and_then(|state| state.load()).ok().flatten();
+    if let Some(record) = &record {
+        state::remove_socket(record);
+    }
     if let Some(record) = record
         && let Err(error) = reset_node(&record, Stdio::null()).await
     {
@@ -176,17 +233,17 @@ async fn clean_up_failed_start(args: &UpArgs) {
 
 /// Removes the known entries of the state directory, and the directory itself if it is empty then.
 pub(crate) fn remove_state(dir: &Path) {
-    for name in record::KNOWN_DIRS {
+    for name in state::KNOWN_DIRS {
         let _ = fs::remove_dir_all(dir.join(name));
     }
-    let _ = fs::remove_file(dir.join(record::RECORD_FILE));
+    let _ = fs::remove_file(dir.join(state::RECORD_FILE));
     // Fails, as intended, if the directory holds anything else.
     let _ = fs::remove_dir(dir);
 }
 
 /// Runs `minik8s-agent reset` with the settings that `up` recorded.
 pub(crate) async fn reset_node(record: &UpRecord, output: Stdio) -> Result<()> {
-    let status = Command::new(children::agent_program()?)
+    let status = Command::new(agent_program()?)
         .arg("reset")
         .arg("--state-dir")
         .arg(&record.state_dir)
@@ -222,6 +279,7 @@ pub async fn down(args: DownArgs) -> Result<ExitCode> {
         end_process(pid, Signal::SIGTERM).await;
     }
     state.end_leftovers().await?;
+    state::remove_socket(&record);
     if args.keep_pods {
         println!("the pods keep running; 'minik8s up' takes them over again");
         return Ok(ExitCode::SUCCESS);

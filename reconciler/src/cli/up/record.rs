@@ -1,35 +1,21 @@
-//! The state directory of `up`: its settings, and the children it runs.
-//!
-//! `up.json` holds the settings, so that a later `up` or `down` needs no flags; `run/*.pid` hold the
-//! children, so that a later `up` ends the processes that a killed one left.
+//! The settings of `up`, as `up.json` in the state directory holds them: a later `up` or `down` needs no flags.
 
 use std::collections::BTreeSet;
-use std::ffi::OsStr;
-use std::fs;
-use std::net::{IpAddr, Ipv4Addr, SocketAddr};
-use std::os::unix::ffi::OsStrExt as _;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::path::{Path, PathBuf};
-use std::time::Duration;
 
-use anyhow::{Context, Result, anyhow, bail};
+use anyhow::{Context, Result, bail, ensure};
 use ipnet::Ipv4Net;
-use nix::sys::signal::{Signal, kill};
-use nix::unistd::Pid;
-use schema::control::{DiskRecord, FileLock, Fsync, LockOutcome, is_file_locked, lock_file};
+use schema::names::is_host_name;
 use schema::records::default_service_cidr;
 use serde::{Deserialize, Serialize};
-use tokio::time::{Instant, sleep};
 
-use crate::args::{EtcdLogin, UpArgs};
-use crate::config::{EtcdUpkeepArgs, RepoArgs, flag_of};
-use crate::{outgoing, state_dir};
+use crate::args::{EtcdLogin, LifetimeArgs, UpArgs};
+use crate::config::{DEFAULT_SOCKET, DEFAULT_STATE_DIR, EtcdUpkeepArgs, RepoArgs, flag_of};
+use crate::outgoing;
 
 /// Value of `--etcd` for a private etcd.
 const PRIVATE_ETCD: &str = "private";
-pub(crate) const RECORD_FILE: &str = "up.json";
-/// Every directory that is ever created in the state directory.
-pub(crate) const KNOWN_DIRS: [&str; 5] = ["etcd", "reconciler", "agent", "logs", "run"];
-const LOCK_FILE: &str = "run/up.lock";
 
 /// The settings of `up`, defaults filled in.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -43,6 +29,11 @@ pub(crate) struct UpRecord {
     #[serde(flatten)]
     pub(crate) upkeep: EtcdUpkeepArgs,
     pub(crate) etcd_port: u16,
+    /// Address or name of this machine for the others; `None` if everything stays on it.
+    #[serde(default)]
+    pub(crate) advertise: Option<String>,
+    #[serde(flatten)]
+    pub(crate) lifetimes: LifetimeArgs,
     pub(crate) state_dir: PathBuf,
     pub(crate) instance: String,
     pub(crate) node: String,
@@ -52,6 +43,8 @@ pub(crate) struct UpRecord {
     pub(crate) agent_listen: SocketAddr,
     pub(crate) webhook_listen: Option<SocketAddr>,
     pub(crate) webhook_secret_file: Option<PathBuf>,
+    #[serde(default)]
+    pub(crate) webhook_tls: Option<PathBuf>,
     pub(crate) cluster_cidr: Ipv4Net,
     #[serde(default)]
     pub(crate) agent_args: Vec<String>,
@@ -78,6 +71,8 @@ impl UpRecord {
         // Absolute: a relative path would mean something else to a child, and to the next `up`.
         let secret_file = args.webhooks.webhook_secret_file.clone().or(before.webhook_secret_file);
         let secret_file = secret_file.map(std::path::absolute).transpose();
+        let advertise = advertised(args.advertise.as_deref(), before.advertise.as_deref())?;
+        let opens = (before.advertise.is_some(), advertise.is_some());
         Ok(Self {
             repo,
             etcd: match args.etcd.as_deref() {
@@ -89,36 +84,37 @@ impl UpRecord {
                 None => before.etcd,
             },
             etcd_login: match &args.etcd_login {
+                given if *given != EtcdLogin::default() => given.absolute()?,
                 // A login belongs to the etcd that it was given with.
-                EtcdLogin { etcd_user: None, .. } if args.etcd.is_some() => EtcdLogin::default(),
-                EtcdLogin { etcd_user: None, .. } => before.etcd_login,
-                given => given.absolute()?,
+                _ if args.etcd.is_some() => EtcdLogin::default(),
+                _ => before.etcd_login,
             },
-            upkeep: {
-                args.upkeep.quota_bytes()?;
-                // As a login does, it belongs to the etcd that it was given with.
-                let kept = if args.etcd.is_some() { EtcdUpkeepArgs::default() } else { before.upkeep };
-                EtcdUpkeepArgs {
-                    etcd_upkeep: args.upkeep.etcd_upkeep || kept.etcd_upkeep,
-                    etcd_quota: args.upkeep.etcd_quota.clone().or(kept.etcd_quota),
-                }
-            },
+            upkeep: upkeep(args, before.upkeep)?,
             etcd_port: args.etcd_port.unwrap_or(before.etcd_port),
+            lifetimes: lifetimes(&args.lifetimes, before.lifetimes),
             state_dir: std::path::absolute(&args.state_dir)
                 .context("the state directory has no absolute path")?,
             instance: args.instance.clone().unwrap_or(before.instance),
             node: args.node.clone().unwrap_or(before.node),
             node_ip: args.node_ip.or(before.node_ip),
             docker: args.docker.clone().unwrap_or(before.docker),
-            listen: args.listen.unwrap_or(before.listen),
-            agent_listen: args.agent_listen.unwrap_or(before.agent_listen),
+            listen: args.listen.unwrap_or_else(|| listening(before.listen, opens, advertise.as_deref())),
+            agent_listen: args
+                .agent_listen
+                .unwrap_or_else(|| listening(before.agent_listen, opens, advertise.as_deref())),
             webhook_listen: args.webhooks.webhook_listen.or(before.webhook_listen),
             webhook_secret_file: secret_file.context("the webhook secret's file has no path")?,
+            // Without it, an address that is given speaks plain HTTP, as with `serve`.
+            webhook_tls: match args.webhooks.webhook_listen {
+                Some(_) => args.webhooks.absolute_tls().context("the file of --webhook-tls has no path")?,
+                None => before.webhook_tls,
+            },
             cluster_cidr: args.cluster_cidr.unwrap_or(before.cluster_cidr),
             agent_args: list(&args.agent_arg, before.agent_args),
             allow_host: list(&args.allow_host, before.allow_host),
             page_url: args.page_url.clone().or(before.page_url).filter(|url| !url.is_empty()),
             service_cidr: args.service_cidr.unwrap_or(before.service_cidr),
+            advertise,
         })
     }
 
@@ -130,6 +126,8 @@ impl UpRecord {
             etcd_login: EtcdLogin::default(),
             upkeep: EtcdUpkeepArgs::default(),
             etcd_port: 7079,
+            advertise: None,
+            lifetimes: LifetimeArgs::default(),
             state_dir: PathBuf::new(),
             instance: "mk8s".to_owned(),
             node: host_name()?,
@@ -139,6 +137,7 @@ impl UpRecord {
             agent_listen: loopback(7071),
             webhook_listen: None,
             webhook_secret_file: None,
+            webhook_tls: None,
             cluster_cidr: Ipv4Net::new_assert([10, 244, 0, 0].into(), 16),
             agent_args: Vec::new(),
             allow_host: Vec::new(),
@@ -172,17 +171,56 @@ impl UpRecord {
             .collect()
     }
 
+    /// URL of etcd for the daemons of this machine.
     pub(crate) fn etcd_url(&self) -> String {
-        let own = || outgoing::url((Ipv4Addr::LOCALHOST, self.etcd_port).into(), "");
-        self.etcd.clone().unwrap_or_else(own)
+        self.etcd.clone().unwrap_or_else(|| tls_url((Ipv4Addr::LOCALHOST, self.etcd_port).into()))
+    }
+
+    /// Addresses at which the private etcd listens on a port: loopback, and with `--advertise` that one, too. Of a name,
+    /// the address on this machine is not known.
+    pub(super) fn etcd_listens(&self, port: u16) -> Vec<SocketAddr> {
+        let mut all = vec![SocketAddr::from((Ipv4Addr::LOCALHOST, port))];
+        match self.advertise.as_deref().map(str::parse::<IpAddr>) {
+            Some(Ok(address)) if address != Ipv4Addr::LOCALHOST => all.push((address, port).into()),
+            Some(Err(_)) => all = vec![(Ipv4Addr::UNSPECIFIED, port).into()],
+            _ => {}
+        }
+        all
+    }
+
+    /// URL of a port of this machine for the other machines; that of loopback without `--advertise`.
+    pub(super) fn published_url(&self, port: u16) -> String {
+        outgoing::tls_url(self.advertise.as_deref().unwrap_or("127.0.0.1"), port)
     }
 
     pub(crate) fn api_url(&self) -> String {
-        outgoing::url(reachable(self.listen), "")
+        tls_url(reachable(self.listen))
     }
 
-    pub(crate) fn agent_url(&self) -> String {
-        outgoing::url(reachable(self.agent_listen), "")
+    /// Address of the agent's API on this machine.
+    pub(super) fn agent_address(&self) -> SocketAddr {
+        reachable(self.agent_listen)
+    }
+
+    /// Socket of the reconciler's API.
+    pub(crate) fn socket(&self) -> PathBuf {
+        match self.state_dir == Path::new(DEFAULT_STATE_DIR) {
+            true => DEFAULT_SOCKET.into(),
+            false => self.state_dir.join("run/api.sock"),
+        }
+    }
+
+    /// Value of `--server` for commands on this machine.
+    pub(crate) fn server(&self) -> String {
+        format!("unix://{}", self.socket().display())
+    }
+
+    /// A command as a user would type it here: with `--server` where it would not find this reconciler.
+    pub(super) fn command(&self, words: &str) -> String {
+        match self.socket() == Path::new(DEFAULT_SOCKET) {
+            true => format!("'minik8s {words}'"),
+            false => format!("'minik8s {words} --server {}'", self.server()),
+        }
     }
 }
 
@@ -191,12 +229,71 @@ fn list(given: &[String], before: Vec<String>) -> Vec<String> {
     if given.is_empty() { before } else { given.iter().filter(|value| !value.is_empty()).cloned().collect() }
 }
 
+/// Merges the address for the others: an empty value takes it back.
+fn advertised(given: Option<&str>, before: Option<&str>) -> Result<Option<String>> {
+    let Some(given) = given else { return Ok(before.map(str::to_owned)) };
+    if given.is_empty() {
+        return Ok(None);
+    }
+    let is_right = match given.parse::<IpAddr>() {
+        Ok(address) => !address.is_unspecified() && !address.is_multicast(),
+        Err(_) => is_host_name(given),
+    };
+    ensure!(
+        is_right,
+        "--advertise {given} is no address of this machine; give an IP address or a host name, without scheme and port"
+    );
+    Ok(Some(given.to_owned()))
+}
+
+/// Address of an API where none is given: as before, but open to others from the first `up` with `--advertise` on, and
+/// back on loopback with the first without it. `opens` tells of both whether they have it.
+fn listening(before: SocketAddr, opens: (bool, bool), advertise: Option<&str>) -> SocketAddr {
+    let is_v6 = advertise.is_some_and(|address| address.parse::<Ipv6Addr>().is_ok());
+    let all: IpAddr = if is_v6 { Ipv6Addr::UNSPECIFIED.into() } else { Ipv4Addr::UNSPECIFIED.into() };
+    let ip = match opens {
+        (false, true) if before.ip().is_loopback() => all,
+        (true, false) if before.ip().is_unspecified() => Ipv4Addr::LOCALHOST.into(),
+        _ => before.ip(),
+    };
+    SocketAddr::new(ip, before.port())
+}
+
+/// Merges the upkeep of etcd. As a login does, it belongs to the etcd that it was given with.
+fn upkeep(args: &UpArgs, before: EtcdUpkeepArgs) -> Result<EtcdUpkeepArgs> {
+    args.upkeep.quota_bytes()?;
+    let kept = if args.etcd.is_some() { EtcdUpkeepArgs::default() } else { before };
+    Ok(EtcdUpkeepArgs {
+        etcd_upkeep: args.upkeep.etcd_upkeep || kept.etcd_upkeep,
+        etcd_quota: args.upkeep.etcd_quota.clone().or(kept.etcd_quota),
+    })
+}
+
+fn lifetimes(given: &LifetimeArgs, before: LifetimeArgs) -> LifetimeArgs {
+    LifetimeArgs {
+        authority_lifetime: given.authority_lifetime.clone().or(before.authority_lifetime),
+        certificate_lifetime: given.certificate_lifetime.clone().or(before.certificate_lifetime),
+    }
+}
+
 impl EtcdLogin {
     fn absolute(&self) -> Result<Self> {
-        let file = self.etcd_password_file.as_deref().map(std::path::absolute).transpose();
-        let file = file.context("the file with the password of etcd's user has no path")?;
-        Ok(Self { etcd_password_file: file, ..self.clone() })
+        let absolute = |file: &Option<PathBuf>| {
+            let file = file.as_deref().map(std::path::absolute).transpose();
+            file.context("a file for the login at etcd has no path")
+        };
+        Ok(Self {
+            etcd_user: self.etcd_user.clone(),
+            etcd_password_file: absolute(&self.etcd_password_file)?,
+            etcd_ca: absolute(&self.etcd_ca)?,
+            etcd_cert: absolute(&self.etcd_cert)?,
+            etcd_key: absolute(&self.etcd_key)?,
+        })
     }
+}
+
+fn tls_url(address: SocketAddr) -> String {
+    outgoing::tls_url(&address.ip().to_string(), address.port())
 }
 
 /// Replaces an unspecified address with loopback, because the server listens on every address.
@@ -210,154 +307,8 @@ fn host_name() -> Result<String> {
     Ok(name.split('.').next().unwrap_or(&name).to_owned())
 }
 
-/// State directory of `up`.
-#[derive(Debug, Clone)]
-pub(crate) struct StateDir {
-    root: PathBuf,
-}
-
-impl StateDir {
-    pub(super) fn create(root: &Path) -> Result<Self> {
-        let run = root.join("run");
-        let made = fs::create_dir_all(root.join("logs"))
-            .and_then(|()| fs::create_dir_all(&run))
-            .and_then(|()| tempfile::tempfile_in(&run));
-        made.map_err(|error| {
-            anyhow!(
-                "cannot write to the state directory {}: {error}; make it writable, or choose another with \
-                 --state-dir",
-                root.display()
-            )
-        })?;
-        state_dir::close(root, &["logs", "run"]);
-        Self::open(root)
-    }
-
-    pub(crate) fn open(root: &Path) -> Result<Self> {
-        Ok(Self { root: std::path::absolute(root).context("the state directory has no absolute path")? })
-    }
-
-    pub(crate) fn root(&self) -> &Path {
-        &self.root
-    }
-
-    pub(super) fn log(&self, name: &str) -> PathBuf {
-        self.root.join("logs").join(format!("{name}.log"))
-    }
-
-    pub(super) fn run_file(&self, name: &str) -> PathBuf {
-        self.root.join("run").join(name)
-    }
-
-    /// Loads the settings of an earlier `up`.
-    pub(crate) fn load(&self) -> Result<Option<UpRecord>> {
-        let record = self.record();
-        record.read().map_err(|error| {
-            let help = match error.kind() {
-                std::io::ErrorKind::InvalidData => "; remove the file and pass --repo again",
-                _ => "",
-            };
-            anyhow!("cannot read {}: {error}{help}", record.path().display())
-        })
-    }
-
-    pub(super) fn save(&self, record: &UpRecord) -> Result<()> {
-        let file = self.record();
-        file.write(record).with_context(|| format!("cannot write {}", file.path().display()))
-    }
-
-    fn record(&self) -> DiskRecord {
-        DiskRecord::new(self.root.join(RECORD_FILE)).fsync(Fsync::None)
-    }
-
-    /// Locks this directory against a second `up`; the kernel releases the lock when this process ends.
-    pub(super) fn lock(&self) -> Result<FileLock> {
-        let path = self.root.join(LOCK_FILE);
-        let locking = lock_file(&path).with_context(|| format!("cannot open {}", path.display()))?;
-        let LockOutcome::Locked(lock) = locking else {
-            bail!(
-                "another 'minik8s up' (process {}) runs on {}; stop it with 'minik8s down --keep-pods', or \
-                 choose another --state-dir and --instance",
-                fs::read_to_string(&path).unwrap_or_default().trim(),
-                self.root.display()
-            );
-        };
-        fs::write(&path, std::process::id().to_string())
-            .with_context(|| format!("cannot write {}", path.display()))?;
-        Ok(lock)
-    }
-
-    /// Id of the process that holds the lock, if any.
-    pub(crate) fn running(&self) -> Option<i32> {
-        let path = self.root.join(LOCK_FILE);
-        is_file_locked(&path).then(|| fs::read_to_string(&path).ok()?.trim().parse().ok()).flatten()
-    }
-
-    /// Id of the `up` that runs, or starts, the reconciler at this address; `None` for another address.
-    pub(crate) fn running_at(&self, server: &str) -> Option<i32> {
-        let record = self.load().ok().flatten().filter(|record| record.api_url() == server);
-        record.and_then(|_| self.running())
-    }
-
-    /// Ends the children that a killed `up` left.
-    pub(crate) async fn end_leftovers(&self) -> Result<()> {
-        let Ok(entries) = fs::read_dir(self.root.join("run")) else { return Ok(()) };
-        let mut pid_files: Vec<PathBuf> = entries
-            .flatten()
-            .map(|entry| entry.path())
-            .filter(|p| p.extension().is_some_and(|e| e == "pid"))
-            .collect();
-        // Agent, etcd, reconciler: a reconciler without etcd just waits.
-        pid_files.sort();
-        for path in pid_files {
-            let pid: Option<i32> = fs::read_to_string(&path).ok().and_then(|text| text.trim().parse().ok());
-            if let Some(pid) = pid.filter(|pid| self.is_our_child(*pid)) {
-                end_process(pid, Signal::SIGTERM).await;
-            }
-            let _ = fs::remove_file(path);
-        }
-        Ok(())
-    }
-
-    /// True if the process has this state directory on its command line, so that its id was not reused.
-    fn is_our_child(&self, pid: i32) -> bool {
-        let command_line = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
-        command_line
-            .split(|byte| *byte == 0)
-            .any(|word| Path::new(OsStr::from_bytes(word)).starts_with(&self.root))
-    }
-}
-
-// Ends processes.
-
-/// Time between SIGTERM and SIGKILL.
-pub(super) const END_WITHIN: Duration = Duration::from_secs(20);
-
-/// Ends a process that is not a child: sends the signal, waits up to [`END_WITHIN`], then sends SIGKILL.
-pub(crate) async fn end_process(pid: i32, signal: Signal) {
-    let process = Pid::from_raw(pid);
-    let _ = kill(process, signal);
-    let deadline = Instant::now() + END_WITHIN;
-    while is_alive(pid) {
-        if Instant::now() >= deadline {
-            let _ = kill(process, Signal::SIGKILL);
-            return;
-        }
-        // There is no event for the end of a process that is not a child.
-        sleep(Duration::from_millis(50)).await;
-    }
-}
-
-/// True if the process exists and has not ended (a zombie has).
-fn is_alive(pid: i32) -> bool {
-    let Ok(stat) = fs::read_to_string(format!("/proc/{pid}/stat")) else { return false };
-    !stat.rsplit(')').next().is_some_and(|rest| rest.trim_start().starts_with('Z'))
-}
-
 #[cfg(test)]
 mod tests {
-    use std::os::unix::fs::PermissionsExt as _;
-
     use clap::Parser as _;
 
     use super::*;
@@ -412,6 +363,22 @@ mod tests {
         assert_eq!(merge(&[], &back), back);
     }
 
+    // Would fail with a record that has only address and secret.
+    #[test]
+    fn the_certificate_of_webhooks_belongs_to_their_address() {
+        let merge = |flags: &[&str], earlier: &UpRecord| {
+            UpRecord::merge(&Line::parse_from(["up"].iter().chain(flags)).args, Some(earlier)).unwrap()
+        };
+        let webhooks = ["--webhook-listen", "0.0.0.0:7072", "--webhook-secret-file", "/secret"];
+        let with = |tls| record(&[&webhooks[..], &["--webhook-tls", tls]].concat());
+        let here = std::env::current_dir().unwrap();
+        assert_eq!(with("tls.pem").webhook_tls, Some(here.join("tls.pem")));
+        let own = with("cluster");
+        assert_eq!(own.webhook_tls.as_deref(), Some(Path::new("cluster")));
+        assert_eq!(merge(&[], &own), own);
+        assert_eq!(merge(&webhooks, &own).differences(&own), ["--webhook-tls"]);
+    }
+
     // Seen red with `private` taken for an address.
     #[test]
     fn an_etcd_of_its_own_comes_back_and_an_empty_address_is_none() {
@@ -443,29 +410,43 @@ mod tests {
         assert_eq!(other.differences(&other), [""; 0]);
     }
 
+    // Would fail with the addresses of the record before, whether others are to reach them or not.
     #[test]
-    fn what_up_was_given_is_for_its_owner_only() {
-        let dir = tempfile::tempdir().unwrap();
-        let state = StateDir::open(dir.path()).unwrap();
-        state.save(&record(&[])).unwrap();
-        let mode = fs::metadata(dir.path().join(RECORD_FILE)).unwrap().permissions().mode();
-        assert_eq!(mode & 0o077, 0, "{mode:o}: the address may hold a password");
-        assert_eq!(state.load().unwrap().unwrap().repo.repo.unwrap(), "https://ada:s3cret@git.example/a.git");
+    fn both_apis_are_open_to_others_while_the_machine_is_advertised() {
+        let merge = |flags: &[&str], earlier: &UpRecord| {
+            UpRecord::merge(&Line::parse_from(["up"].iter().chain(flags)).args, Some(earlier))
+        };
+        let apis =
+            |record: &UpRecord| [record.listen, record.agent_listen].map(|address| address.to_string());
+        let alone = record(&["--agent-listen", "127.0.0.1:7171"]);
+        let open = merge(&["--advertise", "192.0.2.7"], &alone).unwrap();
+        assert_eq!(apis(&open), ["0.0.0.0:7070", "0.0.0.0:7171"]);
+        assert_eq!(open.differences(&alone), ["--advertise", "--agent-listen", "--listen"]);
+        assert_eq!(merge(&[], &open).unwrap(), open);
+        assert_eq!(apis(&merge(&["--advertise="], &open).unwrap()), apis(&alone));
+        let given = merge(&["--advertise", "2001:db8::7", "--listen", "127.0.0.1:7070"], &alone).unwrap();
+        assert_eq!(apis(&given), ["127.0.0.1:7070", "[::]:7171"]);
+        assert_eq!(merge(&[], &given).unwrap(), given);
+        for wrong in ["https://192.0.2.7", "192.0.2.7:7070", "0.0.0.0", "a b"] {
+            assert!(merge(&["--advertise", wrong], &alone).is_err(), "{wrong}");
+        }
     }
 
     #[test]
-    fn an_up_that_starts_is_found_by_the_address_of_its_reconciler() {
-        let dir = tempfile::tempdir().unwrap();
-        let state = StateDir::create(dir.path()).unwrap();
-        let record = record(&["--listen", "127.0.0.1:7170"]);
-        state.save(&record).unwrap();
-        let found = || ["http://127.0.0.1:7170", "http://127.0.0.1:7070"].map(|url| state.running_at(url));
-        assert_eq!(found(), [None, None]);
-        let lock = state.lock().unwrap();
-        let own = i32::try_from(std::process::id()).unwrap();
-        assert_eq!(found(), [Some(own), None]);
-        drop(lock);
-        assert_eq!(found(), [None, None]);
+    fn etcd_is_found_at_loopback_and_at_what_is_advertised() {
+        let etcd = |flags: &[&str]| {
+            let record = record(flags);
+            let listens: Vec<_> = record.etcd_listens(7079).iter().map(ToString::to_string).collect();
+            (listens.join(" "), record.published_url(7079), record.etcd_url())
+        };
+        let own = "https://127.0.0.1:7079";
+        let all = |listens: &str, published: &str| (listens.to_owned(), published.to_owned(), own.to_owned());
+        assert_eq!(etcd(&[]), all("127.0.0.1:7079", own));
+        assert_eq!(
+            etcd(&["--advertise", "2001:db8::7"]),
+            all("127.0.0.1:7079 [2001:db8::7]:7079", "https://[2001:db8::7]:7079")
+        );
+        assert_eq!(etcd(&["--advertise", "web-1.lan"]), all("0.0.0.0:7079", "https://web-1.lan:7079"));
     }
 
     #[test]

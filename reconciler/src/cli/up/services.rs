@@ -14,9 +14,11 @@ use std::process::Stdio;
 use anyhow::{Context, Result, bail, ensure};
 use tokio::process::Command;
 
+use super::certificates;
 use super::children::{self, Program};
 use super::detach::{self, Outcome, print_line};
-use super::record::{StateDir, UpRecord};
+use super::record::UpRecord;
+use super::state::StateDir;
 use super::supervise::OPERATOR_IDENTITY;
 use crate::config::DEFAULT_STATE_DIR;
 
@@ -24,9 +26,13 @@ use crate::config::DEFAULT_STATE_DIR;
 const BOOTED: &str = "/run/systemd/system";
 const UNITS_DIR: &str = "/etc/systemd/system";
 const SETTINGS_DIR: &str = "/etc/minik8s";
+/// Unit of the agent.
+pub(in crate::cli) const AGENT_UNIT: &str = "minik8s-agent.service";
 /// Variable with the flags of the agent that the user gave.
 const AGENT_ARGS: &str = "MINIK8S_AGENT_ARGS";
-/// User of etcd and the reconciler, for systemd-sysusers.
+/// Line of etcd's unit that keeps other machines out.
+const ONLY_LOCALHOST: &str = "IPAddressAllow=localhost";
+/// User of etcd and the reconciler, for systemd-sysusers. Members of its group may use the API's socket.
 const USER: &str = include_str!("../../../../deploy/systemd/minik8s-sysusers.conf");
 
 /// A service: its unit as in deploy/systemd, and what in it is replaced by the program's path on this machine.
@@ -52,7 +58,7 @@ static SERVICES: [Service; 3] = [
     },
     Service {
         program: "agent",
-        unit: "minik8s-agent.service",
+        unit: AGENT_UNIT,
         text: include_str!("../../../../deploy/systemd/minik8s-agent.service"),
         placeholder: "ExecStart=/usr/bin/minik8s-agent",
     },
@@ -114,13 +120,20 @@ pub(super) async fn start(state: &StateDir, record: &UpRecord) -> Result<Outcome
         check_path(program)?;
     }
     run("systemd-sysusers", &["--inline", USER.trim()]).await?;
+    certificates::sign(record)?;
+    let joined = children::prepare_etcd(state, record).await?;
+    // Again: a member that has joined starts with the others.
+    let programs = self::programs(state, record)?;
+    // The agent's stay root's. As systemd does it for the directory of a service: whole, and no link is followed.
+    let own = state.root().join("reconciler");
+    run("chown", &["-Rh", "minik8s:minik8s", &own.display().to_string()]).await?;
     state.save(record)?;
     let (wanted, unwanted): (Vec<_>, Vec<_>) =
         SERVICES.iter().partition(|service| programs.iter().any(|program| program.name == service.program));
     // The private etcd, if another one is used from now on.
     remove_services(&unwanted).await?;
     for (service, program) in wanted.iter().zip(&programs) {
-        let unit = unit_text(service, program)?;
+        let unit = unit_text(service, program, record)?;
         write(&service.settings_file(), 0o600, &settings_text(program, variables())?)?;
         write(&service.unit_file(), 0o644, &unit)?;
     }
@@ -131,9 +144,13 @@ pub(super) async fn start(state: &StateDir, record: &UpRecord) -> Result<Outcome
         if let Err(error) = run("systemctl", &["restart", service.unit]).await {
             bail!("{error:#}; see 'journalctl -u {}'", service.unit);
         }
+        if service.program == "etcd" && record.advertise.is_some() {
+            children::wait_for_etcd(state, record, joined.as_ref()).await;
+            children::publish_etcd(state, record).await?;
+        }
         print_line(&format!("{:11} ready, service {}", service.program, service.unit));
     }
-    Ok(detach::until_healthy(record.api_url(), state, "'journalctl -u minik8s -u minik8s-agent'").await)
+    Ok(detach::until_healthy(record, state, "'journalctl -u minik8s -u minik8s-agent'").await)
 }
 
 /// The programs in the order of [`SERVICES`], without an etcd where the user has one.
@@ -166,12 +183,39 @@ fn check_path(program: &Program) -> Result<()> {
     )
 }
 
-/// The unit with the path of the program on this machine.
-fn unit_text(service: &Service, program: &Program) -> Result<String> {
-    let line = format!("ExecStart={}", program.path.display());
+/// The agent as the service of a machine.
+pub(in crate::cli) struct AgentService {
+    pub(in crate::cli) unit_text: String,
+    pub(in crate::cli) settings: String,
+}
+
+/// The agent at this path as a service with these variables, and flags given by the user.
+///
+/// # Errors
+/// The file of settings cannot hold one of them.
+pub(in crate::cli) fn agent_service(
+    path: &Path,
+    variables: BTreeMap<String, String>,
+    flags: &[String],
+) -> Result<AgentService> {
+    let [.., service] = &SERVICES;
+    let settings = environment_file("minik8s node add", variables, Some(flags))?;
+    Ok(AgentService { unit_text: with_path(service, path)?, settings })
+}
+
+fn with_path(service: &Service, path: &Path) -> Result<String> {
     let (before, after) =
         service.text.split_once(service.placeholder).context("the unit starts no program")?;
-    Ok(format!("{before}{line}{after}"))
+    Ok(format!("{before}ExecStart={}{after}", path.display()))
+}
+
+/// The unit with the path of the program on this machine. That of etcd is open to other machines if they are to reach it.
+fn unit_text(service: &Service, program: &Program, record: &UpRecord) -> Result<String> {
+    let text = with_path(service, &program.path)?;
+    Ok(match record.advertise {
+        Some(_) => text.replace(ONLY_LOCALHOST, "IPAddressAllow=any"),
+        None => text,
+    })
 }
 
 /// Variables of this process.
@@ -191,14 +235,24 @@ fn settings_text(program: &Program, inherited: impl Iterator<Item = (String, Str
     };
     let mut variables: BTreeMap<String, String> = inherited.filter(|(name, _)| is_inherited(name)).collect();
     variables.extend(own);
-    if program.name == "agent" {
+    let flags = (program.name == "agent").then_some(&program.more_flags[..]);
+    environment_file("minik8s up --systemd", variables, flags)
+}
+
+/// Text of an `EnvironmentFile`, which a shell reads in the same way. `writer` is the command that writes it.
+fn environment_file(
+    writer: &str,
+    mut variables: BTreeMap<String, String>,
+    agent_flags: Option<&[String]>,
+) -> Result<String> {
+    if let Some(flags) = agent_flags {
         let splits = |c: char| c.is_whitespace() || "\"'\\".contains(c);
-        if let Some(flag) = program.more_flags.iter().find(|flag| flag.contains(splits)) {
+        if let Some(flag) = flags.iter().find(|flag| flag.contains(splits)) {
             bail!("cannot pass --agent-arg {flag} to a service: it contains a space, a quote or a backslash");
         }
-        variables.insert(AGENT_ARGS.to_owned(), program.more_flags.join(" "));
+        variables.insert(AGENT_ARGS.to_owned(), flags.join(" "));
     }
-    let mut text = "# Written by 'minik8s up --systemd'; its next run replaces it.\n".to_owned();
+    let mut text = format!("# Written by '{writer}'; its next run replaces it.\n");
     for (name, value) in variables {
         ensure!(!value.contains(['\n', '\r']), "the value of {name} has more than one line");
         let escaped = value.chars().flat_map(|c| "\"\\`$".contains(c).then_some('\\').into_iter().chain([c]));
@@ -275,18 +329,38 @@ mod tests {
         args: UpArgs,
     }
 
-    fn reconciler(flags: &[&str]) -> Program {
+    fn record(flags: &[&str]) -> UpRecord {
         let always = ["up", "--repo", "https://ada:s3$cret\"@git.example/a.git", "--node", "n1"];
-        let record = UpRecord::merge(&Line::parse_from(always.iter().chain(flags)).args, None).unwrap();
-        children::reconciler(&StateDir::open(Path::new(DEFAULT_STATE_DIR)).unwrap(), &record).unwrap()
+        UpRecord::merge(&Line::parse_from(always.iter().chain(flags)).args, None).unwrap()
+    }
+
+    fn reconciler(flags: &[&str]) -> Program {
+        children::reconciler(&StateDir::open(Path::new(DEFAULT_STATE_DIR)).unwrap(), &record(flags)).unwrap()
+    }
+
+    #[test]
+    fn etcd_is_open_to_other_machines_only_if_this_one_is_advertised() {
+        let program = reconciler(&[]);
+        let allowed = |flags: &[&str]| {
+            let text = unit_text(&SERVICES[0], &program, &record(flags)).unwrap();
+            text.lines().find(|line| line.starts_with("IPAddressAllow=")).map(str::to_owned)
+        };
+        assert_eq!(allowed(&[]).as_deref(), Some(ONLY_LOCALHOST));
+        assert_eq!(allowed(&["--advertise", "192.0.2.7"]).as_deref(), Some("IPAddressAllow=any"));
     }
 
     #[test]
     fn each_setting_of_the_reconciler_is_a_variable_that_serve_reads() {
         let all = [
-            "--etcd=http://192.0.2.1:2379",
+            "--etcd=https://192.0.2.1:2379",
             "--etcd-user=both",
             "--etcd-password-file=/etc/p",
+            "--etcd-ca=/etc/ca",
+            "--etcd-cert=/etc/cert",
+            "--etcd-key=/etc/key",
+            "--advertise=192.0.2.7",
+            "--authority-lifetime=365d",
+            "--certificate-lifetime=1d",
             "--allow-host=a.lan",
             "--allow-host=b.lan",
             "--webhook-listen=127.0.0.1:7072",
@@ -296,7 +370,11 @@ mod tests {
             "--path=apps",
             "--token-file=/etc/t",
         ];
-        let variables = reconciler(&all).variables();
+        let mut variables = reconciler(&all).variables();
+        // Only with a private etcd.
+        variables
+            .extend(reconciler(&[]).variables().into_iter().filter(|(name, _)| name == "MINIK8S_OWN_ETCD"));
+        assert!(variables.contains_key("MINIK8S_OWN_ETCD"));
         assert_eq!(variables["MINIK8S_ALLOW_HOST"], "a.lan,b.lan");
         assert_eq!(variables["MINIK8S_PATH"], "apps");
         let cli = Cli::command();
@@ -328,5 +406,18 @@ mod tests {
             assert!(text.lines().any(|there| there == line), "{line} is not in {text}");
         }
         assert!(!text.contains("HOME") && !text.contains("AGE_IDENTITY"), "{text}");
+    }
+
+    #[test]
+    fn the_agent_of_another_machine_has_the_same_unit_with_its_own_settings() {
+        let variables = BTreeMap::from([("MINIK8S_NODE".to_owned(), "web-2".to_owned())]);
+        let of = |flag: &str| {
+            agent_service(Path::new("/opt/minik8s-agent"), variables.clone(), &[flag.to_owned()])
+        };
+        let service = of("--node-dns").unwrap();
+        assert!(service.unit_text.contains("\nExecStart=/opt/minik8s-agent run $MINIK8S_AGENT_ARGS\n"));
+        let settings: Vec<&str> = service.settings.lines().filter(|line| !line.starts_with('#')).collect();
+        assert_eq!(settings, [r#"MINIK8S_AGENT_ARGS="--node-dns""#, r#"MINIK8S_NODE="web-2""#]);
+        assert!(of("--allow-host=a b").is_err());
     }
 }

@@ -14,7 +14,7 @@ use nix::unistd::Pid;
 use tokio::process::Command;
 use tokio::time::{Instant, sleep, timeout};
 
-use super::record::{END_WITHIN, StateDir};
+use super::state::{END_WITHIN, StateDir};
 
 const READY_WITHIN: Duration = Duration::from_secs(30);
 /// Backoff before a dead child is restarted: doubles from the first to the second value.

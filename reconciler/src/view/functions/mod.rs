@@ -75,6 +75,21 @@ pub struct FunctionDetail {
     pub events: Vec<EventView>,
 }
 
+impl FunctionDetail {
+    /// Returns how people call the function: anybody if it is public or has a token, else on a node or by a certificate.
+    pub fn called_at(&self) -> String {
+        let Self { path, row, .. } = self;
+        match (self.spec.public, &self.spec.auth) {
+            (true, _) => format!("POST http://<any node>:8081{path}"),
+            (false, Some(_)) => format!("POST http://<any node>:8081{path}, with its token"),
+            (false, None) => format!(
+                "POST http://localhost:8081{path} on a node; elsewhere by 'minik8s invoke {}/{}'",
+                row.namespace, row.name
+            ),
+        }
+    }
+}
+
 /// A version of a function.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]

@@ -38,3 +38,22 @@ fn calls_through_all_living_gateways_add_up_and_their_mean_is_by_how_many_each_h
     assert_eq!((busy.calls_per_second, busy.mean_millis), (4.0, Some(2.0)));
     assert_eq!((idle.name.as_str(), idle.calls_per_second, idle.mean_millis), ("idle", 0.0, None));
 }
+
+#[test]
+fn only_functions_for_others_are_called_in_clear_from_elsewhere() {
+    let mut snapshot = snapshot();
+    put_function(&mut snapshot, "price");
+    let id = NamespacedName::new("default", "price");
+    let detail = function(&snapshot, &id, Vec::new(), at(100)).unwrap();
+    let here =
+        "POST http://localhost:8081/default/price on a node; elsewhere by 'minik8s invoke default/price'";
+    assert_eq!(detail.called_at(), here);
+    let (any, key) = ("POST http://<any node>:8081/default/price", r#"{"name": "door", "key": "token"}"#);
+    for (more, wanted) in [
+        (r#""public": true"#.to_owned(), any.to_owned()),
+        (format!(r#""auth": {{"tokenFrom": {{"secretKeyRef": {key}}}}}"#), format!("{any}, with its token")),
+    ] {
+        let spec = serde_json::from_str(&format!(r#"{{"source": "code", {more}}}"#)).unwrap();
+        assert_eq!(FunctionDetail { spec, ..detail.clone() }.called_at(), wanted);
+    }
+}

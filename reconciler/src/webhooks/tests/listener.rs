@@ -6,22 +6,25 @@ use std::sync::Arc;
 use axum::body::Body;
 use axum::extract::Request;
 use axum::http::header::RETRY_AFTER;
+use jiff::{SignedDuration, Timestamp};
 use schema::control::{Nudge, NudgeReceiver};
 use schema::keys::prefix;
 use schema::snapshot::Snapshot;
 use schema::store::memory::MemoryStore;
 use schema::store::reflector::SnapshotReader;
 use schema::store::{SharedStore, Store};
+use schema::trust::{Authority, KeyPair, LeafRequest, connect_pinned};
 use serde_json::Value;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpStream};
 use tokio_util::sync::CancellationToken;
 
 use super::{PUSH, PUSH_SHA256, SECRET};
+use crate::listener::{Listening, PublicCertificate};
 use crate::view::HookCounts;
 use crate::webhooks::limit::FAILURES_MAX;
 use crate::webhooks::server::NARROW_BYTES_MAX;
-use crate::webhooks::{Counts, Hooks, Intake, SourceTarget, serve};
+use crate::webhooks::{Counts, Hooks, Intake, SourceTarget, WebhookArgs, WebhookTls, serve};
 
 struct Gate {
     address: SocketAddr,
@@ -51,10 +54,15 @@ fn hooks(sources: &[&str]) -> (Hooks, Gate) {
 
 impl Gate {
     async fn with(sources: &[&str]) -> Self {
+        Self::on(sources, |listener| Listening::Tcp(listener, None)).await
+    }
+
+    async fn on(sources: &[&str], listening: impl FnOnce(TcpListener) -> Listening) -> Self {
         let (hooks, gate) = hooks(sources);
         let listener = TcpListener::bind(gate.address).await.unwrap();
         let address = listener.local_addr().unwrap();
-        tokio::spawn(serve(listener, hooks, axum::Router::new(), CancellationToken::new()));
+        let listening = listening(listener);
+        tokio::spawn(serve(listening, hooks, axum::Router::new(), CancellationToken::new()));
         Gate { address, ..gate }
     }
 
@@ -103,6 +111,51 @@ async fn a_signed_push_is_taken_in_once_and_recognized_when_it_comes_again() {
         gate.counts.now(),
         HookCounts { accepted: 1, duplicate: 1, ignored: 2, ..HookCounts::default() }
     );
+}
+
+#[tokio::test]
+async fn a_signed_push_is_taken_in_over_tls() {
+    let lifetime = SignedDuration::from_hours(1);
+    let authority = Authority::create(lifetime, Timestamp::now()).unwrap();
+    let (key, identity) = (KeyPair::generate().unwrap(), "reconciler-r1".parse().unwrap());
+    let leaf = LeafRequest { identity: &identity, key: &key.public_key().unwrap(), addresses: &[], lifetime };
+    let certificate = authority.sign(&leaf, Timestamp::now()).unwrap();
+    let pem =
+        [key.to_pem().unwrap(), certificate.to_pem().unwrap(), authority.certificate().to_pem().unwrap()];
+    let file = tempfile::NamedTempFile::new().unwrap();
+    std::fs::write(file.path(), pem.concat()).unwrap();
+    let public = PublicCertificate::new(file.path().to_owned());
+    let gate = Gate::on(&["main"], |listener| Listening::Public(listener, public)).await;
+    let stream = TcpStream::connect(gate.address).await.unwrap();
+    let mut tls = connect_pinned(stream, &authority.certificate().digest().unwrap()).await.unwrap();
+    let request = format!(
+        "POST /v1/webhooks HTTP/1.1\r\nhost: x\r\ncontent-length: {}\r\nx-hub-signature-256: {}\r\n\
+         x-github-event: push\r\nx-github-delivery: d1\r\n\r\n{PUSH}",
+        PUSH.len(),
+        signed()[0].1
+    );
+    tls.write_all(request.as_bytes()).await.unwrap();
+    let mut answer = Vec::new();
+    let _ = tls.read_to_end(&mut answer).await;
+    let answer = String::from_utf8_lossy(&answer);
+    assert!(answer.starts_with("HTTP/1.1 202 "), "{answer}");
+    assert_eq!(gate.keys().await, 1);
+    // In clear nobody answers.
+    assert_eq!(gate.raw(request.as_bytes()).await, None);
+}
+
+#[test]
+fn a_certificate_is_that_of_the_cluster_or_in_a_file() {
+    let tls = |value: &str| {
+        let args = WebhookArgs {
+            webhook_listen: Some(SocketAddr::from(([127, 0, 0, 1], 0))),
+            webhook_secret_file: Some("/s".into()),
+            webhook_tls: Some(value.into()),
+        };
+        args.config().unwrap().tls.unwrap()
+    };
+    assert_eq!(tls("cluster"), WebhookTls::Cluster);
+    assert_eq!(tls("./cluster"), WebhookTls::File("./cluster".into()));
 }
 
 #[tokio::test]

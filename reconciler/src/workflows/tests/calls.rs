@@ -120,22 +120,6 @@ async fn a_call_that_a_gateway_answers_before_it_knows_the_function_is_made_agai
     assert_eq!(functions.lock().unwrap()["new"].1.len(), 3);
 }
 
-// Seen red without `known_at`: the run failed.
-#[tokio::test]
-async fn a_call_that_a_gateway_refuses_before_it_knows_the_new_leader_is_made_again() {
-    let mut kit = Kit::new().await;
-    kit.is_unknown_for(Duration::from_secs(60));
-    let functions: Functions = Arc::default();
-    let refused = r#"{"error": {"type": "Forbidden", "message": "who is this"}}"#;
-    functions.lock().unwrap().insert("own".to_owned(), (vec![(403, refused), (401, refused)], Vec::new()));
-    gateway(&kit, &functions).await;
-    kit.push("flow", 1, &one_task("own", "")).await;
-    kit.ask("flow", "r1", json!({})).await;
-    let head = kit.ended("flow", "r1").await;
-    assert_eq!((head.phase, head.error.as_str()), (RunPhase::Succeeded, ""));
-    assert_eq!(functions.lock().unwrap()["own"].1.len(), 3);
-}
-
 #[tokio::test]
 async fn of_an_answer_no_more_is_read_than_a_run_takes() {
     let mut kit = Kit::new().await;

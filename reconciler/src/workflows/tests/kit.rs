@@ -169,11 +169,6 @@ impl Kit {
         self.store.get(&key).await.unwrap().map(|found| decode(&found.value).unwrap())
     }
 
-    /// Makes the leader a new one, which gateways learn about only after this time.
-    pub(super) fn is_unknown_for(&mut self, time: Duration) {
-        self.the_loop.deps.unknown_for = time;
-    }
-
     pub(super) async fn count(&self, prefix: &str) -> usize {
         self.store.list(prefix).await.unwrap().items.len()
     }
@@ -191,8 +186,8 @@ fn a_loop(store: &SharedStore, snapshot: &SnapshotReader, fence: Fence) -> Workf
         last_known: watch::Sender::new(Arc::default()).subscribe(),
         nudge: Nudge::new().0,
         etcd: watch::Sender::new(Arc::default()).subscribe(),
-        unknown_for: Duration::ZERO,
         local_nodes: Arc::new(["n1".to_owned()].into()),
+        trust: None,
     })
 }
 

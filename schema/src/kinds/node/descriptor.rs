@@ -2,6 +2,7 @@
 
 use super::super::{Descriptor, KindSpec, Links, OlderSpellings};
 use super::{NodeSpec, Taint};
+use crate::content_refs::is_digest;
 use crate::document::edit::{entry, mapping, put, take};
 use crate::manifest::dialects::{Node, Notes};
 use crate::names::{check_qualified_name, is_label_value};
@@ -42,6 +43,12 @@ impl KindSpec for NodeSpec {
                 findings.add(&rules::TAINT, &here.field("key"), message).help("keep one of them");
             }
         }
+        if let Some(identity) = self.identity.as_ref().filter(|identity| !is_fingerprint(identity)) {
+            let message = format!("Invalid value: `{identity}`: not the fingerprint of a key");
+            findings
+                .add(&rules::NODE_IDENTITY, &at.field("identity"), message)
+                .help("write 'sha256:' and 64 lower-case hex digits, as the event of its join shows it");
+        }
     }
 
     fn fill_defaults(&mut self) {
@@ -54,6 +61,11 @@ impl KindSpec for NodeSpec {
     fn is_replaced_by(&self, _: &Self) -> bool {
         false
     }
+}
+
+/// True for `sha256:` and a digest.
+fn is_fingerprint(text: &str) -> bool {
+    text.strip_prefix("sha256:").is_some_and(is_digest)
 }
 
 // Older Node manifests, which have an address at the top level and no spec.

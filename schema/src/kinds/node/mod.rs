@@ -26,6 +26,10 @@ pub struct NodeSpec {
     /// Drains the node: it accepts no new pods, and running pods move to other nodes. Pods that set `nodeName` stay.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub drain: bool,
+    /// Fingerprint of the only key that the node may have: `sha256:` and 64 hex digits, as the event of its join shows it.
+    /// Without it, any machine with a token for this name may join.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub identity: Option<String>,
 }
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]

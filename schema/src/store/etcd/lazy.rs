@@ -11,7 +11,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use futures::StreamExt as _;
 use futures::stream::{self, BoxStream};
-use tokio::sync::OnceCell;
+use tokio::sync::{Notify, OnceCell};
 use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 
@@ -26,7 +26,9 @@ const PATIENCE: Duration = Duration::from_secs(2);
 
 /// A store on an etcd that may not be reachable yet.
 pub struct LazyStore {
-    access: Access,
+    /// Notified when etcd has denied a call.
+    denied: Notify,
+    access: Mutex<Arc<Access>>,
     line: Mutex<Arc<ConnectionGeneration>>,
 }
 
@@ -41,7 +43,7 @@ struct ConnectionGeneration {
 impl LazyStore {
     /// Creates a store that will connect on demand.
     pub fn new(access: Access) -> Self {
-        Self { access, line: Mutex::default() }
+        Self { denied: Notify::new(), access: Mutex::new(Arc::new(access)), line: Mutex::default() }
     }
 
     /// Connects now.
@@ -52,10 +54,30 @@ impl LazyStore {
         self.connected(&self.line(), patience).await.map(|_| ())
     }
 
+    /// Returns once etcd has denied a call, even an earlier one.
+    ///
+    /// Cancel-safe: a denial that was not returned stays so.
+    pub async fn denied(&self) {
+        self.denied.notified().await;
+    }
+
     /// Replaces the connections with new ones, which the next call makes. Calls in progress fail immediately, and
     /// watches end: the client itself would take at least 10 s to detect a connection whose address is gone.
     pub fn reconnect(&self) {
         self.give_up(&self.line());
+    }
+
+    /// Replaces etcd's addresses. Connections to other ones are replaced, as by [`LazyStore::reconnect`].
+    pub fn set_endpoints(&self, endpoints: Vec<String>) {
+        {
+            let mut access = lock(&self.access);
+            if access.endpoints == endpoints {
+                return;
+            }
+            let former = Access::clone(&access);
+            *access = Arc::new(Access { endpoints, ..former });
+        }
+        self.reconnect();
     }
 
     /// Gives up these connections, but no newer ones.
@@ -76,12 +98,12 @@ impl LazyStore {
         line: &'a ConnectionGeneration,
         patience: Duration,
     ) -> Result<&'a EtcdStore, StoreError> {
+        let access = Arc::clone(&lock(&self.access));
         // Boxed: connecting is a large future, and every call holds one.
-        let connecting =
-            line.connected.get_or_try_init(|| Box::pin(EtcdStore::connect(&self.access, patience)));
+        let connecting = line.connected.get_or_try_init(|| Box::pin(EtcdStore::connect(&access, patience)));
         // Only one call connects at a time; the others wait for it, and no longer than they would themselves.
         timeout(patience, connecting).await.unwrap_or_else(|_| {
-            let endpoints = self.access.endpoints.join(",");
+            let endpoints = access.endpoints.join(",");
             Err(StoreError::Connect { endpoints, message: format!("no answer within {patience:?}") })
         })
     }
@@ -97,11 +119,14 @@ impl LazyStore {
         let said = line.cut.run_until_cancelled(call).await.unwrap_or_else(|| {
             Err(StoreError::Request { act, message: "the connection was replaced by a new one".to_owned() })
         });
+        if matches!(said, Err(StoreError::Denied { .. })) {
+            self.denied.notify_one();
+        }
         let is_useless = match &said {
             Err(StoreError::Unauthenticated { .. }) => true,
             // A member that is cut off from the others keeps its connections.
             Err(StoreError::Unavailable { .. } | StoreError::Timeout { .. }) => {
-                self.access.endpoints.len() > 1
+                lock(&self.access).endpoints.len() > 1
             }
             _ => false,
         };

@@ -3,8 +3,10 @@
 //! Every call has a deadline. The client reconnects by itself: a handle outlives any number of restarts of etcd.
 //! Lists are paged at one revision; all watches share one stream (`watch.rs`).
 
+mod auth;
 mod dial;
 mod lazy;
+mod members;
 mod watch;
 
 use std::fs::File;
@@ -15,8 +17,8 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use etcd_client::{
-    AlarmAction, AlarmOptions, AlarmType, Client, CompactionOptions, Compare, CompareOp, ConnectOptions,
-    Error, GetOptions, GetResponse, KvClient, LeaseClient, PutOptions, SortOrder, SortTarget, Txn, TxnOp,
+    Client, Compare, CompareOp, ConnectOptions, Error, GetOptions, GetResponse, KvClient, LeaseClient,
+    PutOptions, SortOrder, SortTarget, Txn, TxnOp,
 };
 use futures::stream::BoxStream;
 use tokio::time::{Instant, sleep, timeout, timeout_at};
@@ -27,14 +29,15 @@ use super::{
     check_txn_size,
 };
 use crate::keys::Key;
-use crate::records::EtcdMember;
 use crate::trust::TlsFiles;
 use watch::{
     is_auth_off, is_compacted, is_denied, is_lease_not_found, is_unauthenticated, is_unavailable,
     request_error,
 };
 
+pub use self::auth::{AuthState, Grant, GrantAccess};
 pub use self::lazy::LazyStore;
+pub use self::members::{ListedMember, MemberAlarm};
 
 /// Longest wait for the answer to one request. A healthy etcd answers in milliseconds; one that
 /// elects a leader needs 1–2 s.
@@ -82,7 +85,8 @@ impl EtcdStore {
         let login = login.map_err(|error| refused(format!("cannot read the password: {error}")))?;
         let deadline = Instant::now() + patience;
         // Clients spread over the members, and try the next one after one that is of no use.
-        let mut member: usize = if access.endpoints.len() > 1 { rand::random_range(0..1024) } else { 0 };
+        let spreads = access.endpoints.len() > 1 && !access.prefers_first;
+        let mut member: usize = if spreads { rand::random_range(0..1024) } else { 0 };
         let mut why = format!("no answer within {patience:?}");
         loop {
             let mut store = Self::begin(access, member).await.map_err(refused)?;
@@ -324,6 +328,8 @@ pub struct Access {
     pub login: Option<Login>,
     /// Certificates for endpoints with `https`.
     pub tls: Option<TlsFiles>,
+    /// Set if a new connection tries the first endpoint first, which is on this machine; else clients spread over all.
+    pub prefers_first: bool,
 }
 
 /// A user of etcd. If etcd's authentication is off, no client logs in.
@@ -338,13 +344,13 @@ pub struct Login {
 impl Access {
     /// Creates an access without a login.
     pub fn anonymous(endpoints: &[String]) -> Self {
-        Self { endpoints: endpoints.to_vec(), login: None, tls: None }
+        Self { endpoints: endpoints.to_vec(), login: None, tls: None, prefers_first: false }
     }
 
     /// Creates an access as `user`, if a user and a password file are given.
     pub fn new(endpoints: Vec<String>, user: Option<String>, password_file: Option<PathBuf>) -> Self {
         let login = user.zip(password_file).map(|(user, password_file)| Login { user, password_file });
-        Self { endpoints, login, tls: None }
+        Self { endpoints, login, tls: None, prefers_first: false }
     }
 
     /// Adds certificates.
@@ -362,119 +368,6 @@ impl Login {
     }
 }
 
-// Maintenance of one member: its size and alarms, and the acts that make room. None of these writes a value, so they
-// need no fence: a second or late one changes nothing that is read.
-
-/// Longest wait for a compaction, which deletes the old values of up to ten minutes.
-const COMPACTION_MAX: Duration = Duration::from_secs(60);
-/// Longest wait for a defragmentation, which copies the member's whole file: up to 8 GiB. Less than a run of a loop may
-/// last.
-const DEFRAGMENTATION_MAX: Duration = Duration::from_secs(240);
-
-/// Entry of the list of members.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct ListedMember {
-    /// Id in hex.
-    pub id: String,
-    /// Name; empty before its first start.
-    pub name: String,
-    /// Addresses for clients, as the member publishes them.
-    pub client_urls: Vec<String>,
-}
-
-/// Alarm of a member, `NOSPACE` or `CORRUPT`.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct MemberAlarm {
-    /// Id of the member in hex.
-    pub member: String,
-    /// Name of the alarm.
-    pub alarm: String,
-}
-
-impl EtcdStore {
-    /// Reads the status of the connected member, without name, address and alarms, and the alarms of all members.
-    /// Costs etcd no write and no read of its file. The quota is known from etcd 3.6 on.
-    ///
-    /// # Errors
-    /// The member does not answer.
-    pub async fn member_status(&self) -> Result<(EtcdMember, Vec<MemberAlarm>), StoreError> {
-        let mut client = self.client.maintenance_client();
-        let status = within("a request for its status", REQUEST_TIMEOUT, client.status()).await?;
-        let (id, revision) = status.header().map_or((0, 0), |header| (header.member_id(), header.revision()));
-        let bytes = |size: i64| u64::try_from(size).unwrap_or(0);
-        let alarms = status.errors().iter().filter_map(|text| alarm_in(text)).collect();
-        let member = EtcdMember {
-            id: hex(id),
-            version: status.version().to_owned(),
-            size_bytes: bytes(status.db_size()),
-            in_use_bytes: bytes(status.raft_used_db_size()),
-            quota_bytes: Some(bytes(status.db_size_quota())).filter(|quota| *quota > 0),
-            revision,
-            is_leader: status.leader() == id,
-            ..EtcdMember::default()
-        };
-        Ok((member, alarms))
-    }
-
-    /// Lists the members.
-    ///
-    /// # Errors
-    /// The member does not answer, or the user may not list them.
-    pub async fn listed_members(&self) -> Result<Vec<ListedMember>, StoreError> {
-        let mut client = self.client.cluster_client();
-        let list = within("a list of members", REQUEST_TIMEOUT, client.member_list()).await?;
-        let member = |member: &etcd_client::Member| ListedMember {
-            id: hex(member.id()),
-            name: member.name().to_owned(),
-            client_urls: member.client_urls().to_vec(),
-        };
-        Ok(list.members().iter().map(member).collect())
-    }
-
-    /// Compacts the history up to `revision`, in all members, and waits until the old values are deleted here. An
-    /// earlier compaction beyond it is no error.
-    ///
-    /// # Errors
-    /// The member does not answer, or has no such revision yet.
-    pub async fn compact(&self, revision: i64) -> Result<(), StoreError> {
-        let act = "a compaction";
-        let options = CompactionOptions::new().with_physical();
-        let mut client = self.kv.clone();
-        match timeout(COMPACTION_MAX, client.compact(revision, Some(options))).await {
-            Ok(Ok(_)) => Ok(()),
-            Ok(Err(error)) if is_compacted(&error) => Ok(()),
-            Ok(Err(error)) => Err(request_error(act, &error)),
-            Err(_) => Err(StoreError::Timeout { act, after: COMPACTION_MAX }),
-        }
-    }
-
-    /// Defragments the connected member, which answers no request meanwhile.
-    ///
-    /// # Errors
-    /// The member does not answer, or the user is not root.
-    pub async fn defragment(&self) -> Result<(), StoreError> {
-        let mut client = self.client.maintenance_client();
-        within("a defragmentation", DEFRAGMENTATION_MAX, client.defragment()).await.map(drop)
-    }
-
-    /// Takes back the alarm of a member whose file had reached the quota.
-    ///
-    /// # Errors
-    /// The member does not answer, or the user is not root.
-    pub async fn disarm_no_space(&self, member: &str) -> Result<(), StoreError> {
-        let act = "the end of an alarm";
-        let Ok(id) = u64::from_str_radix(member, 16) else {
-            let message = format!("`{member}` is not the id of a member");
-            return Err(StoreError::Request { act, message });
-        };
-        let mut options = AlarmOptions::new();
-        options.with_member(id);
-        let mut client = self.client.maintenance_client();
-        let disarmed = client.alarm(AlarmAction::Deactivate, AlarmType::Nospace, Some(options));
-        within(act, REQUEST_TIMEOUT, disarmed).await.map(drop)
-    }
-}
-
 async fn within<T>(
     act: &'static str,
     after: Duration,
@@ -485,18 +378,6 @@ async fn within<T>(
         Ok(Err(error)) => Err(request_error(act, &error)),
         Err(_) => Err(StoreError::Timeout { act, after }),
     }
-}
-
-fn hex(id: u64) -> String {
-    format!("{id:x}")
-}
-
-/// Finds the alarm in an error of a status: etcd writes `memberID:12428976124636271536 alarm:NOSPACE`.
-fn alarm_in(text: &str) -> Option<MemberAlarm> {
-    let mut words = text.split_whitespace();
-    let member: u64 = words.next()?.strip_prefix("memberID:")?.parse().ok()?;
-    let alarm = words.next()?.strip_prefix("alarm:").filter(|alarm| !alarm.is_empty())?;
-    Some(MemberAlarm { member: hex(member), alarm: alarm.to_owned() })
 }
 
 #[cfg(test)]
@@ -549,13 +430,5 @@ mod tests {
             EtcdStore::connect(&Access::anonymous(&["http://[nope".to_owned()]), Duration::from_secs(60))
                 .await;
         assert!(matches!(result, Err(StoreError::Connect { .. })));
-    }
-
-    #[test]
-    fn an_alarm_names_its_member() {
-        let found = alarm_in("memberID:12428976124636271536 alarm:NOSPACE ").unwrap();
-        assert_eq!((found.member.as_str(), found.alarm.as_str()), ("ac7c97ef0ec193b0", "NOSPACE"));
-        assert_eq!(alarm_in("etcdserver: no leader"), None);
-        assert_eq!(alarm_in("memberID:7 alarm:"), None);
     }
 }

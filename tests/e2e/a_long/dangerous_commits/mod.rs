@@ -9,7 +9,9 @@
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
-use harness::{Context, Daemon, Etcd, Result, Slot, ensure, eventually, http_post, minik8s_binary, secs};
+use harness::{
+    Context, Daemon, Etcd, Result, Slot, Trust, ensure, eventually, http_post, minik8s_binary, secs,
+};
 use schema::keys::{Key, prefix};
 use schema::records::{RequestAnswer, SourceState, SourceStatus};
 
@@ -49,22 +51,26 @@ impl Stage {
         }
         let file = slot.dir().join("sources.yaml");
         std::fs::write(&file, sources)?;
-        let mut etcd = Etcd::new(slot.dir(), slot.port(4), slot.port(5), None);
+        let (trust, state) = (Trust::create(slot.dir(), &["127.0.0.1"])?, slot.dir().join("state"));
+        trust.fill_reconciler(&state, "r0")?;
+        let mut etcd = Etcd::new(slot.dir(), slot.port(4), slot.port(5), None, &trust)?;
         etcd.start()?;
-        let api = format!("127.0.0.1:{}", slot.port(0));
+        let socket = slot.dir().join("r0.sock");
         let text = |path: &std::path::Path| path.to_string_lossy().into_owned();
-        let mut command = vec![text(&minik8s_binary()), "serve".to_owned()];
+        let mut command = vec![text(&minik8s_binary()), "serve".to_owned(), "--own-etcd".to_owned()];
         for (flag, value) in [
             ("--sources", text(&file)),
             ("--etcd", etcd.endpoint().to_owned()),
-            ("--state-dir", text(&slot.dir().join("state"))),
-            ("--listen", api.clone()),
+            ("--state-dir", text(&state)),
+            ("--listen", format!("127.0.0.1:{}", slot.port(0))),
+            ("--socket", text(&socket)),
             ("--cluster-cidr", slot.cluster_cidr()),
             ("--name", "r0".to_owned()),
         ] {
             command.extend([flag.to_owned(), value]);
         }
         let serve = Daemon::new("serve", slot.dir(), command);
+        let api = format!("unix:{}", socket.display());
         let mut stage = Self { etcd, serve, api, _access: access, _slot: slot };
         stage.serve.start()?;
         Ok(stage)

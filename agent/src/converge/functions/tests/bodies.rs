@@ -6,12 +6,12 @@ use super::*;
 #[tokio::test(start_paused = true)]
 async fn a_body_that_comes_byte_by_byte_is_given_up() {
     let limits = CallLimits { request_body_bytes: 1000, ..limits() };
-    let (functions, _) = functions(FunctionRecord { calls: limits, ..record(1) });
+    let functions = functions(FunctionRecord { calls: limits, ..record(1) });
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let mut client = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
     let (listeners, opened) = mpsc::channel(1);
     listeners.send(listener).await.unwrap();
-    let serving = tokio::spawn(super::super::serve(functions, opened, CancellationToken::new()));
+    let serving = tokio::spawn(super::super::serve(functions, opened, None, CancellationToken::new()));
     let head = "POST /default/hello HTTP/1.1\r\nHost: n1\r\nContent-Length: 100\r\n\r\n{";
     client.write_all(head.as_bytes()).await.unwrap();
     let mut said = [0; 12];
@@ -40,13 +40,13 @@ async fn with_room(kib: u64) -> (SocketAddr, JoinHandle<()>) {
     };
     let (pod, node) = ("hello-0".to_owned(), "n1".to_owned());
     let replicas = vec![Replica { pod, node, address, start: None }];
-    let (functions, _) = functions(FunctionRecord { replicas, calls: limits, ..record(0) });
+    let functions = functions(FunctionRecord { replicas, calls: limits, ..record(0) });
     let functions = functions.with_budget(Budget::new(kib * 1024));
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let at = listener.local_addr().unwrap();
     let (listeners, opened) = mpsc::channel(1);
     listeners.send(listener).await.unwrap();
-    (at, tokio::spawn(super::super::serve(functions, opened, CancellationToken::new())))
+    (at, tokio::spawn(super::super::serve(functions, opened, None, CancellationToken::new())))
 }
 
 // Room for the whole Content-Length at once would refuse the last call.

@@ -1,6 +1,7 @@
 //! The assignment of places to calls and their return; and calls over real loopback sockets.
 
 mod bodies;
+mod tls;
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -20,10 +21,9 @@ use tokio::task::JoinHandle;
 use tokio::time::{Duration, Instant};
 use tokio_util::sync::CancellationToken;
 
-use super::super::shared::control_plane::ControlPlane;
 use super::Functions;
 use super::call_queue::{Admission, Calls, Lease, QueueOutcome};
-use super::caller_policy::ClusterAddresses;
+use super::caller_policy::PodAddresses;
 use super::phases::Phases;
 use crate::catalog::Catalog;
 use crate::desired::StateOrigin;
@@ -31,6 +31,7 @@ use crate::http::acceptor::ConnectionPlace as Admitted;
 use crate::http::body::Budget;
 use crate::http::server::{Caller, Handler as _};
 use crate::metrics::METRICS;
+use crate::testing::TestAuthority;
 
 fn id() -> NamespacedName {
     NamespacedName::new("default", "hello")
@@ -303,12 +304,12 @@ async fn gateway(replicas: &[SocketAddr], timeout_seconds: u32) -> (String, Join
         ..limits()
     };
     let replicas = replicas.iter().map(replica).collect();
-    let (functions, _) = functions(FunctionRecord { replicas, calls, ..record(0) });
+    let functions = functions(FunctionRecord { replicas, calls, ..record(0) });
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let url = format!("http://{}/default/hello", listener.local_addr().unwrap());
     let (listeners, opened) = mpsc::channel(1);
     listeners.send(listener).await.unwrap();
-    (url, tokio::spawn(super::serve(functions, opened, CancellationToken::new())))
+    (url, tokio::spawn(super::serve(functions, opened, None, CancellationToken::new())))
 }
 
 #[tokio::test]
@@ -367,12 +368,12 @@ async fn each_call_is_counted_once_by_the_class_of_its_answer() {
     // No other test calls a function of this name.
     let id = NamespacedName::new("default", "counted");
     let record = FunctionRecord { replicas: vec![replica], calls, ..record(0) };
-    let (functions, _) = functions_of(id, record);
+    let functions = functions_of(id, record);
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let url = format!("http://{}/default/counted", listener.local_addr().unwrap());
     let (listeners, opened) = mpsc::channel(1);
     listeners.send(listener).await.unwrap();
-    let serving = tokio::spawn(super::serve(functions, opened, CancellationToken::new()));
+    let serving = tokio::spawn(super::serve(functions, opened, None, CancellationToken::new()));
     let client = reqwest::Client::new();
     for (body, status) in [("{}", 200), ("{\"x\": 1}", 200), ("{\"text\": \"too long\"}", 413)] {
         assert_eq!(client.post(&url).body(body).send().await.unwrap().status(), status, "{body}");
@@ -434,8 +435,8 @@ async fn a_call_that_comes_between_a_look_at_the_functions_and_what_follows_is_n
         catalog,
         calls: calls.clone(),
         files: Arc::new(crate::files::PodFiles::new(state.path(), Arc::new(source), keys)),
-        control: watch::channel(ControlPlane::default()).1,
         handover: crate::standby::Handover::for_agent(state.path()),
+        trust: TestAuthority::new().reader("node-n1"),
         hosts: schema::names::HostNames::default(),
     };
     let (mut functions, _serving) = super::FunctionsLoop::new(deps, CancellationToken::new());
@@ -454,31 +455,29 @@ async fn a_call_that_comes_between_a_look_at_the_functions_and_what_follows_is_n
     assert_eq!(calls.demand().functions.len(), 1);
 }
 
-/// Functions of a cluster with pods in 10.244.0.0/24, this node at 192.0.2.7 and a reconciler at 192.0.2.9.
-fn functions(record: FunctionRecord) -> (Functions, Catalog) {
+/// Functions of a node with pods in 10.244.0.0/24.
+fn functions(record: FunctionRecord) -> Functions {
     functions_of(id(), record)
 }
 
 /// [`functions`] with a function of this name.
-fn functions_of(id: NamespacedName, record: FunctionRecord) -> (Functions, Catalog) {
+fn functions_of(id: NamespacedName, record: FunctionRecord) -> Functions {
     let calls = Calls::new(Timestamp::UNIX_EPOCH);
     calls.follow([(&id, &record)].into_iter());
-    let own_address = Some("192.0.2.7".parse().unwrap());
-    let mut catalog = Catalog { known_from: StateOrigin::Etcd, own_address, ..Catalog::default() };
+    let mut catalog = Catalog { known_from: StateOrigin::Etcd, ..Catalog::default() };
     catalog.functions.insert(id, versioned(record));
     let subnet = subnet("10.244.0.0/24");
-    let control = ControlPlane::from_urls(&[], &["http://192.0.2.9:7070".to_owned()]);
-    let (_, known) = watch::channel(ClusterAddresses::from_catalog(&catalog, Some(&subnet), &control));
-    let (_, newest) = watch::channel(Arc::new(catalog.clone()));
-    (Functions::new(newest, known, calls, None), catalog)
+    let (_, known) = watch::channel(PodAddresses::from_catalog(&catalog, Some(&subnet)));
+    let (_, newest) = watch::channel(Arc::new(catalog));
+    Functions::new(newest, known, calls, None)
 }
 
 // Would fail with 403 for a closed function, and with the address of a browser taken for its page.
 #[tokio::test]
 async fn strangers_cannot_tell_names_apart_and_pages_of_others_call_only_public_functions() {
-    let (closed, _) = functions(record(0));
+    let closed = functions(record(0));
     let public = CallLimits { public: true, ..limits() };
-    let (open, _) = functions(FunctionRecord { calls: public, ..record(0) });
+    let open = functions(FunctionRecord { calls: public, ..record(0) });
     let ask = async |functions: &Functions, path: &str, from: &str, (host, origin): (&str, Option<&str>)| {
         let (mut client, server) = tokio::io::duplex(64 << 10);
         let (functions, from) = (functions.clone(), from.parse().unwrap());
@@ -524,9 +523,9 @@ async fn strangers_cannot_tell_names_apart_and_pages_of_others_call_only_public_
     assert_eq!(answered, 403, "{error}");
 }
 
-// Would fail with the bridge left out: pods did not reach a gateway on loopback.
+// Would fail with the bridge left out: pods did not reach a gateway on loopback, nor pods of other nodes one elsewhere.
 #[test]
-fn a_gateway_on_loopback_is_at_the_pods_bridge_too_and_any_other_only_where_it_was_set() {
+fn a_gateway_at_one_address_is_at_the_pods_bridge_too() {
     let own = subnet("10.244.3.0/24");
     let listens = |given: &str, subnet: Option<&schema::records::Subnet>| -> Vec<String> {
         let all = super::plan::addresses(given.parse().unwrap(), subnet);
@@ -535,32 +534,6 @@ fn a_gateway_on_loopback_is_at_the_pods_bridge_too_and_any_other_only_where_it_w
     assert_eq!(listens("127.0.0.1:8081", Some(&own)), ["127.0.0.1:8081", "10.244.3.1:8081"]);
     assert_eq!(listens("127.0.0.1:8081", None), ["127.0.0.1:8081"]);
     assert_eq!(listens("0.0.0.0:8081", Some(&own)), ["0.0.0.0:8081"]);
-    assert_eq!(listens("192.0.2.7:8081", Some(&own)), ["192.0.2.7:8081"]);
-}
-
-// Seen red with pods taken for nodes.
-#[tokio::test]
-async fn only_nodes_and_reconcilers_have_beats_taken() {
-    let (standby, catalog) = functions(record(1));
-    let listens = standby.clone().listening("0.0.0.0:8081".parse().unwrap());
-    let places = Arc::new(Semaphore::new(1));
-    let place = Arc::new(Admitted::new(places.try_acquire_owned().unwrap(), None));
-    let token = "0123456789abcdef0123456789abcdef";
-    let came_of = |functions: &Functions, address: &str, is_node| {
-        let caller = Caller::new(address.parse().unwrap(), is_node, Arc::clone(&place), 0);
-        let expected = functions.register_heartbeats(token, &caller, &catalog);
-        expected.map_or_else(|refused| (refused.status.as_u16(), refused.kind), |_| (200, ""))
-    };
-    for (address, is_node) in [("192.0.2.9", false), ("::ffff:192.0.2.7", false), ("127.0.0.1", true)] {
-        assert_eq!(came_of(&listens, address, is_node), (200, ""), "{address}");
-        assert_eq!(came_of(&standby, address, is_node), (503, "NoHeartbeats"), "{address}");
-    }
-    for address in ["10.244.0.5", "198.51.100.1", "2001:db8::1"] {
-        assert_eq!(came_of(&listens, address, false), (503, "CallerUnknown"), "{address}");
-    }
-    // Replicas reach a gateway on loopback at the bridge.
-    let on_loopback = standby.listening("127.0.0.1:8081".parse().unwrap());
-    let caller = Caller::new("127.0.0.1".parse().unwrap(), true, Arc::clone(&place), 0);
-    let slot = on_loopback.register_heartbeats(token, &caller, &catalog).unwrap();
-    assert_eq!(slot.url, format!("http://10.244.0.1:8081/_/heartbeats/{token}"));
+    assert_eq!(listens("192.0.2.7:8081", Some(&own)), ["192.0.2.7:8081", "10.244.3.1:8081"]);
+    assert_eq!(listens("10.244.3.1:8081", Some(&own)), ["10.244.3.1:8081"]);
 }

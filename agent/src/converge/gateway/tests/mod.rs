@@ -16,7 +16,6 @@ use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use super::super::shared::control_plane::ControlPlane;
 use super::handler::Router;
 use super::proxy::Proxy;
 use super::route::Table;
@@ -60,7 +59,7 @@ fn functions() -> Arc<Functions> {
     let mut catalog = known();
     catalog.functions.insert(NamespacedName::new("default", "asleep"), versioned(FunctionRecord::default()));
     let (_, catalog) = watch::channel(Arc::new(catalog));
-    Arc::new(Functions::from_last_known(catalog, None, &ControlPlane::default()))
+    Arc::new(Functions::from_last_known(catalog, None))
 }
 
 /// Routes `/` of `shop.example` to these endpoints.

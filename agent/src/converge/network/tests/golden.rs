@@ -33,6 +33,10 @@ fn a_fresh_node_with_docker_and_three_host_ports() {
 -A MK8S-INPUT -d 10.96.0.10/32 -i mk8s0 -p tcp -m tcp --dport 53 -j ACCEPT
 -A MK8S-INPUT -d 10.96.0.10/32 -i lo -p tcp -m tcp --dport 53 -j ACCEPT
 -A MK8S-INPUT -d 10.96.0.11/32 -i mk8s0 -p tcp -m tcp --dport 80 -j ACCEPT
+-A MK8S-INPUT -s 10.244.0.0/16 -d 10.96.0.11/32 ! -i lo -p tcp -m tcp --dport 80 -j DROP
+-A MK8S-INPUT -s 10.244.0.0/16 -i mk8s0 -p tcp -m tcp --dport 8081 -j ACCEPT
+-A MK8S-INPUT -s 10.244.0.0/16 -i mk8s.1 -p tcp -m tcp --dport 8081 -j ACCEPT
+-A MK8S-INPUT -s 10.244.0.0/16 ! -i lo -p tcp -m tcp --dport 8081 -j DROP
 -A MK8S-INPUT -d 10.96.0.10/32 -p udp -m udp --dport 53 -j REJECT --reject-with icmp-port-unreachable
 -A MK8S-INPUT -d 10.96.0.10/32 -p tcp -m tcp --dport 53 -j REJECT --reject-with tcp-reset
 -I FORWARD 1 -j MK8S-FORWARD
@@ -133,6 +137,10 @@ const ADOPTED: &str = "\
 -A MK8S-INPUT -d 10.96.0.10/32 -i mk8s0 -p tcp -m tcp --dport 53 -j ACCEPT
 -A MK8S-INPUT -d 10.96.0.10/32 -i lo -p tcp -m tcp --dport 53 -j ACCEPT
 -A MK8S-INPUT -d 10.96.0.11/32 -i mk8s0 -p tcp -m tcp --dport 80 -j ACCEPT
+-A MK8S-INPUT -s 10.244.0.0/16 -d 10.96.0.11/32 ! -i lo -p tcp -m tcp --dport 80 -j DROP
+-A MK8S-INPUT -s 10.244.0.0/16 -i mk8s0 -p tcp -m tcp --dport 8081 -j ACCEPT
+-A MK8S-INPUT -s 10.244.0.0/16 -i mk8s.1 -p tcp -m tcp --dport 8081 -j ACCEPT
+-A MK8S-INPUT -s 10.244.0.0/16 ! -i lo -p tcp -m tcp --dport 8081 -j DROP
 -A MK8S-INPUT -d 10.96.0.10/32 -p udp -m udp --dport 53 -j REJECT --reject-with icmp-port-unreachable
 -A MK8S-INPUT -d 10.96.0.10/32 -p tcp -m tcp --dport 53 -j REJECT --reject-with tcp-reset
 COMMIT

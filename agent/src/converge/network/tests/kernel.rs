@@ -113,7 +113,12 @@ impl Node {
 
 /// Answers every connection to port 80 of the pod with the client's address, until the test ends.
 fn serve_tcp(pid: i32) {
-    let listener = inside(pid, || TcpListener::bind("0.0.0.0:80")).unwrap();
+    serve_at(pid, 80);
+}
+
+/// [`serve_tcp`] at this port.
+fn serve_at(pid: i32, port: u16) {
+    let listener = inside(pid, || TcpListener::bind(("0.0.0.0", port))).unwrap();
     std::thread::spawn(move || {
         while let Ok((mut stream, from)) = listener.accept() {
             let _ = stream.write_all(from.ip().to_string().as_bytes());
@@ -190,6 +195,35 @@ async fn a_host_port_answers_from_everywhere() {
         node.publish(&[]);
         assert!(node.converge().await);
         assert!(ask_tcp(node.outside, "192.0.2.1:8080").is_err());
+    }
+}
+
+// Would fail without the rules: with the reverse path open, as here, the neighbor is answered as a pod.
+#[tokio::test]
+async fn nobody_outside_calls_functions_or_hosts_from_an_address_of_a_pod() {
+    let mut node = Node::new().await;
+    node.converge().await;
+    let pod = node.pod(2).await;
+    let own = own(&mut node);
+    for port in [80, 8081, 8082] {
+        serve_at(own, port);
+    }
+    // An address of another node's pods, to which the node would answer.
+    node.namespace.run("ip", &["route", "add", "10.244.9.9/32", "via", "192.0.2.2"]);
+    for arguments in [
+        ["addr", "add", "10.244.9.9/32", "dev", "eth0"].as_slice(),
+        &["route", "add", "10.244.3.1/32", "via", "192.0.2.1", "src", "10.244.9.9"],
+        &["route", "add", "10.96.0.11/32", "via", "192.0.2.1", "src", "10.244.9.9"],
+    ] {
+        assert!(in_pod(node.outside, "ip", arguments).0, "{arguments:?}");
+    }
+    assert_eq!(ask_tcp(node.outside, "10.244.3.1:8082"), Ok("10.244.9.9".into()), "another port");
+    assert!(ask_tcp(node.outside, "10.244.3.1:8081").is_err());
+    assert!(ask_tcp(node.outside, "10.96.0.11:80").is_err());
+    assert_eq!(ask_tcp(node.outside, "192.0.2.1:8081"), Ok("192.0.2.2".into()), "by its own address");
+    for target in ["10.244.3.1:8081", "192.0.2.1:8081", "10.96.0.11:80"] {
+        assert_eq!(ask_tcp(pod, target), Ok("10.244.3.2".into()), "a pod at {target}");
+        assert!(ask_tcp(own, target).is_ok(), "the node at {target}");
     }
 }
 

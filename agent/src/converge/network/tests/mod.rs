@@ -41,6 +41,7 @@ fn model(ports: &[(Protocol, u16, &str, u16, &str)]) -> Model {
         tunnel_senders: None,
         dns: "10.96.0.10".parse().unwrap(),
         gateway: "10.96.0.11".parse().unwrap(),
+        functions_port: 8081,
         functions: BTreeSet::new(),
         guarded: BTreeSet::new(),
         builds: None,

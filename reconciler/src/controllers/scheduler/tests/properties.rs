@@ -46,7 +46,7 @@ fn node() -> impl Strategy<Value = ANode> {
             max_pods,
             ready,
             ssd,
-            wanted: NodeSpec { taints, unschedulable, drain },
+            wanted: NodeSpec { taints, unschedulable, drain, ..NodeSpec::default() },
         },
     )
 }

@@ -1,4 +1,5 @@
 //! The agent's read-only HTTP API: logs of containers and builds on this node, images of functions, health and metrics.
+//! It answers reconcilers, and other nodes that fetch images, all with their certificates.
 //!
 //! Reads Docker's listing and logs; changes nothing.
 
@@ -10,7 +11,7 @@ use std::time::Duration;
 use axum::Router;
 use axum::body::Body;
 use axum::extract::{Path, Query, Request, State};
-use axum::http::{StatusCode, header};
+use axum::http::{Method, StatusCode, header};
 use axum::middleware::{Next, from_fn_with_state};
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
@@ -22,8 +23,8 @@ use schema::control::LoopRuns;
 use schema::kinds::function::{IMAGE_PREFIX, image_hash};
 use schema::meta::NamespacedName;
 use schema::metrics::CONTENT_TYPE;
-use schema::names::HostNames;
 use schema::since::Since;
+use schema::trust::{Identity, Peer, Role, TrustReader};
 use serde::Deserialize;
 use serde_json::json;
 use tokio::io::AsyncSeekExt;
@@ -31,11 +32,11 @@ use tokio::net::TcpListener;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
-use super::names;
 use crate::converge::builds::log_path;
 use crate::converge::slurm::{JobFiles, Piece};
-use crate::http::routes::{self, Bounds};
+use crate::http::routes::{self, Bounds, CertifiedClient};
 use crate::metrics::{METRICS, Resources};
+use crate::names;
 use crate::worlds::docker::{Docker, DockerError, EngineState, ListedContainer, LogOptions};
 
 /// State shared by the API's handlers.
@@ -48,16 +49,13 @@ pub struct Api {
     /// Figures of the node and its pods; `None` before the first sample.
     pub resources: watch::Receiver<Option<Arc<Resources>>>,
     pub jobs: JobFiles,
-    /// Names by which the API may be addressed.
-    pub hosts: HostNames,
 }
 
 /// Routes: `GET /metrics`, `GET /v1/healthz`, `GET /v1/loops`, `GET /v1/images/<hash>`, `GET
 /// /v1/builds/<hash>/log`, `GET /v1/jobs/<ns>/<name>/output?stderr=&from=`, `GET
 /// /v1/jobs/<ns>/<name>/results/<digest>` and `GET
 /// /v1/logs/<ns>/<pod>/<container>?follow=&tail=&previous=&since=&timestamps=`.
-pub fn router(api: Api) -> Router {
-    let hosts = Arc::new(api.hosts.clone());
+pub fn router(api: Api, trust: TrustReader) -> Router {
     Router::new()
         .route("/metrics", get(metrics))
         .route("/v1/healthz", get(healthz))
@@ -67,18 +65,58 @@ pub fn router(api: Api) -> Router {
         .route("/v1/jobs/{namespace}/{name}/output", get(job_output))
         .route("/v1/jobs/{namespace}/{name}/results/{digest}", get(job_result))
         .route("/v1/logs/{namespace}/{pod}/{container}", get(logs))
-        .layer(from_fn_with_state(hosts, refuse_foreign))
+        .layer(from_fn_with_state(trust, refuse_others))
         .with_state(api)
 }
 
-/// Refuses requests that a browser may have sent for somebody else's page. Nothing here takes a POST.
-async fn refuse_foreign(State(names): State<Arc<HostNames>>, request: Request, next: Next) -> Response {
-    match names.check(&routes::origin_of(request.headers(), request.uri())) {
+/// A client that may not send a request.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+enum Denied {
+    #[error("this API needs a certificate of the cluster")]
+    NoCertificate,
+    #[error("the key of {0} was revoked")]
+    Revoked(Identity),
+    #[error("{0} may not request this of an agent")]
+    NotYours(Identity),
+}
+
+impl From<Denied> for Refusal {
+    fn from(denied: Denied) -> Self {
+        let help = "reconcilers serve what agents know: use `minik8s logs`, `minik8s top` or their API";
+        let status = match denied {
+            Denied::NoCertificate | Denied::Revoked(_) => StatusCode::UNAUTHORIZED,
+            Denied::NotYours(_) => StatusCode::FORBIDDEN,
+        };
+        Self(status, denied.to_string(), help.to_owned())
+    }
+}
+
+/// Decides on a request of this client: reconcilers may read everything, nodes the images of functions.
+fn may_read(
+    client: Option<&Peer>,
+    is_revoked: impl Fn(&str) -> bool,
+    method: &Method,
+    path: &str,
+) -> Result<(), Denied> {
+    let Some(Peer { identity, key }) = client else { return Err(Denied::NoCertificate) };
+    if is_revoked(key) {
+        return Err(Denied::Revoked(identity.clone()));
+    }
+    match identity.role() {
+        Role::Reconciler => Ok(()),
+        Role::Node if *method == Method::GET && path.starts_with("/v1/images/") => Ok(()),
+        Role::Node | Role::User | Role::Etcd => Err(Denied::NotYours(identity.clone())),
+    }
+}
+
+/// Refuses requests of others. A key may have been revoked since its connection began.
+async fn refuse_others(State(trust): State<TrustReader>, request: Request, next: Next) -> Response {
+    let credentials = trust.current();
+    let client = request.extensions().get::<CertifiedClient>().and_then(|client| client.0.as_ref());
+    let is_revoked = |key: &str| credentials.is_revoked(key);
+    match may_read(client, is_revoked, request.method(), request.uri().path()) {
         Ok(()) => next.run(request).await,
-        Err(foreign) => {
-            let status = StatusCode::from_u16(foreign.status()).unwrap_or(StatusCode::FORBIDDEN);
-            Refusal(status, foreign.to_string(), foreign.help("minik8s-agent run")).into_response()
-        }
+        Err(denied) => Refusal::from(denied).into_response(),
     }
 }
 
@@ -93,9 +131,10 @@ const BOUNDS: Bounds = Bounds {
     drain: Duration::from_secs(1),
 };
 
-/// Serves the API until `shutdown`.
-pub async fn serve(listener: TcpListener, api: Api, shutdown: CancellationToken) {
-    routes::serve("the agent's API", listener, BOUNDS, router(api), shutdown).await;
+/// Serves the API over TLS until `shutdown`.
+pub async fn serve(listener: TcpListener, api: Api, trust: TrustReader, shutdown: CancellationToken) {
+    let router = router(api, trust.clone());
+    routes::serve("the agent's API", (listener, trust), BOUNDS, router, shutdown).await;
 }
 
 /// Returns the metrics of the agent, for Prometheus.
@@ -339,217 +378,4 @@ fn find(
 }
 
 #[cfg(test)]
-mod tests {
-    use schema::control::{Loop as _, Observation};
-
-    use super::*;
-    use crate::converge::usage::{UsageDeps, UsageLoop};
-    use crate::metrics::Traffic;
-    use crate::testing::own_container;
-    use crate::worlds::cgroups::{FakeCgroups, LinkTraffic, Sample};
-    use crate::worlds::docker::{FakeDocker, NewContainer};
-    use crate::worlds::host::{DiskUsage, FakeDisk};
-    use crate::worlds::netlink::host_link_name;
-
-    /// Docker's name of that start of container `web`.
-    fn web(attempt: u32) -> String {
-        own_container("i", "front", "u1", "web", attempt).name
-    }
-
-    async fn api() -> Api {
-        let docker = FakeDocker::with_images(&["i"]);
-        for (container, attempt) in [("POD", 0), ("web", 3), ("web", 4), ("side", 0)] {
-            let id = docker.create(&own_container("i", "front", "u1", container, attempt)).await.unwrap();
-            docker.start(&id).await.unwrap();
-        }
-        Api {
-            docker: Arc::new(docker),
-            instance: "mk8s".into(),
-            state_dir: PathBuf::new(),
-            loops: LoopRuns::default(),
-            resources: watch::channel(None).1,
-            jobs: JobFiles::none(),
-            hosts: HostNames::new(["node1.lan".to_owned()]),
-        }
-    }
-
-    // Seen red without `refuse_foreign` in the router.
-    #[tokio::test]
-    async fn a_page_under_a_foreign_name_reads_nothing() {
-        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let url = format!("http://{}/v1/logs/default/front/web", listener.local_addr().unwrap());
-        tokio::spawn(serve(listener, api().await, CancellationToken::new()));
-        let client = reqwest::Client::new();
-        for (host, origin, status) in [
-            ("127.0.0.1:7071", None, 200),
-            ("node1.lan:7071", None, 200),
-            ("evil.example:7071", None, 421),
-            ("127.0.0.1:7071", Some("http://evil.example"), 403),
-        ] {
-            let mut request = client.get(&url).header(header::HOST, host);
-            if let Some(origin) = origin {
-                request = request.header(header::ORIGIN, origin);
-            }
-            assert_eq!(request.send().await.unwrap().status(), status, "{host} {origin:?}");
-        }
-    }
-
-    /// Samples a node with two pods twice: each of their three containers uses 2 s of CPU and reads 5 bytes in between.
-    async fn sampled() -> watch::Receiver<Option<Arc<Resources>>> {
-        let (docker, cgroups) = (Arc::new(FakeDocker::with_images(&["i"])), Arc::new(FakeCgroups::default()));
-        let (disk, state) = (FakeDisk::default(), tempfile::tempdir().unwrap());
-        disk.set(DiskUsage { used_bytes: 30, free_bytes: 70 });
-        let (figures, resources) = watch::channel(None);
-        let mut usage = UsageLoop::new(UsageDeps {
-            instance: "mk8s".into(),
-            state_dir: state.path().into(),
-            docker: docker.clone(),
-            cgroups: cgroups.clone(),
-            disk: Arc::new(disk),
-            memory_bytes: 8192,
-            records: watch::channel(None).0,
-            resources: figures,
-        });
-        let mut ids = Vec::new();
-        for (pod, container) in [("front", "web"), ("front", "side"), ("back", "app"), ("back", "POD")] {
-            let new = own_container("i", pod, &format!("uid-{pod}"), container, 0);
-            ids.push(docker.create(&new).await.unwrap());
-            docker.start(ids.last().unwrap()).await.unwrap();
-        }
-        let links = [("eth0".to_owned(), 1, 2), (host_link_name("mk8s", "uid-front"), 30, 40)];
-        let links = links.map(|(name, input, output)| (name, Traffic { input, output })).into();
-        cgroups.set_traffic(LinkTraffic { links, uplink: Some("eth0".to_owned()) });
-        cgroups.set("", 60_000_000_000, 1000);
-        for (cpu_ns, input) in [(10_000_000_000, 7), (12_000_000_000, 12)] {
-            for id in &ids {
-                let io = Some(Traffic { input, output: 0 });
-                cgroups.put(id, Sample { cpu_ns, memory_bytes: 100, io });
-            }
-            let Observation::Ready(observed) = usage.observe().await.unwrap() else { panic!("ready") };
-            let plan = UsageLoop::plan(&observed, Timestamp::now());
-            let outcome = usage.act(&observed, plan).await;
-            usage.report(observed, outcome).await.unwrap();
-        }
-        resources
-    }
-
-    #[tokio::test]
-    async fn metrics_have_the_figures_of_the_node_and_of_each_pod() {
-        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let url = format!("http://{}/metrics", listener.local_addr().unwrap());
-        let api = Api { resources: sampled().await, ..api().await };
-        tokio::spawn(serve(listener, api, CancellationToken::new()));
-        let answer = reqwest::get(&url).await.unwrap();
-        assert_eq!(answer.headers()[header::CONTENT_TYPE], CONTENT_TYPE);
-        let text = answer.text().await.unwrap();
-        let value = |series: &str| -> Option<f64> {
-            let found = text.lines().find_map(|line| line.strip_prefix(series)?.strip_prefix(' '));
-            found.map(|value| value.parse().unwrap())
-        };
-        for (series, wanted) in [
-            ("node_cpu_seconds_total", 60.0),
-            ("node_memory_working_set_bytes", 1000.0),
-            ("node_memory_total_bytes", 8192.0),
-            ("node_network_receive_bytes_total", 1.0),
-            ("node_network_transmit_bytes_total", 2.0),
-            ("node_filesystem_free_bytes", 70.0),
-            ("node_filesystem_total_bytes", 100.0),
-            ("containers_running", 3.0),
-            (concat!("build_info{version=\"", env!("CARGO_PKG_VERSION"), "\"}"), 1.0),
-        ] {
-            assert_eq!(value(&format!("minik8s_{series}")), Some(wanted), "{series}");
-        }
-        for (family, front, back) in [
-            ("cpu_seconds_total", Some(4.0), Some(2.0)),
-            ("memory_working_set_bytes", Some(200.0), Some(100.0)),
-            ("network_receive_bytes_total", Some(40.0), None),
-            ("network_transmit_bytes_total", Some(30.0), None),
-            ("disk_read_bytes_total", Some(10.0), Some(5.0)),
-            ("disk_written_bytes_total", Some(0.0), Some(0.0)),
-            ("volume_bytes", None, None),
-        ] {
-            let of =
-                |pod: &str| value(&format!("minik8s_pod_{family}{{namespace=\"default\",pod=\"{pod}\"}}"));
-            assert_eq!((of("front"), of("back")), (front, back), "{family}");
-        }
-        assert!(value("process_resident_memory_bytes").is_some_and(|bytes| bytes > 0.0));
-        assert!(value("minik8s_rules_repairs_total").is_some());
-    }
-
-    async fn ask(path: &str, query: LogQuery) -> (StatusCode, String) {
-        let parts: Vec<String> = path.split('/').map(str::to_owned).collect();
-        let path = Path((parts[0].clone(), parts[1].clone(), parts[2].clone()));
-        let answer = logs(State(api().await), path, Query(query)).await.into_response();
-        let status = answer.status();
-        let body = axum::body::to_bytes(answer.into_body(), 1 << 20).await.unwrap();
-        (status, String::from_utf8_lossy(&body).into_owned())
-    }
-
-    #[tokio::test]
-    async fn the_newest_start_is_read_and_with_previous_the_one_before() {
-        let now = ask("default/front/web", LogQuery::default()).await;
-        assert_eq!(now, (StatusCode::OK, format!("log of {}\n", web(4))));
-        let previous = LogQuery { previous: Some("true".into()), ..LogQuery::default() };
-        assert_eq!(ask("default/front/web", previous).await.1, format!("log of {}\n", web(3)));
-    }
-
-    // Seen red with `Which::Former` for `ended`: the run before the last.
-    #[tokio::test]
-    async fn of_a_container_that_waits_to_be_started_again_the_last_run_is_read() {
-        let api = api().await;
-        let rows = api.docker.list("mk8s").await.unwrap();
-        let last = rows.iter().find(|row| row.name == web(4)).unwrap();
-        api.docker.stop(&last.id, Duration::ZERO).await.unwrap();
-        // The next attempt is created but not running yet.
-        api.docker.create(&own_container("i", "front", "u1", "web", 5)).await.unwrap();
-        let path = Path(("default".into(), "front".into(), "web".into()));
-        let query = LogQuery { previous: Some("ended".into()), ..LogQuery::default() };
-        let answer = logs(State(api), path, Query(query)).await.into_response();
-        assert_eq!(
-            axum::body::to_bytes(answer.into_body(), 1 << 20).await.unwrap(),
-            format!("log of {}\n", web(4))
-        );
-    }
-
-    #[tokio::test]
-    async fn an_unknown_container_is_answered_with_those_there_are() {
-        let (status, body) = ask("default/front/nope", LogQuery::default()).await;
-        assert_eq!(status, StatusCode::NOT_FOUND);
-        assert!(body.contains("its containers are: side, web"), "{body}");
-        assert!(
-            ask("default/gone/web", LogQuery::default()).await.1.contains("has no containers on this node")
-        );
-    }
-
-    #[tokio::test]
-    async fn bytes_that_are_no_text_pass_unchanged_and_in_order() {
-        let api = api().await;
-        let pieces: Vec<Bytes> = vec![vec![0xff, 0xc3].into(), vec![0x28, 0, b'\n', 0xfe].into()];
-        let docker = FakeDocker::with_images(&["i"]);
-        docker.engine().written.insert(web(4), pieces.clone());
-        let all = pieces.concat();
-        for row in api.docker.list("mk8s").await.unwrap() {
-            let new = NewContainer {
-                name: row.name.clone(),
-                image: "i".into(),
-                labels: row.labels.clone(),
-                ..NewContainer::default()
-            };
-            docker.create(&new).await.unwrap();
-        }
-        let api = Api { docker: Arc::new(docker), ..api };
-        let path = Path(("default".into(), "front".into(), "web".into()));
-        let answer = logs(State(api), path, Query(LogQuery::default())).await.into_response();
-        assert_eq!(axum::body::to_bytes(answer.into_body(), 1 << 20).await.unwrap(), all);
-    }
-
-    #[tokio::test]
-    async fn a_wrong_since_or_flag_is_a_400_that_says_what_to_write() {
-        let since = LogQuery { since: Some("soon".into()), ..LogQuery::default() };
-        let (status, body) = ask("default/front/web", since).await;
-        assert_eq!(status, StatusCode::BAD_REQUEST);
-        assert!(body.contains("write an age (90s"), "{body}");
-        let flag = LogQuery { timestamps: Some("perhaps".into()), ..LogQuery::default() };
-        assert_eq!(ask("default/front/web", flag).await.0, StatusCode::BAD_REQUEST);
-    }
-}
+mod tests;

@@ -1,0 +1,269 @@
+//! The member of etcd on this machine, as one of several: it is added as a learner before its first start, and gets its
+//! vote once it has caught up.
+//!
+//! [`plan`] decides on what the other members list; [`prepare`] and [`promote`] carry it out.
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use anyhow::{Context as _, Result, bail};
+use schema::control::{DiskRecord, Fsync};
+use schema::store::StoreError;
+use schema::store::etcd::{Access, EtcdStore, ListedMember};
+use serde::{Deserialize, Serialize};
+use tokio::time::{Instant, sleep};
+
+use super::setup::pki_dir;
+use crate::outgoing;
+
+/// Name of the member on the machine where the cluster began.
+pub(crate) const FIRST_MEMBER: &str = "minik8s";
+/// Longest wait for the members of the cluster.
+const CONNECT_MAX: Duration = Duration::from_secs(10);
+/// Longest wait for another learner's promotion, and for the own one: a new member copies all of etcd first.
+const CATCH_UP_MAX: Duration = Duration::from_secs(300);
+/// Pause between attempts.
+const RETRY_PAUSE: Duration = Duration::from_millis(500);
+
+/// Part in the cluster's etcd that this machine was given when its reconciler joined.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub(crate) struct EtcdMembership {
+    /// Name of the member.
+    pub(crate) name: String,
+    /// Address of this machine for the others; `None` if it has no member of its own.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) address: Option<String>,
+    /// Client addresses of members that were there before.
+    pub(crate) join: Vec<String>,
+    /// Value of `--initial-cluster`; `None` until it was added.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) initial_cluster: Option<String>,
+}
+
+/// Next act towards a membership.
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum Step {
+    /// Adds the member as a learner.
+    AddLearner,
+    /// Waits for another learner: etcd has one at a time.
+    WaitForLearner { name: String },
+    /// Removes a member with this address that has lost its data.
+    RemoveLost { id: String },
+    /// It may start, with this `--initial-cluster`.
+    Start { initial_cluster: String },
+}
+
+/// Decides on the first start of the member at `peer_url`, which has no data yet.
+fn plan(members: &[ListedMember], name: &str, peer_url: &str) -> Step {
+    let own = members.iter().find(|member| member.peer_urls.iter().any(|url| url == peer_url));
+    match own {
+        // Only a member that has started has a name.
+        Some(own) if !own.name.is_empty() => Step::RemoveLost { id: own.id.clone() },
+        Some(_) => {
+            let named = |member: &ListedMember| {
+                let name = if member.name.is_empty() { name } else { &member.name };
+                member.peer_urls.iter().map(|url| format!("{name}={url}")).collect::<Vec<_>>()
+            };
+            Step::Start { initial_cluster: members.iter().flat_map(named).collect::<Vec<_>>().join(",") }
+        }
+        None => match members.iter().find(|member| member.is_learner) {
+            Some(learner) => Step::WaitForLearner { name: learner.name.clone() },
+            None => Step::AddLearner,
+        },
+    }
+}
+
+impl EtcdMembership {
+    /// File of the membership below a state directory.
+    fn record(state_dir: &Path) -> DiskRecord {
+        DiskRecord::new(file(state_dir)).fsync(Fsync::All)
+    }
+
+    /// Reads the membership; `None` if the cluster began on this machine.
+    pub(crate) fn load(state_dir: &Path) -> Result<Option<Self>> {
+        let file = file(state_dir);
+        Self::record(state_dir).read().with_context(|| format!("cannot read {}", file.display()))
+    }
+
+    /// Writes the membership.
+    pub(crate) fn save(&self, state_dir: &Path) -> Result<()> {
+        let file = file(state_dir);
+        Self::record(state_dir).write(self).with_context(|| format!("cannot write {}", file.display()))
+    }
+
+    /// Address of the member for the others, whose port follows that for clients.
+    fn peer_url(&self, client_port: u16) -> String {
+        let host = self.address.as_deref().unwrap_or("127.0.0.1");
+        outgoing::tls_url(host, client_port.saturating_add(1))
+    }
+
+    fn access(&self, state_dir: &Path) -> Access {
+        Access::anonymous(&self.join).with_tls(Some(pki_dir(state_dir).tls_files()))
+    }
+}
+
+/// Returns the name of this machine's member: that under which it joined, or that of the first.
+pub(super) fn own_name(state_dir: &Path) -> Result<String> {
+    let joined = EtcdMembership::load(state_dir)?.filter(|joined| joined.initial_cluster.is_some());
+    Ok(joined.map_or_else(|| FIRST_MEMBER.to_owned(), |joined| joined.name))
+}
+
+fn file(state_dir: &Path) -> PathBuf {
+    state_dir.join("reconciler/etcd-member.json")
+}
+
+/// Adds the member before its first start, and records with which members it starts.
+///
+/// # Errors
+/// No member answers, or another learner does not catch up in time.
+pub(crate) async fn prepare(
+    state_dir: &Path,
+    mut own: EtcdMembership,
+    client_port: u16,
+) -> Result<EtcdMembership> {
+    if own.initial_cluster.is_some() && state_dir.join("etcd/member").is_dir() {
+        return Ok(own);
+    }
+    let peer_url = own.peer_url(client_port);
+    let store = connect(&own, state_dir).await?;
+    let deadline = Instant::now() + CATCH_UP_MAX;
+    loop {
+        match plan(&store.listed_members().await?, &own.name, &peer_url) {
+            Step::AddLearner => drop(store.add_learner(&peer_url).await?),
+            Step::RemoveLost { id } => store.remove_member(&id).await?,
+            Step::Start { initial_cluster } => {
+                own.initial_cluster = Some(initial_cluster);
+                own.save(state_dir)?;
+                return Ok(own);
+            }
+            Step::WaitForLearner { name } if Instant::now() > deadline => {
+                bail!(
+                    "member {name} of etcd has not caught up within {CATCH_UP_MAX:?}, and etcd takes one new member at a time"
+                )
+            }
+            Step::WaitForLearner { .. } => sleep(RETRY_PAUSE).await,
+        }
+    }
+}
+
+/// Waits until the started member has its vote.
+///
+/// # Errors
+/// It has not caught up in time.
+pub(crate) async fn promote(state_dir: &Path, own: &EtcdMembership, client_port: u16) -> Result<()> {
+    let peer_url = own.peer_url(client_port);
+    let store = connect(own, state_dir).await?;
+    let deadline = Instant::now() + CATCH_UP_MAX;
+    loop {
+        let members = store.listed_members().await?;
+        let found = members.iter().find(|member| member.peer_urls.contains(&peer_url));
+        let found = found.with_context(|| format!("etcd has no member at {peer_url}; was it removed?"))?;
+        if !found.is_learner {
+            return Ok(());
+        }
+        let why = match at_leader(&members, own, state_dir, &found.id).await {
+            Ok(()) => return Ok(()),
+            Err(error) => error,
+        };
+        if Instant::now() > deadline {
+            bail!("this machine's member of etcd has not caught up within {CATCH_UP_MAX:?}: {why}");
+        }
+        sleep(RETRY_PAUSE).await;
+    }
+}
+
+/// Tells the others the address of a running member, if they know another one: that of a former version without TLS, or
+/// of a machine that has moved.
+///
+/// # Errors
+/// The member does not answer, or the others do not.
+pub(crate) async fn publish_address(access: &Access, peer_url: &str) -> Result<()> {
+    let store = Box::pin(EtcdStore::connect(access, CONNECT_MAX)).await?;
+    let (own, _) = store.member_status().await?;
+    let members = store.listed_members().await?;
+    match members.iter().find(|member| member.id == own.id) {
+        Some(found) if found.peer_urls != [peer_url] => Ok(store.update_member(&own.id, peer_url).await?),
+        _ => Ok(()),
+    }
+}
+
+async fn at_leader(
+    members: &[ListedMember],
+    own: &EtcdMembership,
+    state_dir: &Path,
+    id: &str,
+) -> Result<(), StoreError> {
+    let mut why =
+        StoreError::Request { act: "the promotion of a member", message: "no member leads".to_owned() };
+    for member in members.iter().filter(|member| !member.is_learner && !member.client_urls.is_empty()) {
+        let access = Access { endpoints: member.client_urls.clone(), ..own.access(state_dir) };
+        let store = match Box::pin(EtcdStore::connect(&access, Duration::from_secs(2))).await {
+            Ok(store) => store,
+            Err(error) => {
+                why = error;
+                continue;
+            }
+        };
+        if store.member_status().await.is_ok_and(|(status, _)| status.is_leader) {
+            return store.promote(id).await;
+        }
+    }
+    Err(why)
+}
+
+async fn connect(own: &EtcdMembership, state_dir: &Path) -> Result<EtcdStore> {
+    let access = own.access(state_dir);
+    let store = Box::pin(EtcdStore::connect(&access, CONNECT_MAX)).await;
+    store.context("cannot reach the members of etcd that this machine joins")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const OWN: &str = "https://10.0.0.2:7080";
+
+    fn member(name: &str, address: &str, is_learner: bool) -> ListedMember {
+        ListedMember {
+            id: format!("id-of-{address}"),
+            name: name.to_owned(),
+            client_urls: Vec::new(),
+            peer_urls: vec![format!("https://{address}:7080")],
+            is_learner,
+        }
+    }
+
+    #[test]
+    fn a_new_member_is_added_once_no_other_one_is_learning() {
+        let first = member("minik8s", "10.0.0.1", false);
+        assert_eq!(plan(std::slice::from_ref(&first), "r2", OWN), Step::AddLearner);
+        let other = member("r3", "10.0.0.3", true);
+        assert_eq!(plan(&[first, other], "r2", OWN), Step::WaitForLearner { name: "r3".to_owned() });
+    }
+
+    #[test]
+    fn an_added_member_starts_with_all_others() {
+        let members = [member("minik8s", "10.0.0.1", false), member("", "10.0.0.2", true)];
+        let initial_cluster = "minik8s=https://10.0.0.1:7080,r2=https://10.0.0.2:7080".to_owned();
+        assert_eq!(plan(&members, "r2", OWN), Step::Start { initial_cluster });
+    }
+
+    // Would fail by starting it under its former id: etcd refuses a member that has lost what it voted for.
+    #[test]
+    fn a_member_that_has_lost_its_data_is_replaced() {
+        let members = [member("minik8s", "10.0.0.1", false), member("r2", "10.0.0.2", false)];
+        assert_eq!(plan(&members, "r2", OWN), Step::RemoveLost { id: "id-of-10.0.0.2".to_owned() });
+    }
+
+    #[test]
+    fn an_ipv6_address_is_in_brackets() {
+        let own = EtcdMembership {
+            name: "r2".into(),
+            address: Some("fd00::2".into()),
+            join: Vec::new(),
+            initial_cluster: None,
+        };
+        assert_eq!(own.peer_url(7079), "https://[fd00::2]:7080");
+    }
+}

@@ -1,0 +1,590 @@
+//! Decides what this reconciler renews, writes and trusts, and as leader whose keys are revoked, who has a user of etcd,
+//! which authorities the cluster trusts (`rotation.rs`) and when etcd's members restart (`roll.rs`). Pure.
+//!
+//! Invariants besides theirs:
+//! - A reconciler reports only what is in force: a list that it is about to apply counts from the next run on.
+//! - The record of trust is written only over the one that it was decided on.
+//! - A member of etcd is restarted only with the turn, and only once this reconciler trusts what the record says: the
+//!   member gets the same list.
+//! - The turn is given only once etcd's users are as they should be: whoever was removed must not log in again.
+
+mod observed;
+pub(in crate::trust::run) mod roll;
+mod rotation;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use jiff::{SignedDuration, Timestamp};
+use schema::codec::{CodecError, encode};
+use schema::keys::Key;
+use schema::kinds::Kind;
+use schema::meta::NamespacedName;
+use schema::records::{
+    AuthorityRecord, EtcdMemberReport, EventType, IdentityRecord, RevokedIdentity, RevokedKey, Roll,
+    TrustRecord,
+};
+use schema::snapshot::{Snapshot, VersionedValue};
+use schema::store::events::EventDraft;
+use schema::store::{Guard, Op};
+use schema::trust::{Identity, KeyFingerprint, RENEWABLE_DAYS, Role};
+
+pub(super) use self::observed::{Observed, OwnIdentity, OwnMemberSeen, UsersSeen};
+use self::roll::RollStep;
+use self::rotation::{KnownAuthority, RotationStep};
+use crate::guarded_writes::WriteGroup;
+use crate::trust::etcd_users::{self, PlannedUserStep, WantedUsers, has_user};
+
+/// Kind of the object of events about trust.
+pub(super) const TRUST: &str = "Trust";
+/// Owner of a revoked key of which only the disk of a reconciler knows, because etcd was lost.
+const UNKNOWN: &str = "unknown";
+/// Time between looks at the members of etcd while one restarts, or none may.
+const ROLL_PAUSE: SignedDuration = SignedDuration::from_secs(3);
+/// Time until the next run after a change that this reconciler has yet to report.
+const SOON: SignedDuration = SignedDuration::from_secs(1);
+
+/// What to trust from now on.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct NextTrust {
+    /// Authorities (PEM).
+    pub(super) authorities: Vec<String>,
+    pub(super) revoked: BTreeMap<KeyFingerprint, Timestamp>,
+}
+
+/// Next authority, as it is sealed to this reconciler.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Adoption {
+    /// PEM.
+    pub(super) certificate: String,
+    pub(super) sealed: String,
+}
+
+/// A sealed authority that some reconciler cannot open yet.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Resealing {
+    pub(super) digest: String,
+    pub(super) guard: Guard,
+    pub(super) record: AuthorityRecord,
+    /// Recipients of all reconcilers.
+    pub(super) recipients: BTreeSet<String>,
+}
+
+/// Restart of this machine's member of etcd.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Restart {
+    /// Number of the roll.
+    pub(super) number: u64,
+    pub(super) why: String,
+}
+
+/// New value of `trust`, with the writes and the event that belong to it.
+#[derive(Debug)]
+pub(super) struct RecordWrite {
+    pub(super) value: Vec<u8>,
+    /// Revision of the record that it takes the place of; `None` if there is none that can be read.
+    pub(super) base: Option<i64>,
+    /// Deletions of records of authorities.
+    pub(super) drops: WriteGroup,
+    pub(super) event: Option<EventDraft>,
+}
+
+/// Removal of an identity.
+#[derive(Debug)]
+pub(super) struct Removal {
+    pub(super) writes: WriteGroup,
+    pub(super) event: EventDraft,
+}
+
+/// A problem that a person should know of.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct TrustProblem {
+    /// CamelCase word for the reason.
+    pub(super) reason: &'static str,
+    pub(super) message: String,
+}
+
+/// Decision of a run.
+#[derive(Debug, Default)]
+pub(crate) struct TrustPlan {
+    /// Set if a certificate of this machine is past two thirds of its validity.
+    pub(super) renews: bool,
+    /// Change of what is trusted.
+    pub(super) trust: Option<NextTrust>,
+    /// The own record.
+    pub(super) own_record: Option<(Guard, Op)>,
+    /// As leader: identities to remove, each with its keys.
+    pub(super) removals: Vec<Removal>,
+    /// As leader: records of identities that an etcd which was lost does not know any more.
+    pub(super) restored: Vec<WriteGroup>,
+    /// As leader: the new `trust`, if it changes.
+    pub(super) record: Option<RecordWrite>,
+    /// Set if another authority signs from now on.
+    pub(super) adoption: Option<Adoption>,
+    /// Set if a reconciler cannot open an authority that this one can.
+    pub(super) resealing: Option<Resealing>,
+    /// Set if this machine's member of etcd has its turn.
+    pub(super) restart: Option<Restart>,
+    /// As leader: steps to the wanted users of etcd.
+    pub(super) users: Vec<PlannedUserStep>,
+    pub(super) problems: Vec<TrustProblem>,
+    /// Sentences about what is under way.
+    pub(super) notes: Vec<String>,
+    again_at: Option<Timestamp>,
+    /// Set while members of etcd restart one after the other.
+    is_rolling: bool,
+}
+
+impl schema::control::Plan for TrustPlan {
+    fn is_empty(&self) -> bool {
+        !self.renews
+            && self.trust.is_none()
+            && self.own_record.is_none()
+            && self.removals.is_empty()
+            && self.restored.is_empty()
+            && self.record.is_none()
+            && self.adoption.is_none()
+            && self.resealing.is_none()
+            && self.restart.is_none()
+            && self.users.is_empty()
+    }
+
+    fn replan_at(&self) -> Option<Timestamp> {
+        self.again_at
+    }
+}
+
+/// Decides on the next steps of this reconciler's trust.
+pub(super) fn plan(seen: &Observed, now: Timestamp) -> TrustPlan {
+    let own = &seen.own;
+    let mut plan = TrustPlan::default();
+    plan.renew(own, seen.digests.get(&own.authority), now);
+    let revoked = revoked_keys(seen, now);
+    let row = seen.snapshot.trust.get(&());
+    let record = row.map(|row| &row.value);
+    let is_foreign = record.is_some_and(|record| !record.authorities.contains(&own.authority));
+    if is_foreign {
+        plan.problem(
+            "ForeignAuthority",
+            "this reconciler signs with an authority that is not the cluster's: stop it, remove \
+             <state-dir>/reconciler/pki, and let it join the cluster (`minik8s token create --reconciler NAME` on another \
+             one prints the command)",
+        );
+    }
+    let next = next_trust(own, record.filter(|_| !is_foreign), &revoked);
+    plan.trust = (next.authorities != own.trusted || next.revoked != own.revoked).then_some(next);
+    if revoked.contains_key(&own.key) {
+        plan.problem(
+            "ReconcilerRemoved",
+            "this reconciler was removed from the cluster, and its key is revoked: stop it; to let it join again, remove \
+             <state-dir>/reconciler/pki (and <state-dir>/etcd, if it had a member of etcd), and run the command that \
+             `minik8s token create --reconciler NAME` prints on another one",
+        );
+        return plan;
+    }
+    plan.keep_own_record(seen, now);
+    if let Some(record) = record.filter(|_| !is_foreign) {
+        plan.take_part(seen, record);
+    }
+    if seen.leads {
+        plan.remove_gone(&seen.snapshot, now);
+        plan.restore(seen, &revoked);
+        plan.manage_users(seen);
+        if !is_foreign {
+            plan.update_record(seen, row, revoked, now);
+        }
+    } else if let Some(record) = record.filter(|_| !is_foreign) {
+        plan.note_progress(seen, record, now);
+    }
+    if let Some(why) = &seen.denied {
+        plan.problem(
+            "EtcdUsersNotAllowed",
+            format!(
+                "etcd does not let this reconciler manage users ({why}): run the commands that `minik8s trust etcd-users` \
+                 prints"
+            ),
+        );
+    }
+    plan.schedule(now);
+    plan
+}
+
+/// Returns the identities of the cluster that have a user of etcd, this reconciler among them.
+pub(super) fn identities(snapshot: &Snapshot, own: &Identity) -> BTreeSet<Identity> {
+    let recorded = snapshot.identities.keys().filter_map(|identity| identity.parse::<Identity>().ok());
+    recorded.filter(has_user).chain([own.clone()]).collect()
+}
+
+/// Returns all revoked keys that would still be of use.
+fn revoked_keys(seen: &Observed, now: Timestamp) -> BTreeMap<KeyFingerprint, RevokedKey> {
+    let record = seen.snapshot.trust.get(&()).map(|record| record.value.revoked.clone());
+    let mut all = record.unwrap_or_default();
+    for (identity, row) in &seen.snapshot.revoked {
+        for (key, until) in &row.value.keys {
+            all.insert(key.clone(), RevokedKey { identity: identity.clone(), until: *until });
+        }
+    }
+    for (key, until) in &seen.own.revoked {
+        let unknown = || RevokedKey { identity: UNKNOWN.to_owned(), until: *until };
+        all.entry(key.clone()).or_insert_with(unknown);
+    }
+    all.retain(|_, key| key.until > now);
+    all
+}
+
+/// Returns what to trust: the own authority, those of the record, and the signer of the own certificate, without which it
+/// would be of no use. Without a record the authorities stay as they are.
+fn next_trust(
+    own: &OwnIdentity,
+    record: Option<&TrustRecord>,
+    revoked: &BTreeMap<KeyFingerprint, RevokedKey>,
+) -> NextTrust {
+    let mut authorities = Vec::new();
+    let known = record.map_or(&own.trusted, |record| &record.authorities);
+    for authority in [&own.authority].into_iter().chain(known).chain([&own.signer]) {
+        if !authorities.contains(authority) {
+            authorities.push(authority.clone());
+        }
+    }
+    // The order is of no importance for what is trusted.
+    let is_same = authorities.len() == own.trusted.len()
+        && authorities.iter().all(|authority| own.trusted.contains(authority));
+    if is_same {
+        authorities.clone_from(&own.trusted);
+    }
+    NextTrust {
+        authorities,
+        revoked: revoked.iter().map(|(key, revoked)| (key.clone(), revoked.until)).collect(),
+    }
+}
+
+/// Number of the newest roll in which a member was restarted, as its reconciler has reported.
+fn rolled_before(record: Option<&IdentityRecord>) -> u64 {
+    record.and_then(|record| record.etcd_member.as_ref()).map_or(0, |member| member.rolled)
+}
+
+/// Returns the recipients of all reconcilers that have one.
+fn recipients(snapshot: &Snapshot) -> BTreeSet<String> {
+    let reconcilers = snapshot.identities.iter().filter(|(name, _)| is_reconciler(name));
+    reconcilers.filter_map(|(_, row)| row.value.recipient.clone()).collect()
+}
+
+fn is_reconciler(name: &str) -> bool {
+    name.parse::<Identity>().is_ok_and(|identity| identity.role() == Role::Reconciler)
+}
+
+/// Guard on the version of a key that the snapshot has.
+fn guard<T>(key: &Key, found: Option<&Arc<VersionedValue<T>>>) -> Guard {
+    match found {
+        Some(found) => Guard::ModRevision(key.to_string(), found.mod_revision),
+        None => Guard::Absent(key.to_string()),
+    }
+}
+
+fn roll_step(seen: &Observed, roll: &Roll) -> RollStep {
+    match is_by_hand(seen) {
+        true => roll::next_step_by_hand(roll, &seen.snapshot),
+        false => roll::next_step(roll, &roll::reports(&seen.snapshot), &seen.members),
+    }
+}
+
+/// Returns true if etcd is the user's. It is the cluster's own if any reconciler reports a member.
+fn is_by_hand(seen: &Observed) -> bool {
+    !seen.owns_etcd && roll::reports(&seen.snapshot).is_empty()
+}
+
+fn rotation_step(seen: &Observed, trusted: &[String], roll_is_over: bool, now: Timestamp) -> RotationStep {
+    let known =
+        |pem: &String| Some(KnownAuthority { pem: pem.clone(), digest: seen.digests.get(pem)?.clone() });
+    let listed: Vec<KnownAuthority> = trusted.iter().filter_map(known).collect();
+    let rows = seen.snapshot.authorities.iter();
+    let created = rows
+        .filter_map(|(digest, row)| known(&row.value.certificate).filter(|known| known.digest == *digest));
+    let created: Vec<KnownAuthority> = created.collect();
+    match listed.len() == trusted.len() {
+        true => rotation::next_step((&listed, &created), &seen.snapshot, roll_is_over, now),
+        // One cannot be read.
+        false => RotationStep::Rest,
+    }
+}
+
+/// Returns the record of trust as it is to be, with the authorities of the former one. If etcd was lost, all that this
+/// reconciler trusts are in it: a rotation may have been under way.
+fn wanted_record(
+    seen: &Observed,
+    former: Option<&TrustRecord>,
+    revoked: BTreeMap<KeyFingerprint, RevokedKey>,
+) -> TrustRecord {
+    let own = &seen.own;
+    let name = own.identity.to_string();
+    let others = seen.snapshot.identities.iter().filter(|(other, _)| is_reconciler(other) && **other != name);
+    let apis = others.filter_map(|(_, record)| record.value.api.clone());
+    let reconcilers: BTreeSet<String> = apis.chain(own.api.clone()).collect();
+    let etcd: BTreeSet<String> = seen.etcd.iter().cloned().collect();
+    let lost = || -> Vec<String> {
+        let others = own.trusted.iter().filter(|other| **other != own.authority);
+        [&own.authority].into_iter().chain(others).cloned().collect()
+    };
+    TrustRecord {
+        authorities: former.map_or_else(lost, |former| former.authorities.clone()),
+        revoked,
+        etcd: etcd.into_iter().collect(),
+        reconcilers: reconcilers.into_iter().collect(),
+        roll: None,
+    }
+}
+
+fn drop_authority(digest: &str, mod_revision: i64) -> (Guard, Op) {
+    let key = Key::Authority(digest.to_owned());
+    (Guard::ModRevision(key.to_string(), mod_revision), Op::delete(key))
+}
+
+/// Returns an event about the trust between machines.
+pub(super) fn about_trust(reason: &str, message: String) -> EventDraft {
+    let object = NamespacedName::new("", "trust");
+    EventDraft::about(EventType::Normal, TRUST, &object, reason, message)
+}
+
+impl TrustPlan {
+    /// Renews certificates past two thirds of their validity, and those of a former authority.
+    fn renew(&mut self, own: &OwnIdentity, authority: Option<&String>, now: Timestamp) {
+        let times =
+            || [Some(own.renew_at), own.member.as_ref().map(|member| member.renew_at)].into_iter().flatten();
+        let is_former = own.signer != own.authority;
+        let is_former_of_etcd =
+            own.member.as_ref().is_some_and(|member| authority.is_some_and(|own| member.issuer != *own));
+        self.renews = is_former || is_former_of_etcd || times().any(|at| at <= now);
+        self.again_at = times().filter(|at| *at > now).min();
+    }
+
+    /// Takes this reconciler's part in a rotation and in a roll.
+    fn take_part(&mut self, seen: &Observed, record: &TrustRecord) {
+        let (own, authorities) = (&seen.own, &seen.snapshot.authorities);
+        let digest_of = |pem: &String| seen.digests.get(pem);
+        let opens = |record: &AuthorityRecord| {
+            own.recipient.as_ref().is_some_and(|recipient| record.recipients.contains(recipient))
+        };
+        // Only one that is trusted here already.
+        let signer = record.authorities.first().filter(|first| **first != own.authority);
+        if let Some(certificate) = signer.filter(|first| own.trusted.contains(first)) {
+            let row = digest_of(certificate).and_then(|digest| authorities.get(digest));
+            let (certificate, row) = (certificate.clone(), row.filter(|row| opens(&row.value)));
+            match row {
+                Some(row) => self.adoption = Some(Adoption { certificate, sealed: row.value.sealed.clone() }),
+                None => self.problem(
+                    "AuthorityNotOpened",
+                    "another authority signs by now, and this reconciler has not got its key: it signs with the former \
+                     one until another reconciler has encrypted the key to it",
+                ),
+            }
+        }
+        let wanted = recipients(&seen.snapshot);
+        self.resealing = authorities.iter().find_map(|(digest, row)| {
+            let is_missing = wanted.iter().any(|recipient| !row.value.recipients.contains(recipient));
+            (is_missing && opens(&row.value)).then(|| Resealing {
+                digest: digest.clone(),
+                guard: Guard::ModRevision(Key::Authority(digest.clone()).to_string(), row.mod_revision),
+                record: row.value.clone(),
+                recipients: wanted.clone(),
+            })
+        });
+        self.restart = self.own_restart(seen, record.roll.as_ref());
+    }
+
+    fn own_restart(&self, seen: &Observed, roll: Option<&Roll>) -> Option<Restart> {
+        let (own, roll) = (&seen.own, roll?);
+        let name = own.identity.to_string();
+        let reported = seen.snapshot.identities.get(&name).map(|row| &row.value);
+        let rolled = own.member.as_ref()?.rolled.max(rolled_before(reported));
+        let has_turn = roll.turn.as_ref() == Some(&name) && rolled < roll.number;
+        // With what it trusts now the member would read the former list.
+        (has_turn && self.trust.is_none()).then(|| Restart { number: roll.number, why: roll.why.clone() })
+    }
+
+    /// Runs again soon after what the next report depends on, and while members of etcd restart.
+    fn schedule(&mut self, now: Timestamp) {
+        let is_more =
+            self.trust.is_some() || self.renews || self.adoption.is_some() || self.restart.is_some();
+        let soon = is_more.then_some(now + SOON).or_else(|| self.is_rolling.then(|| now + ROLL_PAUSE));
+        self.again_at = soon.into_iter().chain(self.again_at).min();
+    }
+
+    fn problem(&mut self, reason: &'static str, message: impl Into<String>) {
+        self.problems.push(TrustProblem { reason, message: message.into() });
+    }
+
+    fn too_large(&mut self, key: &Key, error: &CodecError) {
+        self.problem("TrustNotWritten", format!("{key} cannot be written: {error}"));
+    }
+
+    /// Keeps the own record. One with another key is that of another machine.
+    fn keep_own_record(&mut self, seen: &Observed, now: Timestamp) {
+        let own = &seen.own;
+        let name = own.identity.to_string();
+        let found = seen.snapshot.identities.get(&name);
+        let former = found.map(|found| &found.value);
+        if former.is_some_and(|former| former.key != own.key) {
+            let message = format!(
+                "another machine is {name}: give this one another --name, or let it join with a new token"
+            );
+            return self.problem("NameTaken", message);
+        }
+        let wanted = IdentityRecord {
+            key: own.key.clone(),
+            serial: own.serial.clone(),
+            issuer: own.issuer.clone(),
+            not_after: own.not_after,
+            joined_at: former.map_or(now, |former| former.joined_at),
+            recipient: own.recipient.clone().or_else(|| former?.recipient.clone()),
+            api: own.api.clone(),
+            authorities: own.trusted.iter().filter_map(|pem| seen.digests.get(pem).cloned()).collect(),
+            etcd_member: own.member.as_ref().map(|member| EtcdMemberReport {
+                name: member.name.clone(),
+                rolled: member.rolled.max(rolled_before(former)),
+                issuer: member.issuer.clone(),
+            }),
+            confirmed_roll: former.and_then(|former| former.confirmed_roll),
+        };
+        if former == Some(&wanted) {
+            return;
+        }
+        let key = Key::Identity(name);
+        match encode(&wanted) {
+            Ok(value) => self.own_record = Some((guard(&key, found), Op::put(key, value))),
+            Err(error) => self.too_large(&key, &error),
+        }
+    }
+
+    /// Restores the records of identities that a former etcd knew: without them, reconcilers and nodes have no user.
+    fn restore(&mut self, seen: &Observed, revoked: &BTreeMap<KeyFingerprint, RevokedKey>) {
+        let known = seen.lost.iter().filter(|(_, record)| !revoked.contains_key(&record.key));
+        self.restored = known
+            .filter_map(|(identity, record)| {
+                let key = Key::Identity(identity.clone());
+                let value = encode(record).ok()?;
+                Some(vec![(Guard::Absent(key.to_string()), Op::put(key, value))])
+            })
+            .collect();
+    }
+
+    /// Removes the nodes that Git declares gone, whether they are alive or not, and revokes their keys until none of their
+    /// certificates can be renewed any more.
+    fn remove_gone(&mut self, snapshot: &Snapshot, now: Timestamp) {
+        for (name, record) in &snapshot.identities {
+            let identity = name.parse::<Identity>().ok();
+            let node = identity.as_ref().and_then(Identity::node).filter(|node| snapshot.is_gone(node));
+            let Some(node) = node else { continue };
+            let found = snapshot.revoked.get(name);
+            let mut row = found.map_or_else(RevokedIdentity::default, |found| found.value.clone());
+            row.keys.retain(|_, until| *until > now);
+            let renewable = SignedDuration::from_hours(24 * i64::from(RENEWABLE_DAYS));
+            let until = record.value.not_after.checked_add(renewable).unwrap_or(Timestamp::MAX);
+            row.keys.insert(record.value.key.clone(), until);
+            let (key, own) = (Key::RevokedIdentity(name.clone()), Key::Identity(name.clone()));
+            match encode(&row) {
+                Ok(value) => {
+                    let message =
+                        "Git marks the node as gone: its key is revoked, and it may not join until the annotation \
+                         is removed"
+                            .to_owned();
+                    let object = NamespacedName::new("", node);
+                    let event =
+                        EventDraft::about(EventType::Normal, Kind::Node, &object, "IdentityRemoved", message);
+                    let delete = (Guard::ModRevision(own.to_string(), record.mod_revision), Op::delete(own));
+                    self.removals.push(Removal {
+                        writes: vec![(guard(&key, found), Op::put(key, value)), delete],
+                        event,
+                    });
+                }
+                Err(error) => self.too_large(&key, &error),
+            }
+        }
+    }
+
+    /// Writes what every daemon must know, if it changed. The list of authorities and the roll go one step at most.
+    fn update_record(
+        &mut self,
+        seen: &Observed,
+        row: Option<&Arc<VersionedValue<TrustRecord>>>,
+        revoked: BTreeMap<KeyFingerprint, RevokedKey>,
+        now: Timestamp,
+    ) {
+        let former = row.map(|row| &row.value);
+        let roll_step = former.and_then(|former| former.roll.as_ref()).map(|roll| roll_step(seen, roll));
+        let mut wanted = wanted_record(seen, former, revoked);
+        let mut write = RecordWrite {
+            value: Vec::new(),
+            base: row.map(|row| row.mod_revision),
+            drops: WriteGroup::new(),
+            event: None,
+        };
+        let is_over = roll_step == Some(RollStep::Over);
+        match rotation_step(seen, &wanted.authorities, is_over, now) {
+            RotationStep::Rest => {}
+            RotationStep::Wait(why) => self.notes.push(why),
+            RotationStep::Publish(next) => {
+                wanted.authorities = next.authorities;
+                let rows = seen.snapshot.authorities.iter();
+                let dropped = rows.filter(|(digest, _)| !next.keeps.contains(*digest));
+                write.drops = dropped.map(|(digest, row)| drop_authority(digest, row.mod_revision)).collect();
+                write.event = next.event.map(|(reason, message)| about_trust(reason, message));
+            }
+        }
+        wanted.roll = roll::raised(former, &wanted, &seen.snapshot);
+        let is_raised = wanted.roll != former.and_then(|former| former.roll.clone());
+        if let (Some(roll), Some(step), false) = (&mut wanted.roll, roll_step, is_raised) {
+            self.go_on(roll, step, seen);
+        }
+        if former == Some(&wanted) {
+            return;
+        }
+        match encode(&wanted) {
+            Ok(value) => self.record = Some(RecordWrite { value, ..write }),
+            Err(error) => self.too_large(&Key::Trust, &error),
+        }
+    }
+
+    /// Puts the next step of a roll into it.
+    fn go_on(&mut self, roll: &mut Roll, step: RollStep, seen: &Observed) {
+        self.is_rolling = step != RollStep::Over;
+        match step {
+            RollStep::Over => roll.turn = None,
+            RollStep::Wait(why) => self.notes.push(why),
+            RollStep::Give(name) if self.users_are_settled(seen) => roll.turn = Some(name),
+            RollStep::Give(_) => {
+                self.notes
+                    .push("etcd restarts member by member once its users are as they should be".to_owned());
+            }
+        }
+    }
+
+    /// Notes what the leader waits for, as far as a follower knows.
+    fn note_progress(&mut self, seen: &Observed, record: &TrustRecord, now: Timestamp) {
+        if let RotationStep::Wait(why) = rotation_step(seen, &record.authorities, true, now) {
+            self.notes.push(why);
+        }
+        let roll = record.roll.as_ref().filter(|roll| roll.turn.is_some() || is_by_hand(seen));
+        if let Some(RollStep::Wait(why)) = roll.map(|roll| roll_step(seen, roll)) {
+            self.notes.push(why);
+        }
+    }
+
+    /// Returns true if nobody who was removed can log in to etcd again.
+    fn users_are_settled(&self, seen: &Observed) -> bool {
+        let is_checked = matches!(seen.users, UsersSeen::NotDue | UsersSeen::Found(_));
+        is_checked && self.users.is_empty() && self.removals.is_empty() && seen.denied.is_none()
+    }
+
+    fn manage_users(&mut self, seen: &Observed) {
+        let UsersSeen::Found(found) = &seen.users else { return };
+        let mut all = identities(&seen.snapshot, &seen.own.identity);
+        all.extend(seen.recorded.iter().cloned());
+        let removed = seen.snapshot.revoked.keys().filter_map(|identity| identity.parse::<Identity>().ok());
+        let wanted = WantedUsers {
+            removed: removed.filter(|identity| !all.contains(identity)).collect(),
+            identities: all.into_iter().filter(|identity| !seen.verified.contains(identity)).collect(),
+            enables_auth: seen.enables_auth,
+        };
+        self.users = etcd_users::plan(&wanted, found);
+    }
+}
