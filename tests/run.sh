@@ -176,8 +176,10 @@ end_to_end() {
 # Checks the node beside the tests after they end, and calls its function, which is asleep by then.
 still_healthy() {
 	[ -d "$beside" ] || return 0
+	export MINIK8S_SERVER=unix://$beside/state/run/api.sock
 	"$(target_dir)/debug/minik8s" status | tee "$scratch/status" && grep -q '7/7 ready' "$scratch/status" &&
-		"$(target_dir)/debug/minik8s" invoke hello -d '{"name": "Ada"}' | tee "$scratch/answer" &&
+		"$(target_dir)/debug/minik8s" invoke hello -d '{"name": "Ada"}' --gateway http://127.0.0.1:8081 |
+		tee "$scratch/answer" &&
 		grep -q 'Ada' "$scratch/answer"
 }
 

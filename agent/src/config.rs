@@ -52,7 +52,12 @@ impl MachineConfig {
 
     /// Addresses that this node last learned from the cluster.
     fn known_addresses(&self) -> ClusterAddresses {
-        let known = ClusterAddresses::file(&self.agent_dir()).read_or_warn("the addresses of the cluster");
+        let dir = self.agent_dir();
+        // A state directory that is none is reported when it is locked.
+        if !dir.is_dir() {
+            return ClusterAddresses::default();
+        }
+        let known = ClusterAddresses::file(&dir).read_or_warn("the addresses of the cluster");
         known.unwrap_or_default()
     }
 
@@ -523,7 +528,7 @@ mod tests {
         assert_eq!(config.addresses(), wanted);
         let files = ["--etcd-ca", "a", "--etcd-cert", "c", "--etcd-key", "k"];
         let tls = check(&files).unwrap().etcd.tls.unwrap();
-        assert!(!tls.is_own && tls.key == PathBuf::from("k"));
+        assert!(!tls.is_own && tls.key == std::path::Path::new("k"));
         let tls = check(&["--state-dir", state_dir, "--etcd-ca", "a"]).unwrap().etcd.tls.unwrap();
         let own = TlsFiles { authorities: "a".into(), is_own: false, ..machine.pki().tls_files() };
         assert_eq!(tls, own);

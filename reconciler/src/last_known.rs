@@ -20,6 +20,7 @@ use schema::records::{
     SourceStatus, Template, TriggerRecord, WorkflowRecord,
 };
 use schema::snapshot::{Change, Snapshot, Table, entries_by_node};
+use schema::trust::Identity;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
@@ -247,14 +248,19 @@ impl LastKnown {
         self.triggers.get(&(object.clone(), name.to_owned())).map(|record| &record.value)
     }
 
-    /// Returns the identities that an etcd which was lost does not know any more. One that was removed since is not among
-    /// them.
+    /// Returns the identities that an etcd which was lost does not know any more. One that was removed since, or whose node
+    /// Git declares gone, is not among them.
     pub fn lost_identities(&self, snapshot: &Snapshot) -> Vec<(&str, &IdentityRecord)> {
         if !snapshot.settled.is_empty() {
             return Vec::new();
         }
+        let is_gone = |name: &str| {
+            let identity = name.parse::<Identity>().ok();
+            identity.as_ref().and_then(Identity::node).is_some_and(|node| snapshot.is_gone(node))
+        };
         let lost = self.identities.iter().filter(|(name, _)| {
-            !snapshot.identities.contains_key(*name) && !snapshot.revoked.contains_key(*name)
+            let is_known = snapshot.identities.contains_key(*name) || snapshot.revoked.contains_key(*name);
+            !is_known && !is_gone(name)
         });
         lost.map(|(name, record)| (name.as_str(), &record.value)).collect()
     }
@@ -366,5 +372,49 @@ fn add<K: Ord, V: Serialize>(
         if let Ok(value) = serde_json::to_value(&record.value) {
             records.insert(key_of(key).to_string(), value);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use schema::kinds::metadata::GONE_ANNOTATION;
+    use schema::kinds::node::NodeSpec;
+    use schema::records::{RevokedIdentity, SettledRecord};
+    use schema::testing::{SnapshotBuilder, at, object_of};
+
+    use super::*;
+
+    fn with_identity(builder: SnapshotBuilder, name: &str) -> SnapshotBuilder {
+        let record = IdentityRecord {
+            key: format!("sha256:{name}"),
+            serial: "01".to_owned(),
+            issuer: "d1".to_owned(),
+            not_after: at(100),
+            joined_at: at(0),
+            recipient: None,
+            api: None,
+            authorities: Vec::new(),
+            etcd_member: None,
+            confirmed_roll: None,
+        };
+        builder.put(&Key::Identity(name.to_owned()), &record)
+    }
+
+    #[test]
+    fn identities_that_were_removed_or_are_gone_are_not_lost() {
+        let names = ["node-known", "node-gone", "node-removed", "node-n1", "reconciler-gone", "user-ada"];
+        let settled = SnapshotBuilder::new().put(&Key::Settled("n1".to_owned()), &SettledRecord::default());
+        let before = names.into_iter().fold(settled, with_identity).snapshot;
+        let kept = LastKnown::from_snapshot(&before, at(0)).unwrap();
+        let kept = LastKnown::from_disk(&kept.to_disk());
+        assert!(kept.lost_identities(&before).is_empty(), "this etcd is complete");
+
+        let mut gone = object_of("gone", NodeSpec::default());
+        gone.metadata.annotations.insert(GONE_ANNOTATION.into(), "true".into());
+        let revoked = Key::RevokedIdentity("node-removed".to_owned());
+        let now = SnapshotBuilder::new().object(&gone).put(&revoked, &RevokedIdentity::default());
+        let now = with_identity(now, "node-known").snapshot;
+        let lost: Vec<&str> = kept.lost_identities(&now).into_iter().map(|(name, _)| name).collect();
+        assert_eq!(lost, ["node-n1", "reconciler-gone", "user-ada"]);
     }
 }

@@ -181,6 +181,10 @@ fn what_people_copy_breaks_no_rule() {
         let copied = Command::new("cp").arg("-R").arg(root().join(copied)).arg(copy.path()).status();
         assert!(copied.unwrap().success());
     }
+    // The certificate of Prometheus: everyone encrypts their own.
+    fs::create_dir_all(copy.path().join("secrets/observe")).unwrap();
+    let sealed = "age-encryption.org/v1\n-> X25519 abc\n--- mac\n";
+    fs::write(copy.path().join("secrets/observe/prometheus.age"), sealed).unwrap();
     let report = inspect(&[copy.path()]).unwrap().report;
     assert!(report.violations.is_empty(), "{:#?}", report.violations);
     assert!(report.objects > 0);

@@ -316,7 +316,7 @@ fn reboot(cluster: &mut Cluster, services: &mut [Service]) -> Result<()> {
          nft flush ruleset
          conntrack -F 2>/dev/null
          echo 0 >/proc/sys/net/ipv4/ip_forward
-         rm -rf /run/minik8s /run/docker.pid",
+         rm -rf /run/minik8s /run/minik8s-agent /run/docker.pid",
     )?;
     let (links, rules) = (cluster.node().net.links()?, cluster.node().net.rules()?);
     let ours = cluster.slot().instance();

@@ -584,11 +584,10 @@ fn end(mut node: Node) {
     }
 }
 
-/// Starts nodes in parallel. Daemons die with the thread that starts them, so only the waiting is
-/// done in other threads.
+/// Starts nodes in parallel. Daemons die with the thread that starts them, so only the waiting is done in others.
 fn namespaces(slot: &Slot, count: u8, live_restore: bool, trust: &Arc<Trust>) -> Result<Vec<Node>> {
-    let node = |index| Node::in_namespace(slot, index, live_restore, trust);
-    let nodes: Vec<Node> = (1..=count).map(node).collect::<Result<_>>()?;
+    let nodes = (1..=count).map(|index| Node::in_namespace(slot, index, live_restore, trust));
+    let nodes: Vec<Node> = nodes.collect::<Result<_>>()?;
     side_by_side(&nodes, Node::wait_ready)?;
     Ok(nodes)
 }

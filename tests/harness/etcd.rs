@@ -194,7 +194,7 @@ impl Etcd {
     }
 
     /// Sends a request as etcd's root, over a new connection if the present one is of no use.
-    pub fn ask<T>(&self, request: impl AsyncFn(&EtcdStore) -> Result<T, StoreError>) -> Result<T> {
+    pub fn ask<T>(&self, request: &impl AsyncFn(&EtcdStore) -> Result<T, StoreError>) -> Result<T> {
         let known = lock(&self.store).clone();
         self.runtime.block_on(async {
             if let Some(store) = known
@@ -212,20 +212,20 @@ impl Etcd {
     /// Writes a key.
     pub fn put(&self, key: impl Display, value: &impl Serialize) -> Result<()> {
         let put = Op::put(key, serde_json::to_string(value)?);
-        let written = self.ask(async |store| store.txn(Vec::new(), vec![put.clone()]).await)?;
+        let written = self.ask(&async |store: &EtcdStore| store.txn(Vec::new(), vec![put.clone()]).await)?;
         ensure!(matches!(written, TxnOutcome::Committed(_)), "not written");
         Ok(())
     }
 
     /// Revision of the store, which counts every write.
     pub fn revision(&self) -> Result<i64> {
-        Ok(self.ask(async |store| store.list(MARKER).await)?.revision)
+        Ok(self.ask(&async |store: &EtcdStore| store.list(MARKER).await)?.revision)
     }
 
     /// A key; `None` if it does not exist.
     pub fn key(&self, key: impl Display) -> Result<Option<EtcdKey>> {
         let key = key.to_string();
-        self.ask(async |store| store.get(&key).await)?.map(decode).transpose()
+        self.ask(&async |store: &EtcdStore| store.get(&key).await)?.map(decode).transpose()
     }
 
     /// Decoded value of a key.
@@ -258,7 +258,7 @@ impl Etcd {
 
     /// Every key below a prefix.
     pub fn list(&self, prefix: &str) -> Result<Vec<EtcdKey>> {
-        self.ask(async |store| store.list(prefix).await)?.items.into_iter().map(decode).collect()
+        self.ask(&async |store: &EtcdStore| store.list(prefix).await)?.items.into_iter().map(decode).collect()
     }
 
     /// Every change of the product's keys below a prefix after revision `since`, in order.

@@ -20,11 +20,10 @@ impl PrintedToken {
     pub fn create(cluster: &Cluster, whom: &[&str]) -> Result<Self> {
         let said = cluster.cli(&[&["token", "create"], whom].concat())?.ok()?;
         let words: Vec<&str> = said.split_whitespace().collect();
-        let after = |word: &str| {
-            let at = words.iter().position(|one| *one == word);
-            at.and_then(|at| words.get(at + 1)).with_context(|| format!("no {word} in {said}"))
-        };
-        Ok(Self { url: (*after("join")?).to_owned(), token: after("--token")?.parse()? })
+        let url = words.iter().skip_while(|word| **word != "join").nth(1);
+        let token = words.iter().find_map(|word| word.strip_prefix("MINIK8S_JOIN_TOKEN="));
+        let (url, token) = url.zip(token).with_context(|| format!("no command to join in {said}"))?;
+        Ok(Self { url: (*url).to_owned(), token: token.parse()? })
     }
 }
 

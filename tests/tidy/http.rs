@@ -40,8 +40,8 @@ const ACCEPT: [&str; 4] = [
 /// What makes a URL of an address. Help and messages have the scheme further on in their text.
 const SCHEMES: [&str; 2] = ["\"http://", "http://{"];
 /// What reads a scheme that somebody else wrote.
-const READS_SCHEME: [&str; 3] =
-    ["starts_with(\"http://", "strip_prefix(\"http://", "trim_start_matches(\"http://"];
+const READS_SCHEME: [&str; 4] =
+    ["starts_with(\"http://", "strip_prefix(\"http://", "trim_start_matches(\"http://", "replace(\"http://"];
 const MAKE_URLS: [&str; 2] = ["agent/src/http/outgoing.rs", "reconciler/src/outgoing.rs"];
 
 /// Production files with a line that matches, in order.

@@ -49,17 +49,17 @@ async fn serving(api: Api, trust: TrustReader) -> SocketAddr {
 async fn get(client: &mut MaybeTls, path: &str, connection: &str) -> (u16, String) {
     let head = format!("GET {path} HTTP/1.1\r\nHost: n1\r\nConnection: {connection}\r\n\r\n");
     client.write_all(head.as_bytes()).await.unwrap();
-    let mut said = vec![0; 12];
-    client.read_exact(&mut said).await.unwrap();
+    let mut response = vec![0; 12];
+    client.read_exact(&mut response).await.unwrap();
     if connection == "close" {
-        client.read_to_end(&mut said).await.unwrap();
+        client.read_to_end(&mut response).await.unwrap();
     } else {
         // hyper sends a small response as a whole.
         let mut rest = [0; 4096];
         let length = client.read(&mut rest).await.unwrap();
-        said.extend_from_slice(&rest[..length]);
+        response.extend_from_slice(&rest[..length]);
     }
-    let text = String::from_utf8(said).unwrap();
+    let text = String::from_utf8(response).unwrap();
     (text[9..12].parse().unwrap(), text)
 }
 
@@ -107,9 +107,9 @@ async fn a_client_is_known_by_its_certificate() {
         assert_eq!(get(&mut tls, path, "close").await.0, status, "{client} {path}");
     }
     let nobody = outgoing::to_probed("test", reqwest::redirect::Policy::none()).unwrap();
-    let said = nobody.get(format!("https://{at}{logs}")).send().await.unwrap();
-    assert_eq!(said.status(), 401);
-    assert!(said.text().await.unwrap().contains("needs a certificate"));
+    let refused = nobody.get(format!("https://{at}{logs}")).send().await.unwrap();
+    assert_eq!(refused.status(), 401);
+    assert!(refused.text().await.unwrap().contains("needs a certificate"));
     assert!(nobody.get(format!("http://{at}{logs}")).send().await.is_err(), "not without TLS");
 }
 

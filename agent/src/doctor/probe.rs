@@ -21,7 +21,7 @@ use crate::config::Config;
 use crate::converge::services::names::ServiceNames;
 use crate::locks::StateError;
 use crate::packet_rules::chain::{Jump, Names};
-use crate::worlds::admission;
+use crate::worlds::admission::{AdmissionError, OnRefusal, ask_in_turn, clock};
 use crate::worlds::iptables::{IptablesError, RealIptables};
 use crate::worlds::netlink::probe_features;
 use crate::{locks, trees};
@@ -171,25 +171,20 @@ async fn trust(config: &Config) -> Result<Option<TrustFacts>, String> {
     let read = |error: TrustError| error_chain(&error);
     let own = Credentials::load(&dir).map_err(read)?;
     let certificate = own.certificate();
-    let mut ahead = None;
-    for url in &config.addresses().reconcilers {
-        let asked = timeout(RECONCILER_MAX, admission::clock(url, &own)).await;
-        let now = Timestamp::now();
-        match asked {
-            Ok(Ok(theirs)) => {
-                ahead = Some(Ok(now.duration_since(theirs)));
-                break;
-            }
-            Ok(Err(error)) => ahead = Some(Err(format!("{url}: {}", error.explained(now)))),
-            Err(_) => ahead = Some(Err(format!("{url}: no answer within {RECONCILER_MAX:?}"))),
-        }
-    }
+    let (reconcilers, credentials) = (config.addresses().reconcilers, &own);
+    let asked = ask_in_turn(&reconcilers, OnRefusal::GoOn, |url| async move {
+        let theirs = timeout(RECONCILER_MAX, clock(url, credentials)).await;
+        theirs.unwrap_or(Err(AdmissionError::Silence(RECONCILER_MAX)))
+    });
+    let asked = asked.await;
+    let now = Timestamp::now();
+    let ahead = asked.map(|(_, theirs)| now.duration_since(theirs)).map_err(|failed| failed.to_string());
     Ok(Some(TrustFacts {
         identity: own.identity().clone(),
         renew_at: certificate.renew_at().map_err(read)?,
         not_after: certificate.not_after().map_err(read)?,
-        now: Timestamp::now(),
-        ahead,
+        now,
+        ahead: (!reconcilers.is_empty()).then_some(ahead),
     }))
 }
 

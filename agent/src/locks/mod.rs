@@ -13,8 +13,9 @@ use super::config::MachineConfig;
 // Lock on an instance: one agent per instance and Docker engine of a machine, whatever the state directories. The
 // kernel releases it when the process dies, however it dies.
 
-/// Directory of the locks of all instances; gone with the next boot.
-pub const RUN_DIR: &str = "/run/minik8s";
+/// Directory of the locks of all instances and of connections over SSH, root's alone; gone with the next boot. The
+/// reconciler's, `/run/minik8s`, may belong to another user, and ends with it.
+pub const RUN_DIR: &str = "/run/minik8s-agent";
 
 /// Maximum number of tries against a holder that removes the file at the same moment.
 const TRIES: usize = 100;

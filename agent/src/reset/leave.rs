@@ -15,7 +15,7 @@ use crate::cluster::ClusterAddresses;
 use crate::config::{LeavingNode, MachineConfig};
 use crate::converge::node::HEARTBEAT_TTL;
 use crate::converge::trust::{NodeTrust, TrustSettings};
-use crate::worlds::admission::{Admission, AdmissionError, RealAdmission, clock};
+use crate::worlds::admission::{Admission, OnRefusal, RealAdmission, Refusal, ask_in_turn, clock};
 
 /// Longest life of the heartbeat of an agent that was just stopped, with time for etcd to end its lease.
 const HEARTBEAT_MAX: Duration = HEARTBEAT_TTL.saturating_add(Duration::from_secs(5));
@@ -49,14 +49,10 @@ pub(super) async fn prepare(
         trust.renew().await.context("cannot leave with a certificate that has ended")?;
     }
     let own = trust.credentials();
-    let mut said = Vec::new();
-    for url in reconcilers {
-        match clock(url, &own).await {
-            Ok(_) => return Ok(own),
-            Err(error) => said.push(format!("{url}: {}", error.explained(Timestamp::now()))),
-        }
+    if let Err(failed) = ask_in_turn(reconcilers, OnRefusal::GoOn, |url| clock(url, &own)).await {
+        bail!("cannot leave: {failed}; start a reconciler, or give --reconciler its URL");
     }
-    bail!("cannot leave: {}; start a reconciler, or give --reconciler its URL", said.join("; "))
+    Ok(own)
 }
 
 /// Asks the reconcilers to remove this node, again until its last heartbeat has ended.
@@ -85,24 +81,19 @@ struct LeaveRefusal {
     why: String,
 }
 
-/// Asks the first reconciler that can be reached. A refusal is final: the others would refuse, too.
+/// Asks the first reconciler that can be reached.
 async fn ask(
     admission: &dyn Admission,
     own: &Credentials,
     reconcilers: &[String],
 ) -> Result<(), LeaveRefusal> {
-    let mut said = Vec::new();
-    for url in reconcilers {
-        match admission.leave(url, own).await {
-            Ok(()) => return Ok(()),
-            Err(AdmissionError::Refused { status, why }) if status.is_client_error() => {
-                let is_alive = status == StatusCode::CONFLICT;
-                return Err(LeaveRefusal { is_alive, why: format!("{url} refuses: {why}") });
-            }
-            Err(error) => said.push(format!("{url}: {}", error.explained(Timestamp::now()))),
+    let asked = ask_in_turn(reconcilers, OnRefusal::Stop, |url| admission.leave(url, own)).await;
+    asked.map(|_| ()).map_err(|failed| match &failed.refusal {
+        Some(Refusal { url, status, why }) => {
+            LeaveRefusal { is_alive: *status == StatusCode::CONFLICT, why: format!("{url} refuses: {why}") }
         }
-    }
-    Err(LeaveRefusal { is_alive: false, why: said.join("; ") })
+        None => LeaveRefusal { is_alive: false, why: failed.to_string() },
+    })
 }
 
 #[cfg(test)]

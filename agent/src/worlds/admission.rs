@@ -27,7 +27,7 @@ const REASON_MAX_CHARS: usize = 400;
 /// Failure to be admitted by a reconciler.
 #[derive(Debug, thiserror::Error)]
 pub enum AdmissionError {
-    /// The URL is none of a reconciler.
+    /// Not a reconciler's URL.
     #[error("give a URL such as https://10.0.0.1:7070")]
     Url,
     /// No connection.
@@ -66,6 +66,64 @@ pub trait Admission: Send + Sync {
 
     /// Leaves the cluster for good, with the own certificate. Refused with 409 while the own heartbeat is there.
     async fn leave(&self, url: &str, own: &Credentials) -> Result<(), AdmissionError>;
+}
+
+/// Effect of a refusal on the reconcilers that have not been asked yet.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum OnRefusal {
+    /// They would refuse, too.
+    Stop,
+    /// They may know better.
+    GoOn,
+}
+
+/// Failure of all reconcilers that were asked.
+#[derive(Debug, Default, thiserror::Error)]
+#[error("{}", .failures.join("; "))]
+pub struct AllFailed {
+    /// URLs and reasons.
+    failures: Vec<String>,
+    /// The first refusal of a request that was understood.
+    pub refusal: Option<Refusal>,
+}
+
+/// A reconciler's refusal.
+#[derive(Debug)]
+pub struct Refusal {
+    pub url: String,
+    pub status: StatusCode,
+    pub why: String,
+}
+
+/// Asks reconcilers one after the other. Returns the URL and the answer of the first that has one.
+///
+/// # Errors
+/// None has, or one refuses and the others would, too.
+pub async fn ask_in_turn<'a, T, F>(
+    urls: &'a [String],
+    on_refusal: OnRefusal,
+    ask: impl Fn(&'a str) -> F,
+) -> Result<(&'a str, T), AllFailed>
+where
+    F: Future<Output = Result<T, AdmissionError>>,
+{
+    let mut failed = AllFailed::default();
+    for url in urls {
+        let error = match ask(url.as_str()).await {
+            Ok(answer) => return Ok((url.as_str(), answer)),
+            Err(error) => error,
+        };
+        failed.failures.push(format!("{url}: {}", error.explained(Timestamp::now())));
+        if let AdmissionError::Refused { status, why } = error
+            && status.is_client_error()
+        {
+            failed.refusal.get_or_insert(Refusal { url: url.clone(), status, why });
+            if on_refusal == OnRefusal::Stop {
+                break;
+            }
+        }
+    }
+    Err(failed)
 }
 
 /// Admission over the network.
@@ -165,8 +223,8 @@ fn check_accepted(response: &WholeResponse) -> Result<(), AdmissionError> {
     if response.status.is_success() {
         return Ok(());
     }
-    let said: Option<serde_json::Value> = serde_json::from_slice(&response.body).ok();
-    let part = |name: &str| said.as_ref().and_then(|said| said.get(name)?.as_str()).filter(|s| !s.is_empty());
+    let body: Option<serde_json::Value> = serde_json::from_slice(&response.body).ok();
+    let part = |name: &str| body.as_ref().and_then(|body| body.get(name)?.as_str()).filter(|s| !s.is_empty());
     let parts: Vec<&str> = ["error", "help"].into_iter().filter_map(part).collect();
     let why = match parts.is_empty() {
         true => format!("it answered {}", response.status),
@@ -201,16 +259,25 @@ pub struct FakeAdmission {
     pub asked: std::sync::Mutex<Vec<String>>,
     /// Addresses in the answers.
     pub addresses: std::sync::Mutex<crate::cluster::ClusterAddresses>,
-    /// Refusals to let the node leave, the next one first; after them it may.
+    /// Refusals, the next one first; requests after them are accepted.
     pub refusals: std::sync::Mutex<std::collections::VecDeque<StatusCode>>,
 }
 
 #[cfg(any(test, feature = "fakes"))]
 impl FakeAdmission {
+    fn refuse_or_accept(&self, url: &str) -> Result<(), AdmissionError> {
+        use schema::control::lock;
+        lock(&self.asked).push(url.to_owned());
+        match lock(&self.refusals).pop_front() {
+            Some(status) => Err(AdmissionError::Refused { status, why: format!("it answered {status}") }),
+            None => Ok(()),
+        }
+    }
+
     fn answer(&self, url: &str, identity: &str, request: &str) -> Result<JoinAnswer, AdmissionError> {
         use schema::control::lock;
         use schema::trust::{LeafRequest, PublicKey, TrustError};
-        lock(&self.asked).push(url.to_owned());
+        self.refuse_or_accept(url)?;
         let authority = lock(&self.authority).clone().ok_or_else(|| AdmissionError::Refused {
             status: StatusCode::UNAUTHORIZED,
             why: "this token admits nobody".to_owned(),
@@ -253,12 +320,7 @@ impl Admission for FakeAdmission {
     }
 
     async fn leave(&self, url: &str, _: &Credentials) -> Result<(), AdmissionError> {
-        use schema::control::lock;
-        lock(&self.asked).push(url.to_owned());
-        match lock(&self.refusals).pop_front() {
-            Some(status) => Err(AdmissionError::Refused { status, why: format!("it answered {status}") }),
-            None => Ok(()),
-        }
+        self.refuse_or_accept(url)
     }
 }
 
@@ -274,12 +336,36 @@ mod tests {
     #[test]
     fn a_refusal_is_shown_in_the_reconcilers_words_and_on_one_line() {
         let unauthorized = StatusCode::UNAUTHORIZED;
-        let said = r#"{"error": "this token was used already", "help": "make\nanother"}"#;
-        assert_eq!(refused(unauthorized, said), "this token was used already; make\\nanother");
+        let body = r#"{"error": "this token was used already", "help": "make\nanother"}"#;
+        assert_eq!(refused(unauthorized, body), "this token was used already; make\\nanother");
         assert_eq!(refused(unauthorized, "<html>"), "it answered 401 Unauthorized");
         assert!(refused(StatusCode::OK, "{}").starts_with("its answer is not understood"));
         let long = format!(r#"{{"error": "{}"}}"#, "x".repeat(10_000));
         assert!(refused(unauthorized, &long).len() < 1_000);
+    }
+
+    #[tokio::test]
+    async fn the_first_answer_counts_and_each_failure_is_named() {
+        // The second one refuses.
+        async fn ask(url: &str) -> Result<u16, AdmissionError> {
+            let status = match url {
+                "https://r:1" => StatusCode::SERVICE_UNAVAILABLE,
+                "https://r:2" => StatusCode::FORBIDDEN,
+                _ => return Ok(3),
+            };
+            Err(AdmissionError::Refused { status, why: format!("it answered {}", status.as_u16()) })
+        }
+        let urls = ["https://r:1", "https://r:2", "https://r:3"].map(str::to_owned);
+        assert_eq!(ask_in_turn(&urls, OnRefusal::GoOn, ask).await.unwrap(), ("https://r:3", 3));
+        for (asked, on_refusal) in [(&urls[..], OnRefusal::Stop), (&urls[..2], OnRefusal::GoOn)] {
+            let failed = ask_in_turn(asked, on_refusal, ask).await.unwrap_err();
+            assert_eq!(failed.to_string(), "https://r:1: it answered 503; https://r:2: it answered 403");
+            let Some(Refusal { url, status: StatusCode::FORBIDDEN, .. }) = failed.refusal else {
+                panic!("none")
+            };
+            assert_eq!(url, "https://r:2");
+        }
+        assert!(ask_in_turn(&urls[..1], OnRefusal::Stop, ask).await.unwrap_err().refusal.is_none());
     }
 
     #[test]

@@ -9,6 +9,7 @@ use schema::trust::{Identity, Role, TrustReader};
 
 use super::error::ApiError;
 use crate::listener::Caller;
+use crate::trust::admits_or_removes;
 
 /// Reason to refuse a request.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -61,13 +62,6 @@ fn may(caller: &Caller, method: &Method, path: &str) -> Result<(), Refusal> {
         Role::Node if method == Method::POST && path == "/v1/leave" => Ok(()),
         Role::Node | Role::Etcd => Err(Refusal::Role(peer.clone())),
     }
-}
-
-/// True for requests that change who belongs to the cluster, and who vouches for that.
-fn admits_or_removes(path: &str) -> bool {
-    let is_below =
-        |root: &str| path.strip_prefix(root).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'));
-    ["/v1/tokens", "/v1/users", "/v1/trust"].into_iter().any(is_below) || path.starts_with("/v1/identities/")
 }
 
 impl From<Refusal> for ApiError {

@@ -164,6 +164,10 @@ impl From<AdmissionError> for ApiError {
             AdmissionError::Starting => {
                 Self::unavailable(text, "try again in a second; if it persists, check whether etcd runs")
             }
+            AdmissionError::Excluded(_) => Self::unavailable(text, "ask another reconciler"),
+            AdmissionError::TooOften(_) => {
+                Self::new(StatusCode::TOO_MANY_REQUESTS, text, "try again in 10 s").retry_after(10)
+            }
             AdmissionError::Busy => Self::unavailable(text, "try again"),
             AdmissionError::Record { .. } => {
                 Self::unavailable(text, "check the value in etcd; only reconcilers write it")

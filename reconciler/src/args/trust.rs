@@ -113,7 +113,7 @@ pub struct UserArgs {
 pub enum UserCommand {
     /// Create a file with a certificate, with which a person may view everything; again to renew it
     #[command(after_help = "Examples: minik8s user add ada -o ada.json\n          \
-                            minik8s user add ci --lifetime 12h > ci.json\n\n\
+                            minik8s user add ci --lifetime 12h -o ci.json\n\n\
                             The file holds a private key. On the person's machine it is \
                             ~/.config/minik8s/user.json, or anywhere with MINIK8S_CONFIG.")]
     Add(UserAddArgs),

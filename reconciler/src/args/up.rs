@@ -55,8 +55,8 @@ pub struct UpArgs {
     /// Address of the agent's read-only API [default: 127.0.0.1:7071, with --advertise 0.0.0.0:7071].
     #[arg(long, env = "MINIK8S_AGENT_LISTEN", value_name = "ADDR:PORT")]
     pub agent_listen: Option<SocketAddr>,
-    /// Name by which both APIs may be addressed, besides IP addresses and localhost; may be repeated. A later `up`
-    /// reuses these names; an empty one, --allow-host=, clears them.
+    /// Name by which the reconciler's API may be addressed, and functions called from pages, besides IP addresses and
+    /// localhost; may be repeated. A later `up` reuses these names; an empty one, --allow-host=, clears them.
     #[arg(long, env = "MINIK8S_ALLOW_HOST", value_name = "NAME", value_delimiter = ',')]
     pub allow_host: Vec<String>,
     /// URL at which people reach the web page; links in notifications begin with it. An empty one, --page-url=, clears

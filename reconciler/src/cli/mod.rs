@@ -51,7 +51,7 @@ const BY_HAND: &str = "the repository defines what runs, and no command changes 
 /// Runs one command; prints an error as one line on stderr.
 pub async fn run(cli: Cli) -> ExitCode {
     let outcome = match cli.command {
-        Command::Up(args) => return exit(up::run(*args).await),
+        Command::Up(args) => return exit(Box::pin(up::run(*args)).await),
         Command::Down(args) => return exit(up::down(args).await),
         Command::Serve(args) => return exit(Box::pin(serve(*args)).await),
         // Its exit code 2 means that there are changes, so wrong usage must not end with 2.

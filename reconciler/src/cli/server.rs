@@ -3,18 +3,21 @@
 //! Reads `--server`, MINIK8S_CONFIG, the socket's presence and the user's file; decides which of them counts, and why a
 //! connection failed for good.
 
-use std::fmt;
 use std::io::ErrorKind;
 use std::net::IpAddr;
+use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
+use std::{fmt, fs};
 
 use jiff::Timestamp;
+use nix::unistd::{AccessFlags, access};
 use reqwest::Url;
 use schema::trust::{Certificate, Credentials, KeyPair, Role, TrustError, TrustReader, bundle_from_pem};
 use serde::{Deserialize, Serialize};
 
 use super::error::CliError;
+use super::output::print_error;
 use crate::config::{DEFAULT_SOCKET, DEFAULT_STATE_DIR};
 use crate::outgoing::{self, CommandClient};
 use crate::text_file::read_text;
@@ -68,13 +71,19 @@ impl Server {
                 .filter(|file| !file.is_empty())
                 .map(PathBuf::from),
             home_file: home.filter(|file| file.exists()),
-            has_socket: Path::new(DEFAULT_SOCKET).exists(),
+            has_socket: access(DEFAULT_SOCKET, AccessFlags::W_OK).is_ok(),
         };
         match choose(given.filter(|given| !given.is_empty()), surroundings)? {
             Choice::Socket(path) => Ok(Self::Socket(path)),
             Choice::Plain(url) => Ok(Self::Plain(url)),
             Choice::File { url, file } => {
                 let text = read_text(&file).map_err(|error| unusable(&file, &error.to_string()))?;
+                if is_open(&file) {
+                    let file = file.display();
+                    print_error(&format!(
+                        "other users may read the private key in {file}; run 'chmod 600 {file}'"
+                    ));
+                }
                 Self::of_file(url, file, &text, Timestamp::now())
             }
         }
@@ -125,12 +134,23 @@ impl Server {
 
     /// Credentials for other daemons: the person's, or the reconciler's on this machine for those who may read them.
     pub(super) fn trust(&self) -> Result<TrustReader, TrustError> {
-        match self {
-            Self::Tls { trust, .. } => Ok(trust.clone()),
-            Self::Socket(_) | Self::Plain(_) => {
-                Credentials::load(&pki_dir(Path::new(DEFAULT_STATE_DIR))).map(TrustReader::fixed)
-            }
-        }
+        let state_dir = match self {
+            Self::Tls { trust, .. } => return Ok(trust.clone()),
+            Self::Socket(path) => state_dir_of(path),
+            Self::Plain(_) => None,
+        };
+        let unknown = || {
+            TrustError::Content(format!(
+                "the certificate for the cluster of {self} is not known; give --server an https address or the socket in \
+                 the state directory"
+            ))
+        };
+        Credentials::load(&pki_dir(state_dir.ok_or_else(unknown)?)).map(TrustReader::fixed)
+    }
+
+    /// True if the server is that of this machine, at the socket that commands use without --server.
+    pub(super) fn is_usual(&self) -> bool {
+        matches!(self, Self::Socket(path) if path == Path::new(DEFAULT_SOCKET))
     }
 
     /// True for the socket that commands use without --server.
@@ -144,7 +164,7 @@ impl Server {
         match self {
             Self::Socket(path) if kind == Some(ErrorKind::PermissionDenied) => Some(format!(
                 "no permission to use {}: you are not in the group minik8s; run as root, or add yourself with 'usermod \
-                 -aG minik8s $USER' and log in again",
+                 -aG minik8s $USER' and log in again, or name a file of 'minik8s user add NAME' in {USER_FILE_VARIABLE}",
                 path.display()
             )),
             Self::Tls { url, file, .. } => tls_failure(url, file, why),
@@ -174,6 +194,20 @@ impl fmt::Display for Server {
             Self::Tls { url, .. } | Self::Plain(url) => f.write_str(url.as_str().trim_end_matches('/')),
         }
     }
+}
+
+/// True if others than its owner may read or change a file.
+fn is_open(file: &Path) -> bool {
+    fs::metadata(file).is_ok_and(|found| found.mode() & 0o077 != 0)
+}
+
+/// State directory of the reconciler that listens on a socket, if that is in its usual place.
+fn state_dir_of(socket: &Path) -> Option<&Path> {
+    if socket == Path::new(DEFAULT_SOCKET) {
+        return Some(Path::new(DEFAULT_STATE_DIR));
+    }
+    let is_usual = socket.ends_with("run/api.sock") || socket.ends_with("reconciler/api.sock");
+    if is_usual { socket.parent()?.parent() } else { None }
 }
 
 fn unusable(file: &Path, why: &str) -> CliError {
@@ -214,7 +248,7 @@ struct Surroundings {
     named_file: Option<PathBuf>,
     /// The user's own file, if it exists.
     home_file: Option<PathBuf>,
-    /// Set if the default socket exists.
+    /// Set if the default socket exists, and this user may use it.
     has_socket: bool,
 }
 
@@ -276,6 +310,8 @@ fn is_loopback(url: &Url) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use std::os::unix::fs::PermissionsExt as _;
+
     use jiff::SignedDuration;
     use schema::trust::{Authority, LeafRequest};
 
@@ -367,11 +403,41 @@ mod tests {
     }
 
     #[test]
+    fn a_file_is_the_users_alone_only_without_rights_for_others() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("user.json");
+        assert!(!is_open(&file));
+        fs::write(&file, b"").unwrap();
+        for (mode, expected) in [(0o600, false), (0o400, false), (0o640, true), (0o604, true)] {
+            fs::set_permissions(&file, fs::Permissions::from_mode(mode)).unwrap();
+            assert_eq!(is_open(&file), expected, "{mode:o}");
+        }
+    }
+
+    #[test]
+    fn the_certificate_of_another_instance_is_not_that_of_the_usual_one() {
+        for (socket, state_dir) in [
+            ("/run/minik8s/api.sock", Some("/var/lib/minik8s")),
+            ("/srv/two/run/api.sock", Some("/srv/two")),
+            ("/srv/two/reconciler/api.sock", Some("/srv/two")),
+            ("/tmp/a.sock", None),
+        ] {
+            assert_eq!(state_dir_of(Path::new(socket)), state_dir.map(Path::new), "{socket}");
+        }
+        assert!(Server::Socket(DEFAULT_SOCKET.into()).is_usual());
+        assert!(!Server::Socket("/srv/two/run/api.sock".into()).is_usual());
+        let plain = Server::Plain("http://127.0.0.1:7070".parse().unwrap());
+        let error = plain.trust().err().map(|error| error.to_string()).unwrap();
+        assert!(error.contains("http://127.0.0.1:7070 is not known"), "{error}");
+    }
+
+    #[test]
     fn a_failure_that_lasts_says_who_must_do_what() {
         let socket = Server::Socket("/run/minik8s/api.sock".into());
         let denied = std::io::Error::from(ErrorKind::PermissionDenied);
         let said = socket.lasting_failure(Some(denied.kind()), &denied.to_string()).unwrap();
         assert!(said.contains("not in the group minik8s") && said.contains("usermod -aG minik8s"), "{said}");
+        assert!(said.contains("MINIK8S_CONFIG"), "{said}");
         assert_eq!(socket.lasting_failure(Some(ErrorKind::NotFound), "no such file"), None);
 
         let text = user_file(&["https://r1:7070"]);

@@ -25,6 +25,7 @@ use super::output::{note, write_lines};
 use crate::args::UiArgs;
 use crate::listener::{self, Bounds, Listening};
 use crate::outgoing;
+use crate::trust::admits_or_removes;
 use crate::view::VersionView;
 
 /// Bytes of the key.
@@ -100,6 +101,8 @@ enum Access {
     SetCookie,
     Pass,
     Refuse,
+    /// The key is right, but only commands may request this: the socket would allow a browser too much.
+    CommandsOnly,
 }
 
 impl PageKey {
@@ -130,6 +133,7 @@ impl PageKey {
             cookie.trim_ascii().strip_prefix(self.cookie.as_bytes())?.strip_prefix(b"=")
         });
         match named.any(|key| self.is_key(key)) {
+            true if admits_or_removes(uri.path()) => Access::CommandsOnly,
             true => Access::Pass,
             false => Access::Refuse,
         }
@@ -153,6 +157,10 @@ async fn pass(State(proxy): State<Arc<Proxy>>, request: Request) -> Response {
         Access::SetCookie => return proxy.key.set_cookie(),
         Access::Refuse => {
             return (StatusCode::FORBIDDEN, "open the URL that 'minik8s ui' has printed\n").into_response();
+        }
+        Access::CommandsOnly => {
+            let why = "only commands may admit and remove others, and rotate the authority\n";
+            return (StatusCode::FORBIDDEN, why).into_response();
         }
         Access::Pass => {}
     }
@@ -201,31 +209,35 @@ mod tests {
 
     use super::*;
 
-    fn access(page: &PageKey, method: Method, uri: &str, cookie: Option<&str>) -> Access {
+    fn access(page: &PageKey, method: &Method, uri: &str, cookie: Option<&str>) -> Access {
         let mut headers = HeaderMap::new();
         if let Some(cookie) = cookie {
             headers.insert(header::COOKIE, cookie.parse().unwrap());
         }
-        page.access(&method, &uri.parse().unwrap(), &headers)
+        page.access(method, &uri.parse().unwrap(), &headers)
     }
 
     #[test]
     fn only_a_browser_with_the_key_gets_in() {
         let page = PageKey::new(8080).unwrap();
         let (key, cookie) = (&page.key, format!("minik8s-ui-8080={}", page.key));
-        assert_eq!(access(&page, Method::GET, &page.entrance(), None), Access::SetCookie);
-        assert_eq!(access(&page, Method::POST, &page.entrance(), None), Access::Refuse);
-        assert_eq!(access(&page, Method::GET, "/?key=", None), Access::Refuse);
-        assert_eq!(access(&page, Method::GET, &format!("/?key={key}x"), None), Access::Refuse);
-        assert_eq!(access(&page, Method::GET, "/pods", None), Access::Refuse);
-        assert_eq!(access(&page, Method::POST, "/v1/sync", Some(&cookie)), Access::Pass);
-        assert_eq!(access(&page, Method::GET, "/", Some(&format!("a=b; {cookie}; c=d"))), Access::Pass);
+        assert_eq!(access(&page, &Method::GET, &page.entrance(), None), Access::SetCookie);
+        assert_eq!(access(&page, &Method::POST, &page.entrance(), None), Access::Refuse);
+        assert_eq!(access(&page, &Method::GET, "/?key=", None), Access::Refuse);
+        assert_eq!(access(&page, &Method::GET, &format!("/?key={key}x"), None), Access::Refuse);
+        assert_eq!(access(&page, &Method::GET, "/pods", None), Access::Refuse);
+        assert_eq!(access(&page, &Method::POST, "/v1/sync", Some(&cookie)), Access::Pass);
+        assert_eq!(access(&page, &Method::GET, "/", Some(&format!("a=b; {cookie}; c=d"))), Access::Pass);
         for wrong in
             [format!("minik8s-ui-8081={key}"), format!("{cookie}x"), format!("x{cookie}"), "a".to_owned()]
         {
-            assert_eq!(access(&page, Method::GET, "/", Some(&wrong)), Access::Refuse, "{wrong}");
+            assert_eq!(access(&page, &Method::GET, "/", Some(&wrong)), Access::Refuse, "{wrong}");
         }
         assert_ne!(PageKey::new(8080).unwrap().key, page.key);
+        for local in ["/v1/tokens", "/v1/users?a=b", "/v1/trust/rotate", "/v1/identities/user-ada/remove"] {
+            assert_eq!(access(&page, &Method::POST, local, Some(&cookie)), Access::CommandsOnly, "{local}");
+            assert_eq!(access(&page, &Method::POST, local, None), Access::Refuse, "{local}");
+        }
     }
 
     #[test]

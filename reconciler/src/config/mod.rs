@@ -1,6 +1,7 @@
 //! Settings of `minik8s serve`: flags as typed ([`ServeArgs`]) and validated ([`ServeConfig`]).
 //!
-//! Reads flags and `MINIK8S_*`; checks everything that needs no I/O, and that tokens for commit status can be read.
+//! Reads flags and `MINIK8S_*`, and the name in the own certificate; checks everything that needs no I/O, and that tokens
+//! for commit status can be read.
 
 mod etcd;
 mod repo;
@@ -26,7 +27,7 @@ use schema::trust::{Identity, NAME_MAX, Role};
 use crate::controllers::Settings;
 use crate::git::SourceConfig;
 use crate::text_file::read_text;
-use crate::trust::pki_dir;
+use crate::trust::{known_name, pki_dir};
 use crate::webhooks::{WebhookArgs, WebhookConfig};
 use crate::workflows::BYTES_PER_MINUTE_MIN;
 
@@ -107,7 +108,8 @@ pub struct ServeArgs {
     /// Range of service addresses: its 10th is DNS and its 11th the gateway on every node
     #[arg(long, env = "MINIK8S_SERVICE_CIDR", value_name = "CIDR", default_value = DEFAULT_SERVICE_CIDR)]
     pub service_cidr: Ipv4Net,
-    /// Name of this reconciler among several, and in its certificate; by default the host's name
+    /// Name of this reconciler among several, and in its certificate; by default the name in that, or else the host's
+    /// name
     #[arg(long, env = "MINIK8S_NAME", value_name = "ID")]
     pub name: Option<String>,
     /// Lifetime of certificates that this reconciler signs for nodes and reconcilers; they are renewed at two thirds
@@ -205,6 +207,7 @@ impl TryFrom<ServeArgs> for ServeConfig {
         let advertise = args.advertise.map(|url| advertised(&url)).transpose()?;
         let help = "for example https://minik8s.example.org";
         let page_url = args.page_url.map(|url| http_url("--page-url", &url, help)).transpose()?;
+        let name = reconciler_name(args.name.or_else(|| known_name(&state_dir)))?;
         let names: BTreeSet<String> = sources.iter().map(|source| source.name.clone()).collect();
         Ok(Self {
             sources,
@@ -229,7 +232,7 @@ impl TryFrom<ServeArgs> for ServeConfig {
                 first_source,
             },
             webhooks: args.webhooks.config(),
-            name: reconciler_name(args.name)?,
+            name,
             certificate_lifetime: certificate_lifetime(args.certificate_lifetime)?,
             authority_days,
             log: args.log,

@@ -44,7 +44,6 @@ use crate::listener::{Bounds, Listening};
 use crate::metrics::METRICS;
 use crate::notifications::target::OwnAddresses;
 use crate::notifications::{Courier, NotificationDeps, NotificationLoop};
-use crate::trust::{TRUST_INTERVAL, TRUST_MAX};
 use crate::upkeep::{DefragRequests, OBSERVE_INTERVAL, RealMembers, UpkeepDeps, UpkeepLoop, UpkeepState};
 use crate::view::AutoscalerSamples;
 use crate::webhooks::calls::CallState;
@@ -248,20 +247,6 @@ async fn start(config: ServeConfig) -> anyhow::Result<Runtime> {
     let events = write_events(&mut runtime, &store);
 
     let keep = keep::KeepLoop::open(&config.own_dir(), snapshot.clone());
-    let (mut targets, mut runs) = (Vec::new(), Vec::new());
-    for source in &config.sources {
-        let row = source_row(source.poll, &snapshot, &fence);
-        let (name, follows, nudge) = (source.name.clone(), source.reference.clone(), row.nudge());
-        let (snapshot, fence) = (snapshot.clone(), fence.clone());
-        let (dir, store, events) = (config.state_dir.clone(), Arc::clone(&store), events.clone());
-        let the_loop = SourceLoop::new(source.clone(), dir, store, snapshot, fence, events)
-            .with_ranges(config.settings.cluster_cidr, config.settings.service_cidr)
-            .with_last_known(keep.newest());
-        runs.push(runtime.drive_as(format!("gitops/{name}"), row, the_loop));
-        targets.push(SourceTarget { source: name, follows, nudge });
-    }
-    let wakes = targets.iter().map(|target| (target.source.clone(), target.nudge.clone())).collect();
-
     let deps = Deps {
         store: Arc::clone(&store),
         snapshot: snapshot.clone(),
@@ -270,6 +255,8 @@ async fn start(config: ServeConfig) -> anyhow::Result<Runtime> {
         events,
         settings: config.settings.clone(),
     };
+    let (targets, runs) = drive_sources(&mut runtime, &deps, &config);
+    let wakes = targets.iter().map(|target| (target.source.clone(), target.nudge.clone())).collect();
     follow_commits(&mut runtime, &deps, wakes);
     drive_controllers(&mut runtime, &deps);
     let (etcd, defrag_requests) = drive_upkeep(&mut runtime, &deps, (&config, &trusted));
@@ -315,6 +302,27 @@ async fn start(config: ServeConfig) -> anyhow::Result<Runtime> {
     Ok(runtime)
 }
 
+/// Drives the loop of each source; returns what wakes them, and their last runs.
+fn drive_sources(
+    runtime: &mut Runtime,
+    deps: &Deps,
+    config: &ServeConfig,
+) -> (Vec<SourceTarget>, Vec<LastRunReader>) {
+    let (mut targets, mut runs) = (Vec::new(), Vec::new());
+    for source in &config.sources {
+        let row = source_row(source.poll, &deps.snapshot, &deps.fence);
+        let (name, follows, nudge) = (source.name.clone(), source.reference.clone(), row.nudge());
+        let (snapshot, fence) = (deps.snapshot.clone(), deps.fence.clone());
+        let (dir, store, events) = (config.state_dir.clone(), Arc::clone(&deps.store), deps.events.clone());
+        let the_loop = SourceLoop::new(source.clone(), dir, store, snapshot, fence, events)
+            .with_ranges(config.settings.cluster_cidr, config.settings.service_cidr)
+            .with_last_known(deps.last_known.clone());
+        runs.push(runtime.drive_as(format!("gitops/{name}"), row, the_loop));
+        targets.push(SourceTarget { source: name, follows, nudge });
+    }
+    (targets, runs)
+}
+
 // Wake-ups and intervals of the reconciler's loops.
 
 /// Interval at which controllers run even if nothing changed.
@@ -325,8 +333,6 @@ const FETCH_MAX: Duration = Duration::from_secs(3_600);
 const WAKE_GAP: Duration = Duration::from_millis(10);
 /// Shortest time between wake-ups for verdicts, which are for people: a run may check every object of a commit.
 const VERDICTS_GAP: Duration = Duration::from_millis(250);
-/// Shortest time between wake-ups of trust: a push may change many objects.
-const TRUST_GAP: Duration = Duration::from_millis(250);
 /// Shortest time between wake-ups for notifications, which are for people, too.
 const NEWS_GAP: Duration = Duration::from_millis(250);
 /// Shortest time between wake-ups for notifications by the space on nodes' disks: a thousand nodes report it every 15 s.
@@ -426,21 +432,6 @@ fn notifications_row(snapshot: &SnapshotReader, fence: &FenceReader, etcd: EtcdS
     let is_usage = |before: &Snapshot, now: &Snapshot| !now.usage.ptr_eq(&before.usage);
     let row = Row::every(CONTROLLER_INTERVAL).wake_on(fence.clone()).wake_on(etcd);
     row.wake_if(snapshot.clone(), NEWS_GAP, is_news).wake_if(snapshot.clone(), DISKS_GAP, is_usage)
-}
-
-/// Row of trust: woken by who belongs to the cluster, by what nodes trust, and by Git, which declares nodes gone.
-fn trust_row(snapshot: &SnapshotReader, fence: &FenceReader) -> Row {
-    let is_news = |before: &Snapshot, now: &Snapshot| {
-        !now.identities.ptr_eq(&before.identities)
-            || !now.revoked.ptr_eq(&before.revoked)
-            || !now.trust.ptr_eq(&before.trust)
-            || !now.authorities.ptr_eq(&before.authorities)
-            || !now.nodes.ptr_eq(&before.nodes)
-            || !now.objects.ptr_eq(&before.objects)
-            || now.synced != before.synced
-    };
-    let row = Row::every(TRUST_INTERVAL).may_take(TRUST_MAX).wake_on(fence.clone());
-    row.wake_if(snapshot.clone(), TRUST_GAP, is_news)
 }
 
 /// Row of etcd's upkeep: woken by requests. A failed act must not delay the next status.

@@ -24,7 +24,7 @@ use crate::config::{DEFAULT_SOCKET, ServeConfig};
 use crate::git::{SourceConfig, identity_file};
 use crate::listener::{Listening, LocalSocket, PublicCertificate};
 use crate::state_dir::StateDirLock;
-use crate::trust::{self, OwnTrust, TrustSettings};
+use crate::trust::{self, OwnTrust, RemovedError, TrustSettings};
 use crate::webhooks::WebhookTls;
 use crate::{crypt, git, gitops, state_dir, webhooks};
 
@@ -92,15 +92,27 @@ fn trust_settings(config: &ServeConfig, api: Option<&str>) -> TrustSettings {
     }
 }
 
-/// Opens the own certificates, and creates the authority at the first start.
+/// Opens the own certificates, creates the authority at the first start, and renews the certificate of an own etcd.
 fn open_trust(config: &ServeConfig, settings: &TrustSettings) -> anyhow::Result<OwnTrust> {
     // `up` gives its private etcd certificates by itself.
     if !config.owns_etcd {
         trust::check_upgraded(&config.state_dir)?;
     }
+    let now = Timestamp::now();
+    let opened = trust::open(&config.state_dir, settings, now).and_then(|own| {
+        // After a week off, nobody could read etcd to renew it later.
+        if config.owns_etcd {
+            trust::renew_etcd(&config.state_dir, settings.certificate_lifetime, now)?;
+        }
+        Ok(own)
+    });
     let help = "see docs/operations.md";
-    trust::open(&config.state_dir, settings, Timestamp::now())
-        .map_err(|error| anyhow!("the certificates of this reconciler are of no use: {error}; {help}"))
+    let failed = |error| anyhow!("cannot use this reconciler's certificates: {error}; {help}");
+    let own = opened.map_err(failed)?;
+    if own.is_removed().map_err(failed)? {
+        return Err(RemovedError.into());
+    }
+    Ok(own)
 }
 
 /// Adds the certificate of `--webhook-tls` to the listener for webhooks.

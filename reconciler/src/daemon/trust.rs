@@ -5,16 +5,17 @@ use std::time::Duration;
 
 use schema::control::{Row, Runtime};
 use schema::snapshot::Snapshot;
+use schema::store::election::FenceReader;
 use schema::store::etcd::{Access, LazyStore};
 use schema::store::reflector::SnapshotReader;
 use tokio::sync::watch;
 
-use super::trust_row;
 use crate::config::ServeConfig;
 use crate::controllers::Deps;
 use crate::git::identity_file;
 use crate::trust::{
-    Admission, AdmissionDeps, EtcdUsers, OwnTrust, TrustDeps, TrustLoop, TrustSettings, endpoints,
+    Admission, AdmissionDeps, EtcdUsers, OwnTrust, RemovedError, TRUST_INTERVAL, TRUST_MAX, TrustDeps,
+    TrustLoop, TrustSettings, endpoints,
 };
 
 /// Trust of this reconciler when it starts.
@@ -29,6 +30,9 @@ pub(super) struct InitialTrust {
 
 /// Least time between two changes of etcd's addresses.
 const ADDRESSES_GAP: Duration = Duration::from_secs(1);
+
+/// Shortest time between wake-ups of trust: a push may change many objects.
+const TRUST_GAP: Duration = Duration::from_millis(250);
 
 /// Has the store use the addresses that etcd's members publish, besides the given ones.
 pub(super) fn follow_members(
@@ -81,7 +85,30 @@ pub(super) fn drive(
         identity_file: identity_file(&config.state_dir),
         owns_etcd: config.owns_etcd,
     });
-    let problems = the_loop.problems();
+    let (problems, removed) = (the_loop.problems(), the_loop.removed());
+    let shutdown = runtime.token();
+    // Ends the process: who was removed neither leads nor admits.
+    runtime.task("membership", async move {
+        match shutdown.run_until_cancelled(removed.cancelled()).await {
+            Some(()) => Err(RemovedError),
+            None => Ok(()),
+        }
+    });
     runtime.drive(trust_row(&deps.snapshot, &deps.fence), the_loop);
     (problems, Arc::new(admission))
+}
+
+/// Row of trust: woken by who belongs to the cluster, by what nodes trust, and by Git, which declares nodes gone.
+fn trust_row(snapshot: &SnapshotReader, fence: &FenceReader) -> Row {
+    let is_news = |before: &Snapshot, now: &Snapshot| {
+        !now.identities.ptr_eq(&before.identities)
+            || !now.revoked.ptr_eq(&before.revoked)
+            || !now.trust.ptr_eq(&before.trust)
+            || !now.authorities.ptr_eq(&before.authorities)
+            || !now.nodes.ptr_eq(&before.nodes)
+            || !now.objects.ptr_eq(&before.objects)
+            || now.synced != before.synced
+    };
+    let row = Row::every(TRUST_INTERVAL).may_take(TRUST_MAX).wake_on(fence.clone());
+    row.wake_if(snapshot.clone(), TRUST_GAP, is_news)
 }

@@ -6,7 +6,7 @@ mod tests;
 
 use std::collections::HashMap;
 use std::convert::Infallible;
-use std::net::{IpAddr, Ipv4Addr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::pin::pin;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -35,8 +35,8 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 pub(crate) struct Bounds {
     /// Concurrent connections; more wait to be accepted.
     pub(crate) connections: usize,
-    /// Concurrent connections per address, so that no single client shuts the others out; more are closed. Loopback,
-    /// where a proxy may stand for everyone, has all but a quarter of `connections`.
+    /// Concurrent connections per address, and per /64 of IPv6, so that no single client shuts the others out; more are
+    /// closed. Loopback, where a proxy may stand for everyone, has all but a quarter of `connections`.
     pub(crate) per_address: usize,
     /// Largest head of a request, and largest chunk of a body.
     pub(crate) head_bytes: usize,
@@ -57,6 +57,9 @@ impl Bounds {
         loopback_share(self.connections)
     }
 }
+
+/// Part of an IPv6 address that belongs to one customer, at least: its /64.
+const V6_NETWORK: u128 = !(u64::MAX as u128);
 
 /// Share of all loopback addresses together, where a proxy may stand for everyone: all but a quarter.
 pub(crate) fn loopback_share(all: usize) -> usize {
@@ -127,9 +130,14 @@ pub(crate) struct AddressPlace {
 }
 
 impl AddressPlace {
-    /// Takes a place; `None` if the address has `most` already. All loopback addresses are one.
+    /// Takes a place; `None` if the address has `most` already. All loopback addresses are one, and so are those of
+    /// an IPv6 network.
     pub(crate) fn of(held: &Arc<AddressCounts>, address: IpAddr, most: usize) -> Option<Self> {
-        let address = if address.is_loopback() { Ipv4Addr::LOCALHOST.into() } else { address };
+        let address: IpAddr = match address {
+            _ if address.is_loopback() => Ipv4Addr::LOCALHOST.into(),
+            IpAddr::V6(address) => Ipv6Addr::from_bits(address.to_bits() & V6_NETWORK).into(),
+            IpAddr::V4(_) => address,
+        };
         let mut all = lock(held);
         let count = all.entry(address).or_default();
         if *count >= most {
@@ -158,7 +166,7 @@ async fn connection(accepted: NewConnection, router: Router, bounds: Bounds, shu
     let greeted = tokio::select! {
         biased;
         // Neither branch loses a request: there is none yet.
-        greeted = timeout(bounds.head_wait, accepted.handshake()) => greeted,
+        greeted = timeout(bounds.head_wait, accepted.greeted()) => greeted,
         () = shutdown.cancelled() => return,
     };
     let (stream, caller) = match greeted {

@@ -4,10 +4,16 @@ use std::ffi::CString;
 use std::fs;
 use std::io;
 use std::net::{IpAddr, Ipv4Addr};
+use std::os::unix::fs::MetadataExt as _;
 use std::path::PathBuf;
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, SystemTime};
 
 use nix::unistd::{Gid, Uid, User, geteuid, getgrouplist};
-use openssl::ssl::{SslContext, SslFiletype, SslMethod, SslVersion};
+use openssl::pkey::PKey;
+use openssl::ssl::{SslContext, SslMethod, SslMode, SslVersion};
+use openssl::x509::X509;
+use schema::control::lock;
 use schema::trust::{TrustReader, accept, accept_public};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream, UnixListener, UnixStream};
@@ -47,28 +53,65 @@ impl Caller {
     }
 }
 
-/// PEM file with a certificate, those between it and its authority, and its key. Read for each connection, so that it
-/// can be renewed in place.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct PublicCertificate(PathBuf);
+/// Age from which on a file that changes once more has another time of its change.
+const SETTLED: Duration = Duration::from_secs(2);
+
+/// PEM file with a certificate, those between it and its authority, and its key. Read again once it has changed, so
+/// that it can be renewed in place.
+#[derive(Debug, Clone)]
+pub(crate) struct PublicCertificate {
+    file: PathBuf,
+    newest: Arc<Mutex<Option<(FileVersion, SslContext)>>>,
+}
+
+/// Version of a file: its inode, its size, and the time of its last change.
+type FileVersion = (u64, u64, SystemTime);
 
 impl PublicCertificate {
     /// Names the file.
     pub(crate) fn new(file: PathBuf) -> Self {
-        Self(file)
+        Self { file, newest: Arc::default() }
     }
 
-    /// Reads the file.
+    /// Returns the content of the file for new connections.
     ///
     /// # Errors
-    /// It cannot be read, lacks certificate or key, or these do not belong together.
+    /// It cannot be read, is encrypted, lacks certificate or key, or these do not belong together.
     pub(crate) fn context(&self) -> io::Result<SslContext> {
-        // OpenSSL's own error for a missing file has several lines.
-        fs::File::open(&self.0)?;
+        let found = fs::metadata(&self.file)?;
+        let modified = found.modified()?;
+        let version = (found.ino(), found.len(), modified);
+        let mut newest = lock(&self.newest);
+        match &*newest {
+            Some((known, context)) if *known == version => return Ok(context.clone()),
+            _ => {}
+        }
+        let context = self.read()?;
+        let is_settled = modified.elapsed().is_ok_and(|age| age > SETTLED);
+        *newest = is_settled.then(|| (version, context.clone()));
+        Ok(context)
+    }
+
+    fn read(&self) -> io::Result<SslContext> {
+        let wrong = |why: &str| io::Error::new(io::ErrorKind::InvalidData, why);
+        let pem = fs::read(&self.file)?;
+        // OpenSSL would ask for a passphrase on the terminal; below, that of the key is empty for the same reason.
+        if String::from_utf8_lossy(&pem).contains("Proc-Type") {
+            return Err(wrong("it is encrypted"));
+        }
+        let key = PKey::private_key_from_pem_callback(&pem, |_| Ok(0))?;
+        let mut chain = X509::stack_from_pem(&pem)?.into_iter();
+        let own = chain.next().ok_or_else(|| wrong("it has no certificate"))?;
         let mut builder = SslContext::builder(SslMethod::tls_server())?;
         builder.set_min_proto_version(Some(SslVersion::TLS1_2))?;
-        builder.set_certificate_chain_file(&self.0)?;
-        builder.set_private_key_file(&self.0, SslFiletype::PEM)?;
+        // As in OpenSSL's own acceptors: hyper goes on with a write from a buffer that may have moved. An idle
+        // connection keeps no buffers.
+        builder.set_mode(
+            SslMode::ACCEPT_MOVING_WRITE_BUFFER | SslMode::ENABLE_PARTIAL_WRITE | SslMode::RELEASE_BUFFERS,
+        );
+        builder.set_certificate(&own)?;
+        chain.try_for_each(|between| builder.add_extra_chain_cert(between))?;
+        builder.set_private_key(&key)?;
         builder.check_private_key()?;
         Ok(builder.build())
     }
@@ -164,11 +207,11 @@ impl Listening {
 }
 
 impl NewConnection {
-    /// Learns who is at the other end. The caller bounds the time.
+    /// Does the handshake, and identifies the caller. Whoever awaits it bounds the time.
     ///
     /// # Errors
     /// Nobody who may connect.
-    pub(super) async fn handshake(self) -> io::Result<(Box<dyn Stream>, Caller)> {
+    pub(super) async fn greeted(self) -> io::Result<(Box<dyn Stream>, Caller)> {
         match self.link {
             Link::Plain(stream) => Ok((Box::new(stream), Caller::Anonymous)),
             Link::Certified(stream, trust) => {

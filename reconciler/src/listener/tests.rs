@@ -1,6 +1,7 @@
 //! The listener on a bound port and on a socket: its bounds, and the callers of its requests.
 
-use std::net::{Ipv6Addr, SocketAddr};
+use std::net::SocketAddr;
+use std::time::SystemTime;
 
 use axum::Extension;
 use axum::routing::get;
@@ -43,7 +44,7 @@ async fn serving_with(bounds: Bounds, trust: Option<TrustReader>) -> Serving {
     Serving { address, shutdown, ended }
 }
 
-/// Says who calls.
+/// Router that answers with the name and the address of the caller.
 fn router() -> Router {
     let caller = |Extension(Peer(address)): Extension<Peer>, Extension(caller): Extension<Caller>| async move {
         let name = match caller {
@@ -120,6 +121,14 @@ fn an_address_has_its_share_of_connections_and_no_more() {
     drop(first);
     assert!(place(one).is_some());
     assert!(!lock(&held).contains_key(&other), "forgotten with its last connection");
+}
+
+#[test]
+fn addresses_of_one_ipv6_network_share_their_places() {
+    let held = Arc::<AddressCounts>::default();
+    let place = |address: &str| AddressPlace::of(&held, address.parse().unwrap(), 2);
+    let _both = (place("2001:db8::1").unwrap(), place("2001:db8::ffff:0:0:1").unwrap());
+    assert!(place("2001:db8::2").is_none() && place("2001:db8:0:1::1").is_some());
 }
 
 // Seen red with loopback exempt; would fail with a share for each of its addresses.
@@ -254,6 +263,23 @@ async fn a_certificate_from_a_file_is_shown_to_strangers_and_read_anew() {
         let mut tls = connect_pinned(stream, &pin).await.unwrap();
         ask(&mut tls).await;
         assert!(answer(&mut tls).await.ends_with("nobody at 127.0.0.1 is well"));
+    }
+}
+
+#[test]
+fn a_certificate_from_a_file_is_read_again_only_once_the_file_has_changed() {
+    let file = tempfile::NamedTempFile::new().unwrap();
+    let pem = credentials(&authority(), "reconciler-r1").1;
+    let an_hour_ago = SystemTime::now() - Duration::from_secs(3_600);
+    let certificate = PublicCertificate::new(file.path().to_owned());
+    for (content, time, is_read) in [
+        (pem.clone(), an_hour_ago, true),
+        ("x".repeat(pem.len()), an_hour_ago, true),
+        ("x".repeat(pem.len()), an_hour_ago + Duration::from_secs(1), false),
+    ] {
+        std::fs::write(file.path(), content).unwrap();
+        file.as_file().set_modified(time).unwrap();
+        assert_eq!(certificate.context().is_ok(), is_read);
     }
 }
 

@@ -54,7 +54,7 @@ pub(super) struct FakeMember {
 
 #[async_trait]
 impl OwnMember for FakeMember {
-    async fn restart(&self) -> Result<(), RestartError> {
+    async fn restart(&self, _: u64) -> Result<(), RestartError> {
         *lock(&self.restarts) += 1;
         match *lock(&self.fails) {
             true => Err(RestartError::StillRuns { pid: 1 }),
@@ -96,6 +96,7 @@ pub(super) struct FakeAuth {
     pub(super) steps: Arc<Mutex<Vec<String>>>,
     /// Number of reads of users.
     pub(super) reads: Arc<Mutex<usize>>,
+    /// Members. With none of them, nobody lists them.
     pub(super) members: Arc<Mutex<Vec<ListedMember>>>,
     /// Names of members that do not answer.
     pub(super) silent: Arc<Mutex<BTreeSet<String>>>,
@@ -124,7 +125,14 @@ impl EtcdAuth for FakeAuth {
     }
 
     async fn members(&mut self) -> Result<Vec<ListedMember>, StoreError> {
-        Ok(lock(&self.members).clone())
+        let members = lock(&self.members).clone();
+        match members.is_empty() {
+            false => Ok(members),
+            true => {
+                let message = "no answer".to_owned();
+                Err(StoreError::Connect { endpoints: String::new(), message })
+            }
+        }
     }
 
     async fn ask(&self, member: &ListedMember) -> Result<(), StoreError> {

@@ -6,7 +6,7 @@
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use anyhow::{Context as _, Result, bail};
+use anyhow::{Context as _, Result, anyhow, bail};
 use schema::control::{DiskRecord, Fsync};
 use schema::store::StoreError;
 use schema::store::etcd::{Access, EtcdStore, ListedMember};
@@ -21,7 +21,9 @@ pub(crate) const FIRST_MEMBER: &str = "minik8s";
 /// Longest wait for the members of the cluster.
 const CONNECT_MAX: Duration = Duration::from_secs(10);
 /// Longest wait for another learner's promotion, and for the own one: a new member copies all of etcd first.
-const CATCH_UP_MAX: Duration = Duration::from_secs(300);
+pub(crate) const CATCH_UP_MAX: Duration = Duration::from_secs(300);
+/// Longest wait for one member that is taken for lost.
+const ANSWER_MAX: Duration = Duration::from_secs(5);
 /// Pause between attempts.
 const RETRY_PAUSE: Duration = Duration::from_millis(500);
 
@@ -48,8 +50,10 @@ enum Step {
     AddLearner,
     /// Waits for another learner: etcd has one at a time.
     WaitForLearner { name: String },
-    /// Removes a member with this address that has lost its data.
-    RemoveLost { id: String },
+    /// Removes a member with this name and address that has lost its data, unless it answers at these addresses.
+    RemoveLost { id: String, client_urls: Vec<String> },
+    /// Another member has this address.
+    AddressTaken { name: String },
     /// It may start, with this `--initial-cluster`.
     Start { initial_cluster: String },
 }
@@ -59,7 +63,10 @@ fn plan(members: &[ListedMember], name: &str, peer_url: &str) -> Step {
     let own = members.iter().find(|member| member.peer_urls.iter().any(|url| url == peer_url));
     match own {
         // Only a member that has started has a name.
-        Some(own) if !own.name.is_empty() => Step::RemoveLost { id: own.id.clone() },
+        Some(own) if own.name == name => {
+            Step::RemoveLost { id: own.id.clone(), client_urls: own.client_urls.clone() }
+        }
+        Some(other) if !other.name.is_empty() => Step::AddressTaken { name: other.name.clone() },
         Some(_) => {
             let named = |member: &ListedMember| {
                 let name = if member.name.is_empty() { name } else { &member.name };
@@ -98,6 +105,16 @@ impl EtcdMembership {
         outgoing::tls_url(host, client_port.saturating_add(1))
     }
 
+    /// Returns true if a member answers at one of these addresses.
+    async fn answers(&self, client_urls: Vec<String>, state_dir: &Path) -> bool {
+        let access = Access { endpoints: client_urls, ..self.access(state_dir) };
+        if access.endpoints.is_empty() {
+            return false;
+        }
+        let found = Box::pin(EtcdStore::connect(&access, ANSWER_MAX)).await;
+        !matches!(found, Err(StoreError::Connect { .. }))
+    }
+
     fn access(&self, state_dir: &Path) -> Access {
         Access::anonymous(&self.join).with_tls(Some(pki_dir(state_dir).tls_files()))
     }
@@ -107,6 +124,13 @@ impl EtcdMembership {
 pub(super) fn own_name(state_dir: &Path) -> Result<String> {
     let joined = EtcdMembership::load(state_dir)?.filter(|joined| joined.initial_cluster.is_some());
     Ok(joined.map_or_else(|| FIRST_MEMBER.to_owned(), |joined| joined.name))
+}
+
+fn taken(name: &str, peer_url: &str) -> anyhow::Error {
+    anyhow!(
+        "the member {name} of etcd has the address {peer_url} already: stop it if it is on this machine, or let this machine \
+         join with its own --address"
+    )
 }
 
 fn file(state_dir: &Path) -> PathBuf {
@@ -131,7 +155,13 @@ pub(crate) async fn prepare(
     loop {
         match plan(&store.listed_members().await?, &own.name, &peer_url) {
             Step::AddLearner => drop(store.add_learner(&peer_url).await?),
-            Step::RemoveLost { id } => store.remove_member(&id).await?,
+            Step::RemoveLost { id, client_urls } => {
+                if own.answers(client_urls, state_dir).await {
+                    return Err(taken(&own.name, &peer_url));
+                }
+                store.remove_member(&id).await?;
+            }
+            Step::AddressTaken { name } => return Err(taken(&name, &peer_url)),
             Step::Start { initial_cluster } => {
                 own.initial_cluster = Some(initial_cluster);
                 own.save(state_dir)?;
@@ -253,7 +283,15 @@ mod tests {
     #[test]
     fn a_member_that_has_lost_its_data_is_replaced() {
         let members = [member("minik8s", "10.0.0.1", false), member("r2", "10.0.0.2", false)];
-        assert_eq!(plan(&members, "r2", OWN), Step::RemoveLost { id: "id-of-10.0.0.2".to_owned() });
+        let lost = Step::RemoveLost { id: "id-of-10.0.0.2".to_owned(), client_urls: Vec::new() };
+        assert_eq!(plan(&members, "r2", OWN), lost);
+    }
+
+    // Would fail by a healthy member that is removed because somebody mistyped an address.
+    #[test]
+    fn a_member_of_another_name_is_never_replaced() {
+        let members = [member("minik8s", "10.0.0.1", false), member("r3", "10.0.0.2", false)];
+        assert_eq!(plan(&members, "r2", OWN), Step::AddressTaken { name: "r3".to_owned() });
     }
 
     #[test]

@@ -2,7 +2,8 @@
 //! etcd.
 //!
 //! `setup.rs` keeps this machine's own keys and certificates; `admission/` signs those of others; `run/` is the loop;
-//! `member.rs` makes this machine's etcd one of several, `restart.rs` restarts it.
+//! `member.rs` makes this machine's etcd one of several, `restart.rs` restarts it; `revocation.rs` says how long a key is
+//! on which list.
 
 mod admission;
 mod etcd_users;
@@ -10,6 +11,7 @@ mod etcd_users;
 mod fake;
 mod member;
 mod restart;
+mod revocation;
 mod run;
 mod setup;
 
@@ -17,12 +19,15 @@ mod setup;
 pub(crate) use self::admission::testing as admission_testing;
 pub(crate) use self::admission::{
     Admission, AdmissionDeps, AdmissionError, IdentityItem, Refusal, RemovedIdentity, RotationAnswer,
-    TokenAnswer,
+    TokenAnswer, admits_or_removes,
 };
 pub(crate) use self::etcd_users::EtcdUsers;
-pub(crate) use self::member::{EtcdMembership, FIRST_MEMBER, prepare, promote, publish_address};
+pub(crate) use self::member::{
+    CATCH_UP_MAX, EtcdMembership, FIRST_MEMBER, prepare, promote, publish_address,
+};
 pub(crate) use self::run::{TRUST_INTERVAL, TRUST_MAX, TrustDeps, TrustLoop, endpoints};
 pub(crate) use self::setup::{
-    AUTHORITY_KEY_FILE, OwnTrust, TrustSettings, check_upgraded, etcd_pki_dir, has_authority, open, pki_dir,
-    server_addresses, sign_etcd, sign_node, sign_users_etcd, write_authority,
+    AUTHORITY_KEY_FILE, AuthorityText, OwnTrust, RemovedError, TrustSettings, check_upgraded, etcd_pki_dir,
+    has_authority, known_name, open, pki_dir, renew_etcd, server_addresses, sign_etcd, sign_node,
+    sign_users_etcd, write_authority,
 };

@@ -7,6 +7,7 @@
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -54,11 +55,12 @@ pub(super) enum RestartError {
 /// The member of etcd on this machine.
 #[async_trait]
 pub(super) trait OwnMember: Send + Sync + 'static {
-    /// Restarts the member, and waits until it answers with its vote.
+    /// Restarts the member in this roll, and waits until it answers with its vote. Another attempt in the same roll only
+    /// waits if the process has ended: one that is slow to start must not be ended again.
     ///
     /// # Errors
     /// [`RestartError`]; it may or may not have been restarted.
-    async fn restart(&self) -> Result<(), RestartError>;
+    async fn restart(&self, roll: u64) -> Result<(), RestartError>;
 }
 
 /// A real member, with its data in `etcd/` of the state directory.
@@ -67,13 +69,20 @@ pub(super) struct RealMember {
     /// File in which `up` keeps the number of its process.
     pid_file: PathBuf,
     access: Access,
+    /// Number of the newest roll in which its process has ended.
+    ended_in: AtomicU64,
 }
 
 impl RealMember {
     /// Names the member below a state directory, which answers at the addresses of `access`.
     pub(super) fn new(state_dir: &Path, access: Access) -> Self {
         let root = std::path::absolute(state_dir).unwrap_or_else(|_| state_dir.to_owned());
-        Self { data_dir: root.join("etcd"), pid_file: root.join("run/etcd.pid"), access }
+        Self {
+            data_dir: root.join("etcd"),
+            pid_file: root.join("run/etcd.pid"),
+            access,
+            ended_in: AtomicU64::new(0),
+        }
     }
 
     /// Connects and reads a key, for which a member needs its vote and a leader.
@@ -113,14 +122,17 @@ impl RealMember {
 
 #[async_trait]
 impl OwnMember for RealMember {
-    async fn restart(&self) -> Result<(), RestartError> {
-        match self.process() {
-            Some(pid) => self.end(pid).await?,
-            // One that is down anyway starts anew by itself.
-            None if self.answers().await.is_ok() => {
-                return Err(RestartError::NotFound { data_dir: self.data_dir.display().to_string() });
+    async fn restart(&self, roll: u64) -> Result<(), RestartError> {
+        if self.ended_in.load(Ordering::Relaxed) != roll {
+            match self.process() {
+                Some(pid) => self.end(pid).await?,
+                // One that is down anyway starts anew by itself.
+                None if self.answers().await.is_ok() => {
+                    return Err(RestartError::NotFound { data_dir: self.data_dir.display().to_string() });
+                }
+                None => {}
             }
-            None => {}
+            self.ended_in.store(roll, Ordering::Relaxed);
         }
         let deadline = Instant::now() + ANSWER_MAX;
         loop {
@@ -154,6 +166,12 @@ fn names_data_dir(data_dir: &str, arguments: &[u8], environment: &[u8]) -> bool 
 
 #[cfg(test)]
 mod tests {
+    use std::os::unix::fs::symlink;
+    use std::os::unix::process::CommandExt as _;
+    use std::process::{Command, Stdio};
+
+    use tokio::time::timeout;
+
     use super::*;
 
     // Would fail by a member of another state directory that is ended in place of the own one.
@@ -175,6 +193,40 @@ mod tests {
         ] {
             assert_eq!(names(arguments, environment), is_own, "{arguments} {environment}");
         }
+    }
+
+    // Would fail by ending a member again and again that takes its time to start.
+    #[tokio::test]
+    async fn a_member_that_is_slow_to_start_is_ended_once_in_a_roll() {
+        let dir = tempfile::tempdir().unwrap();
+        let access = Access::anonymous(&["http://127.0.0.1:1".to_owned()]);
+        let member = RealMember::new(dir.path(), access);
+        let program = dir.path().join("bin/etcd");
+        fs::create_dir(dir.path().join("bin")).unwrap();
+        symlink("/bin/sh", &program).unwrap();
+        let start = async || {
+            let mut command = Command::new(&program);
+            command.arg0("sh").args(["-c", "read line"]).env("ETCD_DATA_DIR", dir.path().join("etcd"));
+            let child = command.stdin(Stdio::piped()).spawn().unwrap();
+            // A process that has just begun has no name yet.
+            let shows = async || {
+                while member.process() != Some(child.id().cast_signed()) {
+                    sleep(Duration::from_millis(1)).await;
+                }
+            };
+            timeout(Duration::from_secs(10), shows()).await.unwrap();
+            child
+        };
+        let restart =
+            async |roll| assert!(timeout(Duration::from_secs(2), member.restart(roll)).await.is_err());
+        let mut first = start().await;
+        restart(1).await;
+        assert!(first.try_wait().unwrap().is_some(), "it has ended");
+        let mut second = start().await;
+        restart(1).await;
+        assert!(second.try_wait().unwrap().is_none(), "it runs");
+        restart(2).await;
+        assert!(second.try_wait().unwrap().is_some(), "another roll ends it");
     }
 
     #[tokio::test]

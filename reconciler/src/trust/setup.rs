@@ -2,19 +2,19 @@
 //!
 //! Reads and writes `<state-dir>/reconciler/pki` and `<state-dir>/agent/pki`. A second call changes nothing while all
 //! certificates are good. A certificate is good if it is that of the own key, has its name and addresses, is signed by the
-//! own authority, and is not past two thirds of its validity. Another authority takes the place of the own one as a whole,
-//! whenever the process ends.
+//! own authority, and is not past two thirds of its validity. Another name has another key: whoever removes the former name
+//! revokes its key. Another authority takes the place of the own one as a whole, whenever the process ends.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 use std::{fs, io};
 
 use jiff::{SignedDuration, Timestamp};
 use schema::control::lock;
 use schema::trust::{
-    AUTHORITY_DAYS, Authority, Certificate, Identity, LEAF_DAYS, LeafRequest, PublicKey, Role, TlsFiles,
+    AUTHORITY_DAYS, Authority, Certificate, Identity, KeyFingerprint, LeafRequest, PublicKey, Role, TlsFiles,
     TrustDir, TrustError, TrustKeeper, bundle_to_pem,
 };
 use serde::{Deserialize, Serialize};
@@ -65,6 +65,15 @@ const USERS_ETCD_DAYS: u32 = 365;
 )]
 pub(crate) struct UpgradeError;
 
+/// A reconciler that was removed from its cluster.
+#[derive(Debug, thiserror::Error)]
+#[error(
+    "this reconciler was removed from the cluster, and its key is revoked: to let it join again, remove \
+     <state-dir>/reconciler/pki (and <state-dir>/etcd, if it had a member of etcd), and run the command that 'minik8s \
+     token create --reconciler NAME' prints on another one"
+)]
+pub(crate) struct RemovedError;
+
 /// Folder of a reconciler's keys and certificates, and of the authority that signs.
 pub(crate) fn pki_dir(state_dir: &Path) -> TrustDir {
     TrustDir::new(state_dir.join("reconciler").join("pki"))
@@ -73,6 +82,17 @@ pub(crate) fn pki_dir(state_dir: &Path) -> TrustDir {
 /// Folder of the certificate of this machine's own member of etcd.
 pub(crate) fn etcd_pki_dir(state_dir: &Path) -> TrustDir {
     TrustDir::new(pki_dir(state_dir).path().join("etcd"))
+}
+
+/// Returns the certificate of this machine's member of etcd; `None` if there is none, or it cannot be read.
+pub(super) fn etcd_certificate(state_dir: &Path) -> Option<Certificate> {
+    etcd_pki_dir(state_dir).certificate().ok()
+}
+
+/// Returns the name in the reconciler's certificate, if it has one.
+pub(crate) fn known_name(state_dir: &Path) -> Option<String> {
+    let identity = pki_dir(state_dir).certificate().ok()?.identity().ok()?;
+    (identity.role() == Role::Reconciler).then(|| identity.name().to_owned())
 }
 
 /// True if this machine has the cluster's authority, or has had it.
@@ -120,6 +140,22 @@ pub(crate) fn open(
 }
 
 impl OwnTrust {
+    /// Returns the fingerprint of the own key.
+    ///
+    /// # Errors
+    /// Those of OpenSSL.
+    pub(crate) fn key(&self) -> Result<KeyFingerprint, TrustError> {
+        self.keeper.current().certificate().public_key()?.fingerprint()
+    }
+
+    /// Returns true if the own key is revoked.
+    ///
+    /// # Errors
+    /// Those of OpenSSL.
+    pub(crate) fn is_removed(&self) -> Result<bool, TrustError> {
+        Ok(self.keeper.current().is_revoked(&self.key()?))
+    }
+
     /// Returns the authority that signs.
     pub(crate) fn authority(&self) -> Arc<Authority> {
         Arc::clone(&lock(&self.signer))
@@ -155,12 +191,29 @@ impl OwnTrust {
 pub(crate) fn sign_etcd(
     state_dir: &Path,
     addresses: &[String],
+    lifetime: SignedDuration,
     now: Timestamp,
 ) -> Result<TlsFiles, TrustError> {
     let dir = etcd_pki_dir(state_dir);
-    let leaf = Leaf { identity: Identity::etcd(), addresses, lifetime: days(LEAF_DAYS) };
+    let leaf = Leaf { identity: Identity::etcd(), addresses, lifetime };
     sign_into(state_dir, &dir, &leaf, now)?;
     Ok(dir.tls_files())
+}
+
+/// Signs the certificate of this machine's member of etcd, if it has one, again with its own addresses if it is not good,
+/// and writes its list of authorities. etcd reads the certificate at each handshake, and the list when it starts.
+///
+/// # Errors
+/// Same as [`open`].
+pub(crate) fn renew_etcd(
+    state_dir: &Path,
+    lifetime: SignedDuration,
+    now: Timestamp,
+) -> Result<(), TrustError> {
+    match etcd_certificate(state_dir) {
+        Some(etcd) => sign_etcd(state_dir, &etcd.addresses(), lifetime, now).map(drop),
+        None => Ok(()),
+    }
 }
 
 /// Signs the certificate of an etcd that is not ours, if it is not good; returns the folder with it.
@@ -182,9 +235,14 @@ pub(crate) fn sign_users_etcd(
 ///
 /// # Errors
 /// Same as [`open`].
-pub(crate) fn sign_node(state_dir: &Path, node: &str, now: Timestamp) -> Result<(), TrustError> {
+pub(crate) fn sign_node(
+    state_dir: &Path,
+    node: &str,
+    lifetime: SignedDuration,
+    now: Timestamp,
+) -> Result<(), TrustError> {
     let dir = TrustDir::new(state_dir.join("agent").join("pki"));
-    let leaf = Leaf { identity: named(Role::Node, node)?, addresses: &[], lifetime: days(LEAF_DAYS) };
+    let leaf = Leaf { identity: named(Role::Node, node)?, addresses: &[], lifetime };
     sign_into(state_dir, &dir, &leaf, now)
 }
 
@@ -253,7 +311,10 @@ fn finish_replacement(dir: &TrustDir) -> Result<(), TrustError> {
         text => text?,
     };
     write_authority(dir, &AuthorityText::parse(&text)?)?;
-    let path = dir.path().join(NEXT_AUTHORITY_FILE);
+    remove(dir.path().join(NEXT_AUTHORITY_FILE))
+}
+
+fn remove(path: PathBuf) -> Result<(), TrustError> {
     match fs::remove_file(&path) {
         Err(source) if source.kind() != io::ErrorKind::NotFound => {
             Err(TrustError::File { act: "remove", path, source })
@@ -264,7 +325,7 @@ fn finish_replacement(dir: &TrustDir) -> Result<(), TrustError> {
 
 /// Certificate and key of an authority as one text.
 #[derive(Serialize, Deserialize)]
-pub(super) struct AuthorityText {
+pub(crate) struct AuthorityText {
     /// PEM.
     certificate: String,
     /// PEM.
@@ -284,7 +345,7 @@ impl AuthorityText {
     ///
     /// # Errors
     /// Parts are missing, damaged, or do not belong together.
-    pub(super) fn parse(text: &str) -> Result<Authority, TrustError> {
+    pub(crate) fn parse(text: &str) -> Result<Authority, TrustError> {
         // Not the error's own text, which may repeat a part of the key.
         let read: Self = serde_json::from_str(text)
             .map_err(|_| TrustError::Content("no certificate and key of an authority".to_owned()))?;
@@ -305,29 +366,44 @@ fn ensure(
     leaf: &Leaf<'_>,
     now: Timestamp,
 ) -> Result<bool, TrustError> {
+    let found = match dir.certificate() {
+        Err(error @ TrustError::File { .. }) if !error.is_missing() => return Err(error),
+        // Missing or damaged.
+        found => found.ok(),
+    };
+    let Leaf { identity, addresses, lifetime } = leaf;
+    match found.as_ref().and_then(|found| found.identity().ok()) {
+        Some(named) if named != *identity => remove(dir.key_file())?,
+        // Another key would be that of another machine.
+        Some(_) if !dir.key_file().exists() => {
+            let (key, folder) = (dir.key_file(), dir.path());
+            return Err(TrustError::Content(format!(
+                "the key {} of {identity} is missing: restore it; without it, remove the folder {} and let the machine \
+                 join again",
+                key.display(),
+                folder.display()
+            )));
+        }
+        _ => {}
+    }
     let key = dir.ensure_key()?.public_key()?;
-    if is_good(dir, authority, &key, leaf, now)? {
+    if let Some(found) = found
+        && is_good(&found, authority, &key, leaf, now)?
+    {
         return Ok(false);
     }
-    let Leaf { identity, addresses, lifetime } = leaf;
     let request = LeafRequest { identity, key: &key, addresses, lifetime: *lifetime };
     dir.write_certificate(&authority.sign(&request, now)?)?;
     Ok(true)
 }
 
 fn is_good(
-    dir: &TrustDir,
+    certificate: &Certificate,
     authority: &Authority,
     key: &PublicKey,
     leaf: &Leaf<'_>,
     now: Timestamp,
 ) -> Result<bool, TrustError> {
-    let certificate = match dir.certificate() {
-        Ok(certificate) => certificate,
-        Err(error @ TrustError::File { .. }) if !error.is_missing() => return Err(error),
-        // Missing or damaged.
-        Err(_) => return Ok(false),
-    };
     let canonical = |text: &String| text.parse::<IpAddr>().map_or_else(|_| text.clone(), |ip| ip.to_string());
     let signed: BTreeSet<String> = certificate.addresses().into_iter().collect();
     Ok(certificate.not_before()? <= now
@@ -339,219 +415,5 @@ fn is_good(
 }
 
 #[cfg(test)]
-mod tests {
-    use schema::testing::at;
-    use schema::trust::{Credentials, bundle_from_pem};
-    use tempfile::TempDir;
-
-    use super::*;
-
-    const WEEK: SignedDuration = SignedDuration::from_hours(24 * 7);
-
-    fn settings(name: &str, addresses: &[&str]) -> TrustSettings {
-        TrustSettings {
-            name: name.to_owned(),
-            addresses: addresses.iter().map(|&address| address.to_owned()).collect(),
-            authority_days: 3650,
-            certificate_lifetime: WEEK,
-        }
-    }
-
-    /// Serial number of the certificate in force after this call.
-    fn serial(state: &TempDir, settings: &TrustSettings, now: Timestamp) -> String {
-        open(state.path(), settings, now).unwrap().keeper.current().certificate().serial().unwrap()
-    }
-
-    #[test]
-    fn a_second_start_changes_no_file() {
-        let state = tempfile::tempdir().unwrap();
-        let all = || -> Vec<(String, Vec<u8>)> {
-            let files = fs::read_dir(pki_dir(state.path()).path()).unwrap().flatten();
-            let mut files: Vec<_> = files
-                .filter(|file| file.path().is_file())
-                .map(|file| (file.file_name().into_string().unwrap(), fs::read(file.path()).unwrap()))
-                .collect();
-            files.sort();
-            files
-        };
-        let settings = settings("r1", &["10.0.0.5", "r1.lan", "FD00::1"]);
-        let own = open(state.path(), &settings, at(0)).unwrap();
-        let certificate = own.keeper.current().certificate().clone();
-        assert_eq!(certificate.identity().unwrap().to_string(), "reconciler-r1");
-        assert_eq!(certificate.addresses(), ["10.0.0.5", "r1.lan", "fd00::1"]);
-        let before = all();
-        assert_eq!(before.len(), 5, "{before:?}");
-        open(state.path(), &settings, at(60)).unwrap();
-        assert!(!own.renew(&settings, at(60)).unwrap());
-        assert_eq!(all(), before);
-    }
-
-    #[test]
-    fn a_certificate_that_is_not_good_is_signed_again() {
-        let state = tempfile::tempdir().unwrap();
-        let first = settings("r1", &["10.0.0.5"]);
-        let mut last = serial(&state, &first, at(0));
-        let late = at(0) + SignedDuration::from_hours(24 * 5);
-        let damage = || fs::write(pki_dir(state.path()).certificate_file(), "damaged").unwrap();
-        let remove = || fs::remove_file(pki_dir(state.path()).key_file()).unwrap();
-        let nothing = || {};
-        let cases: [(&str, TrustSettings, Timestamp, &dyn Fn()); 6] = [
-            ("another name", settings("r2", &["10.0.0.5"]), at(1), &nothing),
-            ("another address", settings("r2", &["10.0.0.6"]), at(1), &nothing),
-            ("damage", settings("r2", &["10.0.0.6"]), at(1), &damage),
-            ("another key", settings("r2", &["10.0.0.6"]), at(1), &remove),
-            ("two thirds over", settings("r2", &["10.0.0.6"]), late, &nothing),
-            ("a clock that was far ahead", settings("r2", &["10.0.0.6"]), at(1), &nothing),
-        ];
-        for (why, settings, now, happens) in cases {
-            happens();
-            let next = serial(&state, &settings, now);
-            assert_ne!(next, last, "{why}");
-            assert_eq!(serial(&state, &settings, now), next, "{why}: once");
-            last = next;
-        }
-    }
-
-    #[test]
-    fn a_renewed_certificate_is_in_force_at_once() {
-        let state = tempfile::tempdir().unwrap();
-        let settings = settings("r1", &[]);
-        let own = open(state.path(), &settings, at(0)).unwrap();
-        let reader = own.keeper.reader();
-        let before = reader.current().certificate().serial().unwrap();
-        assert!(own.renew(&settings, at(0) + SignedDuration::from_hours(24 * 5)).unwrap());
-        assert_ne!(reader.current().certificate().serial().unwrap(), before);
-    }
-
-    // A second authority would divide the cluster in silence.
-    #[test]
-    fn an_authority_that_was_lost_is_not_replaced() {
-        let state = tempfile::tempdir().unwrap();
-        let settings = settings("r1", &[]);
-        open(state.path(), &settings, at(0)).unwrap();
-        fs::remove_file(pki_dir(state.path()).path().join(AUTHORITY_FILE)).unwrap();
-        let error = open(state.path(), &settings, at(0)).unwrap_err().to_string();
-        assert!(error.contains(AUTHORITY_FILE), "{error}");
-        assert!(sign_node(state.path(), "n1", at(0)).is_err());
-    }
-
-    #[test]
-    fn the_certificate_names_the_addresses_that_others_use() {
-        let listen = |text: &str| text.parse().unwrap();
-        let expected = ["10.0.0.5", "127.0.0.1", "::1", "api.example", "localhost"];
-        assert_eq!(server_addresses(listen("10.0.0.5"), Some("api.example")), expected);
-        let alone = ["127.0.0.1", "::1", "localhost"];
-        for one in ["0.0.0.0", "::", "127.0.0.1"] {
-            assert_eq!(server_addresses(listen(one), None), alone, "{one}");
-        }
-    }
-
-    // Would fail if each reconciler of the cluster gave it an authority of its own.
-    #[test]
-    fn a_reconciler_that_served_without_certificates_gets_no_authority_unasked() {
-        for made in ["mirrors/main/HEAD", "last-known.json"] {
-            let state = tempfile::tempdir().unwrap();
-            assert!(check_upgraded(state.path()).is_ok(), "it has never served");
-            let file = state.path().join("reconciler").join(made);
-            fs::create_dir_all(file.parent().unwrap()).unwrap();
-            fs::write(&file, "{}").unwrap();
-            let error = check_upgraded(state.path()).unwrap_err().to_string();
-            assert!(error.contains("'minik8s trust enable'") && !error.contains('\n'), "{error}");
-            open(state.path(), &settings("r1", &[]), at(0)).unwrap();
-            assert!(check_upgraded(state.path()).is_ok());
-            // A lost authority is another fault, and has its own words.
-            fs::remove_file(pki_dir(state.path()).path().join(AUTHORITY_FILE)).unwrap();
-            assert!(check_upgraded(state.path()).is_ok());
-        }
-    }
-
-    #[test]
-    fn an_etcd_that_is_not_ours_has_a_certificate_for_a_year() {
-        let state = tempfile::tempdir().unwrap();
-        let own = open(state.path(), &settings("r1", &[]), at(0)).unwrap();
-        let addresses = ["10.0.0.5".to_owned()];
-        let dir = sign_users_etcd(state.path(), &addresses, at(0)).unwrap();
-        let certificate = dir.certificate().unwrap();
-        assert_eq!(certificate.identity().unwrap(), Identity::etcd());
-        assert!(certificate.is_signed_by(own.authority().certificate()));
-        let half = at(0) + SignedDuration::from_hours(24 * 180);
-        sign_users_etcd(state.path(), &addresses, half).unwrap();
-        assert_eq!(dir.certificate().unwrap().serial().unwrap(), certificate.serial().unwrap());
-        assert!(!etcd_pki_dir(state.path()).is_filled(), "it is no member of ours");
-    }
-
-    #[test]
-    fn an_authority_of_which_only_the_key_was_written_is_created_again() {
-        let state = tempfile::tempdir().unwrap();
-        pki_dir(state.path()).write(AUTHORITY_KEY_FILE, b"half").unwrap();
-        open(state.path(), &settings("r1", &[]), at(0)).unwrap();
-    }
-
-    fn digest(authority: &Authority) -> String {
-        authority.certificate().digest().unwrap()
-    }
-
-    /// A reconciler that trusts another authority besides its own.
-    fn before_a_replacement() -> (TempDir, OwnTrust, Authority) {
-        let state = tempfile::tempdir().unwrap();
-        let own = open(state.path(), &settings("r1", &[]), at(0)).unwrap();
-        let next = Authority::create(WEEK, at(0)).unwrap();
-        let both = vec![own.authority().certificate().clone(), next.certificate().clone()];
-        own.keeper.renew(own.keeper.current().certificate().clone(), both).unwrap();
-        (state, own, next)
-    }
-
-    #[test]
-    fn another_authority_signs_at_once() {
-        let (state, own, next) = before_a_replacement();
-        own.adopt(next.clone()).unwrap();
-        assert_eq!(digest(&own.authority()), digest(&next));
-        let settings = settings("r1", &[]);
-        assert!(own.renew(&settings, at(0)).unwrap(), "a certificate of the former authority is not good");
-        assert!(own.keeper.current().certificate().is_signed_by(next.certificate()));
-        let etcd = sign_etcd(state.path(), &["127.0.0.1".to_owned()], at(0)).unwrap();
-        let certificate = Certificate::from_pem(&TlsFiles::read(&etcd.certificate).unwrap()).unwrap();
-        assert!(certificate.is_signed_by(next.certificate()));
-        assert!(!pki_dir(state.path()).path().join(NEXT_AUTHORITY_FILE).exists());
-    }
-
-    // Would fail by a start with the key of one authority and the certificate of the other.
-    #[test]
-    fn a_replacement_that_was_interrupted_is_finished_by_the_next_start() {
-        for is_key_written in [false, true] {
-            let (state, _, next) = before_a_replacement();
-            let dir = pki_dir(state.path());
-            let text = AuthorityText::of(&next).unwrap().to_json().unwrap();
-            dir.write(NEXT_AUTHORITY_FILE, text.as_bytes()).unwrap();
-            if is_key_written {
-                dir.write(AUTHORITY_KEY_FILE, next.key_pem().unwrap().as_bytes()).unwrap();
-            }
-            let opened = open(state.path(), &settings("r1", &[]), at(0)).unwrap();
-            assert_eq!(digest(&opened.authority()), digest(&next));
-        }
-    }
-
-    #[test]
-    fn etcd_and_the_own_node_have_certificates_of_the_same_authority() {
-        let state = tempfile::tempdir().unwrap();
-        // Before the reconciler opens its folder: etcd starts first.
-        let etcd = sign_etcd(state.path(), &["127.0.0.1".to_owned()], at(0)).unwrap();
-        sign_node(state.path(), "n1", at(0)).unwrap();
-        let own = open(state.path(), &settings("r1", &[]), at(0)).unwrap();
-        let node = Credentials::load(&TrustDir::new(state.path().join("agent/pki"))).unwrap();
-        assert_eq!(node.identity().to_string(), "node-n1");
-        let read = |path: &Path| TlsFiles::read(path).unwrap();
-        let certificate = Certificate::from_pem(&read(&etcd.certificate)).unwrap();
-        assert_eq!(certificate.identity().unwrap(), Identity::etcd());
-        let authority = own.authority();
-        let signer = authority.certificate();
-        assert!(certificate.is_signed_by(signer) && node.certificate().is_signed_by(signer));
-        let trusted = bundle_from_pem(&read(&etcd.authorities)).unwrap();
-        assert_eq!(bundle_to_pem(&trusted).unwrap(), signer.to_pem().unwrap());
-        let (file, before) = (&etcd.certificate, read(&etcd.certificate));
-        sign_etcd(state.path(), &["127.0.0.1".to_owned()], at(60)).unwrap();
-        assert_eq!(read(file), before);
-        sign_etcd(state.path(), &["127.0.0.1".to_owned(), "10.0.0.5".to_owned()], at(60)).unwrap();
-        assert_ne!(read(file), before);
-    }
-}
+#[path = "setup_tests.rs"]
+mod tests;

@@ -3,12 +3,12 @@
 
 use std::fs::{self, File, OpenOptions, Permissions};
 use std::io;
-use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
+use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _, PermissionsExt as _};
 use std::path::Path;
 use std::time::Duration;
 
 use nix::errno::Errno;
-use nix::fcntl::{Flock, FlockArg};
+use nix::fcntl::{Flock, FlockArg, OFlag};
 use nix::unistd::geteuid;
 use sd_notify::NotifyState;
 use tokio::time::sleep;
@@ -28,12 +28,15 @@ pub enum LockOutcome {
     Busy(File),
 }
 
-/// Locks the file at `path` without waiting. Creates the file if it is missing; does not change it.
+/// Locks the file at `path` without waiting. Creates the file if it is missing; does not change it, and follows no
+/// symbolic link, which another user may have put there.
 ///
 /// # Errors
 /// Any I/O error.
 pub fn lock_file(path: &Path) -> io::Result<LockOutcome> {
-    let file = OpenOptions::new().create(true).truncate(false).read(true).write(true).open(path)?;
+    let mut options = OpenOptions::new();
+    options.create(true).truncate(false).read(true).write(true).custom_flags(OFlag::O_NOFOLLOW.bits());
+    let file = options.open(path)?;
     match Flock::lock(file, FlockArg::LockExclusiveNonblock) {
         Ok(locked) => Ok(LockOutcome::Locked(locked)),
         Err((file, Errno::EWOULDBLOCK)) => Ok(LockOutcome::Busy(file)),
@@ -188,6 +191,18 @@ mod tests {
         }
         fs::set_permissions(dir.path(), Permissions::from_mode(0o755)).unwrap();
         dir
+    }
+
+    // Would fail by a lock file that root opens through another user's link, and then fills.
+    #[test]
+    fn a_link_is_not_locked_and_what_it_leads_to_is_not_made() {
+        let dir = tempfile::tempdir().unwrap();
+        let (link, target) = (dir.path().join("lock"), dir.path().join("target"));
+        std::os::unix::fs::symlink(&target, &link).unwrap();
+        assert!(lock_file(&link).is_err() && !target.exists());
+        fs::write(&target, "text").unwrap();
+        assert!(lock_file(&link).is_err());
+        assert!(matches!(lock_file(&target).unwrap(), LockOutcome::Locked(_)));
     }
 
     #[test]

@@ -97,8 +97,11 @@ pub struct Roll {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct RevokedIdentity {
-    /// Revoked keys by fingerprint, each with the time until which it stays revoked: [`RevokedKey::until`].
+    /// Revoked keys by fingerprint, each with the time until which it stays revoked: as long as it could be renewed.
     pub keys: BTreeMap<String, Timestamp>,
+    /// Of a reconciler: its member of etcd when it was removed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub etcd_member: Option<String>,
 }
 
 /// `trust`: what every daemon must know of the others.
@@ -107,7 +110,7 @@ pub struct RevokedIdentity {
 pub struct TrustRecord {
     /// Trusted authorities (PEM), the one that signs first.
     pub authorities: Vec<String>,
-    /// Revoked keys by fingerprint, as long as they would be of use.
+    /// Revoked keys by fingerprint, as long as one of their certificates is valid.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub revoked: BTreeMap<String, RevokedKey>,
     /// Client addresses of etcd's members, as these publish them.
@@ -127,7 +130,6 @@ pub struct TrustRecord {
 pub struct RevokedKey {
     /// Whose it was.
     pub identity: String,
-    /// Time until which it stays on the list: a year after the end of its newest certificate, when none of its
-    /// certificates can be renewed any more.
+    /// Time until which it stays on the list.
     pub until: Timestamp,
 }

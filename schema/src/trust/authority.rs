@@ -16,6 +16,10 @@ use openssl::x509::{X509, X509Builder, X509Name, X509NameBuilder};
 
 use super::{BACKDATED_SECONDS, Certificate, Identity, KeyPair, PublicKey, Role, TrustError, failed};
 
+/// Extended key usage of users in the place of `clientAuth`: an OID of our own, in the arc that belongs to nobody. etcd
+/// refuses their handshake for it: it answers `MemberList`, `Compact` and `Alarm` to whoever is connected.
+const USER_USAGE: &str = "2.999.8.1";
+
 /// Bits of a serial number, all random.
 const SERIAL_BITS: i32 = 127;
 
@@ -94,10 +98,10 @@ impl Authority {
         builder.append_extension(BasicConstraints::new().critical().build()?)?;
         builder.append_extension(KeyUsage::new().critical().digital_signature().build()?)?;
         let mut usage = ExtendedKeyUsage::new();
-        usage.client_auth();
-        if leaf.identity.role() != Role::User {
-            usage.server_auth();
-        }
+        match leaf.identity.role() {
+            Role::User => usage.other(USER_USAGE),
+            Role::Node | Role::Reconciler | Role::Etcd => usage.client_auth().server_auth(),
+        };
         builder.append_extension(usage.build()?)?;
         let context = builder.x509v3_context(Some(authority), None);
         let key_id = AuthorityKeyIdentifier::new().keyid(true).build(&context)?;

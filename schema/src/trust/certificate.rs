@@ -8,7 +8,7 @@ use openssl::hash::MessageDigest;
 use openssl::nid::Nid;
 use openssl::x509::{GeneralNameRef, X509, X509Ref};
 
-use super::{Identity, PublicKey, TrustError, failed};
+use super::{Identity, PublicKey, TrustError, failed, unencrypted};
 
 /// Serial number of a certificate in lower-case hex.
 pub type Serial = String;
@@ -21,9 +21,9 @@ impl Certificate {
     /// Reads the first certificate of a PEM text.
     ///
     /// # Errors
-    /// There is none.
+    /// There is none, or the text is encrypted.
     pub fn from_pem(pem: &str) -> Result<Self, TrustError> {
-        X509::from_pem(pem.as_bytes()).map(Self).map_err(failed("read a certificate"))
+        X509::from_pem(unencrypted(pem)?).map(Self).map_err(failed("read a certificate"))
     }
 
     /// Returns it as PEM.
@@ -138,9 +138,10 @@ fn timestamp(time: &Asn1TimeRef) -> Result<Timestamp, TrustError> {
 /// Reads the certificates of a PEM text, one or more.
 ///
 /// # Errors
-/// There is none, or one is damaged.
+/// There is none, or one is damaged or encrypted.
 pub fn bundle_from_pem(pem: &str) -> Result<Vec<Certificate>, TrustError> {
-    let all = X509::stack_from_pem(pem.as_bytes()).map_err(failed("read certificates of authorities"))?;
+    let all = X509::stack_from_pem(unencrypted(pem)?);
+    let all = all.map_err(failed("read certificates of authorities"))?;
     match all.is_empty() {
         false => Ok(all.into_iter().map(Certificate).collect()),
         true => Err(TrustError::Content("no certificate of an authority".to_owned())),

@@ -1,17 +1,19 @@
-//! What a daemon shows and what it trusts, ready for connections; and the newest of it.
+//! Credentials of a daemon: own certificate and trusted authorities, ready for connections; and their newest version.
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 
 use jiff::Timestamp;
 use openssl::ssl::{
     SslContext, SslContextBuilder, SslMethod, SslMode, SslOptions, SslSessionCacheMode, SslVerifyMode,
     SslVersion,
 };
+use openssl::x509::X509PurposeId;
 use openssl::x509::store::{X509Store, X509StoreBuilder};
 use tokio::sync::watch;
 
 use super::{Certificate, Identity, KeyFingerprint, KeyPair, TrustDir, TrustError, failed};
+use crate::mutex::lock;
 
 /// Own key and certificate, the trusted authorities, and the revoked keys.
 #[derive(Clone)]
@@ -48,8 +50,9 @@ impl Credentials {
         let Some(issuer) = authorities.iter().find(|authority| certificate.is_signed_by(authority)) else {
             return wrong("the certificate is signed by none of the trusted authorities");
         };
-        let context = |method, mode| {
-            let built = context(method, mode, &authorities).and_then(|mut builder| {
+        let context = |method, purpose| {
+            let built = context(method, SslVerifyMode::PEER, &authorities).and_then(|mut builder| {
+                builder.verify_param_mut().set_purpose(purpose)?;
                 builder.set_certificate(&certificate.0)?;
                 builder.set_private_key(&key.0)?;
                 builder.add_extra_chain_cert(issuer.0.clone())?;
@@ -59,8 +62,9 @@ impl Credentials {
             built.map_err(failed("set up TLS"))
         };
         // A client may have no certificate: a machine that joins. What it may do is decided for each request.
-        let server = context(SslMethod::tls_server(), SslVerifyMode::PEER)?;
-        let client = context(SslMethod::tls_client(), SslVerifyMode::PEER)?;
+        // Its purpose is checked after the handshake: OpenSSL does not know that of users.
+        let server = context(SslMethod::tls_server(), X509PurposeId::ANY)?;
+        let client = context(SslMethod::tls_client(), X509PurposeId::SSL_SERVER)?;
         Ok(Self { identity: certificate.identity()?, certificate, authorities, revoked, server, client })
     }
 
@@ -166,11 +170,13 @@ impl TrustReader {
     }
 }
 
-/// Owner of a daemon's credentials: writes changes to disk and publishes them.
+/// Owner of a daemon's credentials: publishes changes and writes them to disk.
 #[derive(Debug)]
 pub struct TrustKeeper {
     dir: TrustDir,
     newest: watch::Sender<Arc<Credentials>>,
+    /// Held during each change, so that two of them lose nothing. True if revoked keys are not on disk yet.
+    changing: Mutex<bool>,
 }
 
 impl TrustKeeper {
@@ -180,7 +186,7 @@ impl TrustKeeper {
     /// Those of [`Credentials::load`].
     pub fn open(dir: TrustDir) -> Result<Self, TrustError> {
         let credentials = Credentials::load(&dir)?;
-        Ok(Self { dir, newest: watch::Sender::new(Arc::new(credentials)) })
+        Ok(Self { dir, newest: watch::Sender::new(Arc::new(credentials)), changing: Mutex::default() })
     }
 
     /// Returns a reader.
@@ -198,13 +204,22 @@ impl TrustKeeper {
         &self.dir
     }
 
-    /// Puts a renewed certificate and the trusted authorities in force, and writes what has changed.
+    /// Puts a renewed certificate and the trusted authorities in force, and writes them.
     ///
     /// # Errors
-    /// They do not fit together, then nothing changes; or they cannot be written.
+    /// They do not fit together, then nothing changes; or they cannot be written, then additional authorities are not
+    /// in force.
     pub fn renew(&self, certificate: Certificate, authorities: Vec<Certificate>) -> Result<(), TrustError> {
-        let next =
-            Credentials::new(&self.dir.key()?, certificate, authorities, self.current().revoked.clone())?;
+        let _changing = lock(&self.changing);
+        let (key, current) = (self.dir.key()?, self.current());
+        let next = Credentials::new(&key, certificate, authorities, current.revoked.clone())?;
+        // A full disk keeps no former authority in force. An additional one is on disk before anyone can report that
+        // it is trusted here: it must not be forgotten.
+        let is_known = |authority: &&Certificate| current.authorities.iter().any(|it| it.0 == authority.0);
+        let known = next.authorities.iter().filter(is_known).cloned().collect();
+        if let Ok(known) = Credentials::new(&key, next.certificate.clone(), known, next.revoked.clone()) {
+            self.newest.send_replace(Arc::new(known));
+        }
         // The authorities first: the certificate is of use with them only.
         self.dir.write_authorities(next.authorities())?;
         self.dir.write_certificate(next.certificate())?;
@@ -212,17 +227,24 @@ impl TrustKeeper {
         Ok(())
     }
 
-    /// Puts a list of revoked keys in force.
+    /// Puts revoked keys in force and writes them, beside those of before that would still be of use.
     ///
     /// # Errors
-    /// It cannot be written.
+    /// They cannot be written, but are in force. The next call writes them, too.
     pub fn revoke(&self, revoked: BTreeMap<KeyFingerprint, Timestamp>) -> Result<(), TrustError> {
-        let current = self.current();
-        if current.revoked == revoked {
+        let mut is_unwritten = lock(&self.changing);
+        let (current, now) = (self.current(), Timestamp::now());
+        let mut all = current.revoked.clone();
+        all.retain(|_, until| *until > now);
+        all.extend(revoked);
+        if current.revoked == all && !*is_unwritten {
             return Ok(());
         }
-        self.dir.write_revoked(&revoked)?;
-        self.newest.send_replace(Arc::new(Credentials { revoked, ..(*current).clone() }));
+        let next = Arc::new(Credentials { revoked: all, ..(*current).clone() });
+        self.newest.send_replace(Arc::clone(&next));
+        *is_unwritten = true;
+        self.dir.write_revoked(&next.revoked)?;
+        *is_unwritten = false;
         Ok(())
     }
 
@@ -231,7 +253,12 @@ impl TrustKeeper {
     /// # Errors
     /// Those of [`Credentials::load`]; then the former credentials stay.
     pub fn reload(&self) -> Result<(), TrustError> {
-        self.newest.send_replace(Arc::new(Credentials::load(&self.dir)?));
+        let is_unwritten = lock(&self.changing);
+        let mut next = Credentials::load(&self.dir)?;
+        if *is_unwritten {
+            next.revoked.extend(self.current().revoked.clone());
+        }
+        self.newest.send_replace(Arc::new(next));
         Ok(())
     }
 }

@@ -2,11 +2,12 @@
 
 use std::collections::BTreeMap;
 use std::fs::{self, File, Permissions};
-use std::io::Write as _;
-use std::os::unix::fs::PermissionsExt as _;
+use std::io::{self, Write as _};
+use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
 
 use jiff::Timestamp;
+use nix::unistd::geteuid;
 use tempfile::NamedTempFile;
 
 use super::{Certificate, KeyFingerprint, KeyPair, TrustError, bundle_from_pem, bundle_to_pem};
@@ -156,11 +157,11 @@ impl TrustDir {
     /// Replaces a file of the folder as a whole. The folder is created if it is missing.
     ///
     /// # Errors
-    /// It cannot be written.
+    /// It cannot be written, or the folder is a link or another user's.
     pub fn write(&self, name: &str, content: &[u8]) -> Result<(), TrustError> {
         let path = self.0.join(name);
         let failed = |source| TrustError::File { act: "write", path: path.clone(), source };
-        fs::create_dir_all(&self.0).map_err(failed)?;
+        fs::create_dir_all(&self.0).and_then(|()| check_folder(&self.0)).map_err(failed)?;
         fs::set_permissions(&self.0, Permissions::from_mode(0o700)).map_err(failed)?;
         // Created with mode 0600.
         let mut file = NamedTempFile::new_in(&self.0).map_err(failed)?;
@@ -178,12 +179,28 @@ impl TrustDir {
     }
 }
 
+/// Refuses a folder that another user may have put there: root also writes below a folder of the reconciler's user.
+fn check_folder(folder: &Path) -> io::Result<()> {
+    let (found, me) = (fs::symlink_metadata(folder)?, geteuid().as_raw());
+    let above = folder.parent().unwrap_or(folder);
+    let is_misled =
+        fs::symlink_metadata(above).is_ok_and(|above| above.is_symlink() && ![0, me].contains(&above.uid()));
+    let is_own = found.uid() == me || fs::metadata(above).is_ok_and(|above| above.uid() == found.uid());
+    match found.is_dir() && is_own && !is_misled {
+        true => Ok(()),
+        false => Err(io::Error::other("its folder is a link, or another user's")),
+    }
+}
+
 fn read(path: &Path) -> Result<String, TrustError> {
     use std::io::Read as _;
     let failed = |source| TrustError::File { act: "read", path: path.to_owned(), source };
     let mut text = String::new();
-    File::open(path).and_then(|file| file.take(FILE_MAX_BYTES).read_to_string(&mut text)).map_err(failed)?;
-    Ok(text)
+    let read = File::open(path).and_then(|file| file.take(FILE_MAX_BYTES + 1).read_to_string(&mut text));
+    match read.map_err(failed)? as u64 > FILE_MAX_BYTES {
+        true => Err(failed(io::ErrorKind::FileTooLarge.into())),
+        false => Ok(text),
+    }
 }
 
 impl TlsFiles {

@@ -5,7 +5,7 @@ use std::pin::Pin;
 
 use openssl::ssl::{Ssl, SslContext, SslContextBuilder, SslMethod, SslRef, SslVerifyMode};
 use openssl::stack::Stack;
-use openssl::x509::{X509StoreContext, X509VerifyResult};
+use openssl::x509::{X509ExtendedKeyUsage, X509Ref, X509StoreContext, X509VerifyResult};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio_openssl::SslStream;
 
@@ -44,7 +44,7 @@ pub enum Protocol {
 /// A connection that came to nothing.
 #[derive(Debug, thiserror::Error)]
 pub enum HandshakeError {
-    /// Own certificates are of no use.
+    /// Own certificates cannot be used.
     #[error(transparent)]
     Trust(#[from] TrustError),
     /// The other side is not trusted, does not trust us, or is gone.
@@ -86,14 +86,26 @@ impl std::fmt::Display for Expected {
 impl Peer {
     /// Returns the other side of an established connection; `None` if it has shown no certificate.
     fn of(ssl: &SslRef) -> Result<Option<Self>, TrustError> {
-        let Some(certificate) = ssl.peer_certificate() else { return Ok(None) };
+        ssl.peer_certificate().map(|certificate| Self::with(&certificate)).transpose()
+    }
+
+    fn with(certificate: &X509Ref) -> Result<Self, TrustError> {
         let key = certificate.public_key().map(PublicKey).map_err(failed("read the key of a certificate"))?;
-        Ok(Some(Self { identity: identity_of(&certificate)?, key: key.fingerprint()? }))
+        Ok(Self { identity: identity_of(certificate)?, key: key.fingerprint()? })
     }
 }
 
-/// Accepts a connection. Its client is `None` if it has no certificate; one of another authority, or of a revoked key, is
-/// an error.
+/// Returns true if a certificate with this extended key usage is that of a client. Of the own usage of users OpenSSL
+/// shows nothing; older certificates of theirs have `clientAuth`.
+fn is_client(role: Role, usage: Option<X509ExtendedKeyUsage>) -> bool {
+    usage.is_some_and(|usage| match role {
+        Role::User if usage.is_empty() => true,
+        _ => usage.contains(X509ExtendedKeyUsage::SSL_CLIENT),
+    })
+}
+
+/// Accepts a connection. Its client is `None` if it has no certificate; one of another authority, of a revoked key, or
+/// for servers only, is an error.
 ///
 /// # Errors
 /// [`HandshakeError`]. The caller bounds the time.
@@ -104,10 +116,15 @@ pub async fn accept<S: AsyncRead + AsyncWrite + Unpin>(
     let mut tls = begin(stream, &credentials.server)?;
     let done = Pin::new(&mut tls).accept().await;
     done.map_err(|error| refused(&error, tls.ssl()))?;
-    let peer = Peer::of(tls.ssl())?;
-    match peer {
-        Some(peer) if credentials.is_revoked(&peer.key) => Err(HandshakeError::Revoked(peer.identity)),
-        peer => Ok((tls, peer)),
+    let Some(certificate) = tls.ssl().peer_certificate() else { return Ok((tls, None)) };
+    let peer = Peer::with(&certificate)?;
+    if !is_client(peer.identity.role(), certificate.extended_key_usage()) {
+        let why = format!("the certificate of {} is not that of a client", peer.identity);
+        return Err(HandshakeError::Handshake(why));
+    }
+    match credentials.is_revoked(&peer.key) {
+        true => Err(HandshakeError::Revoked(peer.identity)),
+        false => Ok((tls, Some(peer))),
     }
 }
 
@@ -245,5 +262,25 @@ fn refused(error: &openssl::ssl::Error, ssl: &SslRef) -> HandshakeError {
 impl From<HandshakeError> for io::Error {
     fn from(error: HandshakeError) -> Self {
         io::Error::other(error)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_client_has_the_usage_of_one_and_a_user_may_have_its_own() {
+        let (client, server) = (X509ExtendedKeyUsage::SSL_CLIENT, X509ExtendedKeyUsage::SSL_SERVER);
+        for (usage, of_node, of_user) in [
+            (Some(client | server), true, true),
+            (Some(client), true, true),
+            (Some(X509ExtendedKeyUsage::empty()), false, true),
+            (Some(server), false, false),
+            (None, false, false),
+        ] {
+            assert_eq!(is_client(Role::Node, usage), of_node, "{usage:?}");
+            assert_eq!(is_client(Role::User, usage), of_user, "{usage:?}");
+        }
     }
 }

@@ -16,7 +16,7 @@ pub enum Role {
     Node,
     /// A reconciler.
     Reconciler,
-    /// A person or a program that looks at the cluster.
+    /// A person, or a program that uses the API in a person's place.
     User,
     /// A member of etcd.
     Etcd,
@@ -46,7 +46,7 @@ pub struct Identity {
     name: String,
 }
 
-/// A text that names nobody.
+/// Text that is no identity.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error(
     "`{0}` is no name for a certificate: give at most {NAME_MAX} lower-case letters, digits, `-` and `.`, with a letter or \

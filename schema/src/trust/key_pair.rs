@@ -7,7 +7,7 @@ use openssl::pkey::{PKey, Private, Public};
 use openssl::x509::{X509NameBuilder, X509Req};
 use sha2::{Digest as _, Sha256};
 
-use super::{Identity, TrustError, failed};
+use super::{Identity, TrustError, failed, unencrypted};
 
 /// `sha256:` and the digest of a public key in hex.
 pub type KeyFingerprint = String;
@@ -35,9 +35,11 @@ impl KeyPair {
     /// Reads a key as written by [`KeyPair::to_pem`].
     ///
     /// # Errors
-    /// It is no private key.
+    /// It is no private key, or is encrypted.
     pub fn from_pem(pem: &str) -> Result<Self, TrustError> {
-        PKey::private_key_from_pem(pem.as_bytes()).map(Self).map_err(failed("read a private key"))
+        // Without a passphrase OpenSSL would ask for one on the terminal.
+        let key = PKey::private_key_from_pem_callback(unencrypted(pem)?, |_| Ok(0));
+        key.map(Self).map_err(failed("read a private key"))
     }
 
     /// Returns the key as PEM (PKCS#8), not encrypted.
@@ -83,7 +85,7 @@ impl PublicKey {
     /// It is no request, its signature is wrong, or its key is not on the curve P-256.
     pub fn of_signing_request(pem: &str) -> Result<Self, TrustError> {
         let failed = failed("read the signing request");
-        let request = X509Req::from_pem(pem.as_bytes()).map_err(&failed)?;
+        let request = X509Req::from_pem(unencrypted(pem)?).map_err(&failed)?;
         let key = request.public_key().map_err(&failed)?;
         let curve = key.ec_key().map(|key| key.group().curve_name());
         if !curve.is_ok_and(|curve| curve == Some(Nid::X9_62_PRIME256V1)) {

@@ -1,9 +1,11 @@
-//! What a machine sends to join and to renew its certificate, and the answer.
+//! Requests of a machine that joins or renews its certificate, and the answers.
+
+use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
 /// Body of `POST /v1/join`.
-#[derive(Debug, Clone, Serialize, Deserialize)]
+#[derive(Clone, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct JoinRequest {
     /// Id of the token.
@@ -20,6 +22,13 @@ pub struct JoinRequest {
     /// Addresses and names under which a reconciler is reached; empty for a node.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub addresses: Vec<String>,
+}
+
+impl fmt::Debug for JoinRequest {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut shown = f.debug_struct("JoinRequest");
+        shown.field("token", &self.token).field("identity", &self.identity).finish_non_exhaustive()
+    }
 }
 
 /// Body of `POST /v1/renew`. The signing request is signed by the key of the certificate, which may have expired, so it

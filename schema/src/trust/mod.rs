@@ -80,6 +80,14 @@ impl TrustError {
     }
 }
 
+/// Returns the bytes of a PEM text for OpenSSL, which would ask for the passphrase of an encrypted one on the terminal.
+fn unencrypted(pem: &str) -> Result<&[u8], TrustError> {
+    match pem.contains("Proc-Type") {
+        true => Err(TrustError::Content("an encrypted PEM text is of no use here".to_owned())),
+        false => Ok(pem.as_bytes()),
+    }
+}
+
 /// Adds the failed act to an error of OpenSSL.
 fn failed(act: &'static str) -> impl Fn(ErrorStack) -> TrustError {
     move |source| TrustError::Crypto { act, source }

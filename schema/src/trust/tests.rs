@@ -1,7 +1,11 @@
 //! Both ends of a connection, with certificates of a real authority.
 
+use std::collections::BTreeMap;
+
 use futures::FutureExt as _;
 use jiff::{SignedDuration, Timestamp};
+use openssl::symm::Cipher;
+use openssl::x509::X509ExtendedKeyUsage;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 
 use super::*;
@@ -53,8 +57,8 @@ async fn meet(
     let asking = async {
         let mut tls =
             connect(near, client, expected, Protocol::Http1).await.map_err(|error| error.to_string())?;
-        let mut said = [0; 4];
-        tls.read_exact(&mut said).await.map_err(|error| error.to_string())?;
+        let mut received = [0; 4];
+        tls.read_exact(&mut received).await.map_err(|error| error.to_string())?;
         Ok::<_, String>(())
     };
     let (served, asked) = tokio::join!(serving, asking);
@@ -151,6 +155,23 @@ async fn with_an_expired_certificate_only_a_connection_that_shows_none_is_made()
         if is_reached {
             assert_eq!(served.unwrap().1, None);
         }
+    }
+}
+
+// etcd, too, would let the user in with `clientAuth`.
+#[tokio::test]
+async fn a_user_is_a_client_of_daemons_and_of_nobody_else() {
+    let authority = authority();
+    let server = credentials(&authority, "reconciler-r1");
+    for (name, of_all) in [("user-ada", false), ("node-n1", true)] {
+        let client = credentials(&authority, name);
+        let peer = meet(&server, &client, &role(Role::Reconciler)).await.unwrap().unwrap();
+        assert_eq!(peer.identity.to_string(), name);
+        let certificate = &client.certificate().0;
+        let usage = certificate.extended_key_usage().unwrap();
+        assert_eq!(usage.contains(X509ExtendedKeyUsage::SSL_CLIENT), of_all, "{name}");
+        let text = String::from_utf8(certificate.to_text().unwrap()).unwrap();
+        assert_eq!(text.contains("TLS Web Client Authentication"), of_all, "{text}");
     }
 }
 
@@ -253,6 +274,116 @@ fn a_folder_keeps_credentials_and_is_closed_to_others() {
     let again = Credentials::load(&dir).unwrap();
     assert_eq!(again.certificate().serial().unwrap(), renewed.serial().unwrap());
     assert!(again.is_revoked("ab") && keeper.reader().current().is_revoked("ab"));
+}
+
+/// A folder in which `node-n1` has joined, and its keeper.
+fn joined(root: &std::path::Path, authority: &Authority) -> (TrustDir, TrustKeeper) {
+    let dir = TrustDir::new(root.join("pki"));
+    let (key, certificate) = leaf(authority, "node-n1", now(), WEEK);
+    dir.write("key.pem", key.to_pem().unwrap().as_bytes()).unwrap();
+    dir.write_authorities(std::slice::from_ref(authority.certificate())).unwrap();
+    dir.write_certificate(&certificate).unwrap();
+    (dir.clone(), TrustKeeper::open(dir).unwrap())
+}
+
+// Would fail with the write first. A folder in the place of the file stands for a full disk.
+#[test]
+fn a_revoked_key_is_in_force_also_while_it_cannot_be_written() {
+    let (root, authority) = (tempfile::tempdir().unwrap(), authority());
+    let (dir, keeper) = joined(root.path(), &authority);
+    let of = |key: &str| BTreeMap::from([(key.to_owned(), now() + WEEK)]);
+    let blocker = dir.path().join("revoked.json");
+    std::fs::create_dir(&blocker).unwrap();
+    keeper.revoke(of("ab")).unwrap_err();
+    assert!(keeper.current().is_revoked("ab"));
+    std::fs::remove_dir(&blocker).unwrap();
+    keeper.reload().unwrap();
+    assert!(keeper.current().is_revoked("ab"), "it is not on disk yet");
+    keeper.revoke(keeper.current().revoked().clone()).unwrap();
+    // Somebody who does not know of the first key.
+    keeper.revoke(of("cd")).unwrap();
+    assert!(dir.revoked().unwrap().keys().eq(["ab", "cd"]));
+    keeper.revoke([("ef".to_owned(), now() - WEEK)].into()).unwrap();
+    keeper.revoke(of("ab")).unwrap();
+    assert!(dir.revoked().unwrap().keys().eq(["ab", "cd"]), "`ef` is of no use any more");
+}
+
+// Would fail with the write first, and with all published first.
+#[test]
+fn without_a_disk_no_authority_is_added_and_none_is_kept() {
+    let (root, own) = (tempfile::tempdir().unwrap(), authority());
+    let (dir, keeper) = joined(root.path(), &own);
+    let (former, next) = (authority(), authority());
+    let all = |some: &[&Authority]| some.iter().map(|it| it.certificate().clone()).collect::<Vec<_>>();
+    let certificate = keeper.current().certificate().clone();
+    keeper.renew(certificate.clone(), all(&[&own, &former])).unwrap();
+    std::fs::remove_file(dir.authorities_file()).unwrap();
+    std::fs::create_dir(dir.authorities_file()).unwrap();
+    keeper.renew(certificate.clone(), all(&[&next, &own])).unwrap_err();
+    let digests = |all: &[Certificate]| all.iter().map(|it| it.digest().unwrap()).collect::<Vec<_>>();
+    assert_eq!(digests(keeper.current().authorities()), digests(&all(&[&own])));
+    std::fs::remove_dir(dir.authorities_file()).unwrap();
+    keeper.renew(certificate, all(&[&next, &own])).unwrap();
+    assert_eq!(digests(&dir.authorities().unwrap()), digests(&all(&[&next, &own])));
+    assert_eq!(digests(keeper.current().authorities()), digests(&all(&[&next, &own])));
+}
+
+// Would ask for a passphrase on the terminal.
+#[test]
+fn encrypted_pem_texts_are_refused() {
+    let key = KeyPair::generate().unwrap();
+    let cipher = Cipher::aes_128_cbc();
+    let of_pkcs8 = key.0.private_key_to_pem_pkcs8_passphrase(cipher, b"secret").unwrap();
+    assert!(KeyPair::from_pem(std::str::from_utf8(&of_pkcs8).unwrap()).is_err());
+    let older = key.0.ec_key().unwrap().private_key_to_pem_passphrase(cipher, b"secret").unwrap();
+    let older = String::from_utf8(older).unwrap();
+    assert!(older.contains("Proc-Type: 4,ENCRYPTED"));
+    for refused in [
+        KeyPair::from_pem(&older).map(drop),
+        Certificate::from_pem(&older.replace("EC PRIVATE KEY", "CERTIFICATE")).map(drop),
+        bundle_from_pem(&older.replace("EC PRIVATE KEY", "CERTIFICATE")).map(drop),
+        PublicKey::of_signing_request(&older.replace("EC PRIVATE KEY", "CERTIFICATE REQUEST")).map(drop),
+    ] {
+        assert!(matches!(refused, Err(TrustError::Content(_))), "{refused:?}");
+    }
+}
+
+#[test]
+fn a_file_of_more_than_its_bound_is_an_error() {
+    let root = tempfile::tempdir().unwrap();
+    let dir = TrustDir::new(root.path().join("pki"));
+    let most = " ".repeat(4 << 20);
+    dir.write("x", most.as_bytes()).unwrap();
+    assert_eq!(dir.read("x").unwrap().len(), most.len());
+    dir.write("x", (most + " ").as_bytes()).unwrap();
+    assert!(matches!(dir.read("x"), Err(TrustError::File { act: "read", .. })));
+}
+
+#[test]
+fn a_request_to_join_shows_no_secret() {
+    let request = JoinRequest {
+        token: "id".to_owned(),
+        secret: "hush".to_owned(),
+        identity: "node-n1".to_owned(),
+        signing_request: String::new(),
+        recipient: None,
+        addresses: Vec::new(),
+    };
+    let shown = format!("{request:?}");
+    assert!(shown.contains("node-n1") && !shown.contains("hush"), "{shown}");
+}
+
+#[test]
+fn nothing_is_written_where_a_link_of_another_user_could_lead() {
+    let root = tempfile::tempdir().unwrap();
+    let (elsewhere, link) = (root.path().join("elsewhere"), root.path().join("pki"));
+    std::fs::create_dir(&elsewhere).unwrap();
+    std::os::unix::fs::symlink(&elsewhere, &link).unwrap();
+    let error = TrustDir::new(&link).ensure_key().err().map(|error| error.to_string()).unwrap();
+    assert!(error.contains("its folder is a link"), "{error}");
+    assert_eq!(std::fs::read_dir(&elsewhere).unwrap().count(), 0);
+    // Above it, an own link may lead to another disk.
+    TrustDir::new(link.join("etcd")).ensure_key().unwrap();
 }
 
 #[test]

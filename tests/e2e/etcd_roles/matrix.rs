@@ -1,5 +1,5 @@
-//! Each key of the contract, tried by a reconciler, its node, another node, a user and nobody: they may do what the
-//! contract says, and nothing else.
+//! Each key of the contract, tried by a reconciler, its node and another node: they may do what the contract says, and
+//! nothing else. Users and strangers do not get as far as that.
 //!
 //! What agents may is written down here, not taken from `node_role`, so that a fault of that function shows.
 
@@ -59,8 +59,7 @@ const AGENTS: [(&str, May, May); 22] = [
 struct Actor {
     who: &'static str,
     pki: TrustDir,
-    /// Connection; `None` for a user, whom etcd does not even let look for the leader.
-    store: Option<EtcdStore>,
+    store: EtcdStore,
     may: fn(&str) -> May,
 }
 
@@ -109,20 +108,19 @@ pub(super) fn is_what_the_contract_says(cluster: &Cluster) -> Result<()> {
     let (own, other) = (cluster.numbered(1)?.name.clone(), trust.node(&cluster.numbered(2)?.name)?);
     let own_pki = trust.node(&own)?;
     let actors = [
-        Actor { who: "the reconciler", store: Some(store(&reconciler)?), pki: reconciler, may: |_| Write },
+        Actor { who: "the reconciler", store: store(&reconciler)?, pki: reconciler, may: |_| Write },
         Actor {
             who: "its node",
-            store: Some(store(&own_pki)?),
+            store: store(&own_pki)?,
             pki: own_pki,
             may: |pattern| of_agents(pattern, true),
         },
         Actor {
             who: "another node",
-            store: Some(store(&other)?),
+            store: store(&other)?,
             pki: other,
             may: |pattern| of_agents(pattern, false),
         },
-        Actor { who: "a user", store: None, pki: trust.user()?, may: |_| Nothing },
     ];
     let since = cluster.etcd.revision()? + 1;
     let mut faults = Vec::new();
@@ -134,7 +132,7 @@ pub(super) fn is_what_the_contract_says(cluster: &Cluster) -> Result<()> {
                 let (may, wanted) = ((actor.may)(row.pattern), act.needs());
                 let is_let = match act {
                     Act::Watch => actor.watches(cluster, &key, since)?,
-                    _ => actor.acts(cluster, &runtime, act, &key)?,
+                    _ => actor.acts(&runtime, act, &key)?,
                 };
                 if is_let != (may >= wanted) {
                     faults.push(format!("{} and {act:?} of {key}: {is_let}", actor.who));
@@ -153,19 +151,8 @@ pub(super) fn is_what_the_contract_says(cluster: &Cluster) -> Result<()> {
 
 impl Actor {
     /// Returns true if etcd does it.
-    fn acts(&self, cluster: &Cluster, runtime: &Runtime, act: Act, key: &str) -> Result<bool> {
-        let Some(store) = &self.store else {
-            let words = match act {
-                Act::Get | Act::Watch => vec!["get", key],
-                Act::Put => vec!["put", key, "after"],
-                Act::Delete => vec!["del", key],
-            };
-            return match cluster.etcd.etcdctl_as(&self.pki, &words) {
-                Ok(_) => Ok(true),
-                Err(error) if format!("{error:#}").contains("permission denied") => Ok(false),
-                Err(error) => Err(error),
-            };
-        };
+    fn acts(&self, runtime: &Runtime, act: Act, key: &str) -> Result<bool> {
+        let store = &self.store;
         let done = runtime.block_on(async {
             let op = match act {
                 Act::Get | Act::Watch => return store.get(key).await.map(drop),
@@ -214,7 +201,7 @@ impl Actor {
 /// Without a certificate of the cluster there is no connection, and so no key; and no way around.
 fn nobody_is_let_in(cluster: &Cluster) -> Result<()> {
     let address = cluster.etcd.endpoint().trim_start_matches("https://");
-    let own = cluster.trust.user()?;
+    let own = cluster.trust.reconciler("r0")?;
     let connected = || -> Result<TcpStream> {
         let stream = TcpStream::connect(address)?;
         stream.set_read_timeout(Some(secs(5)))?;
@@ -222,10 +209,16 @@ fn nobody_is_let_in(cluster: &Cluster) -> Result<()> {
     };
     let stranger = Trust::create(&cluster.dir("strangers"), &[])?.reconciler("r0")?;
     stranger.write_authorities(&own.authorities()?)?;
-    for nobody in [tls_connect_as_nobody(connected()?, &own), tls_connect(connected()?, &stranger)] {
+    let user = cluster.trust.user()?;
+    let nobodies = [
+        tls_connect_as_nobody(connected()?, &own),
+        tls_connect(connected()?, &stranger),
+        tls_connect(connected()?, &user),
+    ];
+    for nobody in nobodies {
         // With TLS 1.3 a client learns it from the first answer.
         let said = nobody.and_then(|mut stream| Ok(stream.read(&mut [0; 64])?));
-        ensure!(said.is_err(), "etcd let somebody in without a certificate: {said:?}");
+        ensure!(said.is_err(), "etcd let somebody in who is neither a node nor a reconciler: {said:?}");
     }
     let said = http_get(address, "/health");
     ensure!(!matches!(said, Ok((200, _))), "etcd answers in clear: {said:?}");

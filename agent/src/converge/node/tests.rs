@@ -110,7 +110,7 @@ async fn a_new_node_registers_and_beats() {
     let record = rig.record().await;
     assert_eq!(record.registered_at, FIRST.parse().unwrap());
     assert_eq!(record.max_pods, 110);
-    assert_eq!(record.authorities, [rig.digest.clone()]);
+    assert_eq!(record.authorities, std::slice::from_ref(&rig.digest));
     assert_eq!(record.labels["kubernetes.io/hostname"], "n1");
     assert_eq!(rig.heartbeat().await.unwrap().since, FIRST.parse().unwrap());
 }

@@ -13,7 +13,7 @@ use tokio::sync::watch;
 
 use super::plan::{TrustChanges, has_ended};
 use crate::cluster::ClusterAddresses;
-use crate::worlds::admission::Admission;
+use crate::worlds::admission::{Admission, AllFailed, OnRefusal, ask_in_turn};
 
 /// Credentials of this node, and the addresses of its cluster.
 pub struct NodeTrust {
@@ -60,7 +60,9 @@ pub enum NodeTrustError {
     #[error("cannot renew this node's certificate: no reconciler is known; give --reconciler its URL")]
     NoReconciler,
     #[error("cannot renew this node's certificate: {0}")]
-    NotRenewed(String),
+    NoneRenews(AllFailed),
+    #[error("cannot renew this node's certificate: the new one is that of {0}")]
+    RenewedAs(Identity),
 }
 
 impl NodeTrust {
@@ -130,7 +132,7 @@ impl NodeTrust {
     /// Renews the certificate at the first reconciler that does so.
     ///
     /// # Errors
-    /// None does, or what it gives is of no use.
+    /// None does, or its answer can't be used.
     pub async fn renew(&mut self) -> Result<(), NodeTrustError> {
         let own = self.credentials();
         let request = RenewRequest {
@@ -138,24 +140,20 @@ impl NodeTrust {
             signing_request: self.keeper.dir().key()?.signing_request(own.identity())?,
         };
         let urls = self.addresses.borrow().reconcilers.clone();
-        let mut said = Vec::new();
-        for url in &urls {
-            match self.admission.renew(url, &own, &request).await {
-                Ok(answer) => return self.accept_renewal(&answer),
-                Err(error) => said.push(format!("{url}: {}", error.explained(Timestamp::now()))),
-            }
+        if urls.is_empty() {
+            return Err(NodeTrustError::NoReconciler);
         }
-        match said.is_empty() {
-            true => Err(NodeTrustError::NoReconciler),
-            false => Err(NodeTrustError::NotRenewed(said.join("; "))),
-        }
+        let admission = &self.admission;
+        let asked = ask_in_turn(&urls, OnRefusal::GoOn, |url| admission.renew(url, &own, &request)).await;
+        let (_, answer) = asked.map_err(NodeTrustError::NoneRenews)?;
+        self.accept_renewal(&answer)
     }
 
     fn accept_renewal(&mut self, answer: &JoinAnswer) -> Result<(), NodeTrustError> {
         let certificate = Certificate::from_pem(&answer.certificate)?;
         let (found, own) = (certificate.identity()?, self.credentials());
         if found != *own.identity() {
-            return Err(NodeTrustError::NotRenewed(format!("the new one is that of {found}")));
+            return Err(NodeTrustError::RenewedAs(found));
         }
         let mut authorities = bundle_from_pem(&answer.authorities)?;
         // The reconciler may be behind: what this node has reported that it trusts stays trusted until the record of trust

@@ -19,16 +19,15 @@ use schema::control::{Loop, LoopError, Next, Observation};
 use schema::store::SharedStore;
 
 pub use act::{NodeTrust, NodeTrustError, TrustSettings};
-use plan::{Observed, TrustPlan};
+use plan::{Observed, RETRY_MAX, TrustPlan};
 
 /// Interval between reads of the record. A revoked key is refused at the latest after this time.
 pub const INTERVAL: Duration = Duration::from_secs(15);
 /// Longest run: each reconciler may take 15 s to refuse.
 pub const MAY_TAKE: Duration = Duration::from_secs(180);
 
-/// Bounds of the wait after a renewal that failed, of which jitter takes half.
+/// Wait after the first renewal that failed, of which jitter takes half.
 const RETRY_MIN: Duration = Duration::from_secs(10);
-const RETRY_MAX: Duration = Duration::from_secs(300);
 
 pub struct TrustLoop {
     trust: NodeTrust,

@@ -3,6 +3,7 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
+use std::time::Duration;
 
 use jiff::{SignedDuration, Timestamp};
 use schema::control::Plan;
@@ -15,7 +16,9 @@ use crate::cluster::ClusterAddresses;
 const AGED_AGAIN: SignedDuration = SignedDuration::from_secs(30);
 /// Time after a renewal in which there is none for a reason that it should have removed: an etcd of the user's knows
 /// this node only once its users are made by hand.
-const UNCURED_AGAIN: SignedDuration = SignedDuration::from_secs(5);
+pub(super) const UNCURED_AGAIN: SignedDuration = SignedDuration::from_secs(5);
+/// Longest wait after a renewal that failed.
+pub(super) const RETRY_MAX: Duration = Duration::from_secs(300);
 
 /// Observed state of the trust loop.
 #[derive(Debug, Clone)]
@@ -158,9 +161,9 @@ fn due_at(observed: &Observed, reason: RenewReason, now: Timestamp) -> Timestamp
         RenewReason::Expired | RenewReason::Aged => AGED_AGAIN,
         RenewReason::Denied | RenewReason::NewAuthority => UNCURED_AGAIN,
     };
-    // A time in the future is that of a clock that was set back since.
+    // Later times are those of a clock that was set back since.
     let after_success = observed.renewed_at.filter(|at| *at <= now).map(|at| at + pause);
-    let after_failure = observed.retry_at.map(|at| at.min(now + UNCURED_AGAIN));
+    let after_failure = observed.retry_at.filter(|at| *at <= now + RETRY_MAX);
     after_success.max(after_failure).unwrap_or(now)
 }
 

@@ -14,7 +14,8 @@ use schema::testing::{authority, enroll};
 use schema::trust::{Authority, Certificate, TrustDir};
 
 use super::plan::{
-    ClusterTrust, Observed, OwnTrust, RecordFacts, RecordedAuthority, RenewReason, TrustChanges, plan,
+    ClusterTrust, Observed, OwnTrust, RETRY_MAX, RecordFacts, RecordedAuthority, RenewReason, TrustChanges,
+    UNCURED_AGAIN, plan,
 };
 use super::{NodeTrust, NodeTrustError, TrustLoop, TrustSettings};
 use crate::cluster::ClusterAddresses;
@@ -74,16 +75,19 @@ fn a_certificate_is_renewed_for_its_age_for_etcd_and_for_another_authority() {
 fn a_renewal_that_failed_or_cured_nothing_waits() {
     let denied = || observed(RecordFacts::Denied);
     let aged = || observed(RecordFacts::Unknown);
+    let (uncured, retry_max) = (UNCURED_AGAIN.as_secs(), RETRY_MAX.as_secs().cast_signed());
     for (observed, now, waits_until) in [
         (Observed { retry_at: Some(at(20)), ..denied() }, 10, Some(20)),
         (Observed { retry_at: Some(at(20)), ..denied() }, 20, None),
-        (Observed { renewed_at: Some(at(0)), ..denied() }, 10, Some(300)),
+        (Observed { renewed_at: Some(at(0)), ..denied() }, uncured - 1, Some(uncured)),
+        (Observed { renewed_at: Some(at(0)), ..denied() }, uncured, None),
         (Observed { renewed_at: Some(at(0)), ..aged() }, 200, None),
         (Observed { renewed_at: Some(at(190)), ..aged() }, 200, Some(220)),
         (Observed { renewed_at: Some(at(190)), retry_at: Some(at(230)), ..aged() }, 200, Some(230)),
         // The clock was set back.
         (Observed { renewed_at: Some(at(9_000)), ..denied() }, 10, None),
-        (Observed { retry_at: Some(at(9_000)), ..denied() }, 10, Some(310)),
+        (Observed { retry_at: Some(at(10 + retry_max)), ..denied() }, 10, Some(10 + retry_max)),
+        (Observed { retry_at: Some(at(11 + retry_max)), ..denied() }, 10, None),
     ] {
         let plan = plan(&observed, at(now));
         let is_due = waits_until.is_none();

@@ -88,7 +88,8 @@ impl FunctionCall {
 
     async fn through_any(&self, headers: &HeaderMap, server: Server) -> Result<Outcome, CliError> {
         let mut lost = None;
-        if !matches!(server, Server::Tls { .. }) {
+        // Another instance on this machine has no part in the usual gateway.
+        if server.is_usual() {
             let local = SocketAddr::from(([127, 0, 0, 1], GATEWAY_PORT));
             let local = outgoing::url(local, &self.path);
             let url = Url::parse(&local).map_err(|error| CliError::Usage(format!("{local}: {error}")))?;

@@ -14,13 +14,12 @@ use schema::trust::{
     Authority, Certificate, Credentials, Identity, JoinAnswer, JoinRequest, JoinToken, KeyPair, Role,
     TrustDir, bundle_from_pem,
 };
-use serde::Deserialize;
 use tokio::time::timeout;
 
 use crate::args::JoinArgs;
 use crate::cli::output::write_lines;
 use crate::config::{DEFAULT_STATE_DIR, host_name, identity_file};
-use crate::trust::{AUTHORITY_KEY_FILE, EtcdMembership, pki_dir, write_authority};
+use crate::trust::{AUTHORITY_KEY_FILE, AuthorityText, EtcdMembership, pki_dir, write_authority};
 use crate::view::Problem;
 use crate::{crypt, outgoing};
 
@@ -152,15 +151,6 @@ fn read_answer(server: &str, status: StatusCode, body: &[u8]) -> anyhow::Result<
     }
 }
 
-/// The authority as it was sealed.
-#[derive(Deserialize)]
-struct SealedAuthority {
-    /// PEM.
-    certificate: String,
-    /// PEM.
-    key: String,
-}
-
 /// All that makes a reconciler a member of the cluster, checked.
 struct Membership {
     certificate: Certificate,
@@ -172,9 +162,8 @@ impl Membership {
     fn new(answer: &JoinAnswer, opened: &str, identity: &Identity, key: &KeyPair) -> anyhow::Result<Self> {
         let certificate = Certificate::from_pem(&answer.certificate)?;
         let authorities = bundle_from_pem(&answer.authorities)?;
-        let sealed: SealedAuthority =
-            serde_json::from_str(opened).ok().context("the sealed authority is not what it should be")?;
-        let authority = Authority::from_pem(&sealed.certificate, &sealed.key)?;
+        let authority =
+            AuthorityText::parse(opened).context("the sealed authority is not what it should be")?;
         // Fails unless all of them belong together.
         Credentials::new(key, certificate.clone(), authorities.clone(), Default::default())?;
         let digest = authority.certificate().digest()?;
@@ -214,16 +203,18 @@ fn next_steps(args: &JoinArgs, identity: &Identity, answer: &JoinAnswer, address
     }
     format!(
         "{identity} has joined; start it with the repository that the other reconcilers follow:\nminik8s serve --name \
-         {name} --etcd {etcd}{state_dir} --repo URL\n"
+         {name} --etcd {etcd} --listen 0.0.0.0:7070{state_dir} --repo URL\n"
     )
 }
 
 #[cfg(test)]
 mod tests {
+    use clap::Parser as _;
     use jiff::{SignedDuration, Timestamp};
     use schema::trust::LeafRequest;
 
     use super::*;
+    use crate::args::{Cli, Command};
 
     const WEEK: SignedDuration = SignedDuration::from_hours(7 * 24);
 
@@ -293,6 +284,25 @@ mod tests {
             assert!(Membership::new(answer, &opened, &identity, &key).is_err(), "{what}");
         }
         assert!(Membership::new(&right, &opened(&own), &identity, &key).is_ok());
+    }
+
+    // Would fail with a reconciler on loopback, at which nobody else could join.
+    #[test]
+    fn the_next_command_starts_a_reconciler_that_others_reach() {
+        let key = KeyPair::generate().unwrap();
+        let identity: Identity = "reconciler-r2".parse().unwrap();
+        let answer = answer(&authority(), &identity, &key);
+        let steps = |flags: &[&str]| {
+            let line = ["minik8s", "join", "https://r1:7070", "--token", "a.b.c"];
+            let Command::Join(args) = Cli::try_parse_from(line.iter().chain(flags)).unwrap().command else {
+                panic!("{flags:?}")
+            };
+            next_steps(&args, &identity, &answer, "10.0.0.6")
+        };
+        let serve = "minik8s serve --name r2 --etcd https://10.0.0.5:2379 --listen 0.0.0.0:7070 --repo URL";
+        assert_eq!(steps(&[]).lines().last(), Some(serve));
+        let up = "minik8s up --advertise 10.0.0.6 --repo URL";
+        assert_eq!(steps(&["--etcd-member"]).lines().last(), Some(up));
     }
 
     #[test]

@@ -54,12 +54,12 @@ fn identity(args: &TokenCreateArgs) -> Result<Identity, CliError> {
     Identity::new(role, name).map_err(|error| CliError::Usage(error.to_string()))
 }
 
-/// Command for the machine that joins.
+/// Command for the machine that joins. The token is a variable: all users of a machine may read its command lines.
 fn command(identity: &Identity, made: &NewToken) -> String {
     let (name, servers, token) = (identity.name(), made.reconcilers.join(","), &made.token);
     match identity.role() {
-        Role::Node => format!("minik8s-agent join {servers} --node {name} --token {token}"),
-        _ => format!("minik8s join {servers} --name {name} --token {token}"),
+        Role::Node => format!("MINIK8S_JOIN_TOKEN={token} minik8s-agent join {servers} --node {name}"),
+        _ => format!("MINIK8S_JOIN_TOKEN={token} minik8s join {servers} --name {name}"),
     }
 }
 
@@ -99,12 +99,13 @@ mod tests {
         };
         assert_eq!(
             command(&"node-web-2".parse().unwrap(), &made),
-            "minik8s-agent join https://10.0.0.5:7070,https://10.0.0.6:7070 --node web-2 --token 0a.s.0b"
+            "MINIK8S_JOIN_TOKEN=0a.s.0b minik8s-agent join https://10.0.0.5:7070,https://10.0.0.6:7070 --node web-2"
         );
         let own = command(&"reconciler-r2".parse().unwrap(), &made);
-        let Command::Join(join) = Cli::try_parse_from(own.split(' ')).unwrap().command else {
-            panic!("{own}")
-        };
+        let (variable, line) = own.split_once(' ').unwrap();
+        assert_eq!(variable, "MINIK8S_JOIN_TOKEN=0a.s.0b");
+        let words = line.split(' ').chain(["--token", "0a.s.0b"]);
+        let Command::Join(join) = Cli::try_parse_from(words).unwrap().command else { panic!("{own}") };
         assert_eq!(join.servers, made.reconcilers);
         assert_eq!((join.name.as_deref(), join.token), (Some("r2"), made.token));
     }

@@ -15,6 +15,7 @@ use super::record::UpRecord;
 use super::state::StateDir;
 use crate::args::{EtcdLogin, LifetimeArgs};
 use crate::config::parse_duration;
+pub(super) use crate::trust::known_name;
 use crate::trust::{self, TrustSettings};
 
 const DAY_SECONDS: u64 = 24 * 3600;
@@ -36,23 +37,17 @@ pub(super) fn reconciler_name(record: &UpRecord) -> String {
     env::var(NAME).ok().or_else(|| known_name(&record.state_dir)).unwrap_or_else(|| record.node.clone())
 }
 
-/// Returns the name in the reconciler's certificate, if it has one.
-pub(super) fn known_name(state_dir: &Path) -> Option<String> {
-    let certificate = trust::pki_dir(state_dir).certificate().ok()?;
-    Some(certificate.identity().ok()?.name().to_owned())
-}
-
 /// Signs the certificates of all programs, as far as they are missing or about to end.
 pub(super) fn sign(record: &UpRecord) -> Result<Certificates> {
     let node = Identity::new(Role::Node, &record.node)
         .with_context(|| format!("cannot name the node {}; choose another name with --node", record.node))?;
     let reconciler = open(record)?;
-    let now = Timestamp::now();
+    let (now, lifetime) = (Timestamp::now(), settings_of(record)?.certificate_lifetime);
     if record.etcd.is_none() {
-        trust::sign_etcd(&record.state_dir, &addresses(record), now)
+        trust::sign_etcd(&record.state_dir, &addresses(record), lifetime, now)
             .context("cannot sign the certificate of etcd")?;
     }
-    trust::sign_node(&record.state_dir, &record.node, now)
+    trust::sign_node(&record.state_dir, &record.node, lifetime, now)
         .context("cannot sign the certificate of the agent")?;
     Ok(Certificates { reconciler, node })
 }
@@ -87,9 +82,12 @@ pub(super) fn etcd_files(record: &UpRecord) -> impl Iterator<Item = (&'static st
 
 /// Opens the reconciler's folder, with a new authority if there is none.
 fn open(record: &UpRecord) -> Result<TrustReader> {
-    let settings = settings(reconciler_name(record), addresses(record), &record.lifetimes)?;
-    let opened = trust::open(&record.state_dir, &settings, Timestamp::now());
+    let opened = trust::open(&record.state_dir, &settings_of(record)?, Timestamp::now());
     Ok(opened.context("cannot set up the certificates of the reconciler")?.keeper.reader())
+}
+
+fn settings_of(record: &UpRecord) -> Result<TrustSettings> {
+    settings(reconciler_name(record), addresses(record), &record.lifetimes)
 }
 
 fn addresses(record: &UpRecord) -> Vec<String> {

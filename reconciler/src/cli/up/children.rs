@@ -17,17 +17,21 @@ use tokio::net::lookup_host;
 use tokio::time::{sleep, timeout};
 
 use super::certificates;
+use super::detach::print_line;
 use super::record::UpRecord;
 use super::state::StateDir;
-use super::supervise::ChildCommand;
+use super::supervise::{ChildCommand, READY_WITHIN};
 use crate::outgoing::{self, CommandClient, SOCKET_URL};
-use crate::trust::{self, EtcdMembership, FIRST_MEMBER};
+use crate::trust::{self, CATCH_UP_MAX, EtcdMembership, FIRST_MEMBER};
 
 /// Variable of the agent with the address at which functions are called, and its port.
 const FUNCTIONS_LISTEN: &str = "MINIK8S_FUNCTIONS_LISTEN";
 const FUNCTIONS_PORT: u16 = 8081;
 /// Interval between probes of a child that does not answer yet.
 const PROBE_INTERVAL: Duration = Duration::from_millis(50);
+/// Consequence of a member of etcd that does not answer, for people.
+pub(super) const WITHOUT_ETCD: &str =
+    "a member answers only while most of the others run; the reconciler and the agent go on without it";
 /// Longest time for a probe, and wait for etcd before it is dialed anew.
 const PROBE_MAX: Duration = Duration::from_secs(2);
 
@@ -74,8 +78,8 @@ fn variable(prefix: &str, flag: &str) -> String {
     format!("{prefix}{}", flag[1..].replace('-', "_").to_uppercase())
 }
 
-/// A member of etcd with its data in the state directory, the first one or one that joined. It answers holders of the cluster's certificates, on
-/// loopback and, with `--advertise`, at that address.
+/// A member of etcd with its data in the state directory, the first one or one that joined. It answers holders of the
+/// cluster's certificates, on loopback and, with `--advertise`, at that address.
 pub(super) fn etcd(state: &StateDir, record: &UpRecord) -> Result<Program> {
     // As variables, because such flags may not have a word of its own as their value.
     let env = [
@@ -129,7 +133,7 @@ fn etcd_flags(state: &StateDir, record: &UpRecord) -> Result<Vec<(&'static str, 
         ("--peer-trusted-ca-file", authorities),
         ("--peer-cert-allowed-cn", Identity::etcd().to_string()),
         // Of the first start. A member keeps its peer URL, which matters only to others.
-        ("--initial-advertise-peer-urls", own.clone()),
+        ("--initial-advertise-peer-urls", own),
         ("--initial-cluster", cluster),
         ("--initial-cluster-state", cluster_state.to_owned()),
         ("--logger", "zap".to_owned()),
@@ -280,6 +284,25 @@ pub(super) async fn prepare_etcd(state: &StateDir, record: &UpRecord) -> Result<
             trust::prepare(state.root(), joined, record.etcd_port).await.map(Some)
         }
         _ => Ok(None),
+    }
+}
+
+/// True if the member of etcd on this machine has started before. Then it may have to wait for others.
+pub(super) fn has_etcd_data(state: &StateDir) -> bool {
+    state.root().join("etcd/member").is_dir()
+}
+
+/// Longest wait for the member of etcd: one that joins copies all of etcd first.
+pub(super) fn etcd_max(joined: Option<&EtcdMembership>, had_data: bool) -> Duration {
+    if joined.is_some() && !had_data { CATCH_UP_MAX + READY_WITHIN } else { READY_WITHIN }
+}
+
+/// Finishes the start of a member of etcd that did not answer in time.
+pub(super) async fn finish_etcd(state: StateDir, record: UpRecord, joined: Option<EtcdMembership>) {
+    wait_for_etcd(&state, &record, joined.as_ref()).await;
+    print_line("etcd        ready");
+    if let Err(error) = publish_etcd(&state, &record).await {
+        eprintln!("minik8s: {error:#}");
     }
 }
 

@@ -8,7 +8,7 @@ use std::fmt::Write as _;
 use std::fs::{self, Metadata};
 use std::io;
 use std::net::{IpAddr, Ipv4Addr};
-use std::os::unix::fs::{MetadataExt as _, chown};
+use std::os::unix::fs::{MetadataExt as _, lchown};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
@@ -76,6 +76,7 @@ pub async fn enable(args: &EnableArgs) -> Result<ExitCode> {
         state_dir: state.root(),
         name: &name,
         is_up: record.is_some(),
+        is_open: record.as_ref().is_some_and(|record| !record.listen.ip().is_loopback()),
         etcd: etcd.as_ref(),
         certificate,
         nodes: &survey.nodes,
@@ -180,17 +181,14 @@ fn host(url: &str) -> Result<String> {
     host.with_context(|| format!("--etcd {url} is no URL; write it as http://HOST:PORT"))
 }
 
-/// Makes a folder with all in it that of another owner.
-fn give_to(folder: &Path, owner: &Metadata) -> io::Result<()> {
-    chown(folder, Some(owner.uid()), Some(owner.gid()))?;
-    for entry in fs::read_dir(folder)? {
-        let path = entry?.path();
-        match path.is_dir() {
-            true => give_to(&path, owner)?,
-            false => chown(&path, Some(owner.uid()), Some(owner.gid()))?,
+/// Makes a folder with all in it that of another owner. Of links it gives away these, not what they lead to.
+fn give_to(path: &Path, owner: &Metadata) -> io::Result<()> {
+    if fs::symlink_metadata(path)?.is_dir() {
+        for entry in fs::read_dir(path)? {
+            give_to(&entry?.path(), owner)?;
         }
     }
-    Ok(())
+    lchown(path, Some(owner.uid()), Some(owner.gid()))
 }
 
 /// Steps that are left after the command.
@@ -199,6 +197,8 @@ struct NextSteps<'a> {
     name: &'a str,
     /// Set if `up` runs the daemons of this machine.
     is_up: bool,
+    /// Set if the other machines reach that reconciler.
+    is_open: bool,
     /// The etcd that is not ours.
     etcd: Option<&'a UsersEtcd>,
     /// Folder of the certificate for it, and the end of that; `None` if etcd has one of another authority.
@@ -226,7 +226,7 @@ impl NextSteps<'_> {
             step(&mut text, "Give etcd its certificate. On each of its machines, as root:");
             etcd_step(&mut text, &folder.display().to_string(), *end);
         }
-        step(&mut text, "Start this reconciler:");
+        step(&mut text, "Start this reconciler where the other machines reach it:");
         let _ = writeln!(text, "     {}", self.start(&urls));
         step(
             &mut text,
@@ -261,10 +261,12 @@ impl NextSteps<'_> {
         };
         match (self.is_up, self.etcd) {
             (true, None) => format!("minik8s up{state_dir}"),
-            (true, Some(_)) => format!("minik8s up --etcd {etcd}{state_dir}"),
-            (false, _) => {
-                format!("minik8s serve --name {} --etcd {etcd}{state_dir} --repo URL", self.name)
-            }
+            (true, Some(_)) if self.is_open => format!("minik8s up --etcd {etcd}{state_dir}"),
+            (true, Some(_)) => format!("minik8s up --etcd {etcd} --advertise ADDRESS{state_dir}"),
+            (false, _) => format!(
+                "minik8s serve --name {} --etcd {etcd} --listen 0.0.0.0:7070{state_dir} --repo URL",
+                self.name
+            ),
         }
     }
 }
@@ -285,6 +287,7 @@ fn etcd_step(text: &mut String, folder: &str, end: Timestamp) {
 #[cfg(test)]
 mod tests {
     use std::fs::File;
+    use std::os::unix::fs::symlink;
 
     use clap::Parser as _;
     use schema::control::{LockOutcome, lock_file};
@@ -329,6 +332,7 @@ mod tests {
             state_dir: dir.path(),
             name: &name,
             is_up: true,
+            is_open: false,
             etcd: None,
             certificate: None,
             nodes: &nodes,
@@ -359,6 +363,7 @@ mod tests {
             state_dir: Path::new(DEFAULT_STATE_DIR),
             name: &name,
             is_up: false,
+            is_open: false,
             etcd: etcd.as_ref(),
             certificate,
             nodes: &nodes,
@@ -377,8 +382,8 @@ mod tests {
              --enable-grpc-gateway=false
            The certificate ends on 2026-01-01T00:00:00Z. Before that, run this command again, and the two above.
 
-        2. Start this reconciler:
-             minik8s serve --name r1 --etcd https://127.0.0.1:2379,https://[fd00::5]:2379 --repo URL
+        2. Start this reconciler where the other machines reach it:
+             minik8s serve --name r1 --etcd https://127.0.0.1:2379,https://[fd00::5]:2379 --listen 0.0.0.0:7070 --repo URL
 
         3. Each of these commands prints another one. Run that on the machine with this name; containers, rules and names stay. Other reconcilers join likewise ('minik8s token create --reconciler NAME').
              minik8s token create --node web-1
@@ -400,11 +405,32 @@ mod tests {
         assert_eq!((name.as_str(), &certificate), ("n1", &None));
         let nodes = [];
         let (state_dir, etcd) = (dir.path(), etcd.as_ref());
-        let steps = NextSteps { state_dir, name: &name, is_up: true, etcd, certificate, nodes: &nodes };
+        let mut steps = NextSteps {
+            state_dir,
+            name: &name,
+            is_up: true,
+            is_open: false,
+            etcd,
+            certificate,
+            nodes: &nodes,
+        };
         let text = steps.text();
         assert!(!text.contains("etcdctl") && !text.contains("install"), "{text}");
         let line = text.lines().find(|line| line.contains("minik8s up")).unwrap();
         assert_eq!(up(line).etcd.as_deref(), Some("https://etcd.lan:2379"));
+        assert_eq!(up(line).advertise.as_deref(), Some("ADDRESS"));
+        steps.is_open = true;
+        assert!(!steps.text().contains("--advertise"));
+    }
+
+    #[test]
+    fn a_link_is_given_away_and_not_what_it_leads_to() {
+        let dir = tempfile::tempdir().unwrap();
+        let pki = dir.path().join("pki");
+        fs::create_dir_all(pki.join("etcd")).unwrap();
+        symlink("nowhere", pki.join("etcd/link")).unwrap();
+        // Would fail by looking for what the link leads to.
+        give_to(&pki, &fs::metadata(dir.path()).unwrap()).unwrap();
     }
 
     #[test]

@@ -32,8 +32,10 @@ fn commands(reconciler: &Identity, nodes: &[Identity]) -> String {
     let all = |root: &str| Permission { key: root.to_owned(), is_prefix: true, write: true };
     let mut users = vec![(reconciler, BTreeSet::from([all(ROOT), all(RUNS_ROOT)]))];
     users.extend(nodes.iter().map(|node| (node, node_role(node.name()))));
+    // etcd demands root before 'auth enable'.
     let mut text = format!(
-        "# With the role root, too, the reconciler makes the users of nodes itself, and may defragment:\n\
+        "etcdctl role add root\netcdctl user add root --no-password\netcdctl user grant-role root root\n\
+         # With the role root, too, the reconciler makes the users of nodes itself, and may defragment:\n\
          # etcdctl user grant-role {reconciler} root\n"
     );
     for (user, permissions) in users {
@@ -55,6 +57,12 @@ mod tests {
     fn each_user_is_named_as_its_certificate_and_has_a_role_of_its_own() {
         let (reconciler, node) = ("reconciler-r1".parse().unwrap(), "node-web-2".parse().unwrap());
         let text = commands(&reconciler, &[node]);
+        let root = [
+            "etcdctl role add root",
+            "etcdctl user add root --no-password",
+            "etcdctl user grant-role root root",
+        ];
+        assert_eq!(text.lines().take(3).collect::<Vec<_>>(), root);
         for line in [
             "etcdctl role grant-permission reconciler-r1 readwrite /minik8s/ --prefix",
             "etcdctl role grant-permission reconciler-r1 readwrite /minik8s-runs/ --prefix",

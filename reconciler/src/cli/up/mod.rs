@@ -51,7 +51,7 @@ const ETCD_TIMEOUT: Duration = Duration::from_secs(5);
 /// Runs `minik8s up` until Ctrl-C or SIGTERM.
 pub async fn run(args: UpArgs) -> Result<ExitCode> {
     let fresh = !args.state_dir.exists();
-    let outcome = start(&args).await;
+    let outcome = Box::pin(start(&args)).await;
     // An `up` that still runs in the background keeps its state; one that never came up leaves nothing.
     if fresh && !matches!(outcome, Ok(Outcome::Running | Outcome::Ended | Outcome::Unhealthy)) {
         clean_up_failed_start(&args).await;
@@ -63,7 +63,7 @@ async fn start(args: &UpArgs) -> Result<Outcome> {
     children::check_root()?;
     let state = StateDir::create(&args.state_dir)?;
     let earlier = state.load()?;
-    let args = &with_joined_etcd(args, &state)?;
+    let args = &with_joined_etcd(args, earlier.as_ref(), &state)?;
     let record = UpRecord::merge(args, earlier.as_ref())?;
     let left_behind = UpRecord::left_behind(args, earlier.as_ref())?;
     if let Err(error) = config::check_repo(&record.repo) {
@@ -113,10 +113,13 @@ async fn start(args: &UpArgs) -> Result<Outcome> {
     outcome
 }
 
-/// Adds what follows from how this machine joined: the etcd of the cluster, or the address of its own member.
-fn with_joined_etcd(args: &UpArgs, state: &StateDir) -> Result<UpArgs> {
+/// Adds to the first `up` what follows from how this machine joined: the etcd of the cluster, or the address of its own
+/// member. A later one has that in its record, or something else that the user chose since.
+fn with_joined_etcd(args: &UpArgs, earlier: Option<&UpRecord>, state: &StateDir) -> Result<UpArgs> {
     let mut args = args.clone();
-    if let Some(joined) = EtcdMembership::load(state.root())? {
+    if earlier.is_none()
+        && let Some(joined) = EtcdMembership::load(state.root())?
+    {
         match joined.address {
             None => args.etcd = args.etcd.or_else(|| Some(joined.join.join(","))),
             Some(address) => args.advertise = args.advertise.or(Some(address)),
@@ -153,9 +156,11 @@ async fn supervise_all(state: &StateDir, record: &UpRecord, signed: &Certificate
     let mut interrupt = signal(SignalKind::interrupt()).context("cannot wait for SIGINT")?;
     let mut terminate = signal(SignalKind::terminate()).context("cannot wait for SIGTERM")?;
     let mut children = Children::default();
+    // Separate tasks, because a stopped terminal must not keep the daemons from being restarted.
+    let mut tasks = JoinSet::new();
     let started = tokio::select! {
         // Cancel-safe: what was started is in `children` and is ended below.
-        started = start_children(state, record, signed, &mut children) => started,
+        started = start_children(state, record, signed, &mut children, &mut tasks) => started,
         _ = interrupt.recv() => Err(anyhow::anyhow!("interrupted before everything was up")),
         _ = terminate.recv() => Err(anyhow::anyhow!("stopped before everything was up")),
     };
@@ -163,14 +168,12 @@ async fn supervise_all(state: &StateDir, record: &UpRecord, signed: &Certificate
         children.end_all().await;
         return Err(error);
     }
-    // A separate task, because a stopped terminal must not keep the daemons from being restarted. Cancel-safe: a mark
-    // is written in one step, and a lost line does no harm.
-    let mut shown = JoinSet::new();
+    // Cancel-safe: a mark is written in one step, and a lost line does no harm.
     let hint = match std::io::stdout().is_terminal() {
         true => "; Ctrl-C stops the daemons but not the pods",
         false => "",
     };
-    shown.spawn(detach::show(record.server(), state.clone(), hint));
+    tasks.spawn(detach::show(record.server(), state.clone(), hint));
     tokio::select! {
         // Cancel-safe: the children stay owned by `children`.
         () = children.keep_alive() => {}
@@ -178,7 +181,7 @@ async fn supervise_all(state: &StateDir, record: &UpRecord, signed: &Certificate
         _ = terminate.recv() => {}
     }
     print_line("stopping the daemons; pods keep running");
-    shown.abort_all();
+    tasks.abort_all();
     children.end_all().await;
     Ok(Outcome::Ended)
 }
@@ -188,14 +191,10 @@ async fn start_children(
     record: &UpRecord,
     signed: &Certificates,
     children: &mut Children,
+    tasks: &mut JoinSet<()>,
 ) -> Result<()> {
     if record.etcd.is_none() {
-        let joined = children::prepare_etcd(state, record).await?;
-        let child = Child::spawn(etcd(state, record)?.command(), state)?;
-        let ready = children::wait_for_etcd(state, record, joined.as_ref());
-        children.add(child).until_ready(ready).await?;
-        children::publish_etcd(state, record).await?;
-        print_line(&format!("etcd        ready at {}", record.published_url(record.etcd_port)));
+        start_etcd(state, record, children, tasks).await?;
     }
     let child = Child::spawn(reconciler(state, record)?.command(), state)?;
     children.add(child).until_ready(children::wait_for_reconciler(record)).await?;
@@ -207,6 +206,33 @@ async fn start_children(
     if let Some(line) = services::suggestion(state) {
         print_line(line);
     }
+    Ok(())
+}
+
+/// Starts this machine's member of etcd. The daemons do not wait for one that was there before: it may need others, which
+/// do not run.
+async fn start_etcd(
+    state: &StateDir,
+    record: &UpRecord,
+    children: &mut Children,
+    tasks: &mut JoinSet<()>,
+) -> Result<()> {
+    let had_data = children::has_etcd_data(state);
+    let joined = Box::pin(children::prepare_etcd(state, record)).await?;
+    let within = children::etcd_max(joined.as_ref(), had_data);
+    let child = children.add(Child::spawn(etcd(state, record)?.command(), state)?);
+    let ready = Box::pin(children::wait_for_etcd(state, record, joined.as_ref()));
+    if child.is_ready_within(within, ready).await? {
+        children::publish_etcd(state, record).await?;
+        print_line(&format!("etcd        ready at {}", record.published_url(record.etcd_port)));
+        return Ok(());
+    }
+    let late = child.late(within);
+    if !had_data {
+        return Err(late);
+    }
+    eprintln!("minik8s: {late}; {}", children::WITHOUT_ETCD);
+    tasks.spawn(children::finish_etcd(state.clone(), record.clone(), joined));
     Ok(())
 }
 
@@ -298,4 +324,41 @@ pub async fn down(args: DownArgs) -> Result<ExitCode> {
         println!("the keys below /minik8s/ in {etcd} are kept: other nodes may use them");
     }
     Ok(ExitCode::SUCCESS)
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser as _;
+
+    use super::*;
+
+    #[derive(clap::Parser)]
+    struct Line {
+        #[command(flatten)]
+        args: UpArgs,
+    }
+
+    // Would fail with the etcd of the join at each start, and without the login that was given.
+    #[test]
+    fn a_machine_that_joined_begins_with_the_clusters_etcd_and_keeps_what_is_chosen_later() {
+        let dir = tempfile::tempdir().unwrap();
+        let state = StateDir::open(dir.path()).unwrap();
+        let joined = EtcdMembership {
+            name: "r2".to_owned(),
+            address: None,
+            join: vec!["https://10.0.0.5:7079".to_owned()],
+            initial_cluster: None,
+        };
+        joined.save(state.root()).unwrap();
+        let up = |flags: &[&str], earlier: Option<&UpRecord>| {
+            let always = ["up", "--repo", "https://git.example/a.git", "--node", "n1"];
+            let args = Line::parse_from(always.iter().chain(flags)).args;
+            UpRecord::merge(&with_joined_etcd(&args, earlier, &state).unwrap(), earlier).unwrap()
+        };
+        let first = up(&[], None);
+        assert_eq!(first.etcd.as_deref(), Some("https://10.0.0.5:7079"));
+        let login = ["--etcd-user", "both", "--etcd-password-file", "/p"];
+        let chosen = up(&[&["--etcd", "https://10.0.0.6:2379"][..], &login].concat(), Some(&first));
+        assert_eq!(up(&[], Some(&chosen)), chosen);
+    }
 }

@@ -11,8 +11,9 @@ use std::os::unix::fs::{OpenOptionsExt as _, PermissionsExt as _};
 use std::path::Path;
 use std::process::Stdio;
 
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Context, Result, anyhow, bail, ensure};
 use tokio::process::Command;
+use tokio::time::timeout;
 
 use super::certificates;
 use super::children::{self, Program};
@@ -21,6 +22,7 @@ use super::record::UpRecord;
 use super::state::StateDir;
 use super::supervise::OPERATOR_IDENTITY;
 use crate::config::DEFAULT_STATE_DIR;
+use crate::trust::EtcdMembership;
 
 /// Directory that exists where systemd is the init process (sd_booted(3)).
 const BOOTED: &str = "/run/systemd/system";
@@ -111,6 +113,7 @@ pub(super) fn check_choice(state: &StateDir, systemd: bool) -> Result<()> {
 /// Installs and starts the services, or restarts them with new settings, and shows the progress of the repository.
 pub(super) async fn start(state: &StateDir, record: &UpRecord) -> Result<Outcome> {
     let programs = programs(state, record)?;
+    let had_etcd = children::has_etcd_data(state);
     let installed = are_installed(state.root());
     if !installed {
         state.end_leftovers().await?;
@@ -121,12 +124,12 @@ pub(super) async fn start(state: &StateDir, record: &UpRecord) -> Result<Outcome
     }
     run("systemd-sysusers", &["--inline", USER.trim()]).await?;
     certificates::sign(record)?;
+    // At once: services that run already read what root has signed.
+    give_to_user(state).await?;
     let joined = children::prepare_etcd(state, record).await?;
-    // Again: a member that has joined starts with the others.
+    // Both again: a member that has joined starts with the others, and has written that.
     let programs = self::programs(state, record)?;
-    // The agent's stay root's. As systemd does it for the directory of a service: whole, and no link is followed.
-    let own = state.root().join("reconciler");
-    run("chown", &["-Rh", "minik8s:minik8s", &own.display().to_string()]).await?;
+    give_to_user(state).await?;
     state.save(record)?;
     let (wanted, unwanted): (Vec<_>, Vec<_>) =
         SERVICES.iter().partition(|service| programs.iter().any(|program| program.name == service.program));
@@ -141,16 +144,43 @@ pub(super) async fn start(state: &StateDir, record: &UpRecord) -> Result<Outcome
     for service in &wanted {
         run("systemctl", &["enable", service.unit]).await?;
         // Returns once the daemon says that it is ready.
-        if let Err(error) = run("systemctl", &["restart", service.unit]).await {
-            bail!("{error:#}; see 'journalctl -u {}'", service.unit);
+        let restarted = run("systemctl", &["restart", service.unit]).await;
+        let restarted = restarted.map_err(|error| anyhow!("{error:#}; see 'journalctl -u {}'", service.unit));
+        let started = match restarted {
+            Ok(()) if service.program == "etcd" && record.advertise.is_some() => {
+                introduce_etcd(state, record, joined.as_ref(), had_etcd).await
+            }
+            restarted => restarted,
+        };
+        match started {
+            Ok(()) => print_line(&format!("{:11} ready, service {}", service.program, service.unit)),
+            Err(error) if service.program == "etcd" && had_etcd => {
+                eprintln!("minik8s: {error:#}; {}", children::WITHOUT_ETCD);
+            }
+            Err(error) => return Err(error),
         }
-        if service.program == "etcd" && record.advertise.is_some() {
-            children::wait_for_etcd(state, record, joined.as_ref()).await;
-            children::publish_etcd(state, record).await?;
-        }
-        print_line(&format!("{:11} ready, service {}", service.program, service.unit));
     }
     Ok(detach::until_healthy(record, state, "'journalctl -u minik8s -u minik8s-agent'").await)
+}
+
+/// Gives the reconciler's folder to the user of the services; the agent's stays root's. As systemd does it for the
+/// directory of a service: whole, and no link is followed.
+async fn give_to_user(state: &StateDir) -> Result<()> {
+    let own = state.root().join("reconciler");
+    run("chown", &["-Rh", "minik8s:minik8s", &own.display().to_string()]).await
+}
+
+/// Waits for this machine's member of etcd, and tells the others its address.
+async fn introduce_etcd(
+    state: &StateDir,
+    record: &UpRecord,
+    joined: Option<&EtcdMembership>,
+    had_etcd: bool,
+) -> Result<()> {
+    let within = children::etcd_max(joined, had_etcd);
+    let waited = timeout(within, children::wait_for_etcd(state, record, joined)).await;
+    waited.map_err(|_| anyhow!("etcd did not answer within {} s of its start", within.as_secs()))?;
+    children::publish_etcd(state, record).await
 }
 
 /// The programs in the order of [`SERVICES`], without an etcd where the user has one.

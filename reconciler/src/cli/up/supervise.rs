@@ -16,7 +16,8 @@ use tokio::time::{Instant, sleep, timeout};
 
 use super::state::{END_WITHIN, StateDir};
 
-const READY_WITHIN: Duration = Duration::from_secs(30);
+/// Longest wait for the answer of a child that has started.
+pub(super) const READY_WITHIN: Duration = Duration::from_secs(30);
 /// Backoff before a dead child is restarted: doubles from the first to the second value.
 const RESTART_AFTER: (Duration, Duration) = (Duration::from_millis(500), Duration::from_secs(30));
 /// Uptime after which a child has recovered, which resets its backoff.
@@ -55,14 +56,29 @@ impl Child {
 
     /// Waits for `ready`; if the child ends first, returns an error with its last log line.
     pub(super) async fn until_ready(&mut self, ready: impl Future<Output = ()>) -> Result<()> {
+        match self.is_ready_within(READY_WITHIN, ready).await? {
+            true => Ok(()),
+            false => Err(self.late(READY_WITHIN)),
+        }
+    }
+
+    /// Waits for `ready`; returns false if that takes longer. Fails if the child ends first.
+    pub(super) async fn is_ready_within(
+        &mut self,
+        within: Duration,
+        ready: impl Future<Output = ()>,
+    ) -> Result<bool> {
         tokio::select! {
             // Cancel-safe: `wait` may be called again.
             status = self.process.wait() => Err(self.exit_error(status.context("cannot wait for a child")?)),
-            outcome = timeout(READY_WITHIN, ready) => outcome.map_err(|_| anyhow!(
-                "{} did not answer within {} s of its start; see {}",
-                self.command.name, READY_WITHIN.as_secs(), self.log.display()
-            )),
+            outcome = timeout(within, ready) => Ok(outcome.is_ok()),
         }
+    }
+
+    /// Error of a child that did not answer in time.
+    pub(super) fn late(&self, within: Duration) -> anyhow::Error {
+        let (name, log) = (self.command.name, self.log.display());
+        anyhow!("{name} did not answer within {} s of its start; see {log}", within.as_secs())
     }
 
     fn exit_error(&self, status: ExitStatus) -> anyhow::Error {
@@ -214,6 +230,22 @@ mod tests {
         let changed: Vec<_> = command.as_std().get_envs().collect();
         let repo = (OsStr::new("MINIK8S_REPO"), Some(OsStr::new("/a")));
         assert_eq!(changed, [(OsStr::new(OPERATOR_IDENTITY), None), repo]);
+    }
+
+    #[tokio::test]
+    async fn a_child_that_is_late_runs_on_and_one_that_ends_is_an_error() {
+        let dir = tempfile::tempdir().unwrap();
+        let state = StateDir::create(dir.path()).unwrap();
+        let child = |program: &str, args: Vec<String>| {
+            let command = ChildCommand { name: "idle", program: program.into(), args, env: Vec::new() };
+            Child::spawn(command, &state).unwrap()
+        };
+        let within = Duration::from_millis(10);
+        let mut late = child("/usr/bin/tail", vec!["-f".to_owned(), "/dev/null".to_owned()]);
+        assert!(!late.is_ready_within(within, std::future::pending()).await.unwrap());
+        assert!(late.is_ready_within(within, std::future::ready(())).await.unwrap());
+        let mut ended = child("/usr/bin/false", Vec::new());
+        assert!(ended.is_ready_within(READY_WITHIN, std::future::pending()).await.is_err());
     }
 
     #[tokio::test]

@@ -1,4 +1,4 @@
-//! Bodies of the API's requests to admit and list, and the errors of an admission.
+//! The API's requests to admit and list: their paths, bodies and errors.
 
 use jiff::Timestamp;
 use schema::codec::CodecError;
@@ -103,6 +103,10 @@ pub(crate) enum AdmissionError {
     },
     #[error("the reconciler is starting: it has not read etcd yet")]
     Starting,
+    #[error("this reconciler {0}")]
+    Excluded(&'static str),
+    #[error("the certificate of {0} was renewed a moment ago")]
+    TooOften(Identity),
     #[error("other reconcilers keep changing the same records")]
     Busy,
     #[error("{key}: {source}")]
@@ -115,4 +119,11 @@ pub(crate) enum AdmissionError {
     Trust(#[from] TrustError),
     #[error(transparent)]
     Store(#[from] StoreError),
+}
+
+/// Returns true for requests that change who belongs to the cluster, and who vouches for that.
+pub(crate) fn admits_or_removes(path: &str) -> bool {
+    let is_below =
+        |root: &str| path.strip_prefix(root).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'));
+    ["/v1/tokens", "/v1/users", "/v1/trust"].into_iter().any(is_below) || path.starts_with("/v1/identities/")
 }

@@ -12,14 +12,16 @@ pub(crate) mod testing;
 #[cfg(test)]
 mod tests;
 
+use std::collections::BTreeMap;
 use std::net::IpAddr;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use age::x25519::Recipient;
 use async_trait::async_trait;
 use jiff::{SignedDuration, Timestamp};
 use schema::codec::{decode, encode};
+use schema::control::lock;
 use schema::keys::{Key, prefix};
 use schema::meta::NamespacedName;
 use schema::names::is_host_name;
@@ -37,14 +39,18 @@ use serde::de::DeserializeOwned;
 
 pub(crate) use self::messages::{
     AdmissionError, IdentityItem, RemovedIdentity, RotationAnswer, TokenAnswer, TokenRequest, UserRequest,
+    admits_or_removes,
 };
 pub(crate) use self::plan::Refusal;
 use super::etcd_users::{EtcdUsers, UserOutcome};
+use super::revocation::revoke;
 use super::setup::{AuthorityText, OwnTrust};
 use crate::crypt;
 
 /// Attempts to write what another reconciler writes at the same time.
 const ATTEMPTS: usize = 5;
+/// Shortest time between two renewals of one identity.
+const RENEWALS_GAP: SignedDuration = SignedDuration::from_secs(10);
 /// Time for which the record of a token is kept, so that a used one is known as such.
 const TOKEN_KEPT: Duration = Duration::from_secs(24 * 3600);
 /// Validity of a token unless requested otherwise.
@@ -126,12 +132,12 @@ struct Enrollment {
     former: Option<KeyFingerprint>,
 }
 
-/// Admits machines and people.
-pub struct Admission(AdmissionDeps);
+/// Admits machines and people. Has the time of each recent renewal.
+pub struct Admission(AdmissionDeps, Mutex<BTreeMap<Identity, Timestamp>>);
 
 impl Admission {
     pub(crate) fn new(deps: AdmissionDeps) -> Self {
-        Self(AdmissionDeps { events: deps.events.reporting_as("trust"), ..deps })
+        Self(AdmissionDeps { events: deps.events.reporting_as("trust"), ..deps }, Mutex::default())
     }
 
     /// Admits a machine with a token; `from` is its address.
@@ -179,6 +185,7 @@ impl Admission {
         let key = PublicKey::of_signing_request(&request.signing_request).map_err(invalid)?;
         let trusted = self.0.own.keeper.current();
         let identity = plan::check_certificate(&certificate, &key, trusted.authorities(), now)?;
+        self.limit_renewals(&identity, now)?;
         let candidate = Candidate {
             fingerprint: key.fingerprint()?,
             identity,
@@ -191,6 +198,19 @@ impl Admission {
         let enrolled = self.enroll_repeatedly(&candidate, now).await?;
         tracing::info!(identity = %candidate.identity, "certificate renewed");
         self.answer(&enrolled.certificate)
+    }
+
+    /// Refuses a renewal soon after the last one: each is a write, and several reads of etcd's users.
+    fn limit_renewals(&self, identity: &Identity, now: Timestamp) -> Result<(), AdmissionError> {
+        let mut recent = lock(&self.1);
+        recent.retain(|_, at| now.duration_since(*at).abs() < RENEWALS_GAP);
+        match recent.contains_key(identity) {
+            true => Err(AdmissionError::TooOften(identity.clone())),
+            false => {
+                recent.insert(identity.clone(), now);
+                Ok(())
+            }
+        }
     }
 
     /// Creates a token for a node or a reconciler on behalf of `by`.
@@ -369,7 +389,7 @@ impl Admission {
             confirmed_roll: None,
         };
         let record = plan::record(known.as_ref(), signed);
-        let revoked = former.map(|former| plan::revoke(revoked.as_ref(), former, now));
+        let revoked = former.map(|former| revoke(identity, revoked.as_ref(), former, now));
         let (mut guards, mut ops) =
             (vec![guard, revoked_guard], vec![put(&identity_key(identity), &record, None)?]);
         if let Some(revoked) = &revoked {
@@ -421,14 +441,13 @@ impl Admission {
     /// Puts revoked keys in force in this process; the others learn of them by `trust`.
     async fn revoke_here(&self, revoked: RevokedIdentity) {
         let keeper = Arc::clone(&self.0.own.keeper);
-        let written = tokio::task::spawn_blocking(move || {
-            let mut all = keeper.current().revoked().clone();
-            all.extend(revoked.keys);
-            keeper.revoke(all)
-        });
+        let written = tokio::task::spawn_blocking(move || keeper.revoke(revoked.keys));
         let written = written.await;
         if !matches!(written, Ok(Ok(()))) {
-            tracing::warn!(?written, "a revoked key is not in force yet; the trust loop tries again");
+            tracing::warn!(
+                ?written,
+                "a revoked key is in force, but not on disk yet; the trust loop tries again"
+            );
         }
     }
 
@@ -459,7 +478,21 @@ impl Admission {
 
     fn snapshot(&self) -> Result<Arc<Snapshot>, AdmissionError> {
         let snapshot = self.0.snapshot.current();
+        self.check_standing(&snapshot)?;
         if snapshot.synced { Ok(snapshot) } else { Err(AdmissionError::Starting) }
+    }
+
+    /// Refuses while this reconciler does not belong to the cluster.
+    fn check_standing(&self, snapshot: &Snapshot) -> Result<(), AdmissionError> {
+        if self.0.own.is_removed()? {
+            return Err(AdmissionError::Excluded("was removed from the cluster"));
+        }
+        let authority = self.0.own.authority().certificate().to_pem()?;
+        let trusted = snapshot.trust.get(&()).map(|row| &row.value.authorities);
+        match trusted.is_some_and(|trusted| !trusted.contains(&authority)) {
+            true => Err(AdmissionError::Excluded("signs with an authority that is not the cluster's")),
+            false => Ok(()),
+        }
     }
 
     /// Reads a record, and returns the guard of its present state.

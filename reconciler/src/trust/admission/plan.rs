@@ -1,17 +1,15 @@
 //! Decides who is admitted and who is removed, and on the records of both. Pure.
 
-use std::collections::BTreeMap;
-
-use jiff::{SignedDuration, Timestamp};
+use jiff::Timestamp;
 use schema::keys::Key;
 use schema::kinds::Kind;
 use schema::meta::{DEFAULT_NAMESPACE, ObjectRef};
-use schema::records::{IdentityRecord, JoinRecord, RevokedIdentity};
+use schema::records::{IdentityRecord, JoinRecord};
 use schema::snapshot::Snapshot;
-use schema::trust::{
-    Certificate, Identity, JoinRequest, JoinToken, KeyFingerprint, PublicKey, RENEWABLE_DAYS, Role,
-};
+use schema::trust::{Certificate, Identity, JoinRequest, JoinToken, KeyFingerprint, PublicKey, Role};
 use subtle::ConstantTimeEq as _;
+
+use crate::trust::revocation::renewable_until;
 
 /// Hash of no secret, compared where there is no token.
 const NO_HASH: &str = "0000000000000000000000000000000000000000000000000000000000000000";
@@ -74,7 +72,7 @@ pub(super) fn check_certificate(
     if !authorities.iter().any(|authority| certificate.is_signed_by(authority)) {
         return Err(Refusal::Stranger);
     }
-    // An authority's own certificate names nobody.
+    // An authority's own certificate has no identity.
     let identity = certificate.identity().map_err(|_| Refusal::Stranger)?;
     if !certificate.public_key().is_ok_and(|own| own.is(key)) {
         return Err(Refusal::OtherKey);
@@ -128,26 +126,9 @@ pub(super) fn record(known: Option<&IdentityRecord>, signed: IdentityRecord) -> 
     }
 }
 
-/// Returns the revoked keys of an identity with that of `former`, and without those that are of no use any more.
-pub(super) fn revoke(
-    revoked: Option<&RevokedIdentity>,
-    former: &IdentityRecord,
-    now: Timestamp,
-) -> RevokedIdentity {
-    let before = revoked.into_iter().flat_map(|revoked| &revoked.keys).filter(|(_, until)| **until > now);
-    let mut keys: BTreeMap<_, _> = before.map(|(key, until)| (key.clone(), *until)).collect();
-    keys.insert(former.key.clone(), renewable_until(former.not_after));
-    RevokedIdentity { keys }
-}
-
-/// Returns the time until which a certificate with this end can be renewed.
-fn renewable_until(end: Timestamp) -> Timestamp {
-    let after = SignedDuration::from_hours(24 * i64::from(RENEWABLE_DAYS));
-    end.checked_add(after).unwrap_or(Timestamp::MAX)
-}
-
 #[cfg(test)]
 mod tests {
+    use jiff::SignedDuration;
     use schema::kinds::metadata::GONE_ANNOTATION;
     use schema::kinds::node::NodeSpec;
     use schema::testing::{SnapshotBuilder, at, object_of};
@@ -292,16 +273,5 @@ mod tests {
         for known in [Some(&known), None] {
             assert_eq!(record(known, other.clone()), other);
         }
-    }
-
-    #[test]
-    fn a_revoked_key_stays_on_the_list_while_it_could_be_renewed() {
-        let year = SignedDuration::from_hours(24 * 365);
-        let first = revoke(None, &identity_record("a", 0, 10), at(1));
-        assert_eq!(first.keys, [("a".to_owned(), at(10) + year)].into());
-        let both = revoke(Some(&first), &identity_record("b", 0, 20), at(2));
-        assert_eq!(both.keys.keys().collect::<Vec<_>>(), ["a", "b"]);
-        let late = revoke(Some(&both), &identity_record("c", 0, 30), at(10) + year);
-        assert_eq!(late.keys.keys().collect::<Vec<_>>(), ["b", "c"]);
     }
 }

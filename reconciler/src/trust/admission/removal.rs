@@ -12,9 +12,9 @@ use schema::store::{Guard, Op, Store, TXN_OPS_MAX, TxnOutcome};
 use schema::trust::{Identity, Peer, Role};
 
 use super::{
-    ATTEMPTS, Admission, AdmissionError, Refusal, RemovedIdentity, identity_key, parsed, plan, put,
-    revoked_key,
+    ATTEMPTS, Admission, AdmissionError, Refusal, RemovedIdentity, identity_key, parsed, put, revoked_key,
 };
+use crate::trust::revocation::revoke;
 
 impl Admission {
     /// Removes somebody on behalf of `by`, and revokes the key; a reconciler with its member of etcd.
@@ -32,9 +32,10 @@ impl Admission {
             let why = "a reconciler does not remove itself; ask another one";
             return Err(AdmissionError::Invalid(why.to_owned()));
         }
-        let is_new = match self.revoke(&identity, None, now).await {
-            Ok(()) => true,
-            Err(AdmissionError::Unknown(_)) => false,
+        let (is_new, revoked) = match self.revoke(&identity, None, now).await {
+            Ok(revoked) => (true, Some(revoked)),
+            // Its member may be left from an attempt that failed.
+            Err(AdmissionError::Unknown(_)) => (false, self.read(&revoked_key(&identity)).await?.1),
             Err(error) => return Err(error),
         };
         if is_new {
@@ -45,10 +46,10 @@ impl Admission {
             };
             self.report(&identity, "Removed", format!("removed by {by}; its key is revoked{rest}"));
         }
-        // Its member may be left from an attempt that failed.
-        let etcd_member = match is_new || self.was_removed(&identity).await? {
-            true => self.remove_member(&identity).await?,
-            false => None,
+        let member = revoked.and_then(|revoked: RevokedIdentity| revoked.etcd_member);
+        let etcd_member = match member {
+            Some(member) => self.remove_member(&identity, &member).await?,
+            None => None,
         };
         match is_new || etcd_member.is_some() {
             true => Ok(RemovedIdentity { etcd_member }),
@@ -82,6 +83,7 @@ impl Admission {
         identity: &Identity,
         key: Option<&str>,
     ) -> Result<(Guard, IdentityRecord), AdmissionError> {
+        self.check_standing(&self.0.snapshot.current())?;
         let (guard, known) = self.read::<IdentityRecord>(&identity_key(identity)).await?;
         let known = known.ok_or_else(|| AdmissionError::Unknown(identity.clone()))?;
         match key.is_some_and(|key| key != known.key) {
@@ -91,42 +93,39 @@ impl Admission {
     }
 
     /// Deletes the record of an identity, which must have this key, if one is given; revokes the key, and removes its
-    /// user of etcd.
+    /// user of etcd. Returns its revoked keys.
     async fn revoke(
         &self,
         identity: &Identity,
         key: Option<&str>,
         now: Timestamp,
-    ) -> Result<(), AdmissionError> {
+    ) -> Result<RevokedIdentity, AdmissionError> {
         for _ in 0..ATTEMPTS {
             let (guard, known) = self.known(identity, key).await?;
+            if known.key == self.0.own.key()? {
+                let why = format!("{identity} is a former name of this reconciler, which has the same key");
+                return Err(AdmissionError::Invalid(why));
+            }
             let (revoked_guard, revoked) = self.read::<RevokedIdentity>(&revoked_key(identity)).await?;
-            let revoked = plan::revoke(revoked.as_ref(), &known, now);
+            let revoked = revoke(identity, revoked.as_ref(), &known, now);
             let ops = vec![Op::delete(identity_key(identity)), put(&revoked_key(identity), &revoked, None)?];
             if self.0.store.txn(vec![guard, revoked_guard], ops).await? == TxnOutcome::Conflict {
                 continue;
             }
-            self.revoke_here(revoked).await;
+            self.revoke_here(revoked.clone()).await;
             if identity.role() != Role::User {
                 self.follow_up(identity, self.0.accounts.remove(identity).await);
             }
-            return Ok(());
+            return Ok(revoked);
         }
         Err(AdmissionError::Busy)
     }
 
-    async fn was_removed(&self, identity: &Identity) -> Result<bool, AdmissionError> {
-        let (_, revoked) = self.read::<RevokedIdentity>(&revoked_key(identity)).await?;
-        Ok(revoked.is_some())
-    }
-
     /// Removes the member of etcd on the machine of a reconciler that was removed; returns its name.
-    async fn remove_member(&self, identity: &Identity) -> Result<Option<String>, AdmissionError> {
-        if identity.role() != Role::Reconciler || !self.0.owns_etcd {
+    async fn remove_member(&self, identity: &Identity, name: &str) -> Result<Option<String>, AdmissionError> {
+        if !self.0.owns_etcd {
             return Ok(None);
         }
-        // A machine that joins gives its member the name of its reconciler.
-        let name = identity.name();
         let removed = self.0.accounts.remove_member(name).await;
         let removed =
             removed.map_err(|source| AdmissionError::Member { identity: identity.clone(), source })?;

@@ -21,6 +21,7 @@ impl Admission {
     /// # Errors
     /// [`AdmissionError`]: a rotation is under way, or a reconciler could not open the key.
     pub(crate) async fn rotate(&self, by: &str, now: Timestamp) -> Result<RotationAnswer, AdmissionError> {
+        self.check_standing(&self.0.snapshot.current())?;
         let (trust_guard, trust) = self.read::<TrustRecord>(&Key::Trust).await?;
         let trusted = trust.map(|trust| trust.authorities).unwrap_or_default();
         let present = Certificate::from_pem(trusted.first().ok_or(AdmissionError::Starting)?)?;

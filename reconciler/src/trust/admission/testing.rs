@@ -2,10 +2,8 @@
 
 use std::collections::BTreeSet;
 use std::path::Path;
-use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use schema::control::lock;
 use schema::store::memory::MemoryStore;
 use schema::testing::at;
 use schema::trust::{AUTHORITY_DAYS, KeyPair, LEAF_DAYS};

@@ -1,12 +1,10 @@
 //! Lives of machines and people, from a token to their removal, over a store in memory.
 
-use std::sync::Mutex;
 use std::sync::atomic::Ordering;
 
 use futures::future::join_all;
-use schema::control::lock;
 use schema::kinds::node::NodeSpec;
-use schema::records::Event;
+use schema::records::{EtcdMemberReport, Event, TrustRecord};
 use schema::store::Store as _;
 use schema::store::events::RECONCILER;
 use schema::store::memory::MemoryStore;
@@ -233,7 +231,10 @@ async fn a_node_that_was_off_for_long_renews_even_if_etcd_was_lost() {
     assert_eq!((&after.recipient, after.joined_at), (&before.recipient, before.joined_at));
     assert_ne!(after.serial, before.serial);
     story.store.lose_everything();
-    story.admission.renew(&renewal(&key, &next), late).await.unwrap();
+    let soon = story.admission.renew(&renewal(&key, &next), late).await;
+    assert!(matches!(soon, Err(AdmissionError::TooOften(_))), "{soon:?}");
+    let later = late + RENEWALS_GAP;
+    story.admission.renew(&renewal(&key, &next), later).await.unwrap();
     let found: IdentityRecord = story.record(&Key::Identity("node-n1".to_owned())).await.unwrap();
     assert_eq!(found.key, before.key);
     assert_eq!(story.calls(), ["ensure node-n1", "ensure node-n1", "ensure node-n1"]);
@@ -306,6 +307,12 @@ async fn a_reconciler_is_removed_with_its_member_of_etcd_if_that_is_the_clusters
         // A member of this name alone is no reconciler.
         assert!(matches!(remove("reconciler-minik8s").await, Err(AdmissionError::Unknown(_))));
         story.joined("reconciler-r2").await;
+        let known = Key::Identity("reconciler-r2".to_owned());
+        let record: IdentityRecord = story.record(&known).await.unwrap();
+        // On the machine where the cluster began the member has another name than the reconciler.
+        let report = EtcdMemberReport { name: "minik8s".to_owned(), rolled: 0, issuer: "ca".to_owned() };
+        let record = IdentityRecord { etcd_member: Some(report), ..record };
+        let _ = story.store.txn(vec![], vec![Op::put(&known, encode(&record).unwrap())]).await.unwrap();
         accounts.keeps_members.store(owns_etcd, Ordering::Relaxed);
         let first = remove("reconciler-r2").await;
         assert_eq!(matches!(first, Err(AdmissionError::Member { .. })), owns_etcd, "{first:?}");
@@ -313,9 +320,9 @@ async fn a_reconciler_is_removed_with_its_member_of_etcd_if_that_is_the_clusters
         assert!(story.record::<RevokedIdentity>(&revoked).await.is_some(), "its key is of no use at once");
         accounts.keeps_members.store(false, Ordering::Relaxed);
         if owns_etcd {
-            let removed = RemovedIdentity { etcd_member: Some("r2".to_owned()) };
+            let removed = RemovedIdentity { etcd_member: Some("minik8s".to_owned()) };
             assert_eq!(remove("reconciler-r2").await.unwrap(), removed);
-            assert_eq!(members(), ["minik8s", "r3"]);
+            assert_eq!(members(), ["r2", "r3"]);
         } else {
             assert_eq!(first.unwrap(), RemovedIdentity::default());
             assert_eq!(members().len(), 3);
@@ -405,6 +412,40 @@ async fn tokens_and_removals_that_make_no_sense_are_refused() {
     let own = story.admission.remove("reconciler-r1", "uid 0", at(0)).await;
     assert!(matches!(own, Err(AdmissionError::Invalid(_))), "{own:?}");
     assert_eq!(story.store.revision(), 1);
+}
+
+#[tokio::test]
+async fn a_reconciler_that_was_removed_or_is_another_clusters_admits_and_removes_nobody() {
+    let removed = Story::new();
+    let key = removed.admission.0.own.key().unwrap();
+    removed.admission.0.own.keeper.revoke([(key, at(100))].into()).unwrap();
+    let trust = TrustRecord { authorities: vec!["CA9".to_owned()], ..TrustRecord::default() };
+    let foreign = Story::over(SnapshotBuilder::new().put(&Key::Trust, &trust));
+    for story in [removed, foreign] {
+        let request = TokenRequest { identity: "node-n1".to_owned(), ttl_seconds: None };
+        let token = story.admission.create_token(&request, "uid 0", at(0)).await;
+        assert!(matches!(token, Err(AdmissionError::Excluded(_))), "{token:?}");
+        let removal = story.admission.remove("node-n1", "uid 0", at(0)).await;
+        assert!(matches!(removal, Err(AdmissionError::Excluded(_))), "{removal:?}");
+        let rotation = story.admission.rotate("uid 0", at(0)).await;
+        assert!(matches!(rotation, Err(AdmissionError::Excluded(_))), "{rotation:?}");
+        assert_eq!(story.store.revision(), 1);
+    }
+}
+
+// Would fail by a reconciler that revokes its own key.
+#[tokio::test]
+async fn a_former_name_with_the_reconcilers_own_key_is_not_removed() {
+    let story = Story::new();
+    story.joined("reconciler-old").await;
+    let known = Key::Identity("reconciler-old".to_owned());
+    let record: IdentityRecord = story.record(&known).await.unwrap();
+    let own = story.admission.0.own.keeper.current().certificate().public_key().unwrap();
+    let same = IdentityRecord { key: own.fingerprint().unwrap(), ..record };
+    let _ = story.store.txn(vec![], vec![Op::put(&known, encode(&same).unwrap())]).await.unwrap();
+    let found = story.admission.remove("reconciler-old", "uid 0", at(20)).await;
+    assert!(matches!(found, Err(AdmissionError::Invalid(_))), "{found:?}");
+    assert!(story.record::<IdentityRecord>(&known).await.is_some());
 }
 
 #[tokio::test]

@@ -14,7 +14,7 @@ mod rotation_tests;
 mod tests;
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -31,19 +31,20 @@ use schema::store::etcd::{Access, AuthState, ListedMember};
 use schema::store::events::{EventDraft, EventRecorder};
 use schema::store::reflector::SnapshotReader;
 use schema::store::{Guard, Op, SharedStore, StoreError};
-use schema::trust::{Certificate, Identity, TrustDir, TrustError, TrustKeeper, bundle_from_pem};
+use schema::trust::{Certificate, Identity, TrustError, bundle_from_pem};
 use tokio::sync::watch;
 use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
 
-use self::plan::roll::{self, MemberSeen, MembersSeen};
+use self::plan::roll::{self, ObservedMember, ObservedMembers};
 use self::plan::{
-    Adoption, NextTrust, Observed, OwnIdentity, OwnMemberSeen, RecordWrite, Removal, Resealing, Restart,
-    TRUST, TrustPlan, TrustProblem, UsersSeen, about_trust,
+    Adoption, NextTrust, Observed, ObservedOwnMember, ObservedUsers, OwnIdentity, RecordWrite, Removal,
+    Resealing, Restart, TRUST, TrustPlan, TrustProblem, about_trust,
 };
 use super::etcd_users::{EtcdAuth, RealAuth, Scope, UserOutcome, has_user, take_all};
 use super::member;
 use super::restart::{OwnMember, RealMember};
-use super::setup::{AuthorityText, OwnTrust, TrustSettings, sign_etcd};
+use super::setup::{AuthorityText, OwnTrust, TrustSettings, etcd_certificate, renew_etcd};
 use crate::crypt;
 use crate::guarded_writes::{PARALLEL, StopReason, WriteGroup, guard_of_present, guarded, write};
 use crate::last_known::LastKnown;
@@ -93,6 +94,8 @@ pub(crate) struct TrustLoop {
     members: Option<(Instant, Vec<ListedMember>)>,
     known_problems: Vec<TrustProblem>,
     problems: watch::Sender<Arc<Vec<String>>>,
+    /// Cancelled once this reconciler was removed.
+    removed: CancellationToken,
 }
 
 /// Results of the checks of etcd's users, since this reconciler leads.
@@ -126,12 +129,18 @@ impl TrustLoop {
             members: None,
             known_problems: Vec::new(),
             problems: watch::Sender::new(Arc::default()),
+            removed: CancellationToken::new(),
         }
     }
 
     /// Returns the reader of sentences about what a person should know of.
     pub(crate) fn problems(&self) -> watch::Receiver<Arc<Vec<String>>> {
         self.problems.subscribe()
+    }
+
+    /// Returns a token that is cancelled once this reconciler was removed from the cluster, and has done what it must.
+    pub(crate) fn removed(&self) -> CancellationToken {
+        self.removed.clone()
     }
 
     /// Set if etcd is the cluster's own and knows its clients by their certificates: without these nobody could log in.
@@ -143,9 +152,8 @@ impl TrustLoop {
     async fn own_identity(&self) -> Result<OwnIdentity, LoopError> {
         let failed = |error| LoopError::new("reading the own certificates", error);
         let state_dir = self.deps.state_dir.clone();
-        let keeper = Arc::clone(&self.deps.own.keeper);
         let read = tokio::task::spawn_blocking(move || {
-            let certificate = etcd_certificate(&keeper)?;
+            let certificate = etcd_certificate(&state_dir)?;
             Some((certificate, member::own_name(&state_dir)))
         });
         let read = read.await.map_err(|error| LoopError::new("reading the certificate of etcd", error))?;
@@ -164,42 +172,48 @@ impl TrustLoop {
         if self.members.as_ref().is_some_and(is_fresh) && !roll::needs_health(snapshot) {
             return Ok(());
         }
-        let published = snapshot.trust.get(&()).map(|row| row.value.etcd.as_slice()).unwrap_or_default();
-        self.auth.use_endpoints(endpoints(&self.deps.access, published));
+        self.auth.use_endpoints(endpoints(&self.deps.access, published_etcd(snapshot)));
         self.members = Some((Instant::now(), self.auth.members().await?));
         Ok(())
     }
 
     /// Returns the addresses of etcd for clients, and its members. Their health is checked only if a roll depends on it.
-    async fn etcd(&mut self, snapshot: &Snapshot) -> (Vec<String>, MembersSeen) {
+    async fn etcd(&mut self, snapshot: &Snapshot) -> (Vec<String>, ObservedMembers) {
         let listed = self.list_members(snapshot).await;
+        if let Err(error) = listed {
+            // A user's etcd may not tell.
+            tracing::debug!(%error, "etcd's members are not listed");
+            return (self.former_etcd(snapshot), Err(error.to_string()));
+        }
         let members = self.members.as_ref().map(|(_, members)| members.clone()).unwrap_or_default();
         let urls: Vec<String> = members.iter().flat_map(|member| member.client_urls.clone()).collect();
-        let urls = if urls.is_empty() { self.deps.access.endpoints.clone() } else { urls };
-        if let Err(error) = listed {
-            // A user's etcd may not tell; the last addresses count.
-            tracing::debug!(%error, "etcd's members are not listed");
-            return (urls, Err(error.to_string()));
-        }
+        let urls = if urls.is_empty() { self.former_etcd(snapshot) } else { urls };
         let (auth, asks) = (&self.auth, roll::needs_health(snapshot));
         let asked = members.into_iter().map(|member| async move {
             let answer = if asks { auth.ask(&member).await } else { Ok(()) };
-            MemberSeen { name: member.name, error: answer.err().map(|error| error.to_string()) }
+            ObservedMember { name: member.name, error: answer.err().map(|error| error.to_string()) }
         });
         let seen = futures::future::join_all(asked).await;
         (urls, Ok(seen))
     }
 
+    /// Returns the published addresses of etcd. Before there are any, those that were given, which may be this machine's own
+    /// loopback.
+    fn former_etcd(&self, snapshot: &Snapshot) -> Vec<String> {
+        let published = published_etcd(snapshot);
+        if published.is_empty() { self.deps.access.endpoints.clone() } else { published.to_vec() }
+    }
+
     /// Reads the users of etcd, but for those that were verified.
-    async fn read_users(&mut self, wanted: &BTreeSet<Identity>) -> (UsersSeen, BTreeSet<Identity>) {
+    async fn read_users(&mut self, wanted: &BTreeSet<Identity>) -> (ObservedUsers, BTreeSet<Identity>) {
         let verified = self.checks.verified.iter().map(Identity::to_string).collect();
-        let failed = |error: StoreError| (UsersSeen::Failed(error.to_string()), BTreeSet::new());
+        let failed = |error: StoreError| (ObservedUsers::Failed(error.to_string()), BTreeSet::new());
         match self.auth.read(&Scope::AllBut(verified)).await {
             Ok(found) => match self.with_record(&found, wanted).await {
-                Ok(recorded) => (UsersSeen::Found(found), recorded),
+                Ok(recorded) => (ObservedUsers::Found(found), recorded),
                 Err(error) => failed(error),
             },
-            Err(StoreError::Denied { message, .. }) => (UsersSeen::Denied(message), BTreeSet::new()),
+            Err(StoreError::Denied { message, .. }) => (ObservedUsers::Denied(message), BTreeSet::new()),
             Err(error) => failed(error),
         }
     }
@@ -236,7 +250,7 @@ impl TrustLoop {
             if own.renew(&settings, now)? {
                 tracing::info!("own certificate renewed");
             }
-            renew_etcd(&own.keeper, &state_dir, now)
+            renew_etcd(&state_dir, settings.certificate_lifetime, now)
         });
         renewed.await.map_err(|error| LoopError::new(act, error))?.map_err(|error| LoopError::new(act, error))
     }
@@ -355,7 +369,7 @@ impl TrustLoop {
         self.sign_own_etcd().await?;
         let begun = Instant::now();
         tracing::info!(number, why, "restarting this machine's member of etcd");
-        let restarted = self.member.restart().await;
+        let restarted = self.member.restart(number).await;
         restarted.map_err(|error| LoopError::new("restarting this machine's member of etcd", error))?;
         self.rolled = number;
         let name = self.deps.own.keeper.current().identity().to_string();
@@ -369,19 +383,18 @@ impl TrustLoop {
 
     async fn sign_own_etcd(&self) -> Result<(), LoopError> {
         let act = "renewing the certificate of etcd";
-        let (own, state_dir) = (self.deps.own.clone(), self.deps.state_dir.clone());
-        let signed =
-            tokio::task::spawn_blocking(move || renew_etcd(&own.keeper, &state_dir, Timestamp::now()));
+        let (state_dir, lifetime) = (self.deps.state_dir.clone(), self.deps.settings.certificate_lifetime);
+        let signed = tokio::task::spawn_blocking(move || renew_etcd(&state_dir, lifetime, Timestamp::now()));
         signed.await.map_err(|error| LoopError::new(act, error))?.map_err(|error| LoopError::new(act, error))
     }
 
     async fn manage_users(&mut self, seen: &Observed, plan: &TrustPlan) -> Result<(), LoopError> {
         let act = "managing the users of etcd";
         let outcome = match &seen.users {
-            UsersSeen::NotDue => return Ok(()),
-            UsersSeen::Failed(why) => return Err(LoopError::message(format!("{act}: {why}"))),
-            UsersSeen::Denied(why) => UserOutcome::NotAllowed(why.clone()),
-            UsersSeen::Found(_) => {
+            ObservedUsers::NotDue => return Ok(()),
+            ObservedUsers::Failed(why) => return Err(LoopError::message(format!("{act}: {why}"))),
+            ObservedUsers::Denied(why) => UserOutcome::NotAllowed(why.clone()),
+            ObservedUsers::Found(_) => {
                 take_all(self.auth.as_mut(), &plan.users).await.map_err(|error| LoopError::new(act, error))?
             }
         };
@@ -422,18 +435,9 @@ impl TrustLoop {
     }
 }
 
-/// Certificate of this machine's member of etcd; `None` if there is none, or it cannot be read.
-fn etcd_certificate(keeper: &TrustKeeper) -> Option<Certificate> {
-    TrustDir::new(keeper.dir().path().join("etcd")).certificate().ok()
-}
-
-/// Signs the certificate of this machine's member of etcd again if it is not good, and writes its list of authorities.
-/// etcd reads the certificate at each handshake, and the list when it starts.
-fn renew_etcd(keeper: &TrustKeeper, state_dir: &Path, now: Timestamp) -> Result<(), TrustError> {
-    match etcd_certificate(keeper) {
-        Some(etcd) => sign_etcd(state_dir, &etcd.addresses(), now).map(drop),
-        None => Ok(()),
-    }
+/// Returns the addresses of etcd in the record of trust.
+fn published_etcd(snapshot: &Snapshot) -> &[String] {
+    snapshot.trust.get(&()).map(|row| row.value.etcd.as_slice()).unwrap_or_default()
 }
 
 fn content(error: &anyhow::Error) -> TrustError {
@@ -446,7 +450,10 @@ fn own_identity(deps: &TrustDeps) -> Result<OwnIdentity, TrustError> {
     let signers = credentials.authorities();
     let signer = signers.iter().find(|authority| certificate.is_signed_by(authority));
     let signer = signer.unwrap_or_else(|| authority.certificate());
+    let (begin, end) = (authority.certificate().not_before()?, authority.certificate().not_after()?);
     Ok(OwnIdentity {
+        authority_ends_at: end,
+        authority_ends_soon_at: end - end.duration_since(begin) / 10,
         identity: credentials.identity().clone(),
         key: certificate.public_key()?.fingerprint()?,
         serial: certificate.serial()?,
@@ -467,11 +474,11 @@ fn own_member(
     deps: &TrustDeps,
     (certificate, name): (&Certificate, String),
     rolled: u64,
-) -> Result<OwnMemberSeen, TrustError> {
+) -> Result<ObservedOwnMember, TrustError> {
     let credentials = deps.own.keeper.current();
     let signer = credentials.authorities().iter().find(|authority| certificate.is_signed_by(authority));
     let issuer = signer.map(Certificate::digest).transpose()?.unwrap_or_default();
-    Ok(OwnMemberSeen { name, issuer, renew_at: certificate.renew_at()?, rolled })
+    Ok(ObservedOwnMember { name, issuer, renew_at: certificate.renew_at()?, rolled })
 }
 
 /// Returns the digests of the authorities of the records, and of those that are trusted here. One that cannot be read has
@@ -509,12 +516,10 @@ impl Loop for TrustLoop {
 
     async fn observe(&mut self) -> Result<Observation<Observed>, LoopError> {
         let snapshot = self.deps.snapshot.current();
-        if !snapshot.synced {
-            return Ok(Observation::NotReady("etcd is not listed yet".to_owned()));
-        }
         let own = self.own_identity().await?;
-        let leads = self.deps.fence.current().is_some();
-        let (mut users, mut recorded, mut etcd) = (UsersSeen::NotDue, BTreeSet::new(), Vec::new());
+        // Before etcd is listed only the own certificates count: with ended ones it would never be.
+        let leads = snapshot.synced && self.deps.fence.current().is_some();
+        let (mut users, mut recorded, mut etcd) = (ObservedUsers::NotDue, BTreeSet::new(), Vec::new());
         let (mut enables_auth, mut members) = (false, Err("another reconciler leads".to_owned()));
         if leads {
             (etcd, members) = self.etcd(&snapshot).await;
@@ -526,12 +531,12 @@ impl Loop for TrustLoop {
                 // With the check of all.
                 enables_auth = self.checks.verified.is_empty() && self.enables_auth();
             }
-        } else {
+        } else if snapshot.synced {
             // Another leader may do what this one did not.
             self.checks = UserChecks::default();
         }
         let denied = match &users {
-            UsersSeen::Denied(why) => Some(why.clone()),
+            ObservedUsers::Denied(why) => Some(why.clone()),
             _ => self.checks.denied.clone(),
         };
         let verified = self.checks.verified.clone();
@@ -559,7 +564,9 @@ impl Loop for TrustLoop {
     }
 
     async fn act(&mut self, seen: &Observed, mut plan: TrustPlan) -> Result<(), LoopError> {
-        self.report_problems(std::mem::take(&mut plan.problems), std::mem::take(&mut plan.notes));
+        if seen.snapshot.synced {
+            self.report_problems(std::mem::take(&mut plan.problems), std::mem::take(&mut plan.notes));
+        }
         // One that fails holds up no other.
         let done = [
             self.renew(plan.renews).await,
@@ -574,6 +581,10 @@ impl Loop for TrustLoop {
             // Last: nothing else can be written meanwhile if it is the only member.
             self.restart(plan.restart.take()).await,
         ];
+        if plan.is_removed {
+            // Also if a write failed: etcd may refuse it by now.
+            self.removed.cancel();
+        }
         done.into_iter().collect()
     }
 

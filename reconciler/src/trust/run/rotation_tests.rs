@@ -24,6 +24,7 @@ use crate::trust::fake::{FakeAuth, member};
 use crate::trust::member::EtcdMembership;
 use crate::trust::setup::sign_etcd;
 
+const WEEK: SignedDuration = SignedDuration::from_hours(24 * 7);
 /// Runs of each loop that are enough for whatever does not wait for others.
 const RUNS: usize = 12;
 
@@ -62,7 +63,7 @@ impl Cluster {
         let fence = take_lead(&*store).await;
         let addresses = ["127.0.0.1".to_owned()];
         let one = tempfile::tempdir().unwrap();
-        sign_etcd(one.path(), &addresses, Timestamp::now()).unwrap();
+        sign_etcd(one.path(), &addresses, WEEK, Timestamp::now()).unwrap();
         let two = joined(&one);
         let membership = EtcdMembership {
             name: "r2".to_owned(),
@@ -71,7 +72,7 @@ impl Cluster {
             initial_cluster: Some("minik8s=https://10.0.0.1:7080,r2=https://10.0.0.2:7080".to_owned()),
         };
         membership.save(two.path()).unwrap();
-        sign_etcd(two.path(), &addresses, Timestamp::now()).unwrap();
+        sign_etcd(two.path(), &addresses, WEEK, Timestamp::now()).unwrap();
         let r1 = World::over(Arc::clone(&store), one, ("r1", Some(fence)), auth.clone(), true);
         let r2 = World::over(store, two, ("r2", None), auth.clone(), true);
         let first = digest(r1.the_loop.deps.own.authority().certificate());

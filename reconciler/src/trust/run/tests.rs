@@ -23,8 +23,8 @@ use schema::trust::{LEAF_DAYS, TlsFiles};
 use serde::de::DeserializeOwned;
 use tempfile::TempDir;
 
-use super::plan::roll::MemberSeen;
-use super::plan::{Observed, OwnIdentity, OwnMemberSeen, TrustPlan, UsersSeen, plan};
+use super::plan::roll::ObservedMember;
+use super::plan::{Observed, ObservedOwnMember, ObservedUsers, OwnIdentity, TrustPlan, plan};
 use super::{TrustDeps, TrustLoop};
 use crate::crypt;
 use crate::trust::fake::{FakeAuth, FakeMember};
@@ -42,13 +42,15 @@ fn own() -> OwnIdentity {
         signer: "CA1".to_owned(),
         not_after: at(7 * 86_400),
         renew_at: at(4 * 86_400),
-        member: Some(OwnMemberSeen {
+        member: Some(ObservedOwnMember {
             name: "minik8s".to_owned(),
             issuer: "d1".to_owned(),
             renew_at: at(5 * 86_400),
             rolled: 0,
         }),
         authority: "CA1".to_owned(),
+        authority_ends_at: at(3650 * 86_400),
+        authority_ends_soon_at: at(3285 * 86_400),
         trusted: vec!["CA1".to_owned()],
         revoked: BTreeMap::new(),
         api: Some(URL.to_owned()),
@@ -100,15 +102,19 @@ fn seen(builder: SnapshotBuilder) -> Observed {
         leads: true,
         own: own(),
         etcd: vec!["https://10.0.0.1:2379".to_owned()],
-        members: Ok(vec![MemberSeen { name: "minik8s".to_owned(), error: None }]),
+        members: Ok(vec![ObservedMember { name: "minik8s".to_owned(), error: None }]),
         owns_etcd: true,
         digests: (1..=9).map(|number| (format!("CA{number}"), format!("d{number}"))).collect(),
-        users: UsersSeen::NotDue,
+        users: ObservedUsers::NotDue,
         recorded: BTreeSet::new(),
         verified: BTreeSet::new(),
         enables_auth: false,
         denied: None,
     }
+}
+
+fn revoked_row(keys: BTreeMap<String, Timestamp>) -> RevokedIdentity {
+    RevokedIdentity { keys, ..RevokedIdentity::default() }
 }
 
 fn gone(node: &str) -> Object {
@@ -175,8 +181,14 @@ fn a_gone_node_is_removed_with_its_key() {
 
 #[test]
 fn revoked_keys_reach_the_record_and_the_own_list_until_they_are_of_no_use() {
-    let keys = BTreeMap::from([("sha256:n2".to_owned(), at(100)), ("sha256:old".to_owned(), at(5))]);
-    let builder = cluster().put(&Key::RevokedIdentity("node-n2".to_owned()), &RevokedIdentity { keys });
+    // A node's key can be renewed for a year after the end of its certificate.
+    let year = SignedDuration::from_hours(24 * 365);
+    let keys = BTreeMap::from([
+        ("sha256:n2".to_owned(), at(100) + year),
+        ("sha256:ended".to_owned(), at(5) + year),
+        ("sha256:old".to_owned(), at(5)),
+    ]);
+    let builder = cluster().put(&Key::RevokedIdentity("node-n2".to_owned()), &revoked_row(keys));
     let disk = BTreeMap::from([("sha256:lost".to_owned(), at(100))]);
     let seen = Observed { own: OwnIdentity { revoked: disk, ..own() }, ..seen(builder) };
     let planned = plan(&seen, at(10));
@@ -187,7 +199,7 @@ fn revoked_keys_reach_the_record_and_the_own_list_until_they_are_of_no_use() {
     ]);
     assert_eq!(record_of(&planned).revoked, expected);
     let next = planned.trust.expect("what is trusted changes");
-    assert_eq!(next.revoked.into_keys().collect::<Vec<_>>(), ["sha256:lost", "sha256:n2"]);
+    assert_eq!(next.revoked.into_keys().collect::<Vec<_>>(), ["sha256:ended", "sha256:lost", "sha256:n2"]);
     assert_eq!(next.authorities, ["CA1"]);
 }
 
@@ -213,27 +225,68 @@ fn an_authority_that_is_not_the_clusters_changes_nobodys_trust() {
     let planned = plan(&seen(cluster().put(&Key::Trust, &record)), at(10));
     assert_eq!(reasons(&planned), ["ForeignAuthority"]);
     assert!(planned.record.is_none() && planned.trust.is_none());
+    let users = ObservedUsers::Found(AuthState::default());
+    let builder = cluster().put(&Key::Trust, &record).object(&gone("n1"));
+    let planned = plan(&Observed { users, ..seen(builder) }, at(10));
+    assert!(planned.removals.is_empty() && planned.users.is_empty());
 }
 
 #[test]
 fn a_removed_reconciler_does_not_come_back_by_itself() {
     let keys = BTreeMap::from([("sha256:r1".to_owned(), at(100))]);
-    let builder = SnapshotBuilder::new()
-        .put(&Key::RevokedIdentity("reconciler-r1".to_owned()), &RevokedIdentity { keys });
+    let builder =
+        SnapshotBuilder::new().put(&Key::RevokedIdentity("reconciler-r1".to_owned()), &revoked_row(keys));
     let planned = plan(&seen(builder), at(10));
     assert_eq!(reasons(&planned), ["ReconcilerRemoved"]);
     assert!(planned.own_record.is_none() && planned.record.is_none() && planned.trust.is_some());
 }
 
+// Would fail with others that never learn of it.
+#[test]
+fn a_leader_that_was_removed_tells_all_and_does_nothing_else() {
+    let keys = BTreeMap::from([("sha256:r1".to_owned(), at(100))]);
+    let builder = cluster().object(&gone("n1"));
+    let builder = builder.put(&Key::RevokedIdentity("reconciler-r1".to_owned()), &revoked_row(keys));
+    let planned = plan(&seen(builder), at(10));
+    let record = record_of(&planned);
+    assert_eq!(record.revoked.keys().collect::<Vec<_>>(), ["sha256:r1"]);
+    assert!(record.roll.is_some(), "its watches are cut");
+    assert!(planned.is_removed && planned.removals.is_empty() && planned.own_record.is_none());
+}
+
+#[test]
+fn a_node_whose_key_is_not_that_of_git_is_removed_and_not_restored() {
+    let pinned = |key: &str| {
+        let spec = NodeSpec { identity: Some(key.to_owned()), ..NodeSpec::default() };
+        cluster()
+            .node_object("n1", spec)
+            .node_object("n2", NodeSpec { identity: Some("sha256:other".to_owned()), ..NodeSpec::default() })
+    };
+    assert!(plan(&seen(pinned("sha256:n1")), at(10)).removals.is_empty());
+    let lost = vec![("node-n2".to_owned(), identity_record("sha256:n2"))];
+    let planned = plan(&Observed { lost, ..seen(pinned("sha256:other")) }, at(10));
+    let [removal] = &planned.removals[..] else { panic!("one removal") };
+    let Some((_, Op::Put { key, .. })) = removal.writes.first() else { panic!("a put") };
+    assert_eq!(key, "/minik8s/revoked/node-n1");
+    assert!(planned.restored.is_empty());
+}
+
+#[test]
+fn the_end_of_the_authority_is_a_problem_in_the_last_tenth_of_its_time() {
+    let own = |days: i64| OwnIdentity { authority_ends_soon_at: at(days * 86_400), ..own() };
+    let found = |days| reasons(&plan(&Observed { own: own(days), ..seen(cluster()) }, at(10)));
+    assert_eq!((found(0), found(1)), (vec!["AuthorityEnds"], vec![]));
+}
+
 #[test]
 fn who_joined_just_now_keeps_its_user_and_who_was_removed_does_not() {
     let keys = BTreeMap::from([("sha256:n3".to_owned(), at(100))]);
-    let builder = cluster().put(&Key::RevokedIdentity("node-n3".to_owned()), &RevokedIdentity { keys });
+    let builder = cluster().put(&Key::RevokedIdentity("node-n3".to_owned()), &revoked_row(keys));
     let user = |name: &str| (name.to_owned(), BTreeSet::from([name.to_owned(), "x".to_owned()]));
     let found =
         AuthState { users: BTreeMap::from([user("node-n2"), user("node-n3")]), ..AuthState::default() };
     let seen = Observed {
-        users: UsersSeen::Found(found),
+        users: ObservedUsers::Found(found),
         recorded: BTreeSet::from(["node-n2".parse().unwrap()]),
         verified: BTreeSet::from(["node-n1".parse().unwrap(), "reconciler-r1".parse().unwrap()]),
         ..seen(builder)
@@ -253,18 +306,19 @@ fn with_roll(number: u64, turn: Option<&str>) -> SnapshotBuilder {
 
 #[test]
 fn a_removed_node_begins_a_roll_and_its_turn_waits_for_etcds_users() {
-    let keys = BTreeMap::from([("sha256:n2".to_owned(), at(100))]);
+    let year = SignedDuration::from_hours(24 * 365);
+    let keys = BTreeMap::from([("sha256:n2".to_owned(), at(100) + year)]);
     let revoked = |builder: SnapshotBuilder| {
-        let keys = RevokedIdentity { keys: keys.clone() };
+        let keys = revoked_row(keys.clone());
         builder.put(&Key::RevokedIdentity("node-n2".to_owned()), &keys)
     };
     let roll = record_of(&plan(&seen(revoked(cluster())), at(10))).roll.unwrap();
     assert_eq!((roll.number, roll.turn), (1, None));
     assert!(roll.why.contains("node-n2"), "{}", roll.why);
     let user = BTreeMap::from([("node-n2".to_owned(), BTreeSet::from(["node-n2".to_owned()]))]);
-    let found = UsersSeen::Found(AuthState { users: user, ..AuthState::default() });
+    let found = ObservedUsers::Found(AuthState { users: user, ..AuthState::default() });
     for (users, has_turn) in
-        [(found, false), (UsersSeen::Failed("x".to_owned()), false), (UsersSeen::NotDue, true)]
+        [(found, false), (ObservedUsers::Failed("x".to_owned()), false), (ObservedUsers::NotDue, true)]
     {
         let planned = plan(&Observed { users, ..seen(with_roll(1, None)) }, at(10));
         let turn = planned.record.as_ref().and_then(|_| record_of(&planned).roll.unwrap().turn);
@@ -301,6 +355,27 @@ fn a_lost_record_is_written_with_all_that_is_trusted_here() {
     let record = record_of(&plan(&Observed { own, ..seen(builder) }, at(10)));
     assert_eq!(record.authorities, ["CA1", "CA2"]);
     assert_eq!(record.roll.unwrap().number, 1);
+}
+
+// A key that only the own disk, the record or its identity's row knows as revoked stays so.
+#[test]
+fn a_lost_identity_comes_back_unless_its_key_is_revoked() {
+    let revoked = RevokedKey { identity: "node-n4".to_owned(), until: at(100) };
+    let record =
+        TrustRecord { revoked: BTreeMap::from([("sha256:n4".to_owned(), revoked)]), ..trust_record() };
+    let keys = BTreeMap::from([("sha256:n5".to_owned(), at(100))]);
+    let builder = cluster().put(&Key::Trust, &record);
+    let builder = builder.put(&Key::RevokedIdentity("node-n5".to_owned()), &revoked_row(keys));
+    let on_disk = BTreeMap::from([("sha256:n3".to_owned(), at(100))]);
+    let lost = ["n2", "n3", "n4", "n5"]
+        .map(|node| (format!("node-{node}"), identity_record(&format!("sha256:{node}"))));
+    let seen =
+        Observed { lost: lost.to_vec(), own: OwnIdentity { revoked: on_disk, ..own() }, ..seen(builder) };
+    let restored = plan(&seen, at(10)).restored;
+    let [group] = &restored[..] else { panic!("one alone: {restored:?}") };
+    let [(_, Op::Put { key, .. })] = &group[..] else { panic!("a put") };
+    assert_eq!(key, "/minik8s/identities/node-n2");
+    assert!(plan(&Observed { leads: false, ..seen }, at(10)).restored.is_empty(), "the leader does it");
 }
 
 /// A reconciler that may lead, over a store and users in memory.
@@ -385,6 +460,20 @@ impl World {
     }
 }
 
+// Would fail after a week in which all was off: nobody reads etcd with certificates that have ended.
+#[tokio::test]
+async fn before_etcd_is_read_the_own_certificates_are_renewed_and_nothing_else_happens() {
+    let mut world = World::new(true, FakeAuth::default(), true).await;
+    let Observation::Ready(seen) = world.the_loop.observe().await.unwrap() else {
+        panic!("it waits for etcd")
+    };
+    let late = Timestamp::now() + SignedDuration::from_hours(24 * 6);
+    let mut planned = TrustLoop::plan(&seen, late);
+    assert!(planned.renews);
+    planned.renews = false;
+    assert!(is_quiet(&planned), "{planned:?}");
+}
+
 #[tokio::test]
 async fn a_leader_tells_all_whom_to_trust_and_then_is_quiet() {
     let mut world = World::new(true, FakeAuth::default(), false).await;
@@ -405,6 +494,38 @@ async fn a_leader_tells_all_whom_to_trust_and_then_is_quiet() {
     world.run().await.unwrap();
     assert_eq!(world.store.list(ROOT).await.unwrap().revision, before);
     assert_eq!((world.steps(), *lock(&world.auth.reads)), (Vec::new(), 1));
+}
+
+// Would fail by a leader that sends all nodes to its own loopback.
+#[tokio::test]
+async fn addresses_of_etcd_stay_published_while_its_members_are_not_listed() {
+    let mut world = World::new(true, FakeAuth::default(), false).await;
+    world.run().await.unwrap();
+    world.the_loop.deps.access.endpoints = vec!["https://127.0.0.1:7079".to_owned()];
+    world.the_loop.members = None;
+    lock(&world.auth.members).clear();
+    world.run().await.unwrap();
+    let trust: TrustRecord = world.get(Key::Trust).await.unwrap();
+    assert_eq!(trust.etcd, ["https://10.0.0.1:2379"]);
+    let _ = world.store.txn(Vec::new(), vec![Op::delete(Key::Trust)]).await.unwrap();
+    world.run().await.unwrap();
+    let trust: TrustRecord = world.get(Key::Trust).await.unwrap();
+    assert_eq!(trust.etcd, ["https://127.0.0.1:7079"]);
+}
+
+#[tokio::test]
+async fn a_reconciler_that_learns_of_its_removal_ends() {
+    let mut world = World::new(true, FakeAuth::default(), false).await;
+    world.run().await.unwrap();
+    assert!(!world.the_loop.removed().is_cancelled());
+    let key = world.the_loop.deps.own.key().unwrap();
+    let until = Timestamp::now() + SignedDuration::from_hours(1);
+    let row = revoked_row(BTreeMap::from([(key.clone(), until)]));
+    world.put(Key::RevokedIdentity("reconciler-r1".to_owned()), encode(&row).unwrap()).await;
+    world.run().await.unwrap();
+    assert!(world.the_loop.removed().is_cancelled() && world.the_loop.deps.own.is_removed().unwrap());
+    let trust: TrustRecord = world.get(Key::Trust).await.unwrap();
+    assert!(trust.revoked.contains_key(&key), "all others learn of it");
 }
 
 #[tokio::test]

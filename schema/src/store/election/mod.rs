@@ -34,7 +34,7 @@ pub struct LeaderRecord {
     pub id: String,
     /// Start of its term.
     pub since: Timestamp,
-    /// `http://address:port` of its read-only API, where agents fetch files; `None` if not known.
+    /// URL of its API (`https://address:port`), where agents fetch files; `None` if not known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub api: Option<String>,
 }

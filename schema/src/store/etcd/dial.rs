@@ -6,22 +6,67 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::task::{Context, Poll};
+use std::time::Duration;
 
 use etcd_client::Channel;
 use http::Uri;
 use hyper_util::rt::TokioIo;
 use openssl::error::ErrorStack;
-use openssl::ssl::{ConnectConfiguration, SslConnector, SslFiletype, SslMethod, SslVersion};
+use openssl::pkey::PKey;
+use openssl::ssl::{ConnectConfiguration, SslConnector, SslMethod, SslVersion};
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 use tokio_openssl::SslStream;
 use tonic::transport::Endpoint;
 use tower_service::Service;
 
-use super::{Access, CONNECT_TIMEOUT, PING_EVERY, PING_TIMEOUT};
+use super::access::Access;
 use crate::errors::error_chain;
 use crate::trust::{Certificate, Credentials, Expected, KeyPair, MaybeTls, Role, TlsFiles, TrustError};
 use crate::trust::{Protocol, bundle_from_pem, connect};
+
+/// HTTP/2 pings on a connection with open streams; etcd closes connections that ping more often
+/// than every 5 s.
+const PING_EVERY: Duration = Duration::from_secs(6);
+/// Time after which an unanswered ping means that the connection is dead.
+const PING_TIMEOUT: Duration = Duration::from_secs(4);
+/// Longest wait for one TCP connection with its handshake.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
+/// Longest wait for the first answer of one of several members: a [`super::LazyStore`] has the patience for two that
+/// accept connections and hang. After a round without success it is [`CONNECT_TIMEOUT`], because the network may be slow.
+pub(super) const PROBE_MAX: Duration = Duration::from_millis(700);
+
+/// Turn of the members, kept over attempts to connect: a member that accepts connections and hangs holds up only one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct MemberTurn {
+    /// Number of the member that is next, modulo their number.
+    pub(super) number: usize,
+    /// Number of members in a row that were of no use.
+    failed: usize,
+}
+
+impl MemberTurn {
+    /// Returns the turn of the first member for this client: clients spread over the members, unless they prefer one.
+    pub(super) fn first(access: &Access) -> Self {
+        let spreads = access.endpoints.len() > 1 && !access.prefers_first;
+        Self { number: if spreads { rand::random_range(0..1024) } else { 0 }, failed: 0 }
+    }
+
+    /// Returns the turn of the next member after one that was of no use.
+    pub(super) fn next(self) -> Self {
+        Self { number: self.number.wrapping_add(1), failed: self.failed.saturating_add(1) }
+    }
+
+    /// Returns the turn after an answer: the same member's.
+    pub(super) fn answered(self) -> Self {
+        Self { failed: 0, ..self }
+    }
+
+    /// Returns the longest wait for the first answer of a member, one of several.
+    pub(super) fn probe_max(self, members: usize) -> Duration {
+        if self.failed < members { PROBE_MAX } else { CONNECT_TIMEOUT }
+    }
+}
 
 /// Dials the members in turn, beginning with the one that answered last. The TLS files are read for each connection,
 /// so that a renewed certificate is used by the next one.
@@ -76,10 +121,8 @@ impl Dialer {
                 }
                 Ok(Err(error)) => why = error,
                 Err(_) => {
-                    why = io::Error::new(
-                        io::ErrorKind::TimedOut,
-                        format!("{}: no answer", self.members[number]),
-                    )
+                    let said = format!("{}: no answer", self.members[number]);
+                    why = io::Error::new(io::ErrorKind::TimedOut, said);
                 }
             }
         }
@@ -146,7 +189,10 @@ fn configuration(files: &TlsFiles) -> Result<ConnectConfiguration, String> {
         trusted.and_then(|trusted| crate::trust::store_of(&trusted)).map_err(|error| error.to_string())?;
     builder.set_cert_store(trusted);
     builder.set_certificate_chain_file(&files.certificate).map_err(failed(&files.certificate))?;
-    builder.set_private_key_file(&files.key, SslFiletype::PEM).map_err(failed(&files.key))?;
+    let key = TlsFiles::read(&files.key).map_err(|error| error.to_string())?;
+    // Without a passphrase OpenSSL would ask for one on the terminal.
+    let key = PKey::private_key_from_pem_callback(key.as_bytes(), |_| Ok(0)).map_err(failed(&files.key))?;
+    builder.set_private_key(&key).map_err(failed(&files.key))?;
     // etcd speaks HTTP/2 only.
     builder.set_alpn_protos(b"\x02h2").map_err(setup)?;
     builder.build().configure().map_err(setup)
@@ -154,4 +200,19 @@ fn configuration(files: &TlsFiles) -> Result<ConnectConfiguration, String> {
 
 fn failed(file: &Path) -> impl Fn(ErrorStack) -> String {
     move |error| format!("{}: {}", file.display(), error_chain(&error))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn members_have_little_time_until_each_has_had_its_turn() {
+        let access = Access { prefers_first: true, ..Access::anonymous(&["a".to_owned(), "b".to_owned()]) };
+        let first = MemberTurn::first(&access);
+        assert_eq!((first.number, first.probe_max(2)), (0, PROBE_MAX));
+        let round = first.next().next();
+        assert_eq!((first.next().probe_max(2), round.probe_max(2)), (PROBE_MAX, CONNECT_TIMEOUT));
+        assert_eq!(round.answered(), MemberTurn { number: 2, failed: 0 });
+    }
 }

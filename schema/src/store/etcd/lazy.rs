@@ -5,6 +5,7 @@
 //! [`LazyStore::reconnect`]. A connection that etcd refuses to serve for its user is replaced by one that logs in
 //! again.
 
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -15,6 +16,7 @@ use tokio::sync::{Notify, OnceCell};
 use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 
+use super::dial::MemberTurn;
 use super::{Access, EtcdStore};
 use crate::mutex::lock;
 use crate::store::{
@@ -23,12 +25,17 @@ use crate::store::{
 
 /// Longest wait of one call for a connection; the callers retry, with backoff.
 const PATIENCE: Duration = Duration::from_secs(2);
+/// Calls in a row without an answer after which connections to one of several members are given up. A single one may be
+/// slow by itself, and all watches end with the connections.
+const UNANSWERED_MAX: usize = 2;
 
 /// A store on an etcd that may not be reachable yet.
 pub struct LazyStore {
     /// Notified when etcd has denied a call.
     denied: Notify,
     access: Mutex<Arc<Access>>,
+    /// Member to connect to next.
+    turn: Mutex<MemberTurn>,
     line: Mutex<Arc<ConnectionGeneration>>,
 }
 
@@ -36,6 +43,8 @@ pub struct LazyStore {
 #[derive(Default)]
 struct ConnectionGeneration {
     connected: OnceCell<EtcdStore>,
+    /// Number of calls in a row without an answer.
+    unanswered: AtomicUsize,
     /// Cancelled when these connections are given up.
     cut: CancellationToken,
 }
@@ -43,7 +52,12 @@ struct ConnectionGeneration {
 impl LazyStore {
     /// Creates a store that will connect on demand.
     pub fn new(access: Access) -> Self {
-        Self { denied: Notify::new(), access: Mutex::new(Arc::new(access)), line: Mutex::default() }
+        Self {
+            denied: Notify::new(),
+            turn: Mutex::new(MemberTurn::first(&access)),
+            access: Mutex::new(Arc::new(access)),
+            line: Mutex::default(),
+        }
     }
 
     /// Connects now.
@@ -76,6 +90,7 @@ impl LazyStore {
             }
             let former = Access::clone(&access);
             *access = Arc::new(Access { endpoints, ..former });
+            *lock(&self.turn) = MemberTurn::first(&access);
         }
         self.reconnect();
     }
@@ -100,7 +115,9 @@ impl LazyStore {
     ) -> Result<&'a EtcdStore, StoreError> {
         let access = Arc::clone(&lock(&self.access));
         // Boxed: connecting is a large future, and every call holds one.
-        let connecting = line.connected.get_or_try_init(|| Box::pin(EtcdStore::connect(&access, patience)));
+        let connecting = line
+            .connected
+            .get_or_try_init(|| Box::pin(EtcdStore::connect_in_turn(&access, patience, &self.turn)));
         // Only one call connects at a time; the others wait for it, and no longer than they would themselves.
         timeout(patience, connecting).await.unwrap_or_else(|_| {
             let endpoints = access.endpoints.join(",");
@@ -122,16 +139,18 @@ impl LazyStore {
         if matches!(said, Err(StoreError::Denied { .. })) {
             self.denied.notify_one();
         }
-        let is_useless = match &said {
-            Err(StoreError::Unauthenticated { .. }) => true,
-            // A member that is cut off from the others keeps its connections.
+        match &said {
+            Err(StoreError::Unauthenticated { .. }) => self.give_up(line),
             Err(StoreError::Unavailable { .. } | StoreError::Timeout { .. }) => {
-                lock(&self.access).endpoints.len() > 1
+                let unanswered = line.unanswered.fetch_add(1, Ordering::Relaxed) + 1;
+                // A member that is cut off from the others keeps its connections.
+                if unanswered == UNANSWERED_MAX && lock(&self.access).endpoints.len() > 1 {
+                    self.give_up(line);
+                    let mut turn = lock(&self.turn);
+                    *turn = turn.next();
+                }
             }
-            _ => false,
-        };
-        if is_useless {
-            self.give_up(line);
+            _ => line.unanswered.store(0, Ordering::Relaxed),
         }
         said
     }
@@ -194,5 +213,52 @@ impl Store for LazyStore {
         let line = self.line();
         self.until_cut(&line, "a lease revocation", async { self.on(&line).await?.lease_revoke(lease).await })
             .await
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::TcpListener;
+
+    use super::super::RETRY_PAUSE;
+    use super::super::dial::PROBE_MAX;
+    use super::*;
+
+    fn store(endpoints: &[String]) -> LazyStore {
+        LazyStore::new(Access { prefers_first: true, ..Access::anonymous(endpoints) })
+    }
+
+    // Nothing answers, so the clock jumps from timer to timer. Would fail with the first member first at each attempt.
+    #[tokio::test(start_paused = true)]
+    async fn a_member_that_accepts_connections_and_hangs_holds_up_one_attempt() {
+        let silent = || {
+            let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+            listener.set_nonblocking(true).unwrap();
+            listener
+        };
+        let (first, second) = (silent(), silent());
+        let endpoints =
+            [&first, &second].map(|listener| format!("http://{}", listener.local_addr().unwrap()));
+        let lazy = store(&endpoints);
+        let patience = PROBE_MAX + RETRY_PAUSE / 2;
+        assert!(lazy.connect(patience).await.is_err());
+        assert!(first.accept().is_ok() && second.accept().is_err());
+        assert!(lazy.connect(patience).await.is_err());
+        assert!(second.accept().is_ok());
+    }
+
+    #[tokio::test]
+    async fn connections_are_given_up_after_two_calls_in_a_row_without_an_answer() {
+        let endpoints = ["http://127.0.0.1:1", "http://127.0.0.1:2"].map(str::to_owned);
+        let (one, two) = (store(&endpoints[..1]), store(&endpoints));
+        let slow = || Err(StoreError::Timeout { act: "a read", after: PATIENCE });
+        for (lazy, next) in [(one, None), (two, Some(1))] {
+            let line = lazy.line();
+            for (said, is_last) in [(slow(), false), (Ok(()), false), (slow(), false), (slow(), true)] {
+                let _ = lazy.until_cut(&line, "a read", async move { said }).await;
+                assert_eq!(line.cut.is_cancelled(), is_last && next.is_some());
+            }
+            assert_eq!(lock(&lazy.turn).number, next.unwrap_or(0));
+        }
     }
 }

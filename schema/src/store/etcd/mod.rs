@@ -3,16 +3,14 @@
 //! Every call has a deadline. The client reconnects by itself: a handle outlives any number of restarts of etcd.
 //! Lists are paged at one revision; all watches share one stream (`watch.rs`).
 
+mod access;
 mod auth;
 mod dial;
 mod lazy;
 mod members;
 mod watch;
 
-use std::fs::File;
-use std::io;
-use std::io::Read as _;
-use std::path::PathBuf;
+use std::sync::Mutex;
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -23,18 +21,21 @@ use etcd_client::{
 use futures::stream::BoxStream;
 use tokio::time::{Instant, sleep, timeout, timeout_at};
 
+use self::dial::MemberTurn;
+use self::dial::PROBE_MAX;
 use self::watch::{Watches, key_value};
 use super::{
     Guard, KeyValue, LeaseId, Listing, NewestKeys, Op, Store, StoreError, TxnOutcome, WatchBatch,
     check_txn_size,
 };
 use crate::keys::Key;
-use crate::trust::TlsFiles;
+use crate::mutex::lock;
 use watch::{
     is_auth_off, is_compacted, is_denied, is_lease_not_found, is_unauthenticated, is_unavailable,
     request_error,
 };
 
+pub use self::access::{Access, Login};
 pub use self::auth::{AuthState, Grant, GrantAccess};
 pub use self::lazy::LazyStore;
 pub use self::members::{ListedMember, MemberAlarm};
@@ -49,17 +50,8 @@ const PAGE_KEYS: i64 = 500;
 const DECODE_MAX_BYTES: usize = 64 * 1024 * 1024;
 /// Attempts of a list that a compaction overtakes between its pages.
 const LIST_ATTEMPTS: usize = 3;
-/// HTTP/2 pings on a connection with open streams; etcd closes connections that ping more often
-/// than every 5 s.
-const PING_EVERY: Duration = Duration::from_secs(6);
-/// Time after which an unanswered ping means that the connection is dead.
-const PING_TIMEOUT: Duration = Duration::from_secs(4);
-/// Longest wait for one TCP connection.
-const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
 /// Pause before a retry of a read that reached no member, and while connecting.
 const RETRY_PAUSE: Duration = Duration::from_millis(100);
-/// Longest wait for the first answer of one of several members.
-const PROBE_MAX: Duration = Duration::from_secs(2);
 /// Attempts of a read: with several members, one of which is down, the next attempt reaches another.
 const READ_ATTEMPTS: usize = 3;
 
@@ -79,34 +71,48 @@ impl EtcdStore {
     /// [`StoreError::Connect`] with the last reason if nothing answered in time; immediately if an endpoint is no
     /// URL, or the user or password is wrong.
     pub async fn connect(access: &Access, patience: Duration) -> Result<Self, StoreError> {
+        let turn = Mutex::new(MemberTurn::first(access));
+        // Boxed, because it is large.
+        Box::pin(Self::connect_in_turn(access, patience, &turn)).await
+    }
+
+    /// Connects to the member whose turn it is, or to the next one that answers.
+    async fn connect_in_turn(
+        access: &Access,
+        patience: Duration,
+        turn: &Mutex<MemberTurn>,
+    ) -> Result<Self, StoreError> {
         let refused =
             |message: String| StoreError::Connect { endpoints: access.endpoints.join(","), message };
         let login = access.login.as_ref().map(Login::read).transpose();
         let login = login.map_err(|error| refused(format!("cannot read the password: {error}")))?;
         let deadline = Instant::now() + patience;
-        // Clients spread over the members, and try the next one after one that is of no use.
-        let spreads = access.endpoints.len() > 1 && !access.prefers_first;
-        let mut member: usize = if spreads { rand::random_range(0..1024) } else { 0 };
         let mut why = format!("no answer within {patience:?}");
         loop {
-            let mut store = Self::begin(access, member).await.map_err(refused)?;
+            let (member, begun) = (*lock(turn), Instant::now());
+            let mut store = Self::begin(access, member.number).await.map_err(refused)?;
             let bound = match access.endpoints.len() {
                 1 => deadline,
-                _ => deadline.min(Instant::now() + PROBE_MAX),
+                members => deadline.min(begun + member.probe_max(members)),
             };
             match timeout_at(bound, store.probe(login.as_ref())).await {
-                Ok(Ok(())) => return Ok(store),
+                Ok(Ok(())) => {
+                    *lock(turn) = member.answered();
+                    return Ok(store);
+                }
                 Ok(Err(error)) if is_denied(&error) => return Err(request_error("a connection", &error)),
                 Ok(Err(error)) if is_unauthenticated(&error) => {
                     return Err(refused(watch::message_of(&error)));
                 }
                 Ok(Err(error)) => why = watch::message_of(&error),
+                // It had less time than it may need: its turn stays.
+                Err(_) if begun.elapsed() < PROBE_MAX => return Err(refused(why)),
                 Err(_) => {}
             }
+            *lock(turn) = member.next();
             if timeout_at(deadline, sleep(RETRY_PAUSE)).await.is_err() {
                 return Err(refused(why));
             }
-            member += 1;
         }
     }
 
@@ -315,58 +321,6 @@ fn prefix_end(prefix: &[u8]) -> Vec<u8> {
 }
 
 // Addresses of etcd and the user to log in as.
-
-/// Longest password, in bytes; the rest of a larger file is ignored.
-const PASSWORD_MAX_BYTES: u64 = 1_024;
-
-/// Addresses of etcd and the user to log in as.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Access {
-    /// Client addresses, at least one.
-    pub endpoints: Vec<String>,
-    /// User and password; `None` if etcd has no authentication, or knows clients by their certificates.
-    pub login: Option<Login>,
-    /// Certificates for endpoints with `https`.
-    pub tls: Option<TlsFiles>,
-    /// Set if a new connection tries the first endpoint first, which is on this machine; else clients spread over all.
-    pub prefers_first: bool,
-}
-
-/// A user of etcd. If etcd's authentication is off, no client logs in.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Login {
-    /// Name of the user.
-    pub user: String,
-    /// File with the password in its first line; read for each connection, so that it can be changed.
-    pub password_file: PathBuf,
-}
-
-impl Access {
-    /// Creates an access without a login.
-    pub fn anonymous(endpoints: &[String]) -> Self {
-        Self { endpoints: endpoints.to_vec(), login: None, tls: None, prefers_first: false }
-    }
-
-    /// Creates an access as `user`, if a user and a password file are given.
-    pub fn new(endpoints: Vec<String>, user: Option<String>, password_file: Option<PathBuf>) -> Self {
-        let login = user.zip(password_file).map(|(user, password_file)| Login { user, password_file });
-        Self { endpoints, login, tls: None, prefers_first: false }
-    }
-
-    /// Adds certificates.
-    pub fn with_tls(self, tls: Option<TlsFiles>) -> Self {
-        Self { tls, ..self }
-    }
-}
-
-impl Login {
-    /// Reads user and password.
-    fn read(&self) -> io::Result<(String, String)> {
-        let mut text = String::new();
-        File::open(&self.password_file)?.take(PASSWORD_MAX_BYTES).read_to_string(&mut text)?;
-        Ok((self.user.clone(), text.lines().next().unwrap_or_default().to_owned()))
-    }
-}
 
 async fn within<T>(
     act: &'static str,

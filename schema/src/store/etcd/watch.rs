@@ -437,12 +437,14 @@ pub(super) fn is_unavailable(error: &Error) -> bool {
     }
 }
 
-/// True if etcd does not recognize the client: the token or the password is no longer valid, or authentication was
-/// switched on after the connection was made.
+/// True if the client's user may not do this, or there is no such user.
 pub(super) fn is_denied(error: &Error) -> bool {
     // By the number (7), as above.
     matches!(error, Error::GRpcStatus(status) if i32::from(status.code()) == 7)
 }
+
+/// True if etcd does not recognize the client: the token or the password is no longer valid, or authentication was
+/// switched on after the connection was made.
 pub(super) fn is_unauthenticated(error: &Error) -> bool {
     let words = ["invalid auth token", "authentication failed", "user name is empty"];
     matches!(error, Error::GRpcStatus(status) if words.iter().any(|word| status.message().contains(word)))

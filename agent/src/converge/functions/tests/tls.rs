@@ -112,9 +112,9 @@ async fn call(client: &mut MaybeTls, headers: &str) -> (u16, String) {
         format!("POST /default/hello HTTP/1.1\r\nHost: 127.0.0.1\r\n{headers}Content-Length: 8\r\n\r\n");
     client.write_all((head + "{\"x\": 1}").as_bytes()).await.unwrap();
     // A small response comes as a whole.
-    let mut said = vec![0; 4096];
-    let length = client.read(&mut said).await.unwrap();
-    let text = String::from_utf8_lossy(&said[..length]).into_owned();
+    let mut response = vec![0; 4096];
+    let length = client.read(&mut response).await.unwrap();
+    let text = String::from_utf8_lossy(&response[..length]).into_owned();
     (text[9..12].parse().unwrap(), text)
 }
 

@@ -9,6 +9,7 @@
 //! - The turn is given only once etcd's users are as they should be: whoever was removed must not log in again.
 
 mod observed;
+mod removal;
 pub(in crate::trust::run) mod roll;
 mod rotation;
 
@@ -18,27 +19,26 @@ use std::sync::Arc;
 use jiff::{SignedDuration, Timestamp};
 use schema::codec::{CodecError, encode};
 use schema::keys::Key;
-use schema::kinds::Kind;
 use schema::meta::NamespacedName;
 use schema::records::{
-    AuthorityRecord, EtcdMemberReport, EventType, IdentityRecord, RevokedIdentity, RevokedKey, Roll,
-    TrustRecord,
+    AuthorityRecord, EtcdMemberReport, EventType, IdentityRecord, RevokedKey, Roll, TrustRecord,
 };
 use schema::snapshot::{Snapshot, VersionedValue};
 use schema::store::events::EventDraft;
 use schema::store::{Guard, Op};
-use schema::trust::{Identity, KeyFingerprint, RENEWABLE_DAYS, Role};
+use schema::trust::{Identity, KeyFingerprint, Role};
 
-pub(super) use self::observed::{Observed, OwnIdentity, OwnMemberSeen, UsersSeen};
+pub(super) use self::observed::{Observed, ObservedOwnMember, ObservedUsers, OwnIdentity};
+pub(super) use self::removal::Removal;
+use self::removal::{Revoked, guard, removals, restored, revoked_keys};
 use self::roll::RollStep;
 use self::rotation::{KnownAuthority, RotationStep};
 use crate::guarded_writes::WriteGroup;
 use crate::trust::etcd_users::{self, PlannedUserStep, WantedUsers, has_user};
+use crate::trust::setup::RemovedError;
 
 /// Kind of the object of events about trust.
 pub(super) const TRUST: &str = "Trust";
-/// Owner of a revoked key of which only the disk of a reconciler knows, because etcd was lost.
-const UNKNOWN: &str = "unknown";
 /// Time between looks at the members of etcd while one restarts, or none may.
 const ROLL_PAUSE: SignedDuration = SignedDuration::from_secs(3);
 /// Time until the next run after a change that this reconciler has yet to report.
@@ -89,13 +89,6 @@ pub(super) struct RecordWrite {
     pub(super) event: Option<EventDraft>,
 }
 
-/// Removal of an identity.
-#[derive(Debug)]
-pub(super) struct Removal {
-    pub(super) writes: WriteGroup,
-    pub(super) event: EventDraft,
-}
-
 /// A problem that a person should know of.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct TrustProblem {
@@ -107,6 +100,8 @@ pub(super) struct TrustProblem {
 /// Decision of a run.
 #[derive(Debug, Default)]
 pub(crate) struct TrustPlan {
+    /// Set if this reconciler was removed from the cluster.
+    pub(super) is_removed: bool,
     /// Set if a certificate of this machine is past two thirds of its validity.
     pub(super) renews: bool,
     /// Change of what is trusted.
@@ -159,6 +154,10 @@ pub(super) fn plan(seen: &Observed, now: Timestamp) -> TrustPlan {
     let own = &seen.own;
     let mut plan = TrustPlan::default();
     plan.renew(own, seen.digests.get(&own.authority), now);
+    if !seen.snapshot.synced {
+        plan.schedule(now);
+        return plan;
+    }
     let revoked = revoked_keys(seen, now);
     let row = seen.snapshot.trust.get(&());
     let record = row.map(|row| &row.value);
@@ -172,27 +171,34 @@ pub(super) fn plan(seen: &Observed, now: Timestamp) -> TrustPlan {
         );
     }
     let next = next_trust(own, record.filter(|_| !is_foreign), &revoked);
+    plan.is_removed = revoked.kept.contains_key(&own.key);
     plan.trust = (next.authorities != own.trusted || next.revoked != own.revoked).then_some(next);
-    if revoked.contains_key(&own.key) {
-        plan.problem(
-            "ReconcilerRemoved",
-            "this reconciler was removed from the cluster, and its key is revoked: stop it; to let it join again, remove \
-             <state-dir>/reconciler/pki (and <state-dir>/etcd, if it had a member of etcd), and run the command that \
-             `minik8s token create --reconciler NAME` prints on another one",
-        );
+    if plan.is_removed {
+        plan.problem("ReconcilerRemoved", RemovedError.to_string());
+        if let Some(row) = row.filter(|_| seen.leads && !is_foreign) {
+            plan.publish_revoked(seen, row, revoked.published);
+        }
         return plan;
+    }
+    if own.authority_ends_soon_at <= now {
+        plan.problem(
+            "AuthorityEnds",
+            format!(
+                "the cluster's authority ends at {:.0}, and with it all certificates: run `minik8s trust rotate` at the \
+                 socket of a reconciler",
+                own.authority_ends_at
+            ),
+        );
     }
     plan.keep_own_record(seen, now);
     if let Some(record) = record.filter(|_| !is_foreign) {
         plan.take_part(seen, record);
     }
-    if seen.leads {
-        plan.remove_gone(&seen.snapshot, now);
-        plan.restore(seen, &revoked);
+    if seen.leads && !is_foreign {
+        plan.remove(&seen.snapshot, now);
+        plan.restored = restored(seen, &revoked);
         plan.manage_users(seen);
-        if !is_foreign {
-            plan.update_record(seen, row, revoked, now);
-        }
+        plan.update_record(seen, row, revoked.published, now);
     } else if let Some(record) = record.filter(|_| !is_foreign) {
         plan.note_progress(seen, record, now);
     }
@@ -215,30 +221,9 @@ pub(super) fn identities(snapshot: &Snapshot, own: &Identity) -> BTreeSet<Identi
     recorded.filter(has_user).chain([own.clone()]).collect()
 }
 
-/// Returns all revoked keys that would still be of use.
-fn revoked_keys(seen: &Observed, now: Timestamp) -> BTreeMap<KeyFingerprint, RevokedKey> {
-    let record = seen.snapshot.trust.get(&()).map(|record| record.value.revoked.clone());
-    let mut all = record.unwrap_or_default();
-    for (identity, row) in &seen.snapshot.revoked {
-        for (key, until) in &row.value.keys {
-            all.insert(key.clone(), RevokedKey { identity: identity.clone(), until: *until });
-        }
-    }
-    for (key, until) in &seen.own.revoked {
-        let unknown = || RevokedKey { identity: UNKNOWN.to_owned(), until: *until };
-        all.entry(key.clone()).or_insert_with(unknown);
-    }
-    all.retain(|_, key| key.until > now);
-    all
-}
-
 /// Returns what to trust: the own authority, those of the record, and the signer of the own certificate, without which it
 /// would be of no use. Without a record the authorities stay as they are.
-fn next_trust(
-    own: &OwnIdentity,
-    record: Option<&TrustRecord>,
-    revoked: &BTreeMap<KeyFingerprint, RevokedKey>,
-) -> NextTrust {
+fn next_trust(own: &OwnIdentity, record: Option<&TrustRecord>, revoked: &Revoked) -> NextTrust {
     let mut authorities = Vec::new();
     let known = record.map_or(&own.trusted, |record| &record.authorities);
     for authority in [&own.authority].into_iter().chain(known).chain([&own.signer]) {
@@ -252,10 +237,7 @@ fn next_trust(
     if is_same {
         authorities.clone_from(&own.trusted);
     }
-    NextTrust {
-        authorities,
-        revoked: revoked.iter().map(|(key, revoked)| (key.clone(), revoked.until)).collect(),
-    }
+    NextTrust { authorities, revoked: revoked.kept.clone() }
 }
 
 /// Number of the newest roll in which a member was restarted, as its reconciler has reported.
@@ -271,14 +253,6 @@ fn recipients(snapshot: &Snapshot) -> BTreeSet<String> {
 
 fn is_reconciler(name: &str) -> bool {
     name.parse::<Identity>().is_ok_and(|identity| identity.role() == Role::Reconciler)
-}
-
-/// Guard on the version of a key that the snapshot has.
-fn guard<T>(key: &Key, found: Option<&Arc<VersionedValue<T>>>) -> Guard {
-    match found {
-        Some(found) => Guard::ModRevision(key.to_string(), found.mod_revision),
-        None => Guard::Absent(key.to_string()),
-    }
 }
 
 fn roll_step(seen: &Observed, roll: &Roll) -> RollStep {
@@ -455,50 +429,28 @@ impl TrustPlan {
         }
     }
 
-    /// Restores the records of identities that a former etcd knew: without them, reconcilers and nodes have no user.
-    fn restore(&mut self, seen: &Observed, revoked: &BTreeMap<KeyFingerprint, RevokedKey>) {
-        let known = seen.lost.iter().filter(|(_, record)| !revoked.contains_key(&record.key));
-        self.restored = known
-            .filter_map(|(identity, record)| {
-                let key = Key::Identity(identity.clone());
-                let value = encode(record).ok()?;
-                Some(vec![(Guard::Absent(key.to_string()), Op::put(key, value))])
-            })
-            .collect();
-    }
-
-    /// Removes the nodes that Git declares gone, whether they are alive or not, and revokes their keys until none of their
-    /// certificates can be renewed any more.
-    fn remove_gone(&mut self, snapshot: &Snapshot, now: Timestamp) {
-        for (name, record) in &snapshot.identities {
-            let identity = name.parse::<Identity>().ok();
-            let node = identity.as_ref().and_then(Identity::node).filter(|node| snapshot.is_gone(node));
-            let Some(node) = node else { continue };
-            let found = snapshot.revoked.get(name);
-            let mut row = found.map_or_else(RevokedIdentity::default, |found| found.value.clone());
-            row.keys.retain(|_, until| *until > now);
-            let renewable = SignedDuration::from_hours(24 * i64::from(RENEWABLE_DAYS));
-            let until = record.value.not_after.checked_add(renewable).unwrap_or(Timestamp::MAX);
-            row.keys.insert(record.value.key.clone(), until);
-            let (key, own) = (Key::RevokedIdentity(name.clone()), Key::Identity(name.clone()));
-            match encode(&row) {
-                Ok(value) => {
-                    let message =
-                        "Git marks the node as gone: its key is revoked, and it may not join until the annotation \
-                         is removed"
-                            .to_owned();
-                    let object = NamespacedName::new("", node);
-                    let event =
-                        EventDraft::about(EventType::Normal, Kind::Node, &object, "IdentityRemoved", message);
-                    let delete = (Guard::ModRevision(own.to_string(), record.mod_revision), Op::delete(own));
-                    self.removals.push(Removal {
-                        writes: vec![(guard(&key, found), Op::put(key, value)), delete],
-                        event,
-                    });
-                }
-                Err(error) => self.too_large(&key, &error),
+    /// Removes nodes, and revokes their keys until none of their certificates can be renewed any more.
+    fn remove(&mut self, snapshot: &Snapshot, now: Timestamp) {
+        for removal in removals(snapshot, now) {
+            match removal {
+                Ok(removal) => self.removals.push(removal),
+                Err((key, error)) => self.too_large(&key, &error),
             }
         }
+    }
+
+    /// Has all know the revoked keys, and nothing else: the own one is among them, and another reconciler does the rest.
+    fn publish_revoked(
+        &mut self,
+        seen: &Observed,
+        row: &Arc<VersionedValue<TrustRecord>>,
+        revoked: BTreeMap<KeyFingerprint, RevokedKey>,
+    ) {
+        let mut wanted = TrustRecord { revoked, ..row.value.clone() };
+        wanted.roll = roll::raised(Some(&row.value), &wanted, &seen.snapshot);
+        let base = Some(row.mod_revision);
+        let write = RecordWrite { value: Vec::new(), base, drops: WriteGroup::new(), event: None };
+        self.write_record(Some(&row.value), &wanted, write);
     }
 
     /// Writes what every daemon must know, if it changed. The list of authorities and the roll go one step at most.
@@ -535,10 +487,14 @@ impl TrustPlan {
         if let (Some(roll), Some(step), false) = (&mut wanted.roll, roll_step, is_raised) {
             self.go_on(roll, step, seen);
         }
-        if former == Some(&wanted) {
+        self.write_record(former, &wanted, write);
+    }
+
+    fn write_record(&mut self, former: Option<&TrustRecord>, wanted: &TrustRecord, write: RecordWrite) {
+        if former == Some(wanted) {
             return;
         }
-        match encode(&wanted) {
+        match encode(wanted) {
             Ok(value) => self.record = Some(RecordWrite { value, ..write }),
             Err(error) => self.too_large(&Key::Trust, &error),
         }
@@ -571,12 +527,12 @@ impl TrustPlan {
 
     /// Returns true if nobody who was removed can log in to etcd again.
     fn users_are_settled(&self, seen: &Observed) -> bool {
-        let is_checked = matches!(seen.users, UsersSeen::NotDue | UsersSeen::Found(_));
+        let is_checked = matches!(seen.users, ObservedUsers::NotDue | ObservedUsers::Found(_));
         is_checked && self.users.is_empty() && self.removals.is_empty() && seen.denied.is_none()
     }
 
     fn manage_users(&mut self, seen: &Observed) {
-        let UsersSeen::Found(found) = &seen.users else { return };
+        let ObservedUsers::Found(found) = &seen.users else { return };
         let mut all = identities(&seen.snapshot, &seen.own.identity);
         all.extend(seen.recorded.iter().cloned());
         let removed = seen.snapshot.revoked.keys().filter_map(|identity| identity.parse::<Identity>().ok());

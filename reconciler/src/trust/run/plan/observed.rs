@@ -9,7 +9,7 @@ use schema::snapshot::Snapshot;
 use schema::store::etcd::AuthState;
 use schema::trust::{Identity, KeyFingerprint, Serial};
 
-use super::roll::MembersSeen;
+use super::roll::ObservedMembers;
 
 /// This reconciler's own identity, its certificates, and what it trusts.
 #[derive(Debug, Clone)]
@@ -25,9 +25,12 @@ pub(in crate::trust::run) struct OwnIdentity {
     /// Time from which on the certificate is renewed.
     pub(in crate::trust::run) renew_at: Timestamp,
     /// This machine's member of etcd, if the cluster's own etcd has one here.
-    pub(in crate::trust::run) member: Option<OwnMemberSeen>,
+    pub(in crate::trust::run) member: Option<ObservedOwnMember>,
     /// Authority that signs from now on (PEM).
     pub(in crate::trust::run) authority: String,
+    pub(in crate::trust::run) authority_ends_at: Timestamp,
+    /// Begin of the last tenth of its validity.
+    pub(in crate::trust::run) authority_ends_soon_at: Timestamp,
     /// Trusted authorities (PEM).
     pub(in crate::trust::run) trusted: Vec<String>,
     pub(in crate::trust::run) revoked: BTreeMap<KeyFingerprint, Timestamp>,
@@ -39,7 +42,7 @@ pub(in crate::trust::run) struct OwnIdentity {
 
 /// This machine's member of etcd.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(in crate::trust::run) struct OwnMemberSeen {
+pub(in crate::trust::run) struct ObservedOwnMember {
     pub(in crate::trust::run) name: String,
     /// Digest of the authority that signed its certificate; empty for one that is not trusted.
     pub(in crate::trust::run) issuer: String,
@@ -51,7 +54,7 @@ pub(in crate::trust::run) struct OwnMemberSeen {
 
 /// Users of etcd, as far as they were read.
 #[derive(Debug, Clone, PartialEq)]
-pub(in crate::trust::run) enum UsersSeen {
+pub(in crate::trust::run) enum ObservedUsers {
     /// They were checked not long ago, or this reconciler does not lead.
     NotDue,
     /// etcd does not let this reconciler manage users, and why.
@@ -73,12 +76,12 @@ pub(crate) struct Observed {
     /// Addresses of etcd for clients: those that its members publish, or else the configured ones.
     pub(in crate::trust::run) etcd: Vec<String>,
     /// Members of etcd and whether they answer, if that is of interest.
-    pub(in crate::trust::run) members: MembersSeen,
+    pub(in crate::trust::run) members: ObservedMembers,
     /// Set if this reconciler was started with the cluster's own etcd.
     pub(in crate::trust::run) owns_etcd: bool,
     /// Digests of all authorities in the records (PEM), and of the own one.
     pub(in crate::trust::run) digests: BTreeMap<String, String>,
-    pub(in crate::trust::run) users: UsersSeen,
+    pub(in crate::trust::run) users: ObservedUsers,
     /// Identities that have a user and a record of which the snapshot does not know yet.
     pub(in crate::trust::run) recorded: BTreeSet<Identity>,
     /// Identities whose users were as they should be.

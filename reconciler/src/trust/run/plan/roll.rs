@@ -19,7 +19,7 @@ use crate::trust::etcd_users::has_user;
 
 /// A member of etcd as it is listed.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(in crate::trust::run) struct MemberSeen {
+pub(in crate::trust::run) struct ObservedMember {
     /// Name; empty before its first start.
     pub(in crate::trust::run) name: String,
     /// Reason why it does not answer; `None` also if nobody needed to ask.
@@ -27,7 +27,7 @@ pub(in crate::trust::run) struct MemberSeen {
 }
 
 /// Members of etcd, or the reason why they are not known.
-pub(in crate::trust::run) type MembersSeen = Result<Vec<MemberSeen>, String>;
+pub(in crate::trust::run) type ObservedMembers = Result<Vec<ObservedMember>, String>;
 
 /// Next step of a roll.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -98,7 +98,7 @@ fn newest_report(snapshot: &Snapshot) -> u64 {
 }
 
 /// Decides on the next step of a roll of the cluster's own members.
-pub(super) fn next_step(roll: &Roll, reports: &Reports<'_>, members: &MembersSeen) -> RollStep {
+pub(super) fn next_step(roll: &Roll, reports: &Reports<'_>, members: &ObservedMembers) -> RollStep {
     let has_left = |report: &EtcdMemberReport| {
         members.as_ref().is_ok_and(|members| members.iter().all(|member| member.name != report.name))
     };
@@ -113,7 +113,7 @@ pub(super) fn next_step(roll: &Roll, reports: &Reports<'_>, members: &MembersSee
         Ok(members) => members,
         Err(why) => return waiting(roll, &format!("the members cannot be listed: {why}")),
     };
-    let reporter = |member: &MemberSeen| reports.iter().find(|(_, report)| report.name == member.name);
+    let reporter = |member: &ObservedMember| reports.iter().find(|(_, report)| report.name == member.name);
     if let Some(member) = members.iter().find(|member| reporter(member).is_none()) {
         let (name, what) =
             (shown(member), "start that on its machine, or remove it with 'etcdctl member remove'");
@@ -131,7 +131,7 @@ fn waiting(roll: &Roll, what: &str) -> RollStep {
     RollStep::Wait(format!("etcd restarts member by member, {}: {what}", roll.why))
 }
 
-fn shown(member: &MemberSeen) -> &str {
+fn shown(member: &ObservedMember) -> &str {
     if member.name.is_empty() { "that has not started yet" } else { &member.name }
 }
 
@@ -160,8 +160,8 @@ mod tests {
         EtcdMemberReport { name: name.to_owned(), rolled, issuer: "d1".to_owned() }
     }
 
-    fn seen(members: &[(&str, bool)]) -> MembersSeen {
-        let member = |(name, answers): &(&str, bool)| MemberSeen {
+    fn seen(members: &[(&str, bool)]) -> ObservedMembers {
+        let member = |(name, answers): &(&str, bool)| ObservedMember {
             name: (*name).to_owned(),
             error: (!answers).then(|| "refused".to_owned()),
         };
@@ -175,7 +175,7 @@ mod tests {
     const ALL: [(&str, bool); 3] = [("m1", true), ("m2", true), ("m3", true)];
 
     /// Step of a roll with number 2 for members that were restarted in these ones.
-    fn step(turn: Option<&str>, rolled: [u64; 3], members: &MembersSeen) -> RollStep {
+    fn step(turn: Option<&str>, rolled: [u64; 3], members: &ObservedMembers) -> RollStep {
         let all = [report("m1", rolled[0]), report("m2", rolled[1]), report("m3", rolled[2])];
         let reports = ["reconciler-r1", "reconciler-r2", "reconciler-r3"].into_iter().zip(&all).collect();
         next_step(&roll(turn), &reports, members)

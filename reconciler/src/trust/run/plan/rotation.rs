@@ -290,12 +290,12 @@ mod tests {
             .reporting_node("n1", &BOTH)
     }
 
-    fn spreads(builder: SnapshotBuilder, roll_is_over: bool) -> RotationStep {
+    fn spreads(builder: &SnapshotBuilder, roll_is_over: bool) -> RotationStep {
         let (trusted, created) = ([known(1), known(2)], [known(2)]);
         next_step((&trusted, &created), &builder.snapshot, roll_is_over, at(0))
     }
 
-    fn drops(builder: SnapshotBuilder, now: Timestamp) -> RotationStep {
+    fn drops(builder: &SnapshotBuilder, now: Timestamp) -> RotationStep {
         let (trusted, created) = ([known(2), known(1)], [known(2)]);
         next_step((&trusted, &created), &builder.snapshot, true, now)
     }
@@ -342,8 +342,8 @@ mod tests {
         };
         let begun = next_step((&[known(1)], &[known(2)]), &cluster("d1").snapshot, true, at(0));
         assert_eq!(keeps(begun), ["d2"]);
-        assert_eq!(keeps(spreads(cluster("d1"), true)), ["d2"]);
-        assert_eq!(keeps(drops(cluster("d2"), at(0))), ["d2"]);
+        assert_eq!(keeps(spreads(&cluster("d1"), true)), ["d2"]);
+        assert_eq!(keeps(drops(&cluster("d2"), at(0))), ["d2"]);
     }
 
     // Each would fail by an authority that signs what somebody refuses.
@@ -362,11 +362,11 @@ mod tests {
             (cluster("d1").garbage(&broken), true, "/minik8s/identities/node-n9"),
             (cluster("d1").garbage(&Key::Node("n9".to_owned())), true, "/minik8s/nodes/n9"),
         ] {
-            let found = spreads(builder, roll_is_over);
+            let found = spreads(&builder, roll_is_over);
             assert!(matches!(&found, RotationStep::Wait(why) if why.contains(waits_for)), "{found:?}");
         }
         let away = cluster("d1").reporting_node("n2", &[]).gone("n2");
-        assert_eq!(shown(spreads(away, true)), "CA2 CA1", "Git says that it will not come back");
+        assert_eq!(shown(spreads(&away, true)), "CA2 CA1", "Git says that it will not come back");
     }
 
     // Each would fail by somebody who can neither connect nor renew any more.
@@ -386,7 +386,7 @@ mod tests {
             (cluster("d2").reporting_node("n5", &BOTH), 0, "node-n5, whose certificate is not known"),
             (cluster("d2").garbage(&Key::Identity("node-n9".to_owned())), 0, "node-n9"),
         ] {
-            let found = drops(builder, at(now));
+            let found = drops(&builder, at(now));
             assert!(matches!(&found, RotationStep::Wait(why) if why.contains(waits_for)), "{found:?}");
         }
         for (builder, now) in [
@@ -395,7 +395,7 @@ mod tests {
             (cluster("d2").identity("node-n2", &old).gone("n2"), 0),
             (cluster("d2").identity("user-ada", &old), 7 * DAY),
         ] {
-            assert_eq!(shown(drops(builder, at(now))), "CA2");
+            assert_eq!(shown(drops(&builder, at(now))), "CA2");
         }
     }
 
