@@ -387,7 +387,7 @@ mod tests {
     fn with_identity(builder: SnapshotBuilder, name: &str) -> SnapshotBuilder {
         let record = IdentityRecord {
             key: format!("sha256:{name}"),
-            serial: "01".to_owned(),
+            serials: BTreeMap::new(),
             issuer: "d1".to_owned(),
             not_after: at(100),
             joined_at: at(0),

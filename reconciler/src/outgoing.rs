@@ -38,7 +38,7 @@ pub(crate) enum DaemonError {
     /// The request is invalid.
     #[error(transparent)]
     Request(#[from] reqwest::Error),
-    /// It has no valid URL.
+    /// The URL is invalid.
     #[error("{0}")]
     Url(String),
     /// No connection, or no answer on it.

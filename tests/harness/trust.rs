@@ -94,7 +94,7 @@ impl Trust {
         let certificate = self.of(identity)?.certificate()?;
         let record = IdentityRecord {
             key: certificate.public_key()?.fingerprint()?,
-            serial: certificate.serial()?,
+            serials: [(certificate.serial()?, certificate.not_after()?)].into(),
             issuer: self.pin()?,
             not_after: certificate.not_after()?,
             joined_at: Timestamp::now(),

@@ -5,7 +5,7 @@
 //!
 //! A phase changes only while the connection is polled, so [`Clock`] need only check it after each poll.
 //!
-//! Of a TLS connection this sees the encrypted bytes: its handshake counts as part of the first head.
+//! The bytes of a TLS connection are encrypted here: its handshake counts as part of the first head.
 
 use std::future::poll_fn;
 use std::io;

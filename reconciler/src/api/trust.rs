@@ -165,7 +165,7 @@ impl From<AdmissionError> for ApiError {
                 Self::unavailable(text, "try again in a second; if it persists, check whether etcd runs")
             }
             AdmissionError::Excluded(_) => Self::unavailable(text, "ask another reconciler"),
-            AdmissionError::TooOften(_) => {
+            AdmissionError::TooOften(_) | AdmissionError::TooMany(_) => {
                 Self::new(StatusCode::TOO_MANY_REQUESTS, text, "try again in 10 s").retry_after(10)
             }
             AdmissionError::Busy => Self::unavailable(text, "try again"),

@@ -37,7 +37,7 @@ pub(super) struct UserFile {
     pub(super) authorities: String,
     /// The person's certificate (PEM).
     pub(super) certificate: String,
-    /// Its private key (PEM).
+    /// Private key of that certificate (PEM).
     pub(super) key: String,
 }
 

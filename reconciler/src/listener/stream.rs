@@ -12,9 +12,8 @@ use std::time::{Duration, SystemTime};
 use nix::unistd::{Gid, Uid, User, geteuid, getgrouplist};
 use openssl::pkey::PKey;
 use openssl::ssl::{SslContext, SslMethod, SslMode, SslVersion};
-use openssl::x509::X509;
 use schema::control::lock;
-use schema::trust::{TrustReader, accept, accept_public};
+use schema::trust::{TrustReader, accept, accept_public, chain_from_pem};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream, UnixListener, UnixStream};
 use tokio::task::spawn_blocking;
@@ -95,12 +94,9 @@ impl PublicCertificate {
     fn read(&self) -> io::Result<SslContext> {
         let wrong = |why: &str| io::Error::new(io::ErrorKind::InvalidData, why);
         let pem = fs::read(&self.file)?;
-        // OpenSSL would ask for a passphrase on the terminal; below, that of the key is empty for the same reason.
-        if String::from_utf8_lossy(&pem).contains("Proc-Type") {
-            return Err(wrong("it is encrypted"));
-        }
+        let mut chain = chain_from_pem(&pem).map_err(|error| wrong(&error.to_string()))?.into_iter();
+        // An empty passphrase: OpenSSL would ask for one on the terminal.
         let key = PKey::private_key_from_pem_callback(&pem, |_| Ok(0))?;
-        let mut chain = X509::stack_from_pem(&pem)?.into_iter();
         let own = chain.next().ok_or_else(|| wrong("it has no certificate"))?;
         let mut builder = SslContext::builder(SslMethod::tls_server())?;
         builder.set_min_proto_version(Some(SslVersion::TLS1_2))?;

@@ -191,9 +191,9 @@ pub(super) fn has_user(identity: &Identity) -> bool {
 /// Names of users and roles to read.
 #[derive(Debug, Clone)]
 pub(super) enum Scope {
-    /// These, and `root`.
+    /// The given names, and `root`.
     Only(BTreeSet<String>),
-    /// All names of nodes and reconcilers but these, and `root`.
+    /// Names of nodes and reconcilers without the given ones, and `root`.
     AllBut(BTreeSet<String>),
 }
 

@@ -22,6 +22,9 @@ pub(crate) const FIRST_MEMBER: &str = "minik8s";
 const CONNECT_MAX: Duration = Duration::from_secs(10);
 /// Longest wait for another learner's promotion, and for the own one: a new member copies all of etcd first.
 pub(crate) const CATCH_UP_MAX: Duration = Duration::from_secs(300);
+/// Longest wait for etcd to change its members: it refuses until all have been connected for 5 s, and so for a moment after
+/// each new one.
+const REFUSED_MAX: Duration = Duration::from_secs(30);
 /// Longest wait for one member that is taken for lost.
 const ANSWER_MAX: Duration = Duration::from_secs(5);
 /// Pause between attempts.
@@ -54,7 +57,7 @@ enum Step {
     RemoveLost { id: String, client_urls: Vec<String> },
     /// Another member has this address.
     AddressTaken { name: String },
-    /// It may start, with this `--initial-cluster`.
+    /// Start, with this `--initial-cluster`.
     Start { initial_cluster: String },
 }
 
@@ -152,14 +155,15 @@ pub(crate) async fn prepare(
     let peer_url = own.peer_url(client_port);
     let store = connect(&own, state_dir).await?;
     let deadline = Instant::now() + CATCH_UP_MAX;
+    let mut refused_since = None;
     loop {
-        match plan(&store.listed_members().await?, &own.name, &peer_url) {
-            Step::AddLearner => drop(store.add_learner(&peer_url).await?),
+        let changed = match plan(&store.listed_members().await?, &own.name, &peer_url) {
+            Step::AddLearner => store.add_learner(&peer_url).await.map(drop),
             Step::RemoveLost { id, client_urls } => {
                 if own.answers(client_urls, state_dir).await {
                     return Err(taken(&own.name, &peer_url));
                 }
-                store.remove_member(&id).await?;
+                store.remove_member(&id).await
             }
             Step::AddressTaken { name } => return Err(taken(&name, &peer_url)),
             Step::Start { initial_cluster } => {
@@ -172,7 +176,24 @@ pub(crate) async fn prepare(
                     "member {name} of etcd has not caught up within {CATCH_UP_MAX:?}, and etcd takes one new member at a time"
                 )
             }
-            Step::WaitForLearner { .. } => sleep(RETRY_PAUSE).await,
+            Step::WaitForLearner { .. } => {
+                sleep(RETRY_PAUSE).await;
+                Ok(())
+            }
+        };
+        match changed {
+            Ok(()) => refused_since = None,
+            Err(error) => {
+                let since = *refused_since.get_or_insert_with(Instant::now);
+                let may_pass = matches!(error, StoreError::Unavailable { .. } | StoreError::Request { .. });
+                if !may_pass || since.elapsed() > REFUSED_MAX {
+                    return Err(error).context(
+                        "etcd takes no new member while one does not answer: start that, or remove its reconciler for good \
+                         ('minik8s trust remove reconciler-NAME' on another machine)",
+                    );
+                }
+                sleep(RETRY_PAUSE).await;
+            }
         }
     }
 }

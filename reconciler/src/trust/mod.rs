@@ -3,13 +3,14 @@
 //!
 //! `setup.rs` keeps this machine's own keys and certificates; `admission/` signs those of others; `run/` is the loop;
 //! `member.rs` makes this machine's etcd one of several, `restart.rs` restarts it; `revocation.rs` says how long a key is
-//! on which list.
+//! on which list; `refused.rs` writes the one that etcd reads.
 
 mod admission;
 mod etcd_users;
 #[cfg(test)]
 mod fake;
 mod member;
+mod refused;
 mod restart;
 mod revocation;
 mod run;
@@ -25,6 +26,7 @@ pub(crate) use self::etcd_users::EtcdUsers;
 pub(crate) use self::member::{
     CATCH_UP_MAX, EtcdMembership, FIRST_MEMBER, prepare, promote, publish_address,
 };
+pub(crate) use self::refused::refused_file;
 pub(crate) use self::run::{TRUST_INTERVAL, TRUST_MAX, TrustDeps, TrustLoop, endpoints};
 pub(crate) use self::setup::{
     AUTHORITY_KEY_FILE, AuthorityText, OwnTrust, RemovedError, TrustSettings, check_upgraded, etcd_pki_dir,

@@ -1,12 +1,15 @@
 //! Time for which a revoked key stays on each list. Pure.
 //!
 //! In `revoked/` and on the disks of reconcilers it stays as long as it could be renewed: a year after the end of its newest
-//! certificate. `trust`, which every daemon reads and whose size is bounded, has a node's key only until that end: from then
+//! certificate. The serial numbers of its certificates, by which etcd refuses them, stay until a day after their end:
+//! clocks differ. `trust`, which every daemon reads and whose size is bounded, has a node's key only until that end: from then
 //! on each handshake refuses the certificate anyway.
+
+use std::collections::BTreeMap;
 
 use jiff::{SignedDuration, Timestamp};
 use schema::records::{IdentityRecord, RevokedIdentity};
-use schema::trust::{Identity, RENEWABLE_DAYS, Role};
+use schema::trust::{Identity, RENEWABLE_DAYS, Role, Serial};
 
 /// Shortest time in `trust`, so that all learn of it, and etcd's members cut the watches of one whose certificate has ended.
 const PUBLISHED_MIN: SignedDuration = SignedDuration::from_hours(24);
@@ -20,6 +23,8 @@ pub(super) fn revoke(
 ) -> RevokedIdentity {
     let mut keys = row.map(|row| row.keys.clone()).unwrap_or_default();
     keys.retain(|_, until| *until > now);
+    let mut serials = row.map(|row| row.serials.clone()).unwrap_or_default();
+    serials.extend(former.serials.clone());
     let end = former.not_after.max(later(now, PUBLISHED_MIN));
     let until = match identity.role() {
         Role::Node | Role::Reconciler => renewable_until(end),
@@ -27,7 +32,14 @@ pub(super) fn revoke(
         Role::User | Role::Etcd => end,
     };
     keys.insert(former.key.clone(), until);
-    RevokedIdentity { keys, etcd_member: former.etcd_member.as_ref().map(|member| member.name.clone()) }
+    let etcd_member = former.etcd_member.as_ref().map(|member| member.name.clone());
+    RevokedIdentity { keys, serials: in_force(&serials, now), etcd_member }
+}
+
+/// Returns the serial numbers without those of certificates that ended more than a day ago, each with its end.
+pub(super) fn in_force(serials: &BTreeMap<Serial, Timestamp>, now: Timestamp) -> BTreeMap<Serial, Timestamp> {
+    let is_in_force = |end: Timestamp| later(end, PUBLISHED_MIN) > now;
+    serials.iter().filter(|(_, end)| is_in_force(**end)).map(|(serial, end)| (serial.clone(), *end)).collect()
 }
 
 /// Returns the time until which a key that is revoked until `until` is in `trust`. A reconciler signs its own certificates.
@@ -63,7 +75,7 @@ mod tests {
     fn record(key: &str, end: i64) -> IdentityRecord {
         IdentityRecord {
             key: key.to_owned(),
-            serial: "01".to_owned(),
+            serials: [(format!("of-{key}"), at(end))].into(),
             issuer: "ca".to_owned(),
             not_after: at(end),
             joined_at: at(0),
@@ -82,8 +94,20 @@ mod tests {
         assert_eq!(first.keys, [("a".to_owned(), renewable_until(at(2 * DAY)))].into());
         let both = revoke(&node, Some(&first), &record("b", 3 * DAY), at(2));
         assert_eq!(both.keys.keys().collect::<Vec<_>>(), ["a", "b"]);
+        assert_eq!(both.serials, [("of-a".to_owned(), at(2 * DAY)), ("of-b".to_owned(), at(3 * DAY))].into());
         let late = revoke(&node, Some(&both), &record("c", 4 * DAY), renewable_until(at(2 * DAY)));
         assert_eq!(late.keys.keys().collect::<Vec<_>>(), ["b", "c"]);
+    }
+
+    #[test]
+    fn a_serial_number_stays_on_the_list_until_a_day_after_its_end() {
+        let node: Identity = "node-n1".parse().unwrap();
+        let first = revoke(&node, None, &record("a", 2 * DAY), at(1));
+        for (now, is_kept) in [(3 * DAY - 1, true), (3 * DAY, false)] {
+            let next = revoke(&node, Some(&first), &record("b", 9 * DAY), at(now));
+            assert_eq!(next.serials.contains_key("of-a"), is_kept, "{now}");
+            assert!(next.serials.contains_key("of-b"));
+        }
     }
 
     // Would fail with a record of trust that fills up with the nodes of a year.

@@ -19,6 +19,8 @@ use schema::trust::{
 };
 use serde::{Deserialize, Serialize};
 
+use super::refused;
+
 /// File with the certificate of the authority that signs.
 const AUTHORITY_FILE: &str = "authority.pem";
 /// File with its key.
@@ -184,7 +186,8 @@ impl OwnTrust {
     }
 }
 
-/// Signs the certificate of this machine's member of etcd if it is not good.
+/// Signs the certificate of this machine's member of etcd if it is not good, and writes the list of refused ones if it is
+/// missing.
 ///
 /// # Errors
 /// Same as [`open`].
@@ -196,7 +199,8 @@ pub(crate) fn sign_etcd(
 ) -> Result<TlsFiles, TrustError> {
     let dir = etcd_pki_dir(state_dir);
     let leaf = Leaf { identity: Identity::etcd(), addresses, lifetime };
-    sign_into(state_dir, &dir, &leaf, now)?;
+    let authority = sign_into(state_dir, &dir, &leaf, now)?;
+    refused::ensure(&dir, &authority, now)?;
     Ok(dir.tls_files())
 }
 
@@ -243,15 +247,22 @@ pub(crate) fn sign_node(
 ) -> Result<(), TrustError> {
     let dir = TrustDir::new(state_dir.join("agent").join("pki"));
     let leaf = Leaf { identity: named(Role::Node, node)?, addresses: &[], lifetime };
-    sign_into(state_dir, &dir, &leaf, now)
+    sign_into(state_dir, &dir, &leaf, now).map(drop)
 }
 
-fn sign_into(state_dir: &Path, dir: &TrustDir, leaf: &Leaf<'_>, now: Timestamp) -> Result<(), TrustError> {
+/// Signs a certificate into a folder if the one there is not good; returns the authority.
+fn sign_into(
+    state_dir: &Path,
+    dir: &TrustDir,
+    leaf: &Leaf<'_>,
+    now: Timestamp,
+) -> Result<Authority, TrustError> {
     let own = pki_dir(state_dir);
     let authority = ensure_authority(&own, days(AUTHORITY_DAYS), now)?;
     // While authorities change, the reconciler trusts two.
     ensure_trusted(dir, &own.authorities()?)?;
-    ensure(dir, &authority, leaf, now).map(drop)
+    ensure(dir, &authority, leaf, now)?;
+    Ok(authority)
 }
 
 fn own_leaf(settings: &TrustSettings) -> Result<Leaf<'_>, TrustError> {

@@ -153,7 +153,7 @@ macro_rules! key_table {
                     => "the wanted message about a subject, and the state of its delivery",
                     Leader, "CLI", Nothing; outbox: OutboxEntry, ByName;
                 Identity(identity: String), IDENTITIES, "/minik8s/identities/<identity>"
-                    => "a certificate of a node, a reconciler or a user: key, serial number, end; its age recipient",
+                    => "a certificate of a node, a reconciler or a user: key, serial numbers, end; its age recipient",
                     Reconcilers, "trust controller, CLI", Nothing; identities: IdentityRecord, ByName;
                 RevokedIdentity(identity: String), REVOKED, "/minik8s/revoked/<identity>"
                     => "a removed identity: the keys that are revoked, until when",

@@ -27,8 +27,8 @@ pub struct JoinRecord {
 pub struct IdentityRecord {
     /// Fingerprint of its key, `sha256:…`.
     pub key: String,
-    /// Serial number of its newest certificate, in hex.
-    pub serial: String,
+    /// Serial numbers, in hex, of its certificates that have not ended, each with its end.
+    pub serials: BTreeMap<String, Timestamp>,
     /// Digest of the authority that signed it.
     pub issuer: String,
     /// End of its newest certificate.
@@ -99,6 +99,9 @@ pub struct Roll {
 pub struct RevokedIdentity {
     /// Revoked keys by fingerprint, each with the time until which it stays revoked: as long as it could be renewed.
     pub keys: BTreeMap<String, Timestamp>,
+    /// Serial numbers, in hex, of their certificates that have not ended, each with its end: etcd knows no keys.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub serials: BTreeMap<String, Timestamp>,
     /// Of a reconciler: its member of etcd when it was removed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub etcd_member: Option<String>,

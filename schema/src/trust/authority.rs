@@ -1,9 +1,10 @@
-//! A CA of the cluster.
+//! A CA of the cluster: it signs certificates, and the list of revoked ones that etcd reads.
 
+use std::collections::BTreeSet;
 use std::net::IpAddr;
 
 use jiff::{SignedDuration, Timestamp};
-use openssl::asn1::Asn1Time;
+use openssl::asn1::{Asn1Integer, Asn1Time};
 use openssl::bn::{BigNum, MsbOption};
 use openssl::error::ErrorStack;
 use openssl::hash::MessageDigest;
@@ -12,9 +13,14 @@ use openssl::x509::extension::{
     AuthorityKeyIdentifier, BasicConstraints, ExtendedKeyUsage, KeyUsage, SubjectAlternativeName,
     SubjectKeyIdentifier,
 };
-use openssl::x509::{X509, X509Builder, X509Name, X509NameBuilder};
+use openssl::x509::{
+    CrlNumber, X509, X509Builder, X509Crl, X509CrlBuilder, X509Name, X509NameBuilder, X509RevokedBuilder,
+};
 
-use super::{BACKDATED_SECONDS, Certificate, Identity, KeyPair, PublicKey, Role, TrustError, failed};
+use super::{
+    BACKDATED_SECONDS, Certificate, Identity, KeyPair, PublicKey, Role, Serial, TrustError, failed,
+    unencrypted,
+};
 
 /// Extended key usage of users in the place of `clientAuth`: an OID of our own, in the arc that belongs to nobody. etcd
 /// refuses their handshake for it: it answers `MemberList`, `Compact` and `Alarm` to whoever is connected.
@@ -120,6 +126,47 @@ impl Authority {
         builder.sign(&self.key.0, MessageDigest::sha256())?;
         Ok(builder.build())
     }
+
+    /// Signs a list of revoked certificates; returns it as PEM. It ends with the authority.
+    ///
+    /// # Errors
+    /// A serial number is not one, or those of OpenSSL.
+    pub fn sign_revocations<'a>(
+        &self,
+        serials: impl IntoIterator<Item = &'a Serial>,
+        now: Timestamp,
+    ) -> Result<String, TrustError> {
+        let failed = failed("sign a list of revoked certificates");
+        let list = self.revocations(serials, now).map_err(&failed)?;
+        Ok(String::from_utf8_lossy(&list.to_pem().map_err(&failed)?).into_owned())
+    }
+
+    fn revocations<'a>(
+        &self,
+        serials: impl IntoIterator<Item = &'a Serial>,
+        now: Timestamp,
+    ) -> Result<X509Crl, ErrorStack> {
+        let authority = &self.certificate.0;
+        let at = Asn1Time::from_unix(now.as_second())?;
+        let mut list = X509CrlBuilder::new()?;
+        list.set_issuer_name(authority.subject_name())?;
+        list.set_last_update(&at)?;
+        list.set_next_update(authority.not_after())?;
+        let none = X509::builder()?;
+        let context = none.x509v3_context(Some(authority), None);
+        list.append_extension(AuthorityKeyIdentifier::new().keyid(true).build(&context)?)?;
+        // Grows with each list.
+        let number = BigNum::from_dec_str(&now.as_microsecond().max(0).to_string())?;
+        list.append_extension(CrlNumber::new(number)?.build()?)?;
+        for serial in serials {
+            let mut revoked = X509RevokedBuilder::new()?;
+            revoked.set_serial_number(&*number_of(serial)?)?;
+            revoked.set_revocation_date(&at)?;
+            list.add_revoked(revoked.build())?;
+        }
+        list.sign(&self.key.0, MessageDigest::sha256())?;
+        list.build()
+    }
 }
 
 fn self_signed(key: &KeyPair, lifetime: SignedDuration, now: Timestamp) -> Result<X509, ErrorStack> {
@@ -155,4 +202,22 @@ fn begun(name: &X509Name, now: Timestamp, end: Timestamp) -> Result<X509Builder,
     builder.set_not_before(&*Asn1Time::from_unix(now.as_second() - BACKDATED_SECONDS)?)?;
     builder.set_not_after(&*Asn1Time::from_unix(end.as_second())?)?;
     Ok(builder)
+}
+
+fn number_of(serial: &str) -> Result<Asn1Integer, ErrorStack> {
+    BigNum::from_hex_str(serial)?.to_asn1_integer()
+}
+
+/// Reads the serial numbers in a list of revoked certificates.
+///
+/// # Errors
+/// It is damaged.
+pub fn revoked_serials(pem: &str) -> Result<BTreeSet<Serial>, TrustError> {
+    let failed = failed("read a list of revoked certificates");
+    let list = X509Crl::from_pem(unencrypted(pem.as_bytes())?).map_err(&failed)?;
+    let serials = list.get_revoked().into_iter().flatten().map(|revoked| {
+        let number = revoked.serial_number().to_bn()?;
+        Ok(number.to_hex_str()?.to_lowercase())
+    });
+    serials.collect::<Result<_, ErrorStack>>().map_err(&failed)
 }

@@ -23,7 +23,7 @@ impl Certificate {
     /// # Errors
     /// There is none, or the text is encrypted.
     pub fn from_pem(pem: &str) -> Result<Self, TrustError> {
-        X509::from_pem(unencrypted(pem)?).map(Self).map_err(failed("read a certificate"))
+        X509::from_pem(unencrypted(pem.as_bytes())?).map(Self).map_err(failed("read a certificate"))
     }
 
     /// Returns it as PEM.
@@ -135,13 +135,20 @@ fn timestamp(time: &Asn1TimeRef) -> Result<Timestamp, TrustError> {
         .map_err(|error| TrustError::Content(format!("a certificate's validity: {error}")))
 }
 
+/// Reads the certificates of a PEM text of somebody else's, which may be none.
+///
+/// # Errors
+/// One is damaged, or the text is encrypted.
+pub fn chain_from_pem(pem: &[u8]) -> Result<Vec<X509>, TrustError> {
+    X509::stack_from_pem(unencrypted(pem)?).map_err(failed("read certificates"))
+}
+
 /// Reads the certificates of a PEM text, one or more.
 ///
 /// # Errors
 /// There is none, or one is damaged or encrypted.
 pub fn bundle_from_pem(pem: &str) -> Result<Vec<Certificate>, TrustError> {
-    let all = X509::stack_from_pem(unencrypted(pem)?);
-    let all = all.map_err(failed("read certificates of authorities"))?;
+    let all = chain_from_pem(pem.as_bytes())?;
     match all.is_empty() {
         false => Ok(all.into_iter().map(Certificate).collect()),
         true => Err(TrustError::Content("no certificate of an authority".to_owned())),

@@ -95,12 +95,12 @@ impl Peer {
     }
 }
 
-/// Returns true if a certificate with this extended key usage is that of a client. Of the own usage of users OpenSSL
-/// shows nothing; older certificates of theirs have `clientAuth`.
+/// Returns true if a certificate with this extended key usage is that of a client. Of the usage of users OpenSSL shows
+/// nothing.
 fn is_client(role: Role, usage: Option<X509ExtendedKeyUsage>) -> bool {
     usage.is_some_and(|usage| match role {
-        Role::User if usage.is_empty() => true,
-        _ => usage.contains(X509ExtendedKeyUsage::SSL_CLIENT),
+        Role::User => usage.is_empty(),
+        Role::Node | Role::Reconciler | Role::Etcd => usage.contains(X509ExtendedKeyUsage::SSL_CLIENT),
     })
 }
 
@@ -270,11 +270,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_client_has_the_usage_of_one_and_a_user_may_have_its_own() {
+    fn a_client_has_the_usage_of_one_and_a_user_its_own() {
         let (client, server) = (X509ExtendedKeyUsage::SSL_CLIENT, X509ExtendedKeyUsage::SSL_SERVER);
         for (usage, of_node, of_user) in [
-            (Some(client | server), true, true),
-            (Some(client), true, true),
+            (Some(client | server), true, false),
+            (Some(client), true, false),
             (Some(X509ExtendedKeyUsage::empty()), false, true),
             (Some(server), false, false),
             (None, false, false),

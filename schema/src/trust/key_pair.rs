@@ -38,7 +38,7 @@ impl KeyPair {
     /// It is no private key, or is encrypted.
     pub fn from_pem(pem: &str) -> Result<Self, TrustError> {
         // Without a passphrase OpenSSL would ask for one on the terminal.
-        let key = PKey::private_key_from_pem_callback(unencrypted(pem)?, |_| Ok(0));
+        let key = PKey::private_key_from_pem_callback(unencrypted(pem.as_bytes())?, |_| Ok(0));
         key.map(Self).map_err(failed("read a private key"))
     }
 
@@ -85,7 +85,7 @@ impl PublicKey {
     /// It is no request, its signature is wrong, or its key is not on the curve P-256.
     pub fn of_signing_request(pem: &str) -> Result<Self, TrustError> {
         let failed = failed("read the signing request");
-        let request = X509Req::from_pem(unencrypted(pem)?).map_err(&failed)?;
+        let request = X509Req::from_pem(unencrypted(pem.as_bytes())?).map_err(&failed)?;
         let key = request.public_key().map_err(&failed)?;
         let curve = key.ec_key().map(|key| key.group().curve_name());
         if !curve.is_ok_and(|curve| curve == Some(Nid::X9_62_PRIME256V1)) {

@@ -17,8 +17,8 @@ mod messages;
 mod tests;
 mod token;
 
-pub use authority::{Authority, LeafRequest};
-pub use certificate::{Certificate, Serial, bundle_from_pem, bundle_to_pem};
+pub use authority::{Authority, LeafRequest, revoked_serials};
+pub use certificate::{Certificate, Serial, bundle_from_pem, bundle_to_pem, chain_from_pem};
 pub use connector::{MaybeTls, TrustConnector, url_of};
 pub use credentials::{Credentials, TrustKeeper, TrustReader, store_of};
 pub use dir::{TlsFiles, TrustDir};
@@ -81,10 +81,10 @@ impl TrustError {
 }
 
 /// Returns the bytes of a PEM text for OpenSSL, which would ask for the passphrase of an encrypted one on the terminal.
-fn unencrypted(pem: &str) -> Result<&[u8], TrustError> {
-    match pem.contains("Proc-Type") {
-        true => Err(TrustError::Content("an encrypted PEM text is of no use here".to_owned())),
-        false => Ok(pem.as_bytes()),
+fn unencrypted(pem: &[u8]) -> Result<&[u8], TrustError> {
+    match String::from_utf8_lossy(pem).contains("Proc-Type") {
+        true => Err(TrustError::Content("an encrypted PEM text cannot be used".to_owned())),
+        false => Ok(pem),
     }
 }
 

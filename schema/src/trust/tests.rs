@@ -393,3 +393,19 @@ fn an_authority_is_read_only_with_its_own_key() {
     assert!(Authority::from_pem(&pem(&own), &own.key_pem().unwrap()).is_ok());
     assert!(Authority::from_pem(&pem(&own), &other.key_pem().unwrap()).is_err());
 }
+
+#[test]
+fn a_list_of_revoked_certificates_has_exactly_their_serial_numbers() {
+    let authority = authority();
+    let serial = || leaf(&authority, "node-n1", now(), WEEK).1.serial().unwrap();
+    let all: std::collections::BTreeSet<_> = [serial(), serial(), "00ff".to_owned()].into();
+    for serials in [Default::default(), all] {
+        let list = authority.sign_revocations(&serials, now()).unwrap();
+        assert!(list.starts_with("-----BEGIN X509 CRL-----"), "as etcd expects it: {list}");
+        let expected: std::collections::BTreeSet<_> =
+            serials.iter().map(|serial| serial.replacen("00ff", "ff", 1)).collect();
+        assert_eq!(revoked_serials(&list).unwrap(), expected);
+    }
+    assert!(authority.sign_revocations(&["no number".to_owned()], now()).is_err());
+    assert!(revoked_serials("").is_err());
+}

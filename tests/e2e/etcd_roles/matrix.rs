@@ -146,7 +146,35 @@ pub(super) fn is_what_the_contract_says(cluster: &Cluster) -> Result<()> {
         }
     }
     ensure!(faults.is_empty(), "{} faults:\n{}", faults.len(), faults.join("\n"));
+    a_node_administers_nothing(cluster, &actors[1].pki)?;
     nobody_is_let_in(cluster)
+}
+
+/// A node changes neither users nor members, and copies nothing.
+fn a_node_administers_nothing(cluster: &Cluster, node: &TrustDir) -> Result<()> {
+    let copy = cluster.dir("copy").to_string_lossy().into_owned();
+    let own = cluster.trust.reconciler("r0")?;
+    let name = |pki: &TrustDir| Ok::<_, harness::Error>(pki.certificate()?.identity()?.to_string());
+    let (node_role, member) = (name(node)?, cluster.etcd.etcdctl(&["member", "list"])?);
+    let member = member.split(',').next().context("no member")?;
+    for words in [
+        &["auth", "disable"][..],
+        &["user", "list"],
+        &["user", "add", "eve", "--no-password"],
+        &["user", "delete", &name(&own)?],
+        &["user", "grant-role", &node_role, "root"],
+        &["role", "grant-permission", &node_role, "readwrite", "--prefix", "/minik8s/"],
+        &["member", "add", "eve", "--peer-urls=https://127.0.0.9:7080"],
+        &["member", "remove", member],
+        &["snapshot", "save", &copy],
+        &["defrag"],
+        &["move-leader", member],
+    ] {
+        let said = cluster.etcd.etcdctl_as(node, words);
+        let is_refused = said.as_ref().is_err_and(|why| format!("{why:#}").contains("permission denied"));
+        ensure!(is_refused, "{words:?}: {said:?}");
+    }
+    Ok(())
 }
 
 impl Actor {

@@ -111,7 +111,10 @@ impl FunctionCall {
         let http = node_client(trust);
         let mut lost = LostCall {
             url: self.path.clone(),
-            kind: LostCallKind::NotRun("no node is ready with a gateway at an address of its own".to_owned()),
+            kind: LostCallKind::NotRun(format!(
+                "no node is ready with a gateway at an address of its own; on this machine give --gateway \
+                 http://127.0.0.1:{GATEWAY_PORT}"
+            )),
         };
         for url in gateways(&items, &self.path) {
             match self.over_tls(headers, &http, &url).await {

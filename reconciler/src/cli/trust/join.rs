@@ -151,7 +151,7 @@ fn read_answer(server: &str, status: StatusCode, body: &[u8]) -> anyhow::Result<
     }
 }
 
-/// All that makes a reconciler a member of the cluster, checked.
+/// Membership of a reconciler in the cluster: certificates and keys, checked.
 struct Membership {
     certificate: Certificate,
     authorities: Vec<Certificate>,

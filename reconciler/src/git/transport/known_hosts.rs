@@ -13,6 +13,7 @@ use openssl::stack::Stack;
 use openssl::x509::store::X509StoreBuilder;
 use openssl::x509::verify::{X509VerifyFlags, X509VerifyParam};
 use openssl::x509::{X509, X509PurposeId, X509StoreContext};
+use schema::trust::chain_from_pem;
 use sha1::Sha1;
 
 /// Outcome of looking up a host's key in a known_hosts file.
@@ -109,8 +110,7 @@ fn matches_pattern(pattern: &[u8], text: &[u8]) -> bool {
 /// Verifies `certificate` (DER) for `host` against the CAs in `pem`, or returns the reason for rejecting it.
 pub(super) fn verify(certificate: &[u8], host: &str, pem: &[u8]) -> Result<(), String> {
     let certificate = X509::from_der(certificate).map_err(|error| format!("it can't be read: {error}"))?;
-    let authorities =
-        X509::stack_from_pem(pem).map_err(|error| format!("the CA file can't be read: {error}"))?;
+    let authorities = chain_from_pem(pem).map_err(|error| format!("the CA file can't be read: {error}"))?;
     if authorities.is_empty() {
         return Err("the CA file holds no certificate".to_owned());
     }

@@ -11,10 +11,10 @@ use lettre::transport::smtp::authentication::{Credentials, DEFAULT_MECHANISMS};
 use lettre::transport::smtp::client::{AsyncSmtpConnection, Certificate, TlsParameters};
 use lettre::transport::smtp::extension::ClientId;
 use lettre::{Address, Message};
-use openssl::x509::X509;
 use reqwest::Url;
 use schema::errors::error_chain;
 use schema::kinds::cluster::NotificationSmtp;
+use schema::trust::chain_from_pem;
 use schema::violation::visible;
 use tokio::time::timeout;
 
@@ -137,7 +137,7 @@ fn login(secrets: &Secrets) -> Result<Option<Credentials>, String> {
 fn tls_parameters(domain: String, ca: Option<&str>) -> Result<TlsParameters, String> {
     let damaged = |error: &dyn std::error::Error| format!("its `ca` is damaged: {error}");
     let mut builder = TlsParameters::builder(domain);
-    let certificates = ca.map_or_else(|| Ok(Vec::new()), |ca| X509::stack_from_pem(ca.as_bytes()));
+    let certificates = ca.map_or_else(|| Ok(Vec::new()), |ca| chain_from_pem(ca.as_bytes()));
     for certificate in certificates.map_err(|error| damaged(&error))? {
         let der = certificate.to_der().map_err(|error| damaged(&error))?;
         builder = builder.add_root_certificate(Certificate::from_der(der).map_err(|error| damaged(&error))?);

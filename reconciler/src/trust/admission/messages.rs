@@ -56,7 +56,7 @@ pub(crate) struct IdentityItem {
     pub(crate) not_after: Timestamp,
     /// Time at which it joined.
     pub(crate) joined_at: Timestamp,
-    /// Its age recipient.
+    /// age recipient of the machine.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) recipient: Option<String>,
 }
@@ -107,6 +107,8 @@ pub(crate) enum AdmissionError {
     Excluded(&'static str),
     #[error("the certificate of {0} was renewed a moment ago")]
     TooOften(Identity),
+    #[error("{0} has too many certificates that have not ended")]
+    TooMany(Identity),
     #[error("other reconcilers keep changing the same records")]
     Busy,
     #[error("{key}: {source}")]

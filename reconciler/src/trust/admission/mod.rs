@@ -59,6 +59,8 @@ const TOKEN_SECONDS: u32 = 3600;
 const TOKEN_SECONDS_MAX: u32 = 24 * 3600;
 /// Longest validity of a person's certificate: a year.
 const USER_SECONDS_MAX: u32 = 365 * 24 * 3600;
+/// Most certificates of one key that have not ended. A daemon renews at two thirds, and so has two.
+const CERTIFICATES_MAX: usize = 32;
 /// Most addresses of a reconciler.
 const ADDRESSES_MAX: usize = 32;
 
@@ -185,9 +187,14 @@ impl Admission {
         let key = PublicKey::of_signing_request(&request.signing_request).map_err(invalid)?;
         let trusted = self.0.own.keeper.current();
         let identity = plan::check_certificate(&certificate, &key, trusted.authorities(), now)?;
+        let fingerprint = key.fingerprint()?;
+        // The reason that stays comes before the one that passes.
+        if trusted.is_revoked(&fingerprint) {
+            return Err(Refusal::Revoked(fingerprint).into());
+        }
         self.limit_renewals(&identity, now)?;
         let candidate = Candidate {
-            fingerprint: key.fingerprint()?,
+            fingerprint,
             identity,
             key,
             recipient: None,
@@ -378,7 +385,7 @@ impl Admission {
         let certificate = authority.sign(&candidate.leaf(), now)?;
         let signed = IdentityRecord {
             key: fingerprint.clone(),
-            serial: certificate.serial()?,
+            serials: [(certificate.serial()?, certificate.not_after()?)].into(),
             issuer: authority.certificate().digest()?,
             not_after: certificate.not_after()?,
             joined_at: now,
@@ -389,6 +396,9 @@ impl Admission {
             confirmed_roll: None,
         };
         let record = plan::record(known.as_ref(), signed);
+        if record.serials.len() > CERTIFICATES_MAX {
+            return Err(AdmissionError::TooMany(identity.clone()));
+        }
         let revoked = former.map(|former| revoke(identity, revoked.as_ref(), former, now));
         let (mut guards, mut ops) =
             (vec![guard, revoked_guard], vec![put(&identity_key(identity), &record, None)?]);

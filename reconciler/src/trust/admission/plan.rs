@@ -9,7 +9,7 @@ use schema::snapshot::Snapshot;
 use schema::trust::{Certificate, Identity, JoinRequest, JoinToken, KeyFingerprint, PublicKey, Role};
 use subtle::ConstantTimeEq as _;
 
-use crate::trust::revocation::renewable_until;
+use crate::trust::revocation::{in_force, renewable_until};
 
 /// Hash of no secret, compared where there is no token.
 const NO_HASH: &str = "0000000000000000000000000000000000000000000000000000000000000000";
@@ -117,7 +117,7 @@ pub(super) fn record(known: Option<&IdentityRecord>, signed: IdentityRecord) -> 
     match known.filter(|known| known.key == signed.key) {
         None => signed,
         Some(known) => IdentityRecord {
-            serial: signed.serial,
+            serials: in_force(&known.serials, signed.joined_at).into_iter().chain(signed.serials).collect(),
             issuer: signed.issuer,
             not_after: signed.not_after,
             recipient: signed.recipient.or_else(|| known.recipient.clone()),
@@ -247,7 +247,7 @@ mod tests {
     fn identity_record(key: &str, joined: i64, end: i64) -> IdentityRecord {
         IdentityRecord {
             key: key.to_owned(),
-            serial: format!("{joined}{end}"),
+            serials: [(format!("{joined}{end}"), at(end))].into(),
             issuer: "ca".to_owned(),
             not_after: at(end),
             joined_at: at(joined),
@@ -267,7 +267,11 @@ mod tests {
             ..identity_record("a", 0, 10)
         };
         let renewed = record(Some(&known), identity_record("a", 5, 15));
-        let wanted = IdentityRecord { not_after: at(15), serial: "515".to_owned(), ..known.clone() };
+        let wanted = IdentityRecord {
+            not_after: at(15),
+            serials: known.serials.clone().into_iter().chain([("515".to_owned(), at(15))]).collect(),
+            ..known.clone()
+        };
         assert_eq!(renewed, wanted);
         let other = IdentityRecord { recipient: Some("age1b".to_owned()), ..identity_record("b", 5, 15) };
         for known in [Some(&known), None] {

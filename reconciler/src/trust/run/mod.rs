@@ -7,14 +7,16 @@
 //! leader etcd's users and members; `plan/` decides; writes the own folder of keys, these keys but `nodes/`, etcd's users,
 //! and events; ends the process of this machine's member of etcd.
 
+mod deps;
 mod plan;
+#[cfg(test)]
+mod removal_tests;
 #[cfg(test)]
 mod rotation_tests;
 #[cfg(test)]
 mod tests;
 
-use std::collections::{BTreeMap, BTreeSet};
-use std::path::PathBuf;
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -24,30 +26,28 @@ use schema::codec::encode;
 use schema::control::{Loop, LoopError, Next, Observation};
 use schema::keys::Key;
 use schema::meta::NamespacedName;
-use schema::records::{AuthorityRecord, EventType, TrustRecord};
+use schema::records::{AuthorityRecord, EventType};
 use schema::snapshot::Snapshot;
-use schema::store::election::FenceReader;
 use schema::store::etcd::{Access, AuthState, ListedMember};
-use schema::store::events::{EventDraft, EventRecorder};
-use schema::store::reflector::SnapshotReader;
-use schema::store::{Guard, Op, SharedStore, StoreError};
+use schema::store::events::EventDraft;
+use schema::store::{Guard, Op, StoreError};
 use schema::trust::{Certificate, Identity, TrustError, bundle_from_pem};
 use tokio::sync::watch;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
+pub(crate) use self::deps::TrustDeps;
 use self::plan::roll::{self, ObservedMember, ObservedMembers};
 use self::plan::{
-    Adoption, NextTrust, Observed, ObservedOwnMember, ObservedUsers, OwnIdentity, RecordWrite, Removal,
-    Resealing, Restart, TRUST, TrustPlan, TrustProblem, about_trust,
+    Adoption, NextTrust, Observed, ObservedUsers, RecordWrite, Removal, Resealing, Restart, TRUST, TrustPlan,
+    TrustProblem, about_trust,
 };
 use super::etcd_users::{EtcdAuth, RealAuth, Scope, UserOutcome, has_user, take_all};
-use super::member;
+use super::refused::{self, Refused};
 use super::restart::{OwnMember, RealMember};
-use super::setup::{AuthorityText, OwnTrust, TrustSettings, etcd_certificate, renew_etcd};
+use super::setup::{AuthorityText, etcd_pki_dir, renew_etcd};
 use crate::crypt;
 use crate::guarded_writes::{PARALLEL, StopReason, WriteGroup, guard_of_present, guarded, write};
-use crate::last_known::LastKnown;
 
 /// Interval of the loop.
 pub(crate) const TRUST_INTERVAL: Duration = Duration::from_secs(60);
@@ -59,28 +59,6 @@ const USERS_INTERVAL: SignedDuration = SignedDuration::from_hours(1);
 const DENIED_INTERVAL: SignedDuration = SignedDuration::from_mins(5);
 /// Interval at which etcd's members are listed.
 const MEMBERS_INTERVAL: Duration = Duration::from_secs(60);
-
-/// Dependencies of the loop.
-pub(crate) struct TrustDeps {
-    pub(crate) store: SharedStore,
-    pub(crate) snapshot: SnapshotReader,
-    pub(crate) fence: FenceReader,
-    pub(crate) events: EventRecorder,
-    /// State of etcd when it was last settled.
-    pub(crate) last_known: watch::Receiver<Arc<LastKnown>>,
-    pub(crate) own: OwnTrust,
-    pub(crate) settings: TrustSettings,
-    pub(crate) state_dir: PathBuf,
-    pub(crate) access: Access,
-    /// URL at which others reach the own API.
-    pub(crate) api: Option<String>,
-    /// age recipient of this reconciler.
-    pub(crate) recipient: Option<String>,
-    /// File with the age identity of that.
-    pub(crate) identity_file: PathBuf,
-    /// Set if etcd is the cluster's own: the leader then switches its authentication on.
-    pub(crate) owns_etcd: bool,
-}
 
 /// The loop.
 pub(crate) struct TrustLoop {
@@ -147,22 +125,6 @@ impl TrustLoop {
     fn enables_auth(&self) -> bool {
         let is_tls = |url: &String| url.starts_with("https://");
         self.deps.owns_etcd && self.deps.access.tls.is_some() && self.deps.access.endpoints.iter().all(is_tls)
-    }
-
-    async fn own_identity(&self) -> Result<OwnIdentity, LoopError> {
-        let failed = |error| LoopError::new("reading the own certificates", error);
-        let state_dir = self.deps.state_dir.clone();
-        let read = tokio::task::spawn_blocking(move || {
-            let certificate = etcd_certificate(&state_dir)?;
-            Some((certificate, member::own_name(&state_dir)))
-        });
-        let read = read.await.map_err(|error| LoopError::new("reading the certificate of etcd", error))?;
-        let mut own = own_identity(&self.deps).map_err(failed)?;
-        if let Some((certificate, name)) = read.filter(|_| self.deps.owns_etcd) {
-            let name = name.map_err(|error| LoopError::message(format!("{error:#}")))?;
-            own.member = Some(own_member(&self.deps, (&certificate, name), self.rolled).map_err(failed)?);
-        }
-        Ok(own)
     }
 
     /// Reads the list of etcd's members, once a minute unless a roll depends on it.
@@ -266,6 +228,17 @@ impl TrustLoop {
             keeper.renew(keeper.current().certificate().clone(), authorities)
         });
         applied.await.map_err(|error| LoopError::new(act, error))?.map_err(|error| LoopError::new(act, error))
+    }
+
+    /// Has this machine's member of etcd refuse certificates.
+    async fn refuse(&self, refused: Option<Refused>) -> Result<(), LoopError> {
+        let Some(refused) = refused else { return Ok(()) };
+        let act = "writing what etcd refuses";
+        let (own, dir) = (self.deps.own.clone(), etcd_pki_dir(&self.deps.state_dir));
+        let written = tokio::task::spawn_blocking(move || {
+            refused::write(&dir, &own.authority(), &refused, Timestamp::now())
+        });
+        written.await.map_err(|error| LoopError::new(act, error))?.map_err(|error| LoopError::new(act, error))
     }
 
     async fn write_own(&self, record: Option<(Guard, Op)>) -> Result<(), LoopError> {
@@ -444,54 +417,6 @@ fn content(error: &anyhow::Error) -> TrustError {
     TrustError::Content(format!("{error:#}"))
 }
 
-fn own_identity(deps: &TrustDeps) -> Result<OwnIdentity, TrustError> {
-    let (credentials, authority) = (deps.own.keeper.current(), deps.own.authority());
-    let certificate = credentials.certificate();
-    let signers = credentials.authorities();
-    let signer = signers.iter().find(|authority| certificate.is_signed_by(authority));
-    let signer = signer.unwrap_or_else(|| authority.certificate());
-    let (begin, end) = (authority.certificate().not_before()?, authority.certificate().not_after()?);
-    Ok(OwnIdentity {
-        authority_ends_at: end,
-        authority_ends_soon_at: end - end.duration_since(begin) / 10,
-        identity: credentials.identity().clone(),
-        key: certificate.public_key()?.fingerprint()?,
-        serial: certificate.serial()?,
-        issuer: signer.digest()?,
-        signer: signer.to_pem()?,
-        not_after: certificate.not_after()?,
-        renew_at: certificate.renew_at()?,
-        member: None,
-        authority: authority.certificate().to_pem()?,
-        trusted: credentials.authorities().iter().map(Certificate::to_pem).collect::<Result<_, _>>()?,
-        revoked: credentials.revoked().clone(),
-        api: deps.api.clone(),
-        recipient: deps.recipient.clone(),
-    })
-}
-
-fn own_member(
-    deps: &TrustDeps,
-    (certificate, name): (&Certificate, String),
-    rolled: u64,
-) -> Result<ObservedOwnMember, TrustError> {
-    let credentials = deps.own.keeper.current();
-    let signer = credentials.authorities().iter().find(|authority| certificate.is_signed_by(authority));
-    let issuer = signer.map(Certificate::digest).transpose()?.unwrap_or_default();
-    Ok(ObservedOwnMember { name, issuer, renew_at: certificate.renew_at()?, rolled })
-}
-
-/// Returns the digests of the authorities of the records, and of those that are trusted here. One that cannot be read has
-/// none.
-fn digests(snapshot: &Snapshot, own: &OwnIdentity) -> BTreeMap<String, String> {
-    let trust: Option<&TrustRecord> = snapshot.trust.get(&()).map(|row| &row.value);
-    let recorded = trust.into_iter().flat_map(|trust| &trust.authorities);
-    let created = snapshot.authorities.values().map(|row| &row.value.certificate);
-    let all = recorded.chain(created).chain(&own.trusted).chain([&own.authority]);
-    let digest = |pem: &String| Certificate::from_pem(pem).and_then(|certificate| certificate.digest()).ok();
-    all.filter_map(|pem| Some((pem.clone(), digest(pem)?))).collect()
-}
-
 /// Returns the addresses at which a reconciler reaches etcd: the given ones, that of its own machine first, and those that
 /// the members of the cluster's own publish, so that it goes on with another one while that restarts.
 pub(crate) fn endpoints(given: &Access, published: &[String]) -> Vec<String> {
@@ -516,7 +441,7 @@ impl Loop for TrustLoop {
 
     async fn observe(&mut self) -> Result<Observation<Observed>, LoopError> {
         let snapshot = self.deps.snapshot.current();
-        let own = self.own_identity().await?;
+        let own = self.deps.own_identity(self.rolled).await?;
         // Before etcd is listed only the own certificates count: with ended ones it would never be.
         let leads = snapshot.synced && self.deps.fence.current().is_some();
         let (mut users, mut recorded, mut etcd) = (ObservedUsers::NotDue, BTreeSet::new(), Vec::new());
@@ -544,7 +469,7 @@ impl Loop for TrustLoop {
         let lost = last_known.lost_identities(&snapshot).into_iter();
         Ok(Observation::Ready(Observed {
             lost: lost.map(|(name, record)| (name.to_owned(), record.clone())).collect(),
-            digests: digests(&snapshot, &own),
+            digests: deps::digests(&snapshot, &own),
             owns_etcd: self.deps.owns_etcd,
             snapshot,
             leads,
@@ -572,6 +497,7 @@ impl Loop for TrustLoop {
             self.renew(plan.renews).await,
             self.apply(plan.trust.take()).await,
             self.adopt(plan.adoption.take()).await,
+            self.refuse(plan.refused.take()).await,
             self.write_own(plan.own_record.take()).await,
             self.remove(std::mem::take(&mut plan.removals)).await,
             self.restore(std::mem::take(&mut plan.restored)).await,

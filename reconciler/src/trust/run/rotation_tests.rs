@@ -1,6 +1,7 @@
 //! Rotations of the authority from beginning to end: two reconcilers with a member of etcd each, of which the first leads,
 //! one that joins meanwhile, and a node that is away for a while.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use jiff::{SignedDuration, Timestamp};
@@ -92,7 +93,7 @@ impl Cluster {
     async fn node_has_certificate_of(&self, authority: &str) {
         let record = IdentityRecord {
             key: "sha256:n1".to_owned(),
-            serial: "01".to_owned(),
+            serials: BTreeMap::new(),
             issuer: authority.to_owned(),
             not_after: Timestamp::now() + SignedDuration::from_hours(1),
             joined_at: Timestamp::now(),

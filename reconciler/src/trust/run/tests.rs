@@ -10,7 +10,7 @@ use schema::keys::{Key, ROOT};
 use schema::kinds::metadata::GONE_ANNOTATION;
 use schema::kinds::node::NodeSpec;
 use schema::object::Object;
-use schema::records::{EtcdMemberReport, IdentityRecord, RevokedIdentity, RevokedKey, Roll, TrustRecord};
+use schema::records::{EtcdMemberReport, IdentityRecord, RevokedIdentity, Roll, TrustRecord};
 use schema::snapshot::{Change, Snapshot};
 use schema::store::election::{Fence, FenceReader};
 use schema::store::etcd::{Access, AuthState};
@@ -33,7 +33,7 @@ use crate::trust::setup::{TrustSettings, open};
 const URL: &str = "https://10.0.0.1:7070";
 
 /// This reconciler, a week before the end of its certificate.
-fn own() -> OwnIdentity {
+pub(super) fn own() -> OwnIdentity {
     OwnIdentity {
         identity: "reconciler-r1".parse().unwrap(),
         key: "sha256:r1".to_owned(),
@@ -46,6 +46,7 @@ fn own() -> OwnIdentity {
             name: "minik8s".to_owned(),
             issuer: "d1".to_owned(),
             renew_at: at(5 * 86_400),
+            refused: BTreeMap::new(),
             rolled: 0,
         }),
         authority: "CA1".to_owned(),
@@ -58,10 +59,10 @@ fn own() -> OwnIdentity {
     }
 }
 
-fn identity_record(key: &str) -> IdentityRecord {
+pub(super) fn identity_record(key: &str) -> IdentityRecord {
     IdentityRecord {
         key: key.to_owned(),
-        serial: "01".to_owned(),
+        serials: [("01".to_owned(), at(7 * 86_400))].into(),
         issuer: "d1".to_owned(),
         not_after: at(7 * 86_400),
         joined_at: at(0),
@@ -78,14 +79,14 @@ fn identity_record(key: &str) -> IdentityRecord {
 }
 
 /// A cluster of this reconciler and a node, with the record that belongs to it.
-fn cluster() -> SnapshotBuilder {
+pub(super) fn cluster() -> SnapshotBuilder {
     SnapshotBuilder::new()
         .put(&Key::Identity("reconciler-r1".to_owned()), &identity_record("sha256:r1"))
         .put(&Key::Identity("node-n1".to_owned()), &identity_record("sha256:n1"))
         .put(&Key::Trust, &trust_record())
 }
 
-fn trust_record() -> TrustRecord {
+pub(super) fn trust_record() -> TrustRecord {
     TrustRecord {
         authorities: vec!["CA1".to_owned()],
         revoked: BTreeMap::new(),
@@ -95,7 +96,7 @@ fn trust_record() -> TrustRecord {
     }
 }
 
-fn seen(builder: SnapshotBuilder) -> Observed {
+pub(super) fn seen(builder: SnapshotBuilder) -> Observed {
     Observed {
         lost: Vec::new(),
         snapshot: Arc::new(builder.snapshot),
@@ -113,25 +114,25 @@ fn seen(builder: SnapshotBuilder) -> Observed {
     }
 }
 
-fn revoked_row(keys: BTreeMap<String, Timestamp>) -> RevokedIdentity {
-    RevokedIdentity { keys, ..RevokedIdentity::default() }
+pub(super) fn revoked_row(keys: BTreeMap<String, Timestamp>) -> RevokedIdentity {
+    RevokedIdentity { keys, serials: BTreeMap::new(), ..RevokedIdentity::default() }
 }
 
-fn gone(node: &str) -> Object {
+pub(super) fn gone(node: &str) -> Object {
     let mut object = object_of(node, NodeSpec::default());
     object.metadata.annotations.insert(GONE_ANNOTATION.into(), "true".into());
     object
 }
 
-fn reasons(plan: &TrustPlan) -> Vec<&'static str> {
+pub(super) fn reasons(plan: &TrustPlan) -> Vec<&'static str> {
     plan.problems.iter().map(|problem| problem.reason).collect()
 }
 
-fn record_of(plan: &TrustPlan) -> TrustRecord {
+pub(super) fn record_of(plan: &TrustPlan) -> TrustRecord {
     decode(&plan.record.as_ref().expect("a record is written").value).unwrap()
 }
 
-fn is_quiet(plan: &TrustPlan) -> bool {
+pub(super) fn is_quiet(plan: &TrustPlan) -> bool {
     schema::control::Plan::is_empty(plan) && plan.problems.is_empty()
 }
 
@@ -148,12 +149,14 @@ fn nothing_is_done_until_a_certificate_is_past_two_thirds() {
 
 #[test]
 fn the_own_record_follows_the_certificate_and_keeps_when_it_joined() {
-    let own = OwnIdentity { serial: "02".to_owned(), ..own() };
+    let own = OwnIdentity { serial: "02".to_owned(), not_after: at(9 * 86_400), ..own() };
     let planned = plan(&Observed { own, leads: false, ..seen(cluster()) }, at(10));
     let Some((_, Op::Put { key, value, .. })) = planned.own_record else { panic!("a put") };
     let record: IdentityRecord = decode(&value).unwrap();
     assert_eq!(key, "/minik8s/identities/reconciler-r1");
-    assert_eq!((record.serial.as_str(), record.joined_at), ("02", at(0)));
+    assert_eq!((record.not_after, record.joined_at), (at(9 * 86_400), at(0)));
+    let serials = [("01".to_owned(), at(7 * 86_400)), ("02".to_owned(), at(9 * 86_400))];
+    assert_eq!(record.serials, serials.into(), "the former certificate has not ended");
 }
 
 #[test]
@@ -163,44 +166,6 @@ fn a_record_of_another_machine_is_not_overwritten() {
     let planned = plan(&seen(builder), at(10));
     assert!(planned.own_record.is_none());
     assert_eq!(reasons(&planned), ["NameTaken"]);
-}
-
-#[test]
-fn a_gone_node_is_removed_with_its_key() {
-    let planned = plan(&seen(cluster().object(&gone("n1"))), at(10));
-    let [removal] = &planned.removals[..] else { panic!("one removal") };
-    let [(_, Op::Put { key, value, .. }), (_, Op::Delete { key: deleted })] = &removal.writes[..] else {
-        panic!("a put and a delete")
-    };
-    assert_eq!((key.as_str(), deleted.as_str()), ("/minik8s/revoked/node-n1", "/minik8s/identities/node-n1"));
-    let row: RevokedIdentity = decode(value).unwrap();
-    assert_eq!(row.keys, BTreeMap::from([("sha256:n1".to_owned(), at((7 + 365) * 86_400))]));
-    let follower = plan(&Observed { leads: false, ..seen(cluster().object(&gone("n1"))) }, at(10));
-    assert!(follower.removals.is_empty(), "the leader does it");
-}
-
-#[test]
-fn revoked_keys_reach_the_record_and_the_own_list_until_they_are_of_no_use() {
-    // A node's key can be renewed for a year after the end of its certificate.
-    let year = SignedDuration::from_hours(24 * 365);
-    let keys = BTreeMap::from([
-        ("sha256:n2".to_owned(), at(100) + year),
-        ("sha256:ended".to_owned(), at(5) + year),
-        ("sha256:old".to_owned(), at(5)),
-    ]);
-    let builder = cluster().put(&Key::RevokedIdentity("node-n2".to_owned()), &revoked_row(keys));
-    let disk = BTreeMap::from([("sha256:lost".to_owned(), at(100))]);
-    let seen = Observed { own: OwnIdentity { revoked: disk, ..own() }, ..seen(builder) };
-    let planned = plan(&seen, at(10));
-    let revoked = |identity: &str| RevokedKey { identity: identity.to_owned(), until: at(100) };
-    let expected = BTreeMap::from([
-        ("sha256:lost".to_owned(), revoked("unknown")),
-        ("sha256:n2".to_owned(), revoked("node-n2")),
-    ]);
-    assert_eq!(record_of(&planned).revoked, expected);
-    let next = planned.trust.expect("what is trusted changes");
-    assert_eq!(next.revoked.into_keys().collect::<Vec<_>>(), ["sha256:ended", "sha256:lost", "sha256:n2"]);
-    assert_eq!(next.authorities, ["CA1"]);
 }
 
 #[test]
@@ -229,46 +194,6 @@ fn an_authority_that_is_not_the_clusters_changes_nobodys_trust() {
     let builder = cluster().put(&Key::Trust, &record).object(&gone("n1"));
     let planned = plan(&Observed { users, ..seen(builder) }, at(10));
     assert!(planned.removals.is_empty() && planned.users.is_empty());
-}
-
-#[test]
-fn a_removed_reconciler_does_not_come_back_by_itself() {
-    let keys = BTreeMap::from([("sha256:r1".to_owned(), at(100))]);
-    let builder =
-        SnapshotBuilder::new().put(&Key::RevokedIdentity("reconciler-r1".to_owned()), &revoked_row(keys));
-    let planned = plan(&seen(builder), at(10));
-    assert_eq!(reasons(&planned), ["ReconcilerRemoved"]);
-    assert!(planned.own_record.is_none() && planned.record.is_none() && planned.trust.is_some());
-}
-
-// Would fail with others that never learn of it.
-#[test]
-fn a_leader_that_was_removed_tells_all_and_does_nothing_else() {
-    let keys = BTreeMap::from([("sha256:r1".to_owned(), at(100))]);
-    let builder = cluster().object(&gone("n1"));
-    let builder = builder.put(&Key::RevokedIdentity("reconciler-r1".to_owned()), &revoked_row(keys));
-    let planned = plan(&seen(builder), at(10));
-    let record = record_of(&planned);
-    assert_eq!(record.revoked.keys().collect::<Vec<_>>(), ["sha256:r1"]);
-    assert!(record.roll.is_some(), "its watches are cut");
-    assert!(planned.is_removed && planned.removals.is_empty() && planned.own_record.is_none());
-}
-
-#[test]
-fn a_node_whose_key_is_not_that_of_git_is_removed_and_not_restored() {
-    let pinned = |key: &str| {
-        let spec = NodeSpec { identity: Some(key.to_owned()), ..NodeSpec::default() };
-        cluster()
-            .node_object("n1", spec)
-            .node_object("n2", NodeSpec { identity: Some("sha256:other".to_owned()), ..NodeSpec::default() })
-    };
-    assert!(plan(&seen(pinned("sha256:n1")), at(10)).removals.is_empty());
-    let lost = vec![("node-n2".to_owned(), identity_record("sha256:n2"))];
-    let planned = plan(&Observed { lost, ..seen(pinned("sha256:other")) }, at(10));
-    let [removal] = &planned.removals[..] else { panic!("one removal") };
-    let Some((_, Op::Put { key, .. })) = removal.writes.first() else { panic!("a put") };
-    assert_eq!(key, "/minik8s/revoked/node-n1");
-    assert!(planned.restored.is_empty());
 }
 
 #[test]
@@ -355,27 +280,6 @@ fn a_lost_record_is_written_with_all_that_is_trusted_here() {
     let record = record_of(&plan(&Observed { own, ..seen(builder) }, at(10)));
     assert_eq!(record.authorities, ["CA1", "CA2"]);
     assert_eq!(record.roll.unwrap().number, 1);
-}
-
-// A key that only the own disk, the record or its identity's row knows as revoked stays so.
-#[test]
-fn a_lost_identity_comes_back_unless_its_key_is_revoked() {
-    let revoked = RevokedKey { identity: "node-n4".to_owned(), until: at(100) };
-    let record =
-        TrustRecord { revoked: BTreeMap::from([("sha256:n4".to_owned(), revoked)]), ..trust_record() };
-    let keys = BTreeMap::from([("sha256:n5".to_owned(), at(100))]);
-    let builder = cluster().put(&Key::Trust, &record);
-    let builder = builder.put(&Key::RevokedIdentity("node-n5".to_owned()), &revoked_row(keys));
-    let on_disk = BTreeMap::from([("sha256:n3".to_owned(), at(100))]);
-    let lost = ["n2", "n3", "n4", "n5"]
-        .map(|node| (format!("node-{node}"), identity_record(&format!("sha256:{node}"))));
-    let seen =
-        Observed { lost: lost.to_vec(), own: OwnIdentity { revoked: on_disk, ..own() }, ..seen(builder) };
-    let restored = plan(&seen, at(10)).restored;
-    let [group] = &restored[..] else { panic!("one alone: {restored:?}") };
-    let [(_, Op::Put { key, .. })] = &group[..] else { panic!("a put") };
-    assert_eq!(key, "/minik8s/identities/node-n2");
-    assert!(plan(&Observed { leads: false, ..seen }, at(10)).restored.is_empty(), "the leader does it");
 }
 
 /// A reconciler that may lead, over a store and users in memory.

@@ -21,8 +21,7 @@ use etcd_client::{
 use futures::stream::BoxStream;
 use tokio::time::{Instant, sleep, timeout, timeout_at};
 
-use self::dial::MemberTurn;
-use self::dial::PROBE_MAX;
+use self::dial::{MemberTurn, PROBE_MAX};
 use self::watch::{Watches, key_value};
 use super::{
     Guard, KeyValue, LeaseId, Listing, NewestKeys, Op, Store, StoreError, TxnOutcome, WatchBatch,
@@ -319,8 +318,6 @@ fn prefix_end(prefix: &[u8]) -> Vec<u8> {
     }
     vec![0]
 }
-
-// Addresses of etcd and the user to log in as.
 
 async fn within<T>(
     act: &'static str,

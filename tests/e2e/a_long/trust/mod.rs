@@ -1,6 +1,6 @@
 //! Trust between machines, at length: wrong tokens, wrong clocks, nodes that are removed or away, machines that are lost,
 //! a new authority under load, and the packets on the links. `just soak trust` plays all of it; a check plays small parts
-//! of most stories, and leaves those of three machines out.
+//! of most stories, and leaves the new authority out.
 
 mod away;
 mod machines;

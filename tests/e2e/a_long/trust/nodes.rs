@@ -1,5 +1,6 @@
 //! Nodes whose clocks are as wrong as a certificate allows join. Then Git says that one of them is gone: with all its
-//! files it reads, renews and joins nothing more, and the watch that it held open shows nothing more.
+//! files it reads, renews and joins nothing more, and the watch that it held open shows nothing more; nor do these files
+//! once another machine has its name.
 
 use std::fs;
 
@@ -15,6 +16,8 @@ use crate::services::service;
 
 /// Node number and offset of its clock.
 const WRONG: [(usize, &str); 2] = [(2, "-10m"), (3, "+10m")];
+/// Request to etcd for the names of all services.
+const GETS: [&str; 4] = ["get", "--prefix", "--keys-only", prefix::SERVICES];
 /// Number of the node that is removed.
 const REMOVED: usize = 3;
 
@@ -43,6 +46,7 @@ fn nodes_with_wrong_clocks_join_and_a_removed_one_sees_nothing_more() -> Result<
         all.cluster.expect_denials();
         is_removed(all)?;
         stolen.is_of_no_use(all)?;
+        stolen.is_of_no_use_under_a_name_in_use(all)?;
         all.cluster.running("web-2", &["web"]).map(drop)
     })
 }
@@ -73,7 +77,7 @@ impl Stolen {
     }
 
     fn gets(&self, all: &UpCluster) -> Result<String> {
-        all.cluster.etcd.etcdctl_as(&self.pki, &["get", "--prefix", "--keys-only", prefix::SERVICES])
+        all.cluster.etcd.etcdctl_as(&self.pki, &GETS)
     }
 
     fn has_seen(&self, name: &str) -> Result<bool> {
@@ -119,6 +123,29 @@ impl Stolen {
             ensure!(!matches!(said, Ok((code, _)) if !matches!(code, 401 | 403)), "{said:?}");
             Ok(())
         })
+    }
+}
+
+impl Stolen {
+    /// Gives the name to another machine: etcd has a user of it again.
+    fn is_of_no_use_under_a_name_in_use(&self, all: &mut UpCluster) -> Result<()> {
+        all.cluster.push(&[Change::remove("gone.yaml")], "A machine in its place")?;
+        all.cluster.nodes[REMOVED - 1].agent.kill()?;
+        fs::remove_dir_all(all.node_pki(REMOVED)?.path())?;
+        eventually("a token is printed", secs(30), || {
+            let node = &all.cluster.numbered(REMOVED)?.name;
+            all.cluster.cli(&["token", "create", "--node", node])?.ok().map(drop)
+        })?;
+        all.join_node(REMOVED)?;
+        // The list of nodes may still have the former one.
+        eventually("the new one reads", secs(60), || {
+            let own = all.cluster.etcd.etcdctl_as(&all.node_pki(REMOVED)?, &GETS)?;
+            ensure!(own.contains("/after"), "{own}");
+            Ok(())
+        })?;
+        let said = self.gets(all);
+        ensure!(said.is_err(), "the former certificate reads: {said:?}");
+        Ok(())
     }
 }
 

@@ -4,8 +4,8 @@
 //! Invariants besides theirs:
 //! - A reconciler reports only what is in force: a list that it is about to apply counts from the next run on.
 //! - The record of trust is written only over the one that it was decided on.
-//! - A member of etcd is restarted only with the turn, and only once this reconciler trusts what the record says: the
-//!   member gets the same list.
+//! - A member of etcd is restarted only with the turn, and only once this reconciler trusts what the record says, and the
+//!   member refuses what was revoked: it gets the same list, and whoever held a watch open must not come back.
 //! - The turn is given only once etcd's users are as they should be: whoever was removed must not log in again.
 
 mod observed;
@@ -30,11 +30,13 @@ use schema::trust::{Identity, KeyFingerprint, Role};
 
 pub(super) use self::observed::{Observed, ObservedOwnMember, ObservedUsers, OwnIdentity};
 pub(super) use self::removal::Removal;
-use self::removal::{Revoked, guard, removals, restored, revoked_keys};
+use self::removal::{Revoked, guard, refused, removals, restored, revoked_keys};
 use self::roll::RollStep;
 use self::rotation::{KnownAuthority, RotationStep};
 use crate::guarded_writes::WriteGroup;
 use crate::trust::etcd_users::{self, PlannedUserStep, WantedUsers, has_user};
+use crate::trust::refused::Refused;
+use crate::trust::revocation::in_force;
 use crate::trust::setup::RemovedError;
 
 /// Kind of the object of events about trust.
@@ -44,7 +46,7 @@ const ROLL_PAUSE: SignedDuration = SignedDuration::from_secs(3);
 /// Time until the next run after a change that this reconciler has yet to report.
 const SOON: SignedDuration = SignedDuration::from_secs(1);
 
-/// What to trust from now on.
+/// Authorities and revoked keys that count from now on.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct NextTrust {
     /// Authorities (PEM).
@@ -106,13 +108,15 @@ pub(crate) struct TrustPlan {
     pub(super) renews: bool,
     /// Change of what is trusted.
     pub(super) trust: Option<NextTrust>,
+    /// Certificates that this machine's member of etcd refuses from now on, if they change.
+    pub(super) refused: Option<Refused>,
     /// The own record.
     pub(super) own_record: Option<(Guard, Op)>,
-    /// As leader: identities to remove, each with its keys.
+    /// Identities that the leader removes, each with its keys.
     pub(super) removals: Vec<Removal>,
-    /// As leader: records of identities that an etcd which was lost does not know any more.
+    /// Records that the leader restores: those of identities which an etcd that was lost knew.
     pub(super) restored: Vec<WriteGroup>,
-    /// As leader: the new `trust`, if it changes.
+    /// New `trust` that the leader writes, if it changes.
     pub(super) record: Option<RecordWrite>,
     /// Set if another authority signs from now on.
     pub(super) adoption: Option<Adoption>,
@@ -120,7 +124,7 @@ pub(crate) struct TrustPlan {
     pub(super) resealing: Option<Resealing>,
     /// Set if this machine's member of etcd has its turn.
     pub(super) restart: Option<Restart>,
-    /// As leader: steps to the wanted users of etcd.
+    /// Steps of the leader to the wanted users of etcd.
     pub(super) users: Vec<PlannedUserStep>,
     pub(super) problems: Vec<TrustProblem>,
     /// Sentences about what is under way.
@@ -134,6 +138,7 @@ impl schema::control::Plan for TrustPlan {
     fn is_empty(&self) -> bool {
         !self.renews
             && self.trust.is_none()
+            && self.refused.is_none()
             && self.own_record.is_none()
             && self.removals.is_empty()
             && self.restored.is_empty()
@@ -190,6 +195,7 @@ pub(super) fn plan(seen: &Observed, now: Timestamp) -> TrustPlan {
             ),
         );
     }
+    plan.refused = refused(seen, now);
     plan.keep_own_record(seen, now);
     if let Some(record) = record.filter(|_| !is_foreign) {
         plan.take_part(seen, record);
@@ -371,14 +377,18 @@ impl TrustPlan {
         let reported = seen.snapshot.identities.get(&name).map(|row| &row.value);
         let rolled = own.member.as_ref()?.rolled.max(rolled_before(reported));
         let has_turn = roll.turn.as_ref() == Some(&name) && rolled < roll.number;
-        // With what it trusts now the member would read the former list.
-        (has_turn && self.trust.is_none()).then(|| Restart { number: roll.number, why: roll.why.clone() })
+        // With what it trusts and refuses now the member would read the former lists.
+        (has_turn && self.trust.is_none() && self.refused.is_none())
+            .then(|| Restart { number: roll.number, why: roll.why.clone() })
     }
 
     /// Runs again soon after what the next report depends on, and while members of etcd restart.
     fn schedule(&mut self, now: Timestamp) {
-        let is_more =
-            self.trust.is_some() || self.renews || self.adoption.is_some() || self.restart.is_some();
+        let is_more = self.trust.is_some()
+            || self.renews
+            || self.adoption.is_some()
+            || self.restart.is_some()
+            || self.refused.is_some();
         let soon = is_more.then_some(now + SOON).or_else(|| self.is_rolling.then(|| now + ROLL_PAUSE));
         self.again_at = soon.into_iter().chain(self.again_at).min();
     }
@@ -405,7 +415,10 @@ impl TrustPlan {
         }
         let wanted = IdentityRecord {
             key: own.key.clone(),
-            serial: own.serial.clone(),
+            serials: {
+                let former = former.map(|former| in_force(&former.serials, now)).unwrap_or_default();
+                former.into_iter().chain([(own.serial.clone(), own.not_after)]).collect()
+            },
             issuer: own.issuer.clone(),
             not_after: own.not_after,
             joined_at: former.map_or(now, |former| former.joined_at),

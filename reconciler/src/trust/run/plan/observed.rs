@@ -10,6 +10,7 @@ use schema::store::etcd::AuthState;
 use schema::trust::{Identity, KeyFingerprint, Serial};
 
 use super::roll::ObservedMembers;
+use crate::trust::refused::Refused;
 
 /// This reconciler's own identity, its certificates, and what it trusts.
 #[derive(Debug, Clone)]
@@ -48,6 +49,8 @@ pub(in crate::trust::run) struct ObservedOwnMember {
     pub(in crate::trust::run) issuer: String,
     /// Time from which on its certificate is renewed.
     pub(in crate::trust::run) renew_at: Timestamp,
+    /// Serial numbers of the certificates that it refuses, each with the end of its certificate.
+    pub(in crate::trust::run) refused: Refused,
     /// Number of the newest roll in which this process has restarted it.
     pub(in crate::trust::run) rolled: u64,
 }

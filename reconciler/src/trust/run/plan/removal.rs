@@ -16,7 +16,8 @@ use schema::trust::{Identity, KeyFingerprint};
 
 use super::observed::Observed;
 use crate::guarded_writes::WriteGroup;
-use crate::trust::revocation::{published_until, revoke};
+use crate::trust::refused::Refused;
+use crate::trust::revocation::{in_force, published_until, revoke};
 
 /// Owner of a revoked key of which only the disk of a reconciler knows, because etcd was lost.
 const UNKNOWN: &str = "unknown";
@@ -58,6 +59,17 @@ pub(super) fn revoked_keys(seen: &Observed, now: Timestamp) -> Revoked {
     kept.retain(|_, until| *until > now);
     published.retain(|_, revoked| revoked.until > now);
     Revoked { kept, published }
+}
+
+/// Returns the certificates that this machine's member of etcd must refuse, if it refuses others. Those of before stay
+/// until they have ended, also if etcd has lost their record.
+pub(super) fn refused(seen: &Observed, now: Timestamp) -> Option<Refused> {
+    let known = &seen.own.member.as_ref()?.refused;
+    let mut wanted = in_force(known, now);
+    for row in seen.snapshot.revoked.values() {
+        wanted.extend(in_force(&row.value.serials, now));
+    }
+    (wanted != *known).then_some(wanted)
 }
 
 /// Returns the removals of nodes that Git declares gone, or whose key is not the one that Git names, whether they are alive

@@ -242,7 +242,7 @@ mod tests {
     fn identity(reports: Option<EtcdMemberReport>, confirmed: Option<u64>) -> IdentityRecord {
         IdentityRecord {
             key: String::new(),
-            serial: String::new(),
+            serials: BTreeMap::new(),
             issuer: String::new(),
             not_after: at(0),
             joined_at: at(0),

@@ -238,7 +238,7 @@ mod tests {
     fn record(issuer: &str, authorities: &[&str], recipient: Option<&str>) -> IdentityRecord {
         IdentityRecord {
             key: String::new(),
-            serial: String::new(),
+            serials: std::collections::BTreeMap::new(),
             issuer: issuer.to_owned(),
             not_after: at(7 * DAY),
             joined_at: at(0),
