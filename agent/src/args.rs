@@ -44,7 +44,7 @@ pub enum Command {
     Join(JoinArguments),
     /// Serve DNS and hosts after the agent that started this process ends; started by `run`
     #[command(hide = true)]
-    Standby(RunArguments),
+    Standby(StandbyArguments),
     /// Check that this machine can run an agent; exit code 1 if it can't
     Doctor(DoctorArguments),
     /// Build the base images of Python functions from this machine's Debian packages, if they are missing
@@ -87,6 +87,19 @@ pub struct JoinArguments {
     /// Join only; start the agent later, with 'minik8s-agent run'
     #[arg(long)]
     pub no_run: bool,
+    #[command(flatten)]
+    pub run: RunArguments,
+}
+
+/// Flags of `standby`: those of the agent that starts it, by `run` or `join`.
+#[derive(Debug, Clone, Args)]
+pub struct StandbyArguments {
+    #[arg(value_name = "URL", hide = true)]
+    urls: Vec<String>,
+    #[arg(long, hide = true)]
+    token: Option<String>,
+    #[arg(long, hide = true)]
+    no_run: bool,
     #[command(flatten)]
     pub run: RunArguments,
 }

@@ -31,9 +31,10 @@ fn main() -> ExitCode {
         Command::Join(flags) => {
             flags.check().map(|config| runtime.block_on(join_and_run(&flags, &config)).map(|()| true))
         }
-        Command::Standby(run) => {
-            run.check().map(|config| runtime.block_on(daemon::serve_standby::run(config)).map(|()| true))
-        }
+        Command::Standby(flags) => flags
+            .run
+            .check()
+            .map(|config| runtime.block_on(daemon::serve_standby::run(config)).map(|()| true)),
         Command::Doctor(flags) => flags.run.check().map(|config| {
             let ranges = Ranges { cluster: flags.cluster_cidr, service: flags.service_cidr };
             runtime.block_on(doctor::run(&config, ranges, flags.output))

@@ -183,8 +183,9 @@ fn wire_trust(
         etcd.set_endpoints(known.borrow().etcd.clone());
     });
     let row = Row::every(trust::INTERVAL).may_take(trust::MAY_TAKE).wake_by(denials(Arc::clone(&store)));
+    let etcd = Some(Arc::clone(&store));
     let store = METRICS.store.metered(store);
-    runtime.drive(row, TrustLoop::new(trust, Arc::clone(&store)));
+    runtime.drive(row, TrustLoop::new(trust, Arc::clone(&store), etcd));
     (store, cluster)
 }
 

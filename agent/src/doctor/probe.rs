@@ -10,7 +10,7 @@ use schema::control::error_chain;
 use schema::keys::Key;
 use schema::records::{DiskSpace, EtcdMember, EtcdUpkeep};
 use schema::store::Store as _;
-use schema::store::etcd::{Access, EtcdStore, ListedMember};
+use schema::store::etcd::{Access, EtcdStore, ListedMember, refuses_certificate};
 use schema::trust::{Credentials, Identity, TrustError};
 use tokio::net::TcpListener;
 use tokio::time::timeout;
@@ -190,7 +190,15 @@ async fn trust(config: &Config) -> Result<Option<TrustFacts>, String> {
 
 async fn etcd(config: &Config) -> Result<EtcdFacts, String> {
     let connected = Box::pin(EtcdStore::connect(&config.etcd, ETCD_MAX)).await;
-    let store = connected.map_err(|error| error.to_string())?;
+    let store = match connected {
+        Ok(store) => store,
+        Err(_) if Box::pin(refuses_certificate(&config.etcd)).await => {
+            return Err("etcd refuses this node's certificate: Git may say that the node is gone, or another machine has its \
+                        name; the agent's log has what a reconciler says"
+                .to_owned());
+        }
+        Err(error) => return Err(error.to_string()),
+    };
     // A role of an earlier version does not permit it.
     let upkeep = store.get(&Key::EtcdUpkeep.to_string()).await.ok().flatten();
     let upkeep: Option<EtcdUpkeep> = upkeep.and_then(|found| decode(&found.value).ok());

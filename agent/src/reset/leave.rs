@@ -67,7 +67,9 @@ pub(super) async fn leave(
             Err(LeaveRefusal { is_alive: true, .. }) if Instant::now() < deadline => sleep(RETRY_PAUSE).await,
             Err(LeaveRefusal { is_alive: true, why }) => bail!("{why}"),
             Err(LeaveRefusal { why, .. }) => {
-                bail!("{why} (if it has left already, run reset without --leave)")
+                bail!(
+                    "{why} (if Git marks the node as gone, or it has left already, run reset without --leave)"
+                )
             }
             Ok(()) => return Ok(()),
         }

@@ -100,12 +100,12 @@ fn start(sockets: &Sockets) -> io::Result<StandbyProcess> {
     // The same arguments as this process, except for the subcommand.
     let mut has_verb = false;
     for argument in arguments {
-        let is_word = !has_verb && argument == "run";
+        let is_word = !has_verb && (argument == "run" || argument == "join");
         has_verb |= is_word;
         command.arg(if is_word { "standby".into() } else { argument });
     }
     if !has_verb {
-        return Err(io::Error::other("this program was not started by 'minik8s-agent run'"));
+        return Err(io::Error::other("this program was not started by 'minik8s-agent run' or 'join'"));
     }
     command.stdin(Stdio::from(OwnedFd::from(theirs))).stdout(Stdio::null()).process_group(0);
     let child = command.spawn()?;

@@ -151,7 +151,10 @@ impl From<AdmissionError> for ApiError {
                 Self::new(status, text, help)
             }
             AdmissionError::Invalid(_) => Self::bad_request(text, "correct the request"),
-            AdmissionError::Unknown(_) => Self::not_found(text, "see /v1/identities"),
+            AdmissionError::Unknown(_) => Self::not_found(
+                text,
+                "'minik8s user list' and 'minik8s get nodes' show who belongs to the cluster",
+            ),
             AdmissionError::RotationUnderWay => {
                 Self::new(StatusCode::CONFLICT, text, "'minik8s status' says what it waits for")
             }

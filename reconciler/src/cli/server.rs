@@ -180,7 +180,7 @@ impl Server {
             }
             // TLS 1.3 refuses a client after the client's part of the handshake.
             Self::Tls { .. } if is_connected => {
-                format!("{why}; it also ends connections of users that were removed")
+                format!("{why}; it also ends connections of users who were removed, or have a newer file")
             }
             _ => why,
         }
@@ -227,8 +227,9 @@ fn tls_failure(url: &Url, file: &Path, why: &str) -> Option<String> {
     }
     if why.contains("certificate of the other side") {
         return Some(format!(
-            "{server} belongs to another cluster than {file}, or is not what it claims to be ({why}); name another server \
-             with --server, or create a new file with 'minik8s user add NAME' on a reconciler"
+            "{server} belongs to another cluster than {file}, has replaced its authority since ('minik8s trust rotate'), or \
+             is not what it claims to be ({why}); name another server with --server, or create a new file with 'minik8s \
+             user add NAME' on a reconciler"
         ));
     }
     if why.contains("answered in place of") || why.contains("was revoked") {

@@ -7,13 +7,19 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, anyhow, bail};
+use jiff::Timestamp;
+use schema::codec::decode;
 use schema::control::{DiskRecord, Fsync};
-use schema::store::StoreError;
+use schema::keys::prefix;
+use schema::records::RevokedIdentity;
 use schema::store::etcd::{Access, EtcdStore, ListedMember};
+use schema::store::{Store as _, StoreError};
 use serde::{Deserialize, Serialize};
 use tokio::time::{Instant, sleep};
 
-use super::setup::pki_dir;
+use super::refused::Refused;
+use super::revocation::in_force;
+use super::setup::{pki_dir, refuse_from_the_start};
 use crate::outgoing;
 
 /// Name of the member on the machine where the cluster began.
@@ -155,46 +161,78 @@ pub(crate) async fn prepare(
     let peer_url = own.peer_url(client_port);
     let store = connect(&own, state_dir).await?;
     let deadline = Instant::now() + CATCH_UP_MAX;
-    let mut refused_since = None;
+    let mut patience = Patience::default();
     loop {
-        let changed = match plan(&store.listed_members().await?, &own.name, &peer_url) {
-            Step::AddLearner => store.add_learner(&peer_url).await.map(drop),
-            Step::RemoveLost { id, client_urls } => {
+        let step = store.listed_members().await.map(|members| plan(&members, &own.name, &peer_url));
+        let changed = match step {
+            Err(error) => Err(error),
+            Ok(Step::AddLearner) => store.add_learner(&peer_url).await.map(drop),
+            Ok(Step::RemoveLost { id, client_urls }) => {
                 if own.answers(client_urls, state_dir).await {
                     return Err(taken(&own.name, &peer_url));
                 }
                 store.remove_member(&id).await
             }
-            Step::AddressTaken { name } => return Err(taken(&name, &peer_url)),
-            Step::Start { initial_cluster } => {
+            Ok(Step::AddressTaken { name }) => return Err(taken(&name, &peer_url)),
+            Ok(Step::Start { initial_cluster }) => {
+                // It must not let in whom the other members refuse, not even for a moment.
+                let refused = revoked_certificates(&store).await?;
+                refuse_from_the_start(state_dir, &refused, Timestamp::now())?;
                 own.initial_cluster = Some(initial_cluster);
                 own.save(state_dir)?;
                 return Ok(own);
             }
-            Step::WaitForLearner { name } if Instant::now() > deadline => {
+            Ok(Step::WaitForLearner { name }) if Instant::now() > deadline => {
                 bail!(
                     "member {name} of etcd has not caught up within {CATCH_UP_MAX:?}, and etcd takes one new member at a time"
                 )
             }
-            Step::WaitForLearner { .. } => {
+            Ok(Step::WaitForLearner { .. }) => {
                 sleep(RETRY_PAUSE).await;
                 Ok(())
             }
         };
-        match changed {
-            Ok(()) => refused_since = None,
-            Err(error) => {
-                let since = *refused_since.get_or_insert_with(Instant::now);
-                let may_pass = matches!(error, StoreError::Unavailable { .. } | StoreError::Request { .. });
-                if !may_pass || since.elapsed() > REFUSED_MAX {
-                    return Err(error).context(
-                        "etcd takes no new member while one does not answer: start that, or remove its reconciler for good \
-                         ('minik8s trust remove reconciler-NAME' on another machine)",
-                    );
-                }
-                sleep(RETRY_PAUSE).await;
-            }
+        patience.with(changed).await.context(
+            "etcd takes no new member while one does not answer: start that, or remove its reconciler for good ('minik8s \
+             trust remove reconciler-NAME' on another machine)",
+        )?;
+    }
+}
+
+/// Reads which certificates of revoked keys are in force.
+async fn revoked_certificates(store: &EtcdStore) -> Result<Refused> {
+    let (rows, now) = (store.list(prefix::REVOKED).await?.items, Timestamp::now());
+    let mut refused = Refused::new();
+    for row in rows {
+        let row: RevokedIdentity = decode(&row.value).with_context(|| format!("cannot read {}", row.key))?;
+        refused.extend(in_force(&row.serials, now));
+    }
+    Ok(refused)
+}
+
+/// Patience with an etcd whose members change: it refuses requests for a moment, for example while it elects a leader.
+#[derive(Debug, Default)]
+struct Patience {
+    refused_since: Option<Instant>,
+}
+
+impl Patience {
+    /// Pauses after an error that may pass.
+    async fn with(&mut self, outcome: Result<(), StoreError>) -> Result<(), StoreError> {
+        let Err(error) = outcome else {
+            self.refused_since = None;
+            return Ok(());
+        };
+        let since = *self.refused_since.get_or_insert_with(Instant::now);
+        let may_pass = matches!(
+            error,
+            StoreError::Unavailable { .. } | StoreError::Request { .. } | StoreError::Timeout { .. }
+        );
+        if !may_pass || since.elapsed() > REFUSED_MAX {
+            return Err(error);
         }
+        sleep(RETRY_PAUSE).await;
+        Ok(())
     }
 }
 
@@ -206,8 +244,15 @@ pub(crate) async fn promote(state_dir: &Path, own: &EtcdMembership, client_port:
     let peer_url = own.peer_url(client_port);
     let store = connect(own, state_dir).await?;
     let deadline = Instant::now() + CATCH_UP_MAX;
+    let mut patience = Patience::default();
     loop {
-        let members = store.listed_members().await?;
+        let members = match store.listed_members().await {
+            Ok(members) => members,
+            Err(error) => {
+                patience.with(Err(error)).await?;
+                continue;
+            }
+        };
         let found = members.iter().find(|member| member.peer_urls.contains(&peer_url));
         let found = found.with_context(|| format!("etcd has no member at {peer_url}; was it removed?"))?;
         if !found.is_learner {

@@ -30,6 +30,6 @@ pub(crate) use self::refused::refused_file;
 pub(crate) use self::run::{TRUST_INTERVAL, TRUST_MAX, TrustDeps, TrustLoop, endpoints};
 pub(crate) use self::setup::{
     AUTHORITY_KEY_FILE, AuthorityText, OwnTrust, RemovedError, TrustSettings, check_upgraded, etcd_pki_dir,
-    has_authority, known_name, open, pki_dir, renew_etcd, server_addresses, sign_etcd, sign_node,
+    has_authority, known_name, known_node, open, pki_dir, renew_etcd, server_addresses, sign_etcd, sign_node,
     sign_users_etcd, write_authority,
 };

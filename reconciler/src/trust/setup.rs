@@ -19,7 +19,7 @@ use schema::trust::{
 };
 use serde::{Deserialize, Serialize};
 
-use super::refused;
+use super::refused::{self, Refused};
 
 /// File with the certificate of the authority that signs.
 const AUTHORITY_FILE: &str = "authority.pem";
@@ -47,6 +47,8 @@ pub(crate) struct OwnTrust {
     pub(crate) keeper: Arc<TrustKeeper>,
     /// The authority that signs, which a rotation replaces. Clones share it.
     pub(super) signer: Arc<Mutex<Arc<Authority>>>,
+    /// Authorities (PEM) that were trusted when this process started.
+    pub(super) began_with: Arc<[String]>,
 }
 
 /// A certificate that this machine needs.
@@ -91,10 +93,24 @@ pub(super) fn etcd_certificate(state_dir: &Path) -> Option<Certificate> {
     etcd_pki_dir(state_dir).certificate().ok()
 }
 
+/// Returns the certificate of this machine's node; `None` if there is none, or it cannot be read.
+pub(super) fn node_certificate(state_dir: &Path) -> Option<Certificate> {
+    node_pki_dir(state_dir).certificate().ok()
+}
+
+fn node_pki_dir(state_dir: &Path) -> TrustDir {
+    TrustDir::new(state_dir.join("agent").join("pki"))
+}
+
 /// Returns the name in the reconciler's certificate, if it has one.
 pub(crate) fn known_name(state_dir: &Path) -> Option<String> {
     let identity = pki_dir(state_dir).certificate().ok()?.identity().ok()?;
     (identity.role() == Role::Reconciler).then(|| identity.name().to_owned())
+}
+
+/// Returns the name in the certificate of this machine's node, if it has one.
+pub(crate) fn known_node(state_dir: &Path) -> Option<String> {
+    node_certificate(state_dir)?.identity().ok()?.node().map(str::to_owned)
 }
 
 /// True if this machine has the cluster's authority, or has had it.
@@ -138,7 +154,10 @@ pub(crate) fn open(
     let authority = ensure_authority(&dir, days(settings.authority_days), now)?;
     ensure(&dir, &authority, &own_leaf(settings)?, now)?;
     let signer = Arc::new(Mutex::new(Arc::new(authority)));
-    Ok(OwnTrust { keeper: Arc::new(TrustKeeper::open(dir)?), signer })
+    let keeper = Arc::new(TrustKeeper::open(dir)?);
+    let began_with =
+        keeper.current().authorities().iter().map(Certificate::to_pem).collect::<Result<_, _>>()?;
+    Ok(OwnTrust { keeper, signer, began_with })
 }
 
 impl OwnTrust {
@@ -204,6 +223,19 @@ pub(crate) fn sign_etcd(
     Ok(dir.tls_files())
 }
 
+/// Has this machine's member of etcd, which is about to start for the first time, refuse these certificates.
+///
+/// # Errors
+/// Same as [`open`].
+pub(super) fn refuse_from_the_start(
+    state_dir: &Path,
+    refused: &Refused,
+    now: Timestamp,
+) -> Result<(), TrustError> {
+    let authority = ensure_authority(&pki_dir(state_dir), days(AUTHORITY_DAYS), now)?;
+    refused::write(&etcd_pki_dir(state_dir), &authority, refused, now)
+}
+
 /// Signs the certificate of this machine's member of etcd, if it has one, again with its own addresses if it is not good,
 /// and writes its list of authorities. etcd reads the certificate at each handshake, and the list when it starts.
 ///
@@ -245,7 +277,7 @@ pub(crate) fn sign_node(
     lifetime: SignedDuration,
     now: Timestamp,
 ) -> Result<(), TrustError> {
-    let dir = TrustDir::new(state_dir.join("agent").join("pki"));
+    let dir = node_pki_dir(state_dir);
     let leaf = Leaf { identity: named(Role::Node, node)?, addresses: &[], lifetime };
     sign_into(state_dir, &dir, &leaf, now).map(drop)
 }

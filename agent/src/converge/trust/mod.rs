@@ -10,6 +10,7 @@ mod plan;
 #[cfg(test)]
 mod tests;
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -17,6 +18,7 @@ use jiff::Timestamp;
 use schema::backoff::Backoff;
 use schema::control::{Loop, LoopError, Next, Observation};
 use schema::store::SharedStore;
+use schema::store::etcd::LazyStore;
 
 pub use act::{NodeTrust, NodeTrustError, TrustSettings};
 use plan::{Observed, RETRY_MAX, TrustPlan};
@@ -32,6 +34,8 @@ const RETRY_MIN: Duration = Duration::from_secs(10);
 pub struct TrustLoop {
     trust: NodeTrust,
     store: SharedStore,
+    /// The same etcd, which may refuse the node's certificate.
+    etcd: Option<Arc<LazyStore>>,
     retry_at: Option<Timestamp>,
     failing: Backoff,
     /// Error of the last renewal, while another one is needed.
@@ -42,9 +46,9 @@ pub struct TrustLoop {
 
 impl TrustLoop {
     /// Creates a loop.
-    pub fn new(trust: NodeTrust, store: SharedStore) -> Self {
+    pub fn new(trust: NodeTrust, store: SharedStore, etcd: Option<Arc<LazyStore>>) -> Self {
         let failing = Backoff::new(RETRY_MIN, RETRY_MAX);
-        Self { trust, store, retry_at: None, failing, not_renewed: None, unreadable: None }
+        Self { trust, store, etcd, retry_at: None, failing, not_renewed: None, unreadable: None }
     }
 
     async fn carry_out(&mut self, plan: TrustPlan) -> Result<(), NodeTrustError> {

@@ -25,6 +25,7 @@ impl TrustLoop {
                 Err(why) => (RecordFacts::Unknown, Some(why)),
             },
             Err(StoreError::Denied { .. }) => (RecordFacts::Denied, None),
+            Err(_) if self.is_refused().await => (RecordFacts::Denied, None),
             // Other loops report an etcd that is away. The certificate is renewed all the same.
             Ok(None) | Err(_) => (RecordFacts::Unknown, None),
         };
@@ -35,6 +36,14 @@ impl TrustLoop {
             renewed_at: self.trust.renewed_at(),
             retry_at: self.retry_at,
         }))
+    }
+
+    /// Returns true if etcd refuses this node's certificate, of which its own client says nothing.
+    async fn is_refused(&self) -> bool {
+        match &self.etcd {
+            Some(etcd) => etcd.refuses_certificate().await,
+            None => false,
+        }
     }
 }
 

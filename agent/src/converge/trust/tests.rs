@@ -168,7 +168,7 @@ impl Rig {
 
     fn start(&self) -> TrustLoop {
         let store: SharedStore = self.store.clone();
-        TrustLoop::new(self.open("n1").unwrap(), store)
+        TrustLoop::new(self.open("n1").unwrap(), store, None)
     }
 
     async fn record(&self, record: &TrustRecord) {

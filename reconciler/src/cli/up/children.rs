@@ -409,7 +409,12 @@ pub(super) fn check_ports(record: &UpRecord) -> Result<()> {
     }
     for (flag, address) in wanted {
         if let Err(error) = TcpListener::bind(address) {
-            bail!("cannot listen on {address}: {error}; free the port, or choose another with {flag}");
+            let what = if flag == "--agent-listen" {
+                "stop an agent that runs here by itself"
+            } else {
+                "free the port"
+            };
+            bail!("cannot listen on {address}: {error}; {what}, or choose another with {flag}");
         }
     }
     Ok(())

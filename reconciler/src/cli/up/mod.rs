@@ -47,6 +47,8 @@ pub use etcd_users::etcd_users;
 pub(super) use services::{AGENT_UNIT, AgentService, agent_service};
 
 const ETCD_TIMEOUT: Duration = Duration::from_secs(5);
+/// Starts of the agent that may fail while etcd, which `up` runs itself, is away for a moment.
+const AGENT_TRIES: u32 = 3;
 
 /// Runs `minik8s up` until Ctrl-C or SIGTERM.
 pub async fn run(args: UpArgs) -> Result<ExitCode> {
@@ -113,10 +115,13 @@ async fn start(args: &UpArgs) -> Result<Outcome> {
     outcome
 }
 
-/// Adds to the first `up` what follows from how this machine joined: the etcd of the cluster, or the address of its own
-/// member. A later one has that in its record, or something else that the user chose since.
+/// Adds to the first `up` what follows from how this machine joined: the name of its node, the etcd of the cluster, or the
+/// address of its own member. A later one has that in its record, or something else that the user chose since.
 fn with_joined_etcd(args: &UpArgs, earlier: Option<&UpRecord>, state: &StateDir) -> Result<UpArgs> {
     let mut args = args.clone();
+    if earlier.is_none() {
+        args.node = args.node.or_else(|| trust::known_node(state.root()));
+    }
     if earlier.is_none()
         && let Some(joined) = EtcdMembership::load(state.root())?
     {
@@ -166,7 +171,13 @@ async fn supervise_all(state: &StateDir, record: &UpRecord, signed: &Certificate
     };
     if let Err(error) = started {
         children.end_all().await;
-        return Err(error);
+        return Err(match EtcdMembership::load(state.root())?.is_some_and(|own| own.initial_cluster.is_some()) {
+            true => error.context(
+                "this machine's member of etcd has stopped, and still counts as one of the cluster: run 'minik8s up' again, \
+                 or remove it with 'minik8s trust remove reconciler-NAME' on another machine",
+            ),
+            false => error,
+        });
     }
     // Cancel-safe: a mark is written in one step, and a lost line does no harm.
     let hint = match std::io::stdout().is_terminal() {
@@ -199,9 +210,11 @@ async fn start_children(
     let child = Child::spawn(reconciler(state, record)?.command(), state)?;
     children.add(child).until_ready(children::wait_for_reconciler(record)).await?;
     print_line(&format!("reconciler  ready at {}; see {}", record.api_url(), record.command("status")));
-    let child = Child::spawn(agent(state, record)?.command(), state)?;
-    let answers = children::wait_for_agent(record, &signed.node, signed.reconciler.clone());
-    children.add(child).until_ready(answers).await?;
+    let child = children.add(Child::spawn(agent(state, record)?.command(), state)?);
+    let answers = || children::wait_for_agent(record, &signed.node, signed.reconciler.clone());
+    // A new agent needs etcd, which the reconciler restarts when it has its turn.
+    let tries = if record.etcd.is_none() { AGENT_TRIES } else { 1 };
+    child.until_ready_with(tries, answers).await?;
     print_line(&format!("agent       ready as node {}", record.node));
     if let Some(line) = services::suggestion(state) {
         print_line(line);

@@ -62,6 +62,26 @@ impl Child {
         }
     }
 
+    /// Waits for `ready`, and starts a child again that ends first, up to `tries` times in all.
+    pub(super) async fn until_ready_with<F: Future<Output = ()>>(
+        &mut self,
+        tries: u32,
+        ready: impl Fn() -> F,
+    ) -> Result<()> {
+        for _ in 1..tries {
+            if self.is_ready_within(READY_WITHIN, ready()).await.is_ok_and(|is_ready| is_ready) {
+                return Ok(());
+            }
+            if self.process.try_wait().context("cannot wait for a child")?.is_none() {
+                return Err(self.late(READY_WITHIN));
+            }
+            sleep(self.wait).await;
+            self.process = start(&self.command, &self.log, &self.pid_file)?;
+            self.started = Instant::now();
+        }
+        self.until_ready(ready()).await
+    }
+
     /// Waits for `ready`; returns false if that takes longer. Fails if the child ends first.
     pub(super) async fn is_ready_within(
         &mut self,

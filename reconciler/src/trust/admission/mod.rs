@@ -253,7 +253,7 @@ impl Admission {
         else {
             return Err(AdmissionError::Busy);
         };
-        let message = format!("token {} was created by {by}; it ends at {}", token.id, record.expires_at);
+        let message = format!("token {} was created by {by}; it ends at {:.0}", token.id, record.expires_at);
         self.report(&identity, "TokenCreated", message);
         Ok(TokenAnswer {
             token: token.to_string(),

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::Arc;
 
+use jiff::SignedDuration;
 use schema::control::LoopError;
 use schema::records::TrustRecord;
 use schema::snapshot::Snapshot;
@@ -12,14 +13,14 @@ use schema::store::election::FenceReader;
 use schema::store::etcd::Access;
 use schema::store::events::EventRecorder;
 use schema::store::reflector::SnapshotReader;
-use schema::trust::{Certificate, TrustError};
+use schema::trust::{BACKDATED_SECONDS, Certificate, TrustError};
 use tokio::sync::watch;
 
-use super::plan::{ObservedOwnMember, OwnIdentity};
+use super::plan::{LocalNode, ObservedOwnMember, OwnIdentity};
 use crate::last_known::LastKnown;
 use crate::trust::member;
 use crate::trust::refused::{self, Refused};
-use crate::trust::setup::{OwnTrust, TrustSettings, etcd_certificate, etcd_pki_dir};
+use crate::trust::setup::{OwnTrust, TrustSettings, etcd_certificate, etcd_pki_dir, node_certificate};
 
 /// Dependencies of the loop.
 pub(crate) struct TrustDeps {
@@ -52,10 +53,14 @@ impl TrustDeps {
         let failed = |error| LoopError::new("reading the own certificates", error);
         let state_dir = self.state_dir.clone();
         let read = tokio::task::spawn_blocking(move || {
-            let certificate = etcd_certificate(&state_dir)?;
-            Some((certificate, member::own_name(&state_dir), refused::read(&etcd_pki_dir(&state_dir))))
+            let etcd = etcd_certificate(&state_dir).map(|certificate| {
+                (certificate, member::own_name(&state_dir), refused::read(&etcd_pki_dir(&state_dir)))
+            });
+            (etcd, node_certificate(&state_dir))
         });
-        let read = read.await.map_err(|error| LoopError::new("reading the certificate of etcd", error))?;
+        let (read, node) = read
+            .await
+            .map_err(|error| LoopError::new("reading the certificates of etcd and the node", error))?;
         let mut own = own_identity(self).map_err(failed)?;
         if let Some((certificate, name, refused)) = read.filter(|_| self.owns_etcd) {
             let name = name.map_err(|error| LoopError::message(format!("{error:#}")))?;
@@ -63,6 +68,7 @@ impl TrustDeps {
             let refused = refused.unwrap_or_default();
             own.member = Some(own_member(self, (&certificate, name, refused), rolled).map_err(failed)?);
         }
+        own.node = node.and_then(|certificate| local_node(&self.own, &certificate).ok());
         Ok(own)
     }
 }
@@ -85,11 +91,31 @@ fn own_identity(deps: &TrustDeps) -> Result<OwnIdentity, TrustError> {
         not_after: certificate.not_after()?,
         renew_at: certificate.renew_at()?,
         member: None,
+        node: None,
+        began_with: deps.own.began_with.to_vec(),
         authority: authority.certificate().to_pem()?,
         trusted: credentials.authorities().iter().map(Certificate::to_pem).collect::<Result<_, _>>()?,
         revoked: credentials.revoked().clone(),
         api: deps.api.clone(),
         recipient: deps.recipient.clone(),
+    })
+}
+
+/// Describes a node by its certificate.
+///
+/// # Errors
+/// It is another cluster's, or no node's.
+fn local_node(own: &OwnTrust, certificate: &Certificate) -> Result<LocalNode, TrustError> {
+    let credentials = own.keeper.current();
+    let signer = credentials.authorities().iter().find(|authority| certificate.is_signed_by(authority));
+    let signer = signer.ok_or_else(|| TrustError::Content("another cluster's certificate".to_owned()))?;
+    Ok(LocalNode {
+        identity: certificate.identity()?,
+        key: certificate.public_key()?.fingerprint()?,
+        serial: certificate.serial()?,
+        issuer: signer.digest()?,
+        signed_at: certificate.not_before()? + SignedDuration::from_secs(BACKDATED_SECONDS),
+        not_after: certificate.not_after()?,
     })
 }
 

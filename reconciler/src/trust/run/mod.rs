@@ -30,7 +30,7 @@ use schema::records::{AuthorityRecord, EventType};
 use schema::snapshot::Snapshot;
 use schema::store::etcd::{Access, AuthState, ListedMember};
 use schema::store::events::EventDraft;
-use schema::store::{Guard, Op, StoreError};
+use schema::store::{Guard, Op, StoreError, TxnOutcome};
 use schema::trust::{Certificate, Identity, TrustError, bundle_from_pem};
 use tokio::sync::watch;
 use tokio::time::Instant;
@@ -246,6 +246,21 @@ impl TrustLoop {
         // After a conflict the snapshot is behind: the next run writes.
         let written = self.deps.store.txn(vec![guard], vec![op]).await;
         written.map(drop).map_err(|error| LoopError::new("writing the own identity", error))
+    }
+
+    /// Records the new key of this machine's own node.
+    async fn take_over(&self, takeover: Option<Removal>) -> Result<(), LoopError> {
+        let Some(Removal { writes, event }) = takeover else { return Ok(()) };
+        let (guards, ops) = writes.into_iter().unzip();
+        let written = self.deps.store.txn(guards, ops).await;
+        // After a conflict the snapshot is behind: the next run decides anew.
+        if let TxnOutcome::Committed(_) =
+            written.map_err(|error| LoopError::new("recording the key of this machine's node", error))?
+        {
+            tracing::info!(node = event.name, "{}", event.message);
+            self.deps.events.record(event);
+        }
+        Ok(())
     }
 
     async fn remove(&self, removals: Vec<Removal>) -> Result<(), LoopError> {
@@ -499,6 +514,7 @@ impl Loop for TrustLoop {
             self.adopt(plan.adoption.take()).await,
             self.refuse(plan.refused.take()).await,
             self.write_own(plan.own_record.take()).await,
+            self.take_over(plan.takeover.take()).await,
             self.remove(std::mem::take(&mut plan.removals)).await,
             self.restore(std::mem::take(&mut plan.restored)).await,
             self.write_record(plan.record.take()).await,

@@ -6,11 +6,11 @@ use jiff::SignedDuration;
 use schema::codec::decode;
 use schema::keys::Key;
 use schema::kinds::node::NodeSpec;
-use schema::records::{RevokedIdentity, RevokedKey, Roll, TrustRecord};
-use schema::store::Op;
+use schema::records::{IdentityRecord, RevokedIdentity, RevokedKey, Roll, TrustRecord};
+use schema::store::{Guard, Op};
 use schema::testing::{SnapshotBuilder, at};
 
-use super::plan::{Observed, OwnIdentity, plan};
+use super::plan::{LocalNode, Observed, OwnIdentity, plan};
 use super::tests::*;
 
 // Seen red with a member that restarts before it refuses: whoever held a watch open opens it again.
@@ -140,4 +140,58 @@ fn a_lost_identity_comes_back_unless_its_key_is_revoked() {
     let [(_, Op::Put { key, .. })] = &group[..] else { panic!("a put") };
     assert_eq!(key, "/minik8s/identities/node-n2");
     assert!(plan(&Observed { leads: false, ..seen }, at(10)).restored.is_empty(), "the leader does it");
+}
+
+// Seen red without it: a second member restarted as soon as it had joined, and etcd had no majority.
+#[test]
+fn a_member_that_starts_after_a_roll_has_no_part_in_it() {
+    let roll = Roll { number: 3, turn: None, why: "to cut watches".to_owned() };
+    let record = TrustRecord { roll: Some(roll), ..trust_record() };
+    let joined = IdentityRecord { etcd_member: None, ..identity_record("sha256:r1") };
+    let reports = |builder: SnapshotBuilder, began_with: &[&str]| {
+        let mut seen = seen(builder.put(&Key::Trust, &record));
+        seen.own.began_with = began_with.iter().map(|one| (*one).to_owned()).collect();
+        let Some((_, Op::Put { value, .. })) = plan(&seen, at(10)).own_record else { return None };
+        Some(decode::<IdentityRecord>(&value).unwrap().etcd_member?.rolled)
+    };
+    let own = Key::Identity("reconciler-r1".to_owned());
+    assert_eq!(reports(cluster().put(&own, &joined), &["CA1"]), Some(3));
+    assert_eq!(reports(cluster().put(&own, &joined), &[]), Some(0), "it has not read the authorities");
+    assert_eq!(reports(cluster(), &["CA1"]), None, "it has reported before");
+}
+
+#[test]
+fn a_node_whose_disk_was_lost_gets_its_new_key_recorded_and_the_former_one_revoked() {
+    let local = |key: &str, signed_at: i64| LocalNode {
+        identity: "node-n1".parse().unwrap(),
+        key: key.to_owned(),
+        serial: "0b".to_owned(),
+        issuer: "d1".to_owned(),
+        signed_at: at(signed_at),
+        not_after: at(9 * 86_400),
+    };
+    let takes = |builder: SnapshotBuilder, node: LocalNode| {
+        let mut seen = Observed { leads: false, ..seen(builder) };
+        seen.own.node = Some(node);
+        plan(&seen, at(100)).takeover
+    };
+    let Some(taken) = takes(cluster(), local("sha256:new", 50)) else { panic!("it takes over") };
+    let put = |(_, op): &(Guard, Op)| match op {
+        Op::Put { key, value, .. } => Some((key.clone(), value.clone())),
+        Op::Delete { .. } => None,
+    };
+    let puts: Vec<_> = taken.writes.iter().filter_map(put).collect();
+    assert_eq!(puts[0].0, "/minik8s/revoked/node-n1");
+    let revoked: RevokedIdentity = decode(&puts[0].1).unwrap();
+    assert!(revoked.keys.contains_key("sha256:n1") && revoked.serials.contains_key("01"), "{revoked:?}");
+    let record: IdentityRecord = decode(&puts[1].1).unwrap();
+    assert_eq!((record.key.as_str(), record.joined_at), ("sha256:new", at(100)));
+
+    assert!(takes(cluster(), local("sha256:n1", 50)).is_none(), "it is recorded");
+    assert!(takes(cluster(), local("sha256:new", 0)).is_none(), "another machine joined later");
+    let pinned = NodeSpec { identity: Some("sha256:n1".to_owned()), ..NodeSpec::default() };
+    assert!(takes(cluster().node_object("n1", pinned), local("sha256:new", 50)).is_none(), "Git says no");
+    let row = RevokedIdentity { keys: [("sha256:new".to_owned(), at(1000))].into(), ..Default::default() };
+    let barred = cluster().put(&Key::RevokedIdentity("node-n1".to_owned()), &row);
+    assert!(takes(barred, local("sha256:new", 50)).is_none(), "it is revoked");
 }

@@ -14,6 +14,7 @@ use hyper_util::rt::TokioIo;
 use openssl::error::ErrorStack;
 use openssl::pkey::PKey;
 use openssl::ssl::{ConnectConfiguration, SslConnector, SslMethod, SslVersion};
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 use tokio_openssl::SslStream;
@@ -142,6 +143,28 @@ impl Service<Uri> for Dialer {
     fn call(&mut self, _: Uri) -> Self::Future {
         Box::pin(self.clone().dial())
     }
+}
+
+/// Beginning of a client's side of HTTP/2, with empty settings.
+const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0";
+
+/// Returns true if a member that can be reached refuses this client's certificate: with TLS 1.3 it says so only after the
+/// client takes the connection for made. A client of etcd sees no more than connections that end.
+pub async fn refuses_certificate(access: &Access) -> bool {
+    for member in access.endpoints.iter().filter_map(|text| uri(text).ok()) {
+        let Ok(Ok(stream)) = timeout(CONNECT_TIMEOUT, connected(&member, access.tls.as_ref())).await else {
+            continue;
+        };
+        let MaybeTls::Tls(mut stream) = stream else { return false };
+        let answers = async {
+            stream.write_all(PREFACE).await?;
+            stream.read_u8().await
+        };
+        if let Ok(answered) = timeout(CONNECT_TIMEOUT, answers).await {
+            return answered.is_err();
+        }
+    }
+    false
 }
 
 async fn connected(member: &Uri, tls: Option<&TlsFiles>) -> io::Result<MaybeTls> {

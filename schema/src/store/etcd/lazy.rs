@@ -16,7 +16,7 @@ use tokio::sync::{Notify, OnceCell};
 use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 
-use super::dial::MemberTurn;
+use super::dial::{MemberTurn, refuses_certificate};
 use super::{Access, EtcdStore};
 use crate::mutex::lock;
 use crate::store::{
@@ -79,6 +79,12 @@ impl LazyStore {
     /// watches end: the client itself would take at least 10 s to detect a connection whose address is gone.
     pub fn reconnect(&self) {
         self.give_up(&self.line());
+    }
+
+    /// Returns true if etcd refuses this client's certificate: see [`refuses_certificate`].
+    pub async fn refuses_certificate(&self) -> bool {
+        let access = Arc::clone(&lock(&self.access));
+        refuses_certificate(&access).await
     }
 
     /// Replaces etcd's addresses. Connections to other ones are replaced, as by [`LazyStore::reconnect`].

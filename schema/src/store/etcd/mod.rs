@@ -36,6 +36,7 @@ use watch::{
 
 pub use self::access::{Access, Login};
 pub use self::auth::{AuthState, Grant, GrantAccess};
+pub use self::dial::refuses_certificate;
 pub use self::lazy::LazyStore;
 pub use self::members::{ListedMember, MemberAlarm};
 

@@ -130,6 +130,11 @@ impl Stolen {
     /// Gives the name to another machine: etcd has a user of it again.
     fn is_of_no_use_under_a_name_in_use(&self, all: &mut UpCluster) -> Result<()> {
         all.cluster.push(&[Change::remove("gone.yaml")], "A machine in its place")?;
+        eventually("its agent says why nobody takes it", secs(60), || {
+            let said = fs::read_to_string(all.cluster.nodes[REMOVED - 1].agent.log_path())?;
+            ensure!(said.contains("cannot renew") && said.contains("was revoked"), "{said}");
+            Ok(())
+        })?;
         all.cluster.nodes[REMOVED - 1].agent.kill()?;
         fs::remove_dir_all(all.node_pki(REMOVED)?.path())?;
         eventually("a token is printed", secs(30), || {

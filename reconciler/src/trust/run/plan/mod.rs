@@ -28,9 +28,9 @@ use schema::store::events::EventDraft;
 use schema::store::{Guard, Op};
 use schema::trust::{Identity, KeyFingerprint, Role};
 
-pub(super) use self::observed::{Observed, ObservedOwnMember, ObservedUsers, OwnIdentity};
+pub(super) use self::observed::{LocalNode, Observed, ObservedOwnMember, ObservedUsers, OwnIdentity};
 pub(super) use self::removal::Removal;
-use self::removal::{Revoked, guard, refused, removals, restored, revoked_keys};
+use self::removal::{Revoked, guard, refused, removals, restored, revoked_keys, takeover};
 use self::roll::RollStep;
 use self::rotation::{KnownAuthority, RotationStep};
 use crate::guarded_writes::WriteGroup;
@@ -112,6 +112,8 @@ pub(crate) struct TrustPlan {
     pub(super) refused: Option<Refused>,
     /// The own record.
     pub(super) own_record: Option<(Guard, Op)>,
+    /// The new key of this machine's own node.
+    pub(super) takeover: Option<Removal>,
     /// Identities that the leader removes, each with its keys.
     pub(super) removals: Vec<Removal>,
     /// Records that the leader restores: those of identities which an etcd that was lost knew.
@@ -140,6 +142,7 @@ impl schema::control::Plan for TrustPlan {
             && self.trust.is_none()
             && self.refused.is_none()
             && self.own_record.is_none()
+            && self.takeover.is_none()
             && self.removals.is_empty()
             && self.restored.is_empty()
             && self.record.is_none()
@@ -197,6 +200,7 @@ pub(super) fn plan(seen: &Observed, now: Timestamp) -> TrustPlan {
     }
     plan.refused = refused(seen, now);
     plan.keep_own_record(seen, now);
+    plan.takeover = takeover(seen, &revoked, now);
     if let Some(record) = record.filter(|_| !is_foreign) {
         plan.take_part(seen, record);
     }
@@ -427,7 +431,7 @@ impl TrustPlan {
             authorities: own.trusted.iter().filter_map(|pem| seen.digests.get(pem).cloned()).collect(),
             etcd_member: own.member.as_ref().map(|member| EtcdMemberReport {
                 name: member.name.clone(),
-                rolled: member.rolled.max(rolled_before(former)),
+                rolled: member.rolled.max(rolled_before(former)).max(self.rolled_at_first(seen, former)),
                 issuer: member.issuer.clone(),
             }),
             confirmed_roll: former.and_then(|former| former.confirmed_roll),
@@ -440,6 +444,19 @@ impl TrustPlan {
             Ok(value) => self.own_record = Some((guard(&key, found), Op::put(key, value))),
             Err(error) => self.too_large(&key, &error),
         }
+    }
+
+    /// Returns the roll that a member has no part in, because it started after what the roll is for: it has read the list
+    /// of authorities, and holds no watch of before. Without it, a roll that is over would restart each new member.
+    fn rolled_at_first(&self, seen: &Observed, former: Option<&IdentityRecord>) -> u64 {
+        let record = seen.snapshot.trust.get(&()).map(|row| &row.value);
+        let is_first = former.is_none_or(|former| former.etcd_member.is_none());
+        let has_read = |record: &TrustRecord| {
+            record.authorities.iter().all(|authority| seen.own.began_with.contains(authority))
+        };
+        let roll =
+            record.filter(|record| is_first && has_read(record)).and_then(|record| record.roll.as_ref());
+        roll.map_or(0, |roll| roll.number)
     }
 
     /// Removes nodes, and revokes their keys until none of their certificates can be renewed any more.

@@ -34,6 +34,10 @@ pub(in crate::trust::run) struct OwnIdentity {
     pub(in crate::trust::run) authority_ends_soon_at: Timestamp,
     /// Trusted authorities (PEM).
     pub(in crate::trust::run) trusted: Vec<String>,
+    /// Those that were trusted when this process started, after its member of etcd.
+    pub(in crate::trust::run) began_with: Vec<String>,
+    /// This machine's own node, if it has one.
+    pub(in crate::trust::run) node: Option<LocalNode>,
     pub(in crate::trust::run) revoked: BTreeMap<KeyFingerprint, Timestamp>,
     /// URL of the API.
     pub(in crate::trust::run) api: Option<String>,
@@ -53,6 +57,19 @@ pub(in crate::trust::run) struct ObservedOwnMember {
     pub(in crate::trust::run) refused: Refused,
     /// Number of the newest roll in which this process has restarted it.
     pub(in crate::trust::run) rolled: u64,
+}
+
+/// The node on this machine, as its certificate on disk says.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(in crate::trust::run) struct LocalNode {
+    pub(in crate::trust::run) identity: Identity,
+    pub(in crate::trust::run) key: KeyFingerprint,
+    pub(in crate::trust::run) serial: Serial,
+    /// Digest of the authority that signed the certificate.
+    pub(in crate::trust::run) issuer: String,
+    /// Time at which the certificate was signed.
+    pub(in crate::trust::run) signed_at: Timestamp,
+    pub(in crate::trust::run) not_after: Timestamp,
 }
 
 /// Users of etcd, as far as they were read.

@@ -1,4 +1,5 @@
-//! Decides which keys are revoked, whose identity the leader removes, and which ones it restores after etcd was lost.
+//! Decides which keys are revoked, whose identity the leader removes, which ones it restores after etcd was lost, and when
+//! this machine's own node has a new key.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -31,7 +32,7 @@ pub(super) struct Revoked {
     pub(super) published: BTreeMap<KeyFingerprint, RevokedKey>,
 }
 
-/// Removal of an identity.
+/// Removal of an identity, or of a key that another one takes the place of.
 #[derive(Debug)]
 pub(in crate::trust::run) struct Removal {
     pub(in crate::trust::run) writes: WriteGroup,
@@ -94,6 +95,46 @@ pub(super) fn removals(snapshot: &Snapshot, now: Timestamp) -> Vec<Result<Remova
         Some(Ok(Removal { writes, event }))
     };
     snapshot.identities.iter().filter_map(removal).collect()
+}
+
+/// Returns the new record of this machine's own node, if it has another key than the recorded one: the machine has lost its
+/// disk, or was a part of another cluster, and `up` has signed a new key. Whoever had the name later keeps it.
+pub(super) fn takeover(seen: &Observed, revoked: &Revoked, now: Timestamp) -> Option<Removal> {
+    let local = seen.own.node.as_ref()?;
+    let (name, node) = (local.identity.to_string(), local.identity.node()?);
+    let found = seen.snapshot.identities.get(&name).filter(|found| found.value.key != local.key)?;
+    let is_barred =
+        revoked.kept.contains_key(&local.key) || objection(&seen.snapshot, node, &local.key).is_some();
+    if is_barred || local.signed_at <= found.value.joined_at {
+        return None;
+    }
+    let row = seen.snapshot.revoked.get(&name);
+    let revoked = revoke(&local.identity, row.map(|row| &row.value), &found.value, now);
+    let record = IdentityRecord {
+        key: local.key.clone(),
+        serials: [(local.serial.clone(), local.not_after)].into(),
+        issuer: local.issuer.clone(),
+        not_after: local.not_after,
+        joined_at: now,
+        recipient: None,
+        api: None,
+        authorities: Vec::new(),
+        etcd_member: None,
+        confirmed_roll: None,
+    };
+    let (own, of_revoked) = (Key::Identity(name.clone()), Key::RevokedIdentity(name));
+    let object = NamespacedName::new("", local.identity.to_string());
+    let message = format!(
+        "{} has signed its node's new key {}; the former key {} is revoked",
+        seen.own.identity, local.key, found.value.key
+    );
+    Some(Removal {
+        event: EventDraft::about(EventType::Normal, "Identity", &object, "Joined", message),
+        writes: vec![
+            (guard(&of_revoked, row), Op::put(of_revoked, encode(&revoked).ok()?)),
+            (Guard::ModRevision(own.to_string(), found.mod_revision), Op::put(own, encode(&record).ok()?)),
+        ],
+    })
 }
 
 /// Returns why Git does not admit this key of a node; `None` if it does.
