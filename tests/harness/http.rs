@@ -119,6 +119,8 @@ pub fn tls_connect_as_nobody(stream: TcpStream, pki: &TrustDir) -> Result<SslStr
 }
 
 fn handshake(stream: TcpStream, pki: &TrustDir, is_known: bool) -> Result<SslStream<TcpStream>> {
+    // The request follows the end of the handshake, which the other side does not acknowledge at once.
+    stream.set_nodelay(true)?;
     let mut connector = SslConnector::builder(SslMethod::tls_client())?;
     connector.set_min_proto_version(Some(SslVersion::TLS1_3))?;
     connector.set_cert_store(store_of(&pki.authorities()?)?);

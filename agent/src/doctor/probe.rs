@@ -108,7 +108,7 @@ pub(super) async fn gather(config: &Config, ranges: Ranges) -> HostFacts {
         disk: disk(&config.machine.state_dir),
         docker: docker(&config.machine.docker).await.map_err(|error| error_chain(&error)),
         trust: trust(config).await,
-        etcd: etcd(config).await,
+        etcd: Box::pin(etcd(config)).await,
         port: TcpListener::bind(config.listen).await.map(|_| ()).map_err(|error| error.to_string()),
         features: features().await,
         iptables_version: iptables.version().await.map(str::to_owned).map_err(|error| error.to_string()),
@@ -192,7 +192,7 @@ async fn etcd(config: &Config) -> Result<EtcdFacts, String> {
     let connected = Box::pin(EtcdStore::connect(&config.etcd, ETCD_MAX)).await;
     let store = match connected {
         Ok(store) => store,
-        Err(_) if Box::pin(refuses_certificate(&config.etcd)).await => {
+        Err(_) if refuses_certificate(&config.etcd).await => {
             return Err("etcd refuses this node's certificate: Git may say that the node is gone, or another machine has its \
                         name; the agent's log has what a reconciler says"
                 .to_owned());

@@ -54,7 +54,7 @@ pub(super) fn write(
 /// Writes the list if it is missing: etcd would refuse everybody.
 ///
 /// # Errors
-/// Same as [`write`].
+/// A file cannot be written, or those of OpenSSL.
 pub(super) fn ensure(dir: &TrustDir, authority: &Authority, now: Timestamp) -> Result<(), TrustError> {
     match refused_file(dir).exists() {
         true => Ok(()),

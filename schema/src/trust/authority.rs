@@ -23,7 +23,7 @@ use super::{
 };
 
 /// Extended key usage of users in the place of `clientAuth`: an OID of our own, in the arc that belongs to nobody. etcd
-/// refuses their handshake for it: it answers `MemberList`, `Compact` and `Alarm` to whoever is connected.
+/// refuses their handshake for it: it answers `MemberList`, `Compact`, `Alarm` and `MoveLeader` to whoever is connected.
 const USER_USAGE: &str = "2.999.8.1";
 
 /// Bits of a serial number, all random.

@@ -168,7 +168,6 @@ fn a_node_administers_nothing(cluster: &Cluster, node: &TrustDir) -> Result<()> 
         &["member", "remove", member],
         &["snapshot", "save", &copy],
         &["defrag"],
-        &["move-leader", member],
     ] {
         let said = cluster.etcd.etcdctl_as(node, words);
         let is_refused = said.as_ref().is_err_and(|why| format!("{why:#}").contains("permission denied"));
