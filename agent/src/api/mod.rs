@@ -11,7 +11,7 @@ use std::time::Duration;
 use axum::Router;
 use axum::body::Body;
 use axum::extract::{Path, Query, Request, State};
-use axum::http::{Method, StatusCode, header};
+use axum::http::{HeaderValue, Method, StatusCode, header};
 use axum::middleware::{Next, from_fn_with_state};
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
@@ -116,7 +116,15 @@ async fn refuse_others(State(trust): State<TrustReader>, request: Request, next:
     let is_revoked = |key: &str| credentials.is_revoked(key);
     match may_read(client, is_revoked, request.method(), request.uri().path()) {
         Ok(()) => next.run(request).await,
-        Err(denied) => Refusal::from(denied).into_response(),
+        Err(denied) => {
+            let closes = matches!(denied, Denied::Revoked(_));
+            let mut response = Refusal::from(denied).into_response();
+            // It would outlive the list of revoked keys.
+            if closes {
+                response.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
+            }
+            response
+        }
     }
 }
 

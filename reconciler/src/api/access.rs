@@ -2,7 +2,7 @@
 //! once, also on a connection that is kept alive.
 
 use axum::extract::{Request, State};
-use axum::http::{Method, StatusCode};
+use axum::http::{HeaderValue, Method, StatusCode, header};
 use axum::middleware::Next;
 use axum::response::{IntoResponse as _, Response};
 use schema::trust::{Identity, Role, TrustReader};
@@ -39,7 +39,15 @@ pub(super) async fn guard(
     };
     match allowed {
         Ok(()) => next.run(request).await,
-        Err(refusal) => ApiError::from(refusal).into_response(),
+        Err(refusal) => {
+            let closes = matches!(refusal, Refusal::Revoked(_));
+            let mut response = ApiError::from(refusal).into_response();
+            // It would outlive the list of revoked keys.
+            if closes {
+                response.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
+            }
+            response
+        }
     }
 }
 

@@ -168,8 +168,12 @@ impl From<AdmissionError> for ApiError {
                 Self::unavailable(text, "try again in a second; if it persists, check whether etcd runs")
             }
             AdmissionError::Excluded(_) => Self::unavailable(text, "ask another reconciler"),
-            AdmissionError::TooOften(_) | AdmissionError::TooMany(_) => {
+            AdmissionError::TooOften(_) => {
                 Self::new(StatusCode::TOO_MANY_REQUESTS, text, "try again in 10 s").retry_after(10)
+            }
+            AdmissionError::TooMany(_) => {
+                let help = "use one of these; its log says why it asks for so many";
+                Self::new(StatusCode::TOO_MANY_REQUESTS, text, help).retry_after(600)
             }
             AdmissionError::Busy => Self::unavailable(text, "try again"),
             AdmissionError::Record { .. } => {

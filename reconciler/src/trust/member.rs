@@ -10,10 +10,11 @@ use anyhow::{Context as _, Result, anyhow, bail};
 use jiff::Timestamp;
 use schema::codec::decode;
 use schema::control::{DiskRecord, Fsync};
-use schema::keys::prefix;
-use schema::records::RevokedIdentity;
+use schema::keys::{Key, prefix};
+use schema::records::{RevokedIdentity, TrustRecord};
 use schema::store::etcd::{Access, EtcdStore, ListedMember};
 use schema::store::{Store as _, StoreError};
+use schema::trust::{Certificate, bundle_from_pem};
 use serde::{Deserialize, Serialize};
 use tokio::time::{Instant, sleep};
 
@@ -50,6 +51,10 @@ pub(crate) struct EtcdMembership {
     /// Value of `--initial-cluster`; `None` until it was added.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) initial_cluster: Option<String>,
+    /// Number of the newest roll when it was added. It has no part in that: it begins with its list of authorities, and
+    /// holds no watch of before.
+    #[serde(default)]
+    pub(crate) rolled: u64,
 }
 
 /// Next act towards a membership.
@@ -129,10 +134,10 @@ impl EtcdMembership {
     }
 }
 
-/// Returns the name of this machine's member: that under which it joined, or that of the first.
-pub(super) fn own_name(state_dir: &Path) -> Result<String> {
+/// Returns the name of this machine's member, that under which it joined or that of the first, and the roll when it joined.
+pub(super) fn own_member(state_dir: &Path) -> Result<(String, u64)> {
     let joined = EtcdMembership::load(state_dir)?.filter(|joined| joined.initial_cluster.is_some());
-    Ok(joined.map_or_else(|| FIRST_MEMBER.to_owned(), |joined| joined.name))
+    Ok(joined.map_or_else(|| (FIRST_MEMBER.to_owned(), 0), |joined| (joined.name, joined.rolled)))
 }
 
 fn taken(name: &str, peer_url: &str) -> anyhow::Error {
@@ -178,6 +183,7 @@ pub(crate) async fn prepare(
                 // It must not let in whom the other members refuse, not even for a moment.
                 let refused = revoked_certificates(&store).await?;
                 refuse_from_the_start(state_dir, &refused, Timestamp::now())?;
+                own.rolled = roll_at_start(&store, state_dir).await?;
                 own.initial_cluster = Some(initial_cluster);
                 own.save(state_dir)?;
                 return Ok(own);
@@ -208,6 +214,17 @@ async fn revoked_certificates(store: &EtcdStore) -> Result<Refused> {
         refused.extend(in_force(&row.serials, now));
     }
     Ok(refused)
+}
+
+/// Returns the number of the newest roll, in which a member that starts now has no part; 0 if it lacks an authority.
+async fn roll_at_start(store: &EtcdStore, state_dir: &Path) -> Result<u64> {
+    let Some(found) = store.get(&Key::Trust.to_string()).await? else { return Ok(0) };
+    let record: TrustRecord = decode(&found.value).context("cannot read what the cluster trusts")?;
+    let digests = |all: Vec<Certificate>| all.iter().map(Certificate::digest).collect::<Result<Vec<_>, _>>();
+    let own = digests(pki_dir(state_dir).authorities()?)?;
+    let wanted = digests(bundle_from_pem(&record.authorities.concat())?)?;
+    let has_all = wanted.iter().all(|authority| own.contains(authority));
+    Ok(record.roll.filter(|_| has_all).map_or(0, |roll| roll.number))
 }
 
 /// Patience with an etcd whose members change: it refuses requests for a moment, for example while it elects a leader.
@@ -367,6 +384,7 @@ mod tests {
             address: Some("fd00::2".into()),
             join: Vec::new(),
             initial_cluster: None,
+            rolled: 0,
         };
         assert_eq!(own.peer_url(7079), "https://[fd00::2]:7080");
     }

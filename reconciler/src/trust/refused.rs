@@ -1,13 +1,14 @@
 //! List of the certificates that this machine's member of etcd refuses, by serial number.
 //!
 //! etcd knows its clients by name alone: without the list, the former certificate of a name that was given again would
-//! log in until its end. etcd reads the list at each handshake, and does without none.
+//! log in until its end. etcd reads the list at each handshake, and refuses every client if it
+//! cannot.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 use jiff::Timestamp;
-use schema::trust::{Authority, Serial, TrustDir, TrustError};
+use schema::trust::{Authority, Serial, TrustDir, TrustError, revoked_serials};
 
 /// List for etcd (CRL, PEM).
 const LIST_FILE: &str = "refused.pem";
@@ -51,14 +52,14 @@ pub(super) fn write(
     dir.write(ENDS_FILE, text.as_bytes())
 }
 
-/// Writes the list if it is missing: etcd would refuse everybody.
+/// Writes the list if it is missing or damaged: etcd would refuse everybody.
 ///
 /// # Errors
 /// A file cannot be written, or those of OpenSSL.
 pub(super) fn ensure(dir: &TrustDir, authority: &Authority, now: Timestamp) -> Result<(), TrustError> {
-    match refused_file(dir).exists() {
-        true => Ok(()),
-        // Damaged, it begins anew.
-        false => write(dir, authority, &read(dir).unwrap_or_default(), now),
+    match dir.read(LIST_FILE).and_then(|list| revoked_serials(&list)) {
+        Ok(_) => Ok(()),
+        // With damaged serial numbers it begins anew.
+        Err(_) => write(dir, authority, &read(dir).unwrap_or_default(), now),
     }
 }

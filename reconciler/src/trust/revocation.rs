@@ -1,7 +1,7 @@
 //! Time for which a revoked key stays on each list. Pure.
 //!
 //! In `revoked/` and on the disks of reconcilers it stays as long as it could be renewed: a year after the end of its newest
-//! certificate. The serial numbers of its certificates, by which etcd refuses them, stay until a day after their end:
+//! certificate. The serial numbers of its certificates, by which etcd refuses them, stay until an hour after their end:
 //! clocks differ. `trust`, which every daemon reads and whose size is bounded, has a node's key only until that end: from then
 //! on each handshake refuses the certificate anyway.
 
@@ -11,6 +11,8 @@ use jiff::{SignedDuration, Timestamp};
 use schema::records::{IdentityRecord, RevokedIdentity};
 use schema::trust::{Identity, RENEWABLE_DAYS, Role, Serial};
 
+/// Time after its end for which a certificate counts as one that etcd may still take: clocks differ by less.
+const ENDED_FOR: SignedDuration = SignedDuration::from_hours(1);
 /// Shortest time in `trust`, so that all learn of it, and etcd's members cut the watches of one whose certificate has ended.
 const PUBLISHED_MIN: SignedDuration = SignedDuration::from_hours(24);
 
@@ -36,9 +38,9 @@ pub(super) fn revoke(
     RevokedIdentity { keys, serials: in_force(&serials, now), etcd_member }
 }
 
-/// Returns the serial numbers without those of certificates that ended more than a day ago, each with its end.
+/// Returns the serial numbers without those of certificates that ended more than an hour ago, each with its end.
 pub(super) fn in_force(serials: &BTreeMap<Serial, Timestamp>, now: Timestamp) -> BTreeMap<Serial, Timestamp> {
-    let is_in_force = |end: Timestamp| later(end, PUBLISHED_MIN) > now;
+    let is_in_force = |end: Timestamp| later(end, ENDED_FOR) > now;
     serials.iter().filter(|(_, end)| is_in_force(**end)).map(|(serial, end)| (serial.clone(), *end)).collect()
 }
 
@@ -100,10 +102,10 @@ mod tests {
     }
 
     #[test]
-    fn a_serial_number_stays_on_the_list_until_a_day_after_its_end() {
+    fn a_serial_number_stays_on_the_list_until_an_hour_after_its_end() {
         let node: Identity = "node-n1".parse().unwrap();
         let first = revoke(&node, None, &record("a", 2 * DAY), at(1));
-        for (now, is_kept) in [(3 * DAY - 1, true), (3 * DAY, false)] {
+        for (now, is_kept) in [(2 * DAY + 3599, true), (2 * DAY + 3600, false)] {
             let next = revoke(&node, Some(&first), &record("b", 9 * DAY), at(now));
             assert_eq!(next.serials.contains_key("of-a"), is_kept, "{now}");
             assert!(next.serials.contains_key("of-b"));

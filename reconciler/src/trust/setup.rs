@@ -47,8 +47,6 @@ pub(crate) struct OwnTrust {
     pub(crate) keeper: Arc<TrustKeeper>,
     /// The authority that signs, which a rotation replaces. Clones share it.
     pub(super) signer: Arc<Mutex<Arc<Authority>>>,
-    /// Authorities (PEM) that were trusted when this process started.
-    pub(super) began_with: Arc<[String]>,
 }
 
 /// A certificate that this machine needs.
@@ -154,10 +152,7 @@ pub(crate) fn open(
     let authority = ensure_authority(&dir, days(settings.authority_days), now)?;
     ensure(&dir, &authority, &own_leaf(settings)?, now)?;
     let signer = Arc::new(Mutex::new(Arc::new(authority)));
-    let keeper = Arc::new(TrustKeeper::open(dir)?);
-    let began_with =
-        keeper.current().authorities().iter().map(Certificate::to_pem).collect::<Result<_, _>>()?;
-    Ok(OwnTrust { keeper, signer, began_with })
+    Ok(OwnTrust { keeper: Arc::new(TrustKeeper::open(dir)?), signer })
 }
 
 impl OwnTrust {
@@ -278,6 +273,15 @@ pub(crate) fn sign_node(
     now: Timestamp,
 ) -> Result<(), TrustError> {
     let dir = node_pki_dir(state_dir);
+    if let (Ok(key), Ok(revoked)) = (dir.key(), pki_dir(state_dir).revoked())
+        && revoked.contains_key(&key.public_key()?.fingerprint()?)
+    {
+        return Err(TrustError::Content(format!(
+            "the key of node-{node} was revoked: the node was removed, or another machine has its name; remove {}, and give \
+             this one another --node if so",
+            dir.path().display()
+        )));
+    }
     let leaf = Leaf { identity: named(Role::Node, node)?, addresses: &[], lifetime };
     sign_into(state_dir, &dir, &leaf, now).map(drop)
 }

@@ -53,6 +53,7 @@ pub(in crate::cli) async fn run(args: &JoinArgs) -> anyhow::Result<ExitCode> {
         address: args.etcd_member.then(|| address.clone()),
         join: answer.etcd.clone(),
         initial_cluster: None,
+        rolled: 0,
     };
     etcd.save(&args.state_dir)?;
     membership.write(&dir)?;

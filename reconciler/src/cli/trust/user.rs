@@ -70,7 +70,10 @@ async fn remove(args: &UserRemoveArgs) -> Result<(), CliError> {
     let identity = identity(&args.name)?;
     let client = Client::new(args.server.given())?;
     let _: Value = client.post(&["identities", &identity.to_string(), "remove"], &[]).await?;
-    write_lines(&format!("removed {}: no reconciler accepts its certificates any more\n", identity.name()))
+    write_lines(&format!(
+        "removed {}: reconcilers refuse the file now, and nodes within 15 s\n",
+        identity.name()
+    ))
 }
 
 /// An item of `GET /v1/identities`.

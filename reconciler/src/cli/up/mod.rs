@@ -361,6 +361,7 @@ mod tests {
             address: None,
             join: vec!["https://10.0.0.5:7079".to_owned()],
             initial_cluster: None,
+            rolled: 0,
         };
         joined.save(state.root()).unwrap();
         let up = |flags: &[&str], earlier: Option<&UpRecord>| {

@@ -59,8 +59,9 @@ const TOKEN_SECONDS: u32 = 3600;
 const TOKEN_SECONDS_MAX: u32 = 24 * 3600;
 /// Longest validity of a person's certificate: a year.
 const USER_SECONDS_MAX: u32 = 365 * 24 * 3600;
-/// Most certificates of one key that have not ended. A daemon renews at two thirds, and so has two.
-const CERTIFICATES_MAX: usize = 32;
+/// Most certificates of one key that have not ended. A daemon renews at two thirds, and so has two; one that asks every 10 s,
+/// because something refuses it, reaches this after three hours, and can renew again when the first of them have ended.
+const CERTIFICATES_MAX: usize = 1_000;
 /// Most addresses of a reconciler.
 const ADDRESSES_MAX: usize = 32;
 

@@ -254,7 +254,6 @@ async fn who_was_removed_or_replaced_renews_nothing() {
         own: OwnTrust {
             keeper: Arc::clone(&Story::new().admission.0.own.keeper),
             signer: Arc::clone(&story.admission.0.own.signer),
-            began_with: Arc::default(),
         },
         ..deps(story.dir.path(), &story.store, SnapshotReader::fixed(SnapshotBuilder::new().snapshot))
     });

@@ -1,6 +1,7 @@
 //! Dependencies of the loop, and the own identity, which it reads with them from the own disk.
 
 use std::collections::BTreeMap;
+use std::net::IpAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -54,7 +55,7 @@ impl TrustDeps {
         let state_dir = self.state_dir.clone();
         let read = tokio::task::spawn_blocking(move || {
             let etcd = etcd_certificate(&state_dir).map(|certificate| {
-                (certificate, member::own_name(&state_dir), refused::read(&etcd_pki_dir(&state_dir)))
+                (certificate, member::own_member(&state_dir), refused::read(&etcd_pki_dir(&state_dir)))
             });
             (etcd, node_certificate(&state_dir))
         });
@@ -63,10 +64,12 @@ impl TrustDeps {
             .map_err(|error| LoopError::new("reading the certificates of etcd and the node", error))?;
         let mut own = own_identity(self).map_err(failed)?;
         if let Some((certificate, name, refused)) = read.filter(|_| self.owns_etcd) {
-            let name = name.map_err(|error| LoopError::message(format!("{error:#}")))?;
+            let (name, joined_after) = name.map_err(|error| LoopError::message(format!("{error:#}")))?;
             // A damaged list is written anew.
             let refused = refused.unwrap_or_default();
-            own.member = Some(own_member(self, (&certificate, name, refused), rolled).map_err(failed)?);
+            own.member = Some(
+                own_member(self, (&certificate, name, refused), rolled.max(joined_after)).map_err(failed)?,
+            );
         }
         own.node = node.and_then(|certificate| local_node(&self.own, &certificate).ok());
         Ok(own)
@@ -92,13 +95,24 @@ fn own_identity(deps: &TrustDeps) -> Result<OwnIdentity, TrustError> {
         renew_at: certificate.renew_at()?,
         member: None,
         node: None,
-        began_with: deps.own.began_with.to_vec(),
         authority: authority.certificate().to_pem()?,
         trusted: credentials.authorities().iter().map(Certificate::to_pem).collect::<Result<_, _>>()?,
         revoked: credentials.revoked().clone(),
         api: deps.api.clone(),
         recipient: deps.recipient.clone(),
     })
+}
+
+/// Returns true if the recorded node of this name has an address of this machine, or no other machine can have one.
+pub(super) fn is_here(node: &LocalNode, snapshot: &Snapshot, own: &[String]) -> bool {
+    let is_local = |text: &String| {
+        text == "localhost" || text.parse::<IpAddr>().is_ok_and(|address| address.is_loopback())
+    };
+    let found = node.identity.node().and_then(|name| snapshot.nodes.get(name));
+    let addresses = found.map(|found| &found.value.addresses);
+    own.iter().all(is_local)
+        || addresses
+            .is_none_or(|addresses| addresses.iter().any(|address| own.contains(&address.to_string())))
 }
 
 /// Describes a node by its certificate.

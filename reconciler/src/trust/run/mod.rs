@@ -39,8 +39,8 @@ use tokio_util::sync::CancellationToken;
 pub(crate) use self::deps::TrustDeps;
 use self::plan::roll::{self, ObservedMember, ObservedMembers};
 use self::plan::{
-    Adoption, NextTrust, Observed, ObservedUsers, RecordWrite, Removal, Resealing, Restart, TRUST, TrustPlan,
-    TrustProblem, about_trust,
+    Adoption, LocalNode, NextTrust, Observed, ObservedUsers, RecordWrite, Removal, Resealing, Restart, TRUST,
+    TrustPlan, TrustProblem, about_trust,
 };
 use super::etcd_users::{EtcdAuth, RealAuth, Scope, UserOutcome, has_user, take_all};
 use super::refused::{self, Refused};
@@ -68,6 +68,8 @@ pub(crate) struct TrustLoop {
     /// Number of the newest roll in which this process has restarted the own member.
     rolled: u64,
     checks: UserChecks,
+    /// Set once it is known whether the node of this machine's name is this machine's.
+    is_node_here: Option<bool>,
     /// Members of etcd, and the time at which these were listed.
     members: Option<(Instant, Vec<ListedMember>)>,
     known_problems: Vec<TrustProblem>,
@@ -104,6 +106,7 @@ impl TrustLoop {
             member,
             rolled: 0,
             checks: UserChecks::default(),
+            is_node_here: None,
             members: None,
             known_problems: Vec::new(),
             problems: watch::Sender::new(Arc::default()),
@@ -125,6 +128,19 @@ impl TrustLoop {
     fn enables_auth(&self) -> bool {
         let is_tls = |url: &String| url.starts_with("https://");
         self.deps.owns_etcd && self.deps.access.tls.is_some() && self.deps.access.endpoints.iter().all(is_tls)
+    }
+
+    /// Returns true if the recorded node of this name is this machine's. That is decided once, before its agent has written
+    /// a record: another machine may have the same name.
+    fn is_its_node(&mut self, node: &LocalNode, snapshot: &Snapshot) -> bool {
+        if snapshot.synced && self.is_node_here.is_none() {
+            let is_here = deps::is_here(node, snapshot, &self.deps.settings.addresses);
+            if !is_here {
+                tracing::warn!(identity = %node.identity, "another machine has this node's name; give this one another --node");
+            }
+            self.is_node_here = Some(is_here);
+        }
+        self.is_node_here == Some(true)
     }
 
     /// Reads the list of etcd's members, once a minute unless a roll depends on it.
@@ -456,7 +472,8 @@ impl Loop for TrustLoop {
 
     async fn observe(&mut self) -> Result<Observation<Observed>, LoopError> {
         let snapshot = self.deps.snapshot.current();
-        let own = self.deps.own_identity(self.rolled).await?;
+        let mut own = self.deps.own_identity(self.rolled).await?;
+        own.node = own.node.filter(|node| self.is_its_node(node, &snapshot));
         // Before etcd is listed only the own certificates count: with ended ones it would never be.
         let leads = snapshot.synced && self.deps.fence.current().is_some();
         let (mut users, mut recorded, mut etcd) = (ObservedUsers::NotDue, BTreeSet::new(), Vec::new());

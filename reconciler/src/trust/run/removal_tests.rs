@@ -40,7 +40,7 @@ fn the_member_refuses_revoked_certificates_before_it_restarts() {
     assert_eq!(refuses(&[("0a", 2 * day)], &row, 10), (None, true), "it does");
     let lost = RevokedIdentity::default();
     assert_eq!(refuses(&[("0a", 2 * day)], &lost, 10).0, None, "also if etcd has lost the record");
-    assert_eq!(refuses(&[("0a", 2 * day)], &lost, 3 * day).0, Some(Vec::new()), "until it has ended");
+    assert_eq!(refuses(&[("0a", 2 * day)], &lost, 2 * day + 3600).0, Some(Vec::new()), "until it has ended");
 }
 
 #[test]
@@ -142,24 +142,6 @@ fn a_lost_identity_comes_back_unless_its_key_is_revoked() {
     assert!(plan(&Observed { leads: false, ..seen }, at(10)).restored.is_empty(), "the leader does it");
 }
 
-// Seen red without it: a second member restarted as soon as it had joined, and etcd had no majority.
-#[test]
-fn a_member_that_starts_after_a_roll_has_no_part_in_it() {
-    let roll = Roll { number: 3, turn: None, why: "to cut watches".to_owned() };
-    let record = TrustRecord { roll: Some(roll), ..trust_record() };
-    let joined = IdentityRecord { etcd_member: None, ..identity_record("sha256:r1") };
-    let reports = |builder: SnapshotBuilder, began_with: &[&str]| {
-        let mut seen = seen(builder.put(&Key::Trust, &record));
-        seen.own.began_with = began_with.iter().map(|one| (*one).to_owned()).collect();
-        let Some((_, Op::Put { value, .. })) = plan(&seen, at(10)).own_record else { return None };
-        Some(decode::<IdentityRecord>(&value).unwrap().etcd_member?.rolled)
-    };
-    let own = Key::Identity("reconciler-r1".to_owned());
-    assert_eq!(reports(cluster().put(&own, &joined), &["CA1"]), Some(3));
-    assert_eq!(reports(cluster().put(&own, &joined), &[]), Some(0), "it has not read the authorities");
-    assert_eq!(reports(cluster(), &["CA1"]), None, "it has reported before");
-}
-
 #[test]
 fn a_node_whose_disk_was_lost_gets_its_new_key_recorded_and_the_former_one_revoked() {
     let local = |key: &str, signed_at: i64| LocalNode {
@@ -191,6 +173,9 @@ fn a_node_whose_disk_was_lost_gets_its_new_key_recorded_and_the_former_one_revok
     assert!(takes(cluster(), local("sha256:new", 0)).is_none(), "another machine joined later");
     let pinned = NodeSpec { identity: Some("sha256:n1".to_owned()), ..NodeSpec::default() };
     assert!(takes(cluster().node_object("n1", pinned), local("sha256:new", 50)).is_none(), "Git says no");
+    let foreign = TrustRecord { authorities: vec!["CA2".to_owned()], ..trust_record() };
+    let foreign = cluster().put(&Key::Trust, &foreign);
+    assert!(takes(foreign, local("sha256:new", 50)).is_none(), "it is of another cluster");
     let row = RevokedIdentity { keys: [("sha256:new".to_owned(), at(1000))].into(), ..Default::default() };
     let barred = cluster().put(&Key::RevokedIdentity("node-n1".to_owned()), &row);
     assert!(takes(barred, local("sha256:new", 50)).is_none(), "it is revoked");

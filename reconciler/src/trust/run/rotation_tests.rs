@@ -71,6 +71,7 @@ impl Cluster {
             address: Some("10.0.0.2".to_owned()),
             join: Vec::new(),
             initial_cluster: Some("minik8s=https://10.0.0.1:7080,r2=https://10.0.0.2:7080".to_owned()),
+            rolled: 0,
         };
         membership.save(two.path()).unwrap();
         sign_etcd(two.path(), &addresses, WEEK, Timestamp::now()).unwrap();

@@ -53,7 +53,6 @@ pub(super) fn own() -> OwnIdentity {
         authority_ends_at: at(3650 * 86_400),
         authority_ends_soon_at: at(3285 * 86_400),
         trusted: vec!["CA1".to_owned()],
-        began_with: vec!["CA1".to_owned()],
         node: None,
         revoked: BTreeMap::new(),
         api: Some(URL.to_owned()),

@@ -199,8 +199,10 @@ pub(super) fn plan(seen: &Observed, now: Timestamp) -> TrustPlan {
         );
     }
     plan.refused = refused(seen, now);
-    plan.keep_own_record(seen, now);
-    plan.takeover = takeover(seen, &revoked, now);
+    if !is_foreign {
+        plan.keep_own_record(seen, now);
+        plan.takeover = takeover(seen, &revoked, now);
+    }
     if let Some(record) = record.filter(|_| !is_foreign) {
         plan.take_part(seen, record);
     }
@@ -431,7 +433,7 @@ impl TrustPlan {
             authorities: own.trusted.iter().filter_map(|pem| seen.digests.get(pem).cloned()).collect(),
             etcd_member: own.member.as_ref().map(|member| EtcdMemberReport {
                 name: member.name.clone(),
-                rolled: member.rolled.max(rolled_before(former)).max(self.rolled_at_first(seen, former)),
+                rolled: member.rolled.max(rolled_before(former)),
                 issuer: member.issuer.clone(),
             }),
             confirmed_roll: former.and_then(|former| former.confirmed_roll),
@@ -444,19 +446,6 @@ impl TrustPlan {
             Ok(value) => self.own_record = Some((guard(&key, found), Op::put(key, value))),
             Err(error) => self.too_large(&key, &error),
         }
-    }
-
-    /// Returns the roll that a member has no part in, because it started after what the roll is for: it has read the list
-    /// of authorities, and holds no watch of before. Without it, a roll that is over would restart each new member.
-    fn rolled_at_first(&self, seen: &Observed, former: Option<&IdentityRecord>) -> u64 {
-        let record = seen.snapshot.trust.get(&()).map(|row| &row.value);
-        let is_first = former.is_none_or(|former| former.etcd_member.is_none());
-        let has_read = |record: &TrustRecord| {
-            record.authorities.iter().all(|authority| seen.own.began_with.contains(authority))
-        };
-        let roll =
-            record.filter(|record| is_first && has_read(record)).and_then(|record| record.roll.as_ref());
-        roll.map_or(0, |roll| roll.number)
     }
 
     /// Removes nodes, and revokes their keys until none of their certificates can be renewed any more.

@@ -34,8 +34,6 @@ pub(in crate::trust::run) struct OwnIdentity {
     pub(in crate::trust::run) authority_ends_soon_at: Timestamp,
     /// Trusted authorities (PEM).
     pub(in crate::trust::run) trusted: Vec<String>,
-    /// Those that were trusted when this process started, after its member of etcd.
-    pub(in crate::trust::run) began_with: Vec<String>,
     /// This machine's own node, if it has one.
     pub(in crate::trust::run) node: Option<LocalNode>,
     pub(in crate::trust::run) revoked: BTreeMap<KeyFingerprint, Timestamp>,
@@ -55,7 +53,7 @@ pub(in crate::trust::run) struct ObservedOwnMember {
     pub(in crate::trust::run) renew_at: Timestamp,
     /// Serial numbers of the certificates that it refuses, each with the end of its certificate.
     pub(in crate::trust::run) refused: Refused,
-    /// Number of the newest roll in which this process has restarted it.
+    /// Number of the newest roll in which this process has restarted it, or that was over before it joined.
     pub(in crate::trust::run) rolled: u64,
 }
 

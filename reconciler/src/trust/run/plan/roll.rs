@@ -140,7 +140,8 @@ pub(super) fn next_step_by_hand(roll: &Roll, snapshot: &Snapshot) -> RollStep {
     match newest_report(snapshot) >= roll.number {
         true => RollStep::Over,
         false => RollStep::Wait(format!(
-            "restart the members of etcd one by one, {}; then run 'minik8s trust etcd-restarted'",
+            "copy authorities.pem of <state-dir>/reconciler/pki to the machines of etcd, and restart its members one by one, {}; \
+             then run 'minik8s trust etcd-restarted'",
             roll.why
         )),
     }
