@@ -42,7 +42,7 @@ pub enum Command {
     /// Join a cluster as its node, by the command that 'minik8s token create --node NAME' prints on a reconciler; then
     /// run
     Join(JoinArguments),
-    /// Serve DNS and hosts after the agent that started this process ends; started by `run`
+    /// Serve DNS and hosts after the agent that started this process ends; started by `run` and `join`
     #[command(hide = true)]
     Standby(StandbyArguments),
     /// Check that this machine can run an agent; exit code 1 if it can't
@@ -96,10 +96,6 @@ pub struct JoinArguments {
 pub struct StandbyArguments {
     #[arg(value_name = "URL", hide = true)]
     urls: Vec<String>,
-    #[arg(long, hide = true)]
-    token: Option<String>,
-    #[arg(long, hide = true)]
-    no_run: bool,
     #[command(flatten)]
     pub run: RunArguments,
 }

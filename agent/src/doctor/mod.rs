@@ -3,6 +3,8 @@
 //! Reads the machine, Docker, etcd and the kernel; changes nothing (kernel features are tried in a temporary
 //! network namespace). `judge.rs` evaluates the findings.
 
+use std::io::{self, ErrorKind, Write as _};
+
 use schema::violation::visible;
 
 use crate::args::OutputFormat;
@@ -24,9 +26,17 @@ pub use check::{Check, Level, Ranges};
 pub async fn run(config: &Config, ranges: Ranges, output: OutputFormat) -> anyhow::Result<bool> {
     let seen = probe::gather(config, ranges).await;
     let checks = judge::judge(config, ranges, &seen);
-    match output {
-        OutputFormat::Text => checks.iter().for_each(|check| println!("{}", visible(&check.to_string()))),
-        OutputFormat::Json => println!("{}", serde_json::to_string_pretty(&checks)?),
+    let text = match output {
+        OutputFormat::Text => {
+            checks.iter().map(|check| format!("{}\n", visible(&check.to_string()))).collect()
+        }
+        OutputFormat::Json => serde_json::to_string_pretty(&checks)? + "\n",
+    };
+    // A reader like 'head' may have gone.
+    if let Err(error) = io::stdout().write_all(text.as_bytes())
+        && error.kind() != ErrorKind::BrokenPipe
+    {
+        return Err(error.into());
     }
     Ok(checks.iter().all(|check| check.level != Level::Fail))
 }

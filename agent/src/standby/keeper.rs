@@ -2,6 +2,7 @@
 
 use std::io;
 use std::os::fd::OwnedFd;
+use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::net::UnixStream;
 use std::process::Stdio;
 use std::time::Duration;
@@ -99,10 +100,15 @@ fn start(sockets: &Sockets) -> io::Result<StandbyProcess> {
     command.arg0(arguments.next().unwrap_or_else(|| "minik8s-agent".into()));
     // The same arguments as this process, except for the subcommand.
     let mut has_verb = false;
-    for argument in arguments {
+    while let Some(argument) = arguments.next() {
         let is_word = !has_verb && (argument == "run" || argument == "join");
         has_verb |= is_word;
-        command.arg(if is_word { "standby".into() } else { argument });
+        // Of `join`: it is spent, and all users of the machine can read command lines.
+        if argument == "--token" {
+            drop(arguments.next());
+        } else if !argument.as_bytes().starts_with(b"--token=") {
+            command.arg(if is_word { "standby".into() } else { argument });
+        }
     }
     if !has_verb {
         return Err(io::Error::other("this program was not started by 'minik8s-agent run' or 'join'"));

@@ -25,7 +25,7 @@ pub enum TokenCommand {
 
 #[derive(Debug, Args)]
 pub struct TokenCreateArgs {
-    /// Name of the node that may join
+    /// Name of the node that may join; or give --reconciler
     #[arg(long, value_name = "NAME", required_unless_present = "reconciler", conflicts_with = "reconciler")]
     pub node: Option<String>,
     /// Name of the reconciler that may join; it gets the key of the cluster's authority

@@ -163,8 +163,8 @@ impl Server {
     pub(super) fn lasting_failure(&self, kind: Option<ErrorKind>, why: &str) -> Option<String> {
         match self {
             Self::Socket(path) if kind == Some(ErrorKind::PermissionDenied) => Some(format!(
-                "no permission to use {}: you are not in the group minik8s; run as root, or add yourself with 'usermod \
-                 -aG minik8s $USER' and log in again, or name a file of 'minik8s user add NAME' in {USER_FILE_VARIABLE}",
+                "no permission to use {}: you are not in the group minik8s; run as root, or let root run 'usermod -aG \
+                 minik8s USER' and log in again, or name a file of 'minik8s user add NAME' in {USER_FILE_VARIABLE}",
                 path.display()
             )),
             Self::Tls { url, file, .. } => tls_failure(url, file, why),
@@ -304,7 +304,7 @@ fn address(given: &str, file: Option<PathBuf>) -> Result<Choice, CliError> {
 }
 
 /// True if no other machine can be meant.
-fn is_loopback(url: &Url) -> bool {
+pub(super) fn is_loopback(url: &Url) -> bool {
     let host = url.host_str().unwrap_or_default().trim_matches(['[', ']']);
     host == "localhost" || host.parse::<IpAddr>().is_ok_and(|address| address.is_loopback())
 }

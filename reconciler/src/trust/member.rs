@@ -18,9 +18,8 @@ use schema::trust::{Certificate, bundle_from_pem};
 use serde::{Deserialize, Serialize};
 use tokio::time::{Instant, sleep};
 
-use super::refused::Refused;
 use super::revocation::in_force;
-use super::setup::{pki_dir, refuse_from_the_start};
+use super::setup::{RefusedSerials, pki_dir, write_first_refusals};
 use crate::outgoing;
 
 /// Name of the member on the machine where the cluster began.
@@ -182,7 +181,7 @@ pub(crate) async fn prepare(
             Ok(Step::Start { initial_cluster }) => {
                 // It must not let in whom the other members refuse, not even for a moment.
                 let refused = revoked_certificates(&store).await?;
-                refuse_from_the_start(state_dir, &refused, Timestamp::now())?;
+                write_first_refusals(state_dir, &refused, Timestamp::now())?;
                 own.rolled = roll_at_start(&store, state_dir).await?;
                 own.initial_cluster = Some(initial_cluster);
                 own.save(state_dir)?;
@@ -206,9 +205,9 @@ pub(crate) async fn prepare(
 }
 
 /// Reads which certificates of revoked keys are in force.
-async fn revoked_certificates(store: &EtcdStore) -> Result<Refused> {
+async fn revoked_certificates(store: &EtcdStore) -> Result<RefusedSerials> {
     let (rows, now) = (store.list(prefix::REVOKED).await?.items, Timestamp::now());
-    let mut refused = Refused::new();
+    let mut refused = RefusedSerials::new();
     for row in rows {
         let row: RevokedIdentity = decode(&row.value).with_context(|| format!("cannot read {}", row.key))?;
         refused.extend(in_force(&row.serials, now));

@@ -1,11 +1,12 @@
-//! Keys and certificates of this machine: the authority of the cluster, and what it signs here.
+//! Keys and certificates of this machine: the authority of the cluster, what it signs here, and the list of certificates
+//! that its member of etcd refuses.
 //!
 //! Reads and writes `<state-dir>/reconciler/pki` and `<state-dir>/agent/pki`. A second call changes nothing while all
 //! certificates are good. A certificate is good if it is that of the own key, has its name and addresses, is signed by the
 //! own authority, and is not past two thirds of its validity. Another name has another key: whoever removes the former name
 //! revokes its key. Another authority takes the place of the own one as a whole, whenever the process ends.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
@@ -14,12 +15,10 @@ use std::{fs, io};
 use jiff::{SignedDuration, Timestamp};
 use schema::control::lock;
 use schema::trust::{
-    AUTHORITY_DAYS, Authority, Certificate, Identity, KeyFingerprint, LeafRequest, PublicKey, Role, TlsFiles,
-    TrustDir, TrustError, TrustKeeper, bundle_to_pem,
+    AUTHORITY_DAYS, Authority, Certificate, Identity, KeyFingerprint, LeafRequest, PublicKey, Role, Serial,
+    TlsFiles, TrustDir, TrustError, TrustKeeper, bundle_to_pem, revoked_serials,
 };
 use serde::{Deserialize, Serialize};
-
-use super::refused::{self, Refused};
 
 /// File with the certificate of the authority that signs.
 const AUTHORITY_FILE: &str = "authority.pem";
@@ -27,6 +26,16 @@ const AUTHORITY_FILE: &str = "authority.pem";
 pub(crate) const AUTHORITY_KEY_FILE: &str = "authority-key.pem";
 /// File with both of the authority that takes their place, while it does.
 const NEXT_AUTHORITY_FILE: &str = "authority-next.json";
+
+/// Certificates that this machine's member of etcd refuses (CRL, PEM): etcd knows its clients by name alone, and the former
+/// certificate of a name that was given again would log in until its end. It reads the list at each handshake, and refuses
+/// every client if it cannot.
+const LIST_FILE: &str = "refused.pem";
+/// Serial numbers in it, each with the end of its certificate.
+const ENDS_FILE: &str = "refused.json";
+
+/// Refused serial numbers, each with the end of its certificate.
+pub(super) type RefusedSerials = BTreeMap<Serial, Timestamp>;
 
 /// Settings of a reconciler's trust.
 #[derive(Debug, Clone)]
@@ -214,7 +223,7 @@ pub(crate) fn sign_etcd(
     let dir = etcd_pki_dir(state_dir);
     let leaf = Leaf { identity: Identity::etcd(), addresses, lifetime };
     let authority = sign_into(state_dir, &dir, &leaf, now)?;
-    refused::ensure(&dir, &authority, now)?;
+    ensure_refused(&dir, &authority, now)?;
     Ok(dir.tls_files())
 }
 
@@ -222,13 +231,13 @@ pub(crate) fn sign_etcd(
 ///
 /// # Errors
 /// Same as [`open`].
-pub(super) fn refuse_from_the_start(
+pub(super) fn write_first_refusals(
     state_dir: &Path,
-    refused: &Refused,
+    refused: &RefusedSerials,
     now: Timestamp,
 ) -> Result<(), TrustError> {
     let authority = ensure_authority(&pki_dir(state_dir), days(AUTHORITY_DAYS), now)?;
-    refused::write(&etcd_pki_dir(state_dir), &authority, refused, now)
+    write_refused(&etcd_pki_dir(state_dir), &authority, refused, now)
 }
 
 /// Signs the certificate of this machine's member of etcd, if it has one, again with its own addresses if it is not good,
@@ -299,6 +308,52 @@ fn sign_into(
     ensure_trusted(dir, &own.authorities()?)?;
     ensure(dir, &authority, leaf, now)?;
     Ok(authority)
+}
+
+/// Returns the list for etcd, in the folder of its certificate.
+pub(crate) fn refused_file(dir: &TrustDir) -> PathBuf {
+    dir.path().join(LIST_FILE)
+}
+
+/// Reads what the member refuses.
+///
+/// # Errors
+/// The file cannot be read, or is damaged.
+pub(super) fn read_refused(dir: &TrustDir) -> Result<RefusedSerials, TrustError> {
+    match dir.read(ENDS_FILE) {
+        Err(error) if error.is_missing() => Ok(RefusedSerials::new()),
+        text => serde_json::from_str(&text?).map_err(|error| {
+            TrustError::Content(format!("{}: {error}", dir.path().join(ENDS_FILE).display()))
+        }),
+    }
+}
+
+/// Has the member refuse these from the next handshake on.
+///
+/// # Errors
+/// A file cannot be written, or those of OpenSSL.
+pub(super) fn write_refused(
+    dir: &TrustDir,
+    authority: &Authority,
+    refused: &RefusedSerials,
+    now: Timestamp,
+) -> Result<(), TrustError> {
+    let text = serde_json::to_string(refused).map_err(|error| TrustError::Content(error.to_string()))?;
+    dir.write(LIST_FILE, authority.sign_revocations(refused.keys(), now)?.as_bytes())?;
+    // Last: what it has is in the list.
+    dir.write(ENDS_FILE, text.as_bytes())
+}
+
+/// Writes the list if it is missing or damaged: etcd would refuse everybody.
+///
+/// # Errors
+/// A file cannot be written, or those of OpenSSL.
+fn ensure_refused(dir: &TrustDir, authority: &Authority, now: Timestamp) -> Result<(), TrustError> {
+    match dir.read(LIST_FILE).and_then(|list| revoked_serials(&list)) {
+        Ok(_) => Ok(()),
+        // With damaged serial numbers it begins anew.
+        Err(_) => write_refused(dir, authority, &read_refused(dir).unwrap_or_default(), now),
+    }
 }
 
 fn own_leaf(settings: &TrustSettings) -> Result<Leaf<'_>, TrustError> {

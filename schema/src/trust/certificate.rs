@@ -8,7 +8,7 @@ use openssl::hash::MessageDigest;
 use openssl::nid::Nid;
 use openssl::x509::{GeneralNameRef, X509, X509Ref};
 
-use super::{Identity, PublicKey, TrustError, failed, unencrypted};
+use super::{Identity, PublicKey, TrustError, failed, settled, unencrypted};
 
 /// Serial number of a certificate in lower-case hex.
 pub type Serial = String;
@@ -108,7 +108,7 @@ impl Certificate {
 
     /// Returns true if the authority has signed it, whatever the time is.
     pub fn is_signed_by(&self, authority: &Certificate) -> bool {
-        authority.0.public_key().and_then(|key| self.0.verify(&key)).unwrap_or(false)
+        settled(authority.0.public_key().and_then(|key| self.0.verify(&key))).unwrap_or(false)
     }
 }
 

@@ -48,11 +48,17 @@ pub struct Identity {
 
 /// Text that is no identity.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error(
-    "`{0}` is no name for a certificate: give at most {NAME_MAX} lower-case letters, digits, `-` and `.`, with a letter or \
-     digit at both ends"
-)]
-pub struct IdentityError(String);
+pub enum IdentityError {
+    /// Name of no node, reconciler or user.
+    #[error(
+        "`{0}` is no name for a certificate: give at most {NAME_MAX} lower-case letters, digits, `-` and `.`, with a letter \
+         or digit at both ends"
+    )]
+    Name(String),
+    /// Text that does not begin with a role.
+    #[error("`{0}` is nobody who has a certificate: write node-NAME, reconciler-NAME or user-NAME")]
+    Role(String),
+}
 
 impl Identity {
     /// Creates the identity of a node, a reconciler or a user.
@@ -65,7 +71,7 @@ impl Identity {
         let right = name.starts_with(edge) && name.ends_with(edge) && name.chars().all(allowed);
         match right && name.len() <= NAME_MAX && role != Role::Etcd {
             true => Ok(Self { role, name: name.to_owned() }),
-            false => Err(IdentityError(name.to_owned())),
+            false => Err(IdentityError::Name(name.to_owned())),
         }
     }
 
@@ -107,7 +113,7 @@ impl FromStr for Identity {
             return Ok(Self::etcd());
         }
         let named = Role::NAMED.iter().find_map(|(role, prefix)| Some((*role, text.strip_prefix(prefix)?)));
-        let (role, name) = named.ok_or_else(|| IdentityError(text.to_owned()))?;
+        let (role, name) = named.ok_or_else(|| IdentityError::Role(text.to_owned()))?;
         Self::new(role, name)
     }
 }

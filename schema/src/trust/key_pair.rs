@@ -7,7 +7,7 @@ use openssl::pkey::{PKey, Private, Public};
 use openssl::x509::{X509NameBuilder, X509Req};
 use sha2::{Digest as _, Sha256};
 
-use super::{Identity, TrustError, failed, unencrypted};
+use super::{Identity, TrustError, failed, settled, unencrypted};
 
 /// `sha256:` and the digest of a public key in hex.
 pub type KeyFingerprint = String;
@@ -93,7 +93,7 @@ impl PublicKey {
                 "the signing request's key is not on the curve P-256".to_owned(),
             ));
         }
-        match request.verify(&key).map_err(&failed)? {
+        match settled(request.verify(&key)).map_err(&failed)? {
             true => Ok(Self(key)),
             false => Err(TrustError::Content("the signing request is not signed by its own key".to_owned())),
         }

@@ -88,6 +88,13 @@ fn unencrypted(pem: &[u8]) -> Result<&[u8], TrustError> {
     }
 }
 
+/// Returns the outcome of a verification. OpenSSL leaves the reason for a wrong signature in the thread's queue of errors,
+/// where the next TLS connection would take it for its own.
+fn settled(verified: Result<bool, ErrorStack>) -> Result<bool, ErrorStack> {
+    drop(ErrorStack::get());
+    verified
+}
+
 /// Adds the failed act to an error of OpenSSL.
 fn failed(act: &'static str) -> impl Fn(ErrorStack) -> TrustError {
     move |source| TrustError::Crypto { act, source }

@@ -409,3 +409,13 @@ fn a_list_of_revoked_certificates_has_exactly_their_serial_numbers() {
     assert!(authority.sign_revocations(&["no number".to_owned()], now()).is_err());
     assert!(revoked_serials("").is_err());
 }
+
+// Seen red: while two authorities were trusted, connections failed by an error that was not theirs.
+#[test]
+fn a_wrong_signature_leaves_no_error_for_the_next_connection() {
+    let (own, other) = (authority(), authority());
+    let certificate = leaf(&own, "node-n1", now(), WEEK).1;
+    assert!(!certificate.is_signed_by(other.certificate()));
+    assert!(ErrorStack::get().errors().is_empty());
+    assert!(certificate.is_signed_by(own.certificate()));
+}

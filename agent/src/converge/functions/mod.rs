@@ -224,7 +224,14 @@ impl FunctionsLoop {
     async fn open(&mut self, role: Role, at: SocketAddr) -> io::Result<()> {
         let listener = match self.handover.take([(role, at)]).await {
             Some([inherited]) => TcpListener::from_std(inherited.into())?,
-            None => server::listen(at)?,
+            None => {
+                if at.ip().is_unspecified() {
+                    // It includes the bridge, where a former agent may have listened for pods: its socket, which nobody
+                    // asks for now, would keep the port.
+                    drop(self.handover.take([(Role::PodFunctions, at)]).await);
+                }
+                server::listen(at)?
+            }
         };
         let copied = copy(&listener)?;
         // The server ends only at shutdown.

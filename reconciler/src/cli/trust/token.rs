@@ -11,6 +11,7 @@ use crate::args::{TokenArgs, TokenCommand, TokenCreateArgs};
 use crate::cli::client::Client;
 use crate::cli::error::CliError;
 use crate::cli::output::{note, write_lines};
+use crate::cli::trust::warn_if_local;
 
 /// Answer of `POST /v1/tokens`.
 #[derive(Deserialize)]
@@ -27,6 +28,7 @@ pub(in crate::cli) async fn run(args: &TokenArgs) -> Result<(), CliError> {
     let identity = identity(args)?;
     let made = create(&Client::new(args.server.given())?, &identity, args.ttl).await?;
     write_lines(&(command(&identity, &made) + "\n"))?;
+    warn_if_local(&made.reconcilers);
     note(&format!("run this on the new machine, as root; it is valid once, until {:.0}", made.expires_at));
     Ok(())
 }

@@ -13,6 +13,7 @@ use crate::cli::output::{
     Row, TableItem, TableOptions, json as pretty, note, print_list, write_lines, write_out,
 };
 use crate::cli::server::UserFile;
+use crate::cli::trust::warn_if_local;
 use crate::view::List;
 
 pub(in crate::cli) async fn run(args: &UserArgs) -> Result<(), CliError> {
@@ -41,6 +42,7 @@ async fn add(args: &UserAddArgs) -> Result<(), CliError> {
     if signed.reconcilers.is_empty() {
         return Err(CliError::not_advertised());
     }
+    warn_if_local(&signed.reconcilers);
     let file = UserFile {
         servers: signed.reconcilers,
         authorities: signed.authorities,

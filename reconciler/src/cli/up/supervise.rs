@@ -3,6 +3,7 @@
 use std::fs::{self, File};
 use std::future::Future;
 use std::os::unix::fs::FileExt;
+use std::os::unix::process::ExitStatusExt as _;
 use std::path::PathBuf;
 use std::process::{ExitStatus, Stdio};
 use std::time::Duration;
@@ -111,7 +112,9 @@ impl Child {
     /// Waits for the end of the child, then restarts it after the backoff.
     async fn keep_alive(&mut self) {
         let status = self.process.wait().await;
-        self.wait = if self.started.elapsed() >= RECOVERED_AFTER {
+        // Somebody ended it, as the reconciler does with etcd in a roll.
+        let was_asked = status.as_ref().is_ok_and(|status| status.signal() == Some(Signal::SIGTERM as i32));
+        self.wait = if was_asked || self.started.elapsed() >= RECOVERED_AFTER {
             RESTART_AFTER.0
         } else {
             (self.wait * 2).min(RESTART_AFTER.1)

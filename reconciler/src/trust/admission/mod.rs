@@ -238,7 +238,7 @@ impl Admission {
         }
         let snapshot = self.snapshot()?;
         plan::check_not_gone(&snapshot, &identity)?;
-        let lasts = lifetime("ttlSeconds", request.ttl_seconds, TOKEN_SECONDS, TOKEN_SECONDS_MAX)?;
+        let lasts = lifetime("a token", request.ttl_seconds, TOKEN_SECONDS, TOKEN_SECONDS_MAX)?;
         let token = JoinToken::create(&self.0.own.authority().certificate().digest()?)?;
         let record = JoinRecord {
             identity: identity.to_string(),
@@ -284,7 +284,12 @@ impl Admission {
             key,
             recipient: None,
             addresses: Vec::new(),
-            lifetime: lifetime("lifetimeSeconds", request.lifetime_seconds, usual, USER_SECONDS_MAX)?,
+            lifetime: lifetime(
+                "the certificate of a user",
+                request.lifetime_seconds,
+                usual,
+                USER_SECONDS_MAX,
+            )?,
             replaces: true,
         };
         let enrolled = self.enroll_repeatedly(&candidate, now).await?;
@@ -538,13 +543,15 @@ fn put<T: Serialize>(key: &Key, value: &T, lease: Option<LeaseId>) -> Result<Op,
 }
 
 fn lifetime(
-    field: &str,
+    what: &str,
     wanted: Option<u32>,
     usual: u32,
     most: u32,
 ) -> Result<SignedDuration, AdmissionError> {
     match wanted.unwrap_or(usual) {
         seconds if (1..=most).contains(&seconds) => Ok(SignedDuration::from_secs(seconds.into())),
-        seconds => Err(AdmissionError::Invalid(format!("{field} is {seconds}; give 1 to {most}"))),
+        seconds => {
+            Err(AdmissionError::Invalid(format!("{what} lasts 1 s to {} h, not {seconds} s", most / 3600)))
+        }
     }
 }

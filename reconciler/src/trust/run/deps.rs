@@ -1,7 +1,6 @@
 //! Dependencies of the loop, and the own identity, which it reads with them from the own disk.
 
 use std::collections::BTreeMap;
-use std::net::IpAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -20,8 +19,9 @@ use tokio::sync::watch;
 use super::plan::{LocalNode, ObservedOwnMember, OwnIdentity};
 use crate::last_known::LastKnown;
 use crate::trust::member;
-use crate::trust::refused::{self, Refused};
-use crate::trust::setup::{OwnTrust, TrustSettings, etcd_certificate, etcd_pki_dir, node_certificate};
+use crate::trust::setup::{
+    OwnTrust, RefusedSerials, TrustSettings, etcd_certificate, etcd_pki_dir, node_certificate, read_refused,
+};
 
 /// Dependencies of the loop.
 pub(crate) struct TrustDeps {
@@ -55,7 +55,7 @@ impl TrustDeps {
         let state_dir = self.state_dir.clone();
         let read = tokio::task::spawn_blocking(move || {
             let etcd = etcd_certificate(&state_dir).map(|certificate| {
-                (certificate, member::own_member(&state_dir), refused::read(&etcd_pki_dir(&state_dir)))
+                (certificate, member::own_member(&state_dir), read_refused(&etcd_pki_dir(&state_dir)))
             });
             (etcd, node_certificate(&state_dir))
         });
@@ -103,18 +103,6 @@ fn own_identity(deps: &TrustDeps) -> Result<OwnIdentity, TrustError> {
     })
 }
 
-/// Returns true if the recorded node of this name has an address of this machine, or no other machine can have one.
-pub(super) fn is_here(node: &LocalNode, snapshot: &Snapshot, own: &[String]) -> bool {
-    let is_local = |text: &String| {
-        text == "localhost" || text.parse::<IpAddr>().is_ok_and(|address| address.is_loopback())
-    };
-    let found = node.identity.node().and_then(|name| snapshot.nodes.get(name));
-    let addresses = found.map(|found| &found.value.addresses);
-    own.iter().all(is_local)
-        || addresses
-            .is_none_or(|addresses| addresses.iter().any(|address| own.contains(&address.to_string())))
-}
-
 /// Describes a node by its certificate.
 ///
 /// # Errors
@@ -130,12 +118,13 @@ fn local_node(own: &OwnTrust, certificate: &Certificate) -> Result<LocalNode, Tr
         issuer: signer.digest()?,
         signed_at: certificate.not_before()? + SignedDuration::from_secs(BACKDATED_SECONDS),
         not_after: certificate.not_after()?,
+        is_here: false,
     })
 }
 
 fn own_member(
     deps: &TrustDeps,
-    (certificate, name, refused): (&Certificate, String, Refused),
+    (certificate, name, refused): (&Certificate, String, RefusedSerials),
     rolled: u64,
 ) -> Result<ObservedOwnMember, TrustError> {
     let credentials = deps.own.keeper.current();

@@ -39,13 +39,12 @@ use tokio_util::sync::CancellationToken;
 pub(crate) use self::deps::TrustDeps;
 use self::plan::roll::{self, ObservedMember, ObservedMembers};
 use self::plan::{
-    Adoption, LocalNode, NextTrust, Observed, ObservedUsers, RecordWrite, Removal, Resealing, Restart, TRUST,
-    TrustPlan, TrustProblem, about_trust,
+    Adoption, NextTrust, Observed, ObservedUsers, RecordWrite, Removal, Resealing, Restart, TRUST, TrustPlan,
+    TrustProblem, about_trust, is_here,
 };
 use super::etcd_users::{EtcdAuth, RealAuth, Scope, UserOutcome, has_user, take_all};
-use super::refused::{self, Refused};
 use super::restart::{OwnMember, RealMember};
-use super::setup::{AuthorityText, etcd_pki_dir, renew_etcd};
+use super::setup::{AuthorityText, RefusedSerials, etcd_pki_dir, renew_etcd, write_refused};
 use crate::crypt;
 use crate::guarded_writes::{PARALLEL, StopReason, WriteGroup, guard_of_present, guarded, write};
 
@@ -68,7 +67,7 @@ pub(crate) struct TrustLoop {
     /// Number of the newest roll in which this process has restarted the own member.
     rolled: u64,
     checks: UserChecks,
-    /// Set once it is known whether the node of this machine's name is this machine's.
+    /// Whether the recorded node of this machine's name was this machine's when this process first looked.
     is_node_here: Option<bool>,
     /// Members of etcd, and the time at which these were listed.
     members: Option<(Instant, Vec<ListedMember>)>,
@@ -128,19 +127,6 @@ impl TrustLoop {
     fn enables_auth(&self) -> bool {
         let is_tls = |url: &String| url.starts_with("https://");
         self.deps.owns_etcd && self.deps.access.tls.is_some() && self.deps.access.endpoints.iter().all(is_tls)
-    }
-
-    /// Returns true if the recorded node of this name is this machine's. That is decided once, before its agent has written
-    /// a record: another machine may have the same name.
-    fn is_its_node(&mut self, node: &LocalNode, snapshot: &Snapshot) -> bool {
-        if snapshot.synced && self.is_node_here.is_none() {
-            let is_here = deps::is_here(node, snapshot, &self.deps.settings.addresses);
-            if !is_here {
-                tracing::warn!(identity = %node.identity, "another machine has this node's name; give this one another --node");
-            }
-            self.is_node_here = Some(is_here);
-        }
-        self.is_node_here == Some(true)
     }
 
     /// Reads the list of etcd's members, once a minute unless a roll depends on it.
@@ -247,12 +233,12 @@ impl TrustLoop {
     }
 
     /// Has this machine's member of etcd refuse certificates.
-    async fn refuse(&self, refused: Option<Refused>) -> Result<(), LoopError> {
+    async fn refuse(&self, refused: Option<RefusedSerials>) -> Result<(), LoopError> {
         let Some(refused) = refused else { return Ok(()) };
         let act = "writing what etcd refuses";
         let (own, dir) = (self.deps.own.clone(), etcd_pki_dir(&self.deps.state_dir));
         let written = tokio::task::spawn_blocking(move || {
-            refused::write(&dir, &own.authority(), &refused, Timestamp::now())
+            write_refused(&dir, &own.authority(), &refused, Timestamp::now())
         });
         written.await.map_err(|error| LoopError::new(act, error))?.map_err(|error| LoopError::new(act, error))
     }
@@ -473,7 +459,12 @@ impl Loop for TrustLoop {
     async fn observe(&mut self) -> Result<Observation<Observed>, LoopError> {
         let snapshot = self.deps.snapshot.current();
         let mut own = self.deps.own_identity(self.rolled).await?;
-        own.node = own.node.filter(|node| self.is_its_node(node, &snapshot));
+        if let Some(node) = own.node.as_mut().filter(|_| snapshot.synced) {
+            // Of the first look: later the agent has written a record with its own addresses.
+            let addresses = &self.deps.settings.addresses;
+            node.is_here =
+                *self.is_node_here.get_or_insert_with(|| is_here(&node.identity, &snapshot, addresses));
+        }
         // Before etcd is listed only the own certificates count: with ended ones it would never be.
         let leads = snapshot.synced && self.deps.fence.current().is_some();
         let (mut users, mut recorded, mut etcd) = (ObservedUsers::NotDue, BTreeSet::new(), Vec::new());

@@ -1,4 +1,4 @@
-//! Who was removed, as the plan sees it: keys and certificates that are refused, and what comes back.
+//! Tests of removals: keys and certificates that are refused, who comes back, and a name that two machines have.
 
 use std::collections::BTreeMap;
 
@@ -6,11 +6,11 @@ use jiff::SignedDuration;
 use schema::codec::decode;
 use schema::keys::Key;
 use schema::kinds::node::NodeSpec;
-use schema::records::{IdentityRecord, RevokedIdentity, RevokedKey, Roll, TrustRecord};
+use schema::records::{IdentityRecord, NodeRecord, RevokedIdentity, RevokedKey, Roll, TrustRecord};
 use schema::store::{Guard, Op};
-use schema::testing::{SnapshotBuilder, at};
+use schema::testing::{SnapshotBuilder, at, node_record};
 
-use super::plan::{LocalNode, Observed, OwnIdentity, plan};
+use super::plan::{LocalNode, Observed, OwnIdentity, is_here, plan};
 use super::tests::*;
 
 // Seen red with a member that restarts before it refuses: whoever held a watch open opens it again.
@@ -151,6 +151,7 @@ fn a_node_whose_disk_was_lost_gets_its_new_key_recorded_and_the_former_one_revok
         issuer: "d1".to_owned(),
         signed_at: at(signed_at),
         not_after: at(9 * 86_400),
+        is_here: true,
     };
     let takes = |builder: SnapshotBuilder, node: LocalNode| {
         let mut seen = Observed { leads: false, ..seen(builder) };
@@ -170,7 +171,15 @@ fn a_node_whose_disk_was_lost_gets_its_new_key_recorded_and_the_former_one_revok
     assert_eq!((record.key.as_str(), record.joined_at), ("sha256:new", at(100)));
 
     assert!(takes(cluster(), local("sha256:n1", 50)).is_none(), "it is recorded");
-    assert!(takes(cluster(), local("sha256:new", 0)).is_none(), "another machine joined later");
+    let joined_at = at(20) + SignedDuration::from_millis(500);
+    let joined = IdentityRecord { joined_at, ..identity_record("sha256:n1") };
+    let joined = |signed_at: i64| {
+        let builder = cluster().put(&Key::Identity("node-n1".to_owned()), &joined);
+        takes(builder, local("sha256:new", signed_at))
+    };
+    assert!(joined(19).is_none(), "another machine joined later");
+    // Seen red: a disk lost within a second of the join left the new key unknown for ever.
+    assert!(joined(20).is_some(), "certificates know whole seconds");
     let pinned = NodeSpec { identity: Some("sha256:n1".to_owned()), ..NodeSpec::default() };
     assert!(takes(cluster().node_object("n1", pinned), local("sha256:new", 50)).is_none(), "Git says no");
     let foreign = TrustRecord { authorities: vec!["CA2".to_owned()], ..trust_record() };
@@ -179,4 +188,27 @@ fn a_node_whose_disk_was_lost_gets_its_new_key_recorded_and_the_former_one_revok
     let row = RevokedIdentity { keys: [("sha256:new".to_owned(), at(1000))].into(), ..Default::default() };
     let barred = cluster().put(&Key::RevokedIdentity("node-n1".to_owned()), &row);
     assert!(takes(barred, local("sha256:new", 50)).is_none(), "it is revoked");
+
+    let namesake = Observed {
+        own: OwnIdentity { node: Some(LocalNode { is_here: false, ..local("sha256:new", 50) }), ..own() },
+        ..seen(cluster())
+    };
+    let planned = plan(&namesake, at(100));
+    assert!(planned.takeover.is_none() && reasons(&planned) == ["NameTaken"], "another machine has its name");
+}
+
+#[test]
+fn a_recorded_node_is_here_if_it_has_an_address_of_this_machine() {
+    let node = "node-n1".parse().unwrap();
+    let record = NodeRecord { addresses: vec!["10.0.0.2".parse().unwrap()], ..node_record("n1") };
+    let recorded = SnapshotBuilder::new().put(&Key::Node("n1".to_owned()), &record);
+    for (builder, own, expected) in [
+        (&recorded, &["127.0.0.1", "10.0.0.2"][..], true),
+        (&recorded, &["127.0.0.1", "10.0.0.3"], false),
+        (&recorded, &["127.0.0.1", "::1", "localhost"], true),
+        (&SnapshotBuilder::new(), &["10.0.0.3"], true),
+    ] {
+        let own: Vec<String> = own.iter().map(|one| (*one).to_owned()).collect();
+        assert_eq!(is_here(&node, &builder.snapshot, &own), expected, "{own:?}");
+    }
 }

@@ -8,7 +8,6 @@ use harness::manifests::{sleeper, web};
 use harness::{
     Change, Cluster, Context, Result, Timeline, UpCluster, ensure, eventually, run, secs, served_issuer,
 };
-
 use schema::keys::Key;
 use schema::records::IdentityRecord;
 

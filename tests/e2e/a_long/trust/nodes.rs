@@ -124,9 +124,7 @@ impl Stolen {
             Ok(())
         })
     }
-}
 
-impl Stolen {
     /// Gives the name to another machine: etcd has a user of it again.
     fn is_of_no_use_under_a_name_in_use(&self, all: &mut UpCluster) -> Result<()> {
         all.cluster.push(&[Change::remove("gone.yaml")], "A machine in its place")?;

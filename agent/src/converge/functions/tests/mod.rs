@@ -4,6 +4,7 @@ mod bodies;
 mod tls;
 
 use std::net::SocketAddr;
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -31,6 +32,7 @@ use crate::http::acceptor::ConnectionPlace as Admitted;
 use crate::http::body::Budget;
 use crate::http::server::{Caller, Handler as _};
 use crate::metrics::METRICS;
+use crate::standby::{Handover, Role};
 use crate::testing::TestAuthority;
 
 fn id() -> NamespacedName {
@@ -422,23 +424,9 @@ async fn a_call_may_run_as_long_as_the_function_says_and_no_longer() {
 async fn a_call_that_comes_between_a_look_at_the_functions_and_what_follows_is_not_sent_away() {
     let (catalogs, catalog) =
         watch::channel(Arc::new(Catalog { known_from: StateOrigin::Etcd, ..Catalog::default() }));
-    let calls = Calls::new(Timestamp::UNIX_EPOCH);
-    let state = tempfile::tempdir().unwrap();
-    let keys = crate::files::Keys::open(&state.path().join("age-identity.txt")).unwrap();
-    let source = crate::worlds::blobs::Reconcilers::new(
-        Vec::new(),
-        Arc::new(schema::store::memory::MemoryStore::new()),
-    );
-    let deps = super::FunctionsDeps {
-        listen: "127.0.0.1:0".parse().unwrap(),
-        subnet: watch::channel(None).1,
-        catalog,
-        calls: calls.clone(),
-        files: Arc::new(crate::files::PodFiles::new(state.path(), Arc::new(source), keys)),
-        handover: crate::standby::Handover::for_agent(state.path()),
-        trust: TestAuthority::new().reader("node-n1"),
-        hosts: schema::names::HostNames::default(),
-    };
+    let (calls, state) = (Calls::new(Timestamp::UNIX_EPOCH), tempfile::tempdir().unwrap());
+    let handover = Handover::for_agent(state.path());
+    let deps = deps_of(state.path(), "127.0.0.1:0".parse().unwrap(), (catalog, calls.clone()), handover);
     let (mut functions, _serving) = super::FunctionsLoop::new(deps, CancellationToken::new());
     let Observation::Ready(observed) = functions.observe().await.unwrap() else { panic!("ready") };
     let mut newest = Catalog { known_from: StateOrigin::Etcd, ..Catalog::default() };
@@ -453,6 +441,47 @@ async fn a_call_that_comes_between_a_look_at_the_functions_and_what_follows_is_n
     let _ = functions.act(&observed, plan).await;
     assert!(wait.try_recv().is_err(), "it waits for its replica");
     assert_eq!(calls.demand().functions.len(), 1);
+}
+
+// Seen red: after `up --advertise` the port stayed that of the bridge alone, which nobody served.
+#[tokio::test]
+async fn the_port_of_all_addresses_is_not_kept_by_the_bridge_of_a_former_agent() {
+    let state = tempfile::tempdir().unwrap();
+    let listen = |ip: &str, port: u16| std::net::TcpListener::bind((ip, port)).unwrap();
+    let former = listen("127.0.0.1", 0);
+    let port = former.local_addr().unwrap().port();
+    let sockets =
+        vec![(Role::Functions, former.into()), (Role::PodFunctions, listen("127.0.0.2", port).into())];
+    let (_, catalog) = watch::channel(Arc::new(Catalog::default()));
+    let calls = Calls::new(Timestamp::UNIX_EPOCH);
+    let all = ([0, 0, 0, 0], port).into();
+    let deps = deps_of(state.path(), all, (catalog, calls), Handover::from_sockets(sockets));
+    let (mut functions, _serving) = super::FunctionsLoop::new(deps, CancellationToken::new());
+    let Observation::Ready(observed) = functions.observe().await.unwrap() else { panic!("ready") };
+    let plan = super::FunctionsLoop::plan(&observed, Timestamp::now());
+    assert_eq!(functions.act(&observed, plan).await.failed, None);
+}
+
+/// Dependencies of a loop that listens there.
+fn deps_of(
+    state_dir: &Path,
+    listen: SocketAddr,
+    (catalog, calls): (watch::Receiver<Arc<Catalog>>, Calls),
+    handover: Handover,
+) -> super::FunctionsDeps {
+    let keys = crate::files::Keys::open(&state_dir.join("age-identity.txt")).unwrap();
+    let store = Arc::new(schema::store::memory::MemoryStore::new());
+    let source = crate::worlds::blobs::Reconcilers::new(Vec::new(), store);
+    super::FunctionsDeps {
+        listen,
+        subnet: watch::channel(None).1,
+        catalog,
+        calls,
+        files: Arc::new(crate::files::PodFiles::new(state_dir, Arc::new(source), keys)),
+        handover,
+        trust: TestAuthority::new().reader("node-n1"),
+        hosts: schema::names::HostNames::default(),
+    }
 }
 
 /// Functions of a node with pods in 10.244.0.0/24.

@@ -29,15 +29,14 @@ use schema::store::{Guard, Op};
 use schema::trust::{Identity, KeyFingerprint, Role};
 
 pub(super) use self::observed::{LocalNode, Observed, ObservedOwnMember, ObservedUsers, OwnIdentity};
-pub(super) use self::removal::Removal;
+pub(super) use self::removal::{Removal, is_here};
 use self::removal::{Revoked, guard, refused, removals, restored, revoked_keys, takeover};
 use self::roll::RollStep;
 use self::rotation::{KnownAuthority, RotationStep};
 use crate::guarded_writes::WriteGroup;
 use crate::trust::etcd_users::{self, PlannedUserStep, WantedUsers, has_user};
-use crate::trust::refused::Refused;
 use crate::trust::revocation::in_force;
-use crate::trust::setup::RemovedError;
+use crate::trust::setup::{RefusedSerials, RemovedError};
 
 /// Kind of the object of events about trust.
 pub(super) const TRUST: &str = "Trust";
@@ -109,7 +108,7 @@ pub(crate) struct TrustPlan {
     /// Change of what is trusted.
     pub(super) trust: Option<NextTrust>,
     /// Certificates that this machine's member of etcd refuses from now on, if they change.
-    pub(super) refused: Option<Refused>,
+    pub(super) refused: Option<RefusedSerials>,
     /// The own record.
     pub(super) own_record: Option<(Guard, Op)>,
     /// The new key of this machine's own node.
@@ -202,6 +201,7 @@ pub(super) fn plan(seen: &Observed, now: Timestamp) -> TrustPlan {
     if !is_foreign {
         plan.keep_own_record(seen, now);
         plan.takeover = takeover(seen, &revoked, now);
+        plan.warn_of_namesake(seen);
     }
     if let Some(record) = record.filter(|_| !is_foreign) {
         plan.take_part(seen, record);
@@ -445,6 +445,16 @@ impl TrustPlan {
         match encode(&wanted) {
             Ok(value) => self.own_record = Some((guard(&key, found), Op::put(key, value))),
             Err(error) => self.too_large(&key, &error),
+        }
+    }
+
+    /// Warns if another machine has the name of this one's node.
+    fn warn_of_namesake(&mut self, seen: &Observed) {
+        let Some(node) = seen.own.node.as_ref().filter(|node| !node.is_here) else { return };
+        let found = seen.snapshot.identities.get(&node.identity.to_string());
+        if found.is_some_and(|found| found.value.key != node.key) {
+            let message = format!("another machine is {}: give this one another --node", node.identity);
+            self.problem("NameTaken", message);
         }
     }
 

@@ -10,7 +10,7 @@ use schema::store::etcd::AuthState;
 use schema::trust::{Identity, KeyFingerprint, Serial};
 
 use super::roll::ObservedMembers;
-use crate::trust::refused::Refused;
+use crate::trust::setup::RefusedSerials;
 
 /// This reconciler's own identity, its certificates, and what it trusts.
 #[derive(Debug, Clone)]
@@ -52,7 +52,7 @@ pub(in crate::trust::run) struct ObservedOwnMember {
     /// Time from which on its certificate is renewed.
     pub(in crate::trust::run) renew_at: Timestamp,
     /// Serial numbers of the certificates that it refuses, each with the end of its certificate.
-    pub(in crate::trust::run) refused: Refused,
+    pub(in crate::trust::run) refused: RefusedSerials,
     /// Number of the newest roll in which this process has restarted it, or that was over before it joined.
     pub(in crate::trust::run) rolled: u64,
 }
@@ -68,6 +68,8 @@ pub(in crate::trust::run) struct LocalNode {
     /// Time at which the certificate was signed.
     pub(in crate::trust::run) signed_at: Timestamp,
     pub(in crate::trust::run) not_after: Timestamp,
+    /// Set if the recorded node of this name was this machine's when this process started.
+    pub(in crate::trust::run) is_here: bool,
 }
 
 /// Users of etcd, as far as they were read.

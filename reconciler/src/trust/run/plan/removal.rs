@@ -2,6 +2,7 @@
 //! this machine's own node has a new key.
 
 use std::collections::BTreeMap;
+use std::net::IpAddr;
 use std::sync::Arc;
 
 use jiff::Timestamp;
@@ -17,8 +18,8 @@ use schema::trust::{Identity, KeyFingerprint};
 
 use super::observed::Observed;
 use crate::guarded_writes::WriteGroup;
-use crate::trust::refused::Refused;
 use crate::trust::revocation::{in_force, published_until, revoke};
+use crate::trust::setup::RefusedSerials;
 
 /// Owner of a revoked key of which only the disk of a reconciler knows, because etcd was lost.
 const UNKNOWN: &str = "unknown";
@@ -64,7 +65,7 @@ pub(super) fn revoked_keys(seen: &Observed, now: Timestamp) -> Revoked {
 
 /// Returns the certificates that this machine's member of etcd must refuse, if it refuses others. Those of before stay
 /// until they have ended, also if etcd has lost their record.
-pub(super) fn refused(seen: &Observed, now: Timestamp) -> Option<Refused> {
+pub(super) fn refused(seen: &Observed, now: Timestamp) -> Option<RefusedSerials> {
     let known = &seen.own.member.as_ref()?.refused;
     let mut wanted = in_force(known, now);
     for row in seen.snapshot.revoked.values() {
@@ -97,6 +98,18 @@ pub(super) fn removals(snapshot: &Snapshot, now: Timestamp) -> Vec<Result<Remova
     snapshot.identities.iter().filter_map(removal).collect()
 }
 
+/// Returns true if the recorded node of this name has an address of this machine, `own`, or no other machine can have one.
+pub(in crate::trust::run) fn is_here(node: &Identity, snapshot: &Snapshot, own: &[String]) -> bool {
+    let is_local = |text: &String| {
+        text == "localhost" || text.parse::<IpAddr>().is_ok_and(|address| address.is_loopback())
+    };
+    let found = node.node().and_then(|name| snapshot.nodes.get(name));
+    let addresses = found.map(|found| &found.value.addresses);
+    own.iter().all(is_local)
+        || addresses
+            .is_none_or(|addresses| addresses.iter().any(|address| own.contains(&address.to_string())))
+}
+
 /// Returns the new record of this machine's own node, if it has another key than the recorded one: the machine has lost its
 /// disk, or was a part of another cluster, and `up` has signed a new key. Whoever had the name later keeps it.
 pub(super) fn takeover(seen: &Observed, revoked: &Revoked, now: Timestamp) -> Option<Removal> {
@@ -105,7 +118,9 @@ pub(super) fn takeover(seen: &Observed, revoked: &Revoked, now: Timestamp) -> Op
     let found = seen.snapshot.identities.get(&name).filter(|found| found.value.key != local.key)?;
     let is_barred =
         revoked.kept.contains_key(&local.key) || objection(&seen.snapshot, node, &local.key).is_some();
-    if is_barred || local.signed_at <= found.value.joined_at {
+    // Certificates know whole seconds, so one of this second may be newer.
+    let is_older = local.signed_at.as_second() < found.value.joined_at.as_second();
+    if is_barred || !local.is_here || is_older {
         return None;
     }
     let row = seen.snapshot.revoked.get(&name);

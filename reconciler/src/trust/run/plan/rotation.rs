@@ -179,7 +179,11 @@ fn with_other_certificates(snapshot: &Snapshot, next: &String, now: Timestamp) -
     }
     for (identity, record) in identities(snapshot, Role::User) {
         if is_other(record) && record.not_after > now {
-            found.push(format!("{identity}, whose file ends at {:.0}", record.not_after));
+            found.push(format!(
+                "{identity}, whose file ends at {:.0} and is of no use any more: make it anew ('minik8s user add') or remove \
+                 the user",
+                record.not_after
+            ));
         }
     }
     found
@@ -213,6 +217,8 @@ fn joined(names: &[String]) -> String {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeMap;
+
     use schema::keys::Key;
     use schema::kinds::metadata::GONE_ANNOTATION;
     use schema::kinds::node::NodeSpec;
@@ -238,7 +244,7 @@ mod tests {
     fn record(issuer: &str, authorities: &[&str], recipient: Option<&str>) -> IdentityRecord {
         IdentityRecord {
             key: String::new(),
-            serials: std::collections::BTreeMap::new(),
+            serials: BTreeMap::new(),
             issuer: issuer.to_owned(),
             not_after: at(7 * DAY),
             joined_at: at(0),
