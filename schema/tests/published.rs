@@ -1,4 +1,4 @@
-//! The published files `schema/json/` and `docs/manifests.md` match the types. `MINIK8S_UPDATE=1` writes them again.
+//! The published files `schema/json/`, `docs/manifests.md` and `docs/kubernetes.md` match the types. `MINIK8S_UPDATE=1` writes them again.
 
 #![allow(clippy::unwrap_used)] // Helpers of tests fail by panicking, as tests do.
 
@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use schema::explain::manifests_page;
+use schema::explain::{kubernetes_page, manifests_page};
 use schema::kinds::Kind;
 use schema::manifest::json_schema;
 
@@ -17,6 +17,7 @@ fn root() -> PathBuf {
 /// Every page by its path in the repository.
 fn pages() -> BTreeMap<String, String> {
     let mut pages = BTreeMap::from([
+        ("docs/kubernetes.md".to_owned(), kubernetes_page()),
         ("docs/manifests.md".to_owned(), manifests_page()),
         ("schema/json/manifest.json".to_owned(), json_schema::text(&json_schema::for_any_kind())),
     ]);

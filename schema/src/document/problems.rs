@@ -117,6 +117,12 @@ pub(crate) fn object_too_large(mark: Mark, bytes: usize) -> Problem {
         .help("move big text into files of the repository and mount them with a repo volume")
 }
 
+/// Returns the note that `what`, found at `mark`, has no effect: `why`.
+pub(crate) fn left_out(mark: Mark, what: &str, why: &str) -> Problem {
+    let message = format!("`{what}` has no effect here and is left out: {why}");
+    Problem::new(mark, &rules::NO_EFFECT, message)
+}
+
 // Notes and errors that a rewrite adds.
 
 /// Collects the notes and errors of a rewrite.
@@ -150,8 +156,7 @@ impl<'a> Notes<'a> {
 
     /// Notes that `old`, found at `mark`, has no effect: `why`.
     pub(crate) fn dropped(&mut self, mark: Mark, old: &str, why: &str) {
-        let message = format!("`{old}` has no effect here and is left out: {why}");
-        self.problems.push(Problem::new(mark, &rules::OLDER_SPELLING, message));
+        self.problems.push(left_out(mark, old, why));
     }
 
     /// Reports an older spelling that can't be carried over; what the spec lacks because of that is not reported

@@ -15,7 +15,7 @@ use crate::kinds::workflow::{SPELLINGS, Spelling};
 use crate::manifest::json_schema;
 use fields::{Field, SchemaView};
 
-pub use page::manifests_page;
+pub use page::{is_known_field, kubernetes_page, manifests_page};
 
 /// Error for an unknown kind or field, with a suggestion.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]

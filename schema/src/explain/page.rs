@@ -1,4 +1,5 @@
-//! `docs/manifests.md`: every kind and type with its fields.
+//! `docs/manifests.md`: every kind and type with its fields. `docs/kubernetes.md`: what of Kubernetes runs, is left out, or is
+//! refused.
 
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
@@ -7,9 +8,9 @@ use serde_json::Value as Json;
 
 use super::fields::SchemaView;
 use super::{field_description, spellings};
-use crate::kinds::Kind;
 use crate::kinds::workflow::Spelling;
-use crate::manifest::json_schema;
+use crate::kinds::{DEPLOYMENT, Kind, OWN_API_VERSION};
+use crate::manifest::{json_schema, unsupported};
 
 const HEAD: &str = "# Manifests
 
@@ -112,4 +113,92 @@ fn table(any: &Json, object: SchemaView<'_>) -> String {
         let _ = writeln!(text, "| {name} | {type_name} | {default} | {required}{what} |");
     }
     text
+}
+
+// What of Kubernetes runs here, is left out with a note, or is refused.
+
+const KUBERNETES_HEAD: &str = "# What of Kubernetes runs
+
+Made from the Rust types in `schema/src/kinds/` and the tables in `schema/src/manifest/unsupported.rs` by
+`schema/tests/published.rs`; `MINIK8S_UPDATE=1 cargo test -p minik8s-schema --test published` rewrites it.
+`schema/tests/kubernetes_fields.rs` compares it with Kubernetes' own types: each of their fields has a place here.
+
+What a manifest says either runs, or one error at its line says what takes its place. What would change nothing here is
+**left out**, with a note (rule `no-effect`). [manifests.md](manifests.md) explains the fields that run, and those that
+Kubernetes lacks; `minik8s validate FILE` says it of a file.
+
+## Kinds
+
+| kind | apiVersion | here |
+|---|---|---|
+";
+
+/// Returns true if the field of Kubernetes, which the type `record` lacks, is left out with a note or refused with advice.
+pub fn is_known_field(record: &str, field: &str) -> bool {
+    let mut rows = unsupported::fields_without_effect(record).chain(unsupported::refused_fields(record));
+    rows.any(|(names, _)| names.contains(&field))
+}
+
+/// Renders `docs/kubernetes.md`.
+pub fn kubernetes_page() -> String {
+    let mut page = KUBERNETES_HEAD.to_owned();
+    let ours = |kind: &Kind| kind.api_version() != OWN_API_VERSION;
+    for kind in Kind::ALL.iter().filter(|kind| ours(kind)) {
+        let _ = writeln!(page, "| {kind} | `{}` | runs |", kind.api_version());
+        if *kind == Kind::ReplicaSet {
+            let _ = writeln!(page, "| {DEPLOYMENT} | `{}` | runs, as a {kind} |", kind.api_version());
+        }
+    }
+    for (group, kind, why) in unsupported::kinds_without_effect() {
+        let _ = writeln!(page, "| {kind} | {} | left out: {why} |", of_group(group));
+    }
+    for (kind, help) in unsupported::refused_kinds() {
+        let _ = writeln!(page, "| {kind} | | refused: {help} |");
+    }
+    page.push_str("\n## Fields\n\nBy type, as in Kubernetes' reference.\n");
+    let (any, mut covered) = (json_schema::for_any_kind(), BTreeSet::new());
+    for kind in Kind::ALL.into_iter().filter(ours) {
+        let names = [format!("{kind}Spec"), format!("{kind}Manifest")];
+        let types = any["$defs"].as_object();
+        if let Some((name, _)) = names.iter().find_map(|name| types?.get_key_value(name)) {
+            record(&any, name, &mut covered, &mut page);
+        }
+    }
+    page.push_str("\n## Values\n\n| value | in place of it |\n|---|---|\n");
+    for (value, help) in unsupported::refused_values() {
+        let _ = writeln!(page, "| `{value}` | {help} |");
+    }
+    page
+}
+
+fn of_group(group: &str) -> String {
+    let version = if group.is_empty() { "v1".to_owned() } else { format!("{group}/v1") };
+    format!("`{version}`")
+}
+
+/// Adds a type, and the types of its fields behind it, each once.
+fn record<'a>(any: &'a Json, name: &'a str, covered: &mut BTreeSet<&'a str>, page: &mut String) {
+    if !covered.insert(name) {
+        return;
+    }
+    let fields = SchemaView::definition(any, name).fields();
+    let runs: Vec<String> = fields.iter().map(|field| format!("`{}`", field.name)).collect();
+    let heading = name.strip_suffix("Manifest").unwrap_or(name);
+    let _ = write!(page, "\n### {heading}\n\nRuns: {}.\n", runs.join(", "));
+    let left_out = unsupported::fields_without_effect(name).map(|row| ("left out", row));
+    let refused = unsupported::refused_fields(name).map(|row| ("refused", row));
+    for (index, (treatment, (names, why))) in left_out.chain(refused).enumerate() {
+        if index == 0 {
+            page.push_str("\n| field | here |\n|---|---|\n");
+        }
+        let names: Vec<String> = names.iter().map(|name| format!("`{name}`")).collect();
+        let _ = writeln!(page, "| {} | {treatment}: {why} |", names.join(", "));
+    }
+    for field in fields {
+        if let Some((below, _)) = field.shape.object()
+            && let Some(name) = below.object_name()
+        {
+            record(any, name, covered, page);
+        }
+    }
 }

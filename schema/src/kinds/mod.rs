@@ -70,6 +70,7 @@ pub mod workflow;
 
 pub use super::names::NameForm;
 pub use health::Health;
+pub(crate) use kind::DEPLOYMENT;
 pub use kind::{Kind, UnknownKind};
 pub(crate) use spec::OlderSpellings;
 pub use spec::{ContentLink, Descriptor, FieldPlacement, KindSpec, Links, OWN_API_VERSION, ObjectPod, Pods};

@@ -10,7 +10,7 @@ use super::{
 };
 use crate::document::nearest::{nearest, suggestion};
 use crate::document::node::{Budget, Entry, Mark, Node, Problem, Root, Value};
-use crate::document::problems::{Faults, Problems, object_too_large, violation};
+use crate::document::problems::{Faults, Problems, left_out, object_too_large, violation};
 use crate::kinds::{FieldPlacement, Kind, KindSpec, Resource, SpecVisitor, links, metadata};
 use crate::meta::{DEFAULT_NAMESPACE, ObjectMeta, StringMap};
 use crate::violation::{Finding, Findings, OwnedStep, Path, rules};
@@ -31,6 +31,14 @@ pub(crate) fn load(
     let mut problems = Problems::from(problems);
     // Before the rewrite, which may move the first key.
     let line = node.first_mark().line;
+    if let Some(note) = without_effect(&node) {
+        problems.push(note);
+        let (problems, left_out) = problems.into_parts();
+        let object = object_name(&node);
+        let violations = problems.into_iter().map(|problem| violation(file, problem, object.as_deref()));
+        loaded.violations.extend(violations);
+        return left_out;
+    }
     let is_rewritten = dialects::rewrite(&mut node, left, &mut problems);
     let object = object_name(&node);
     let draft = read(&node, is_rewritten, &mut problems);
@@ -53,6 +61,14 @@ pub(crate) fn load(
     let violations = problems.into_iter().map(|problem| violation(file, problem, object.as_deref()));
     loaded.violations.extend(violations);
     left_out
+}
+
+/// Returns the note on an object of a kind that has no effect here.
+fn without_effect(node: &Node) -> Option<Problem> {
+    let text = |key: &str| node.entry(key)?.value.text();
+    let kind = text("kind")?;
+    let why = unsupported::kind_without_effect(text("apiVersion")?, kind)?;
+    Some(left_out(node.entry("kind")?.value.mark, kind, why))
 }
 
 /// Locates the fields that checks across objects point at.
@@ -214,16 +230,10 @@ fn check_envelope(node: &Node, entries: &[Entry], kind: Kind, api_version: &str,
     let is_flat = kind.descriptor().fields == FieldPlacement::AtTop;
     let is_known = |key: &str| TOP_LEVEL.contains(&key) || is_flat && key != "status";
     for entry in entries.iter().filter(|entry| !is_known(&entry.key)) {
-        let is_empty = entry.value.is_null() || entry.value.entries().is_some_and(<[_]>::is_empty);
         if entry.key == "status" {
-            // `kubectl … --dry-run -o yaml` ends with `status: {}`.
-            if !is_empty {
-                let problem = Problem::new(
-                    entry.mark,
-                    &rules::UNSUPPORTED_FIELD,
-                    "status: written by the cluster, never by a manifest",
-                );
-                problems.push(problem.help("remove it"));
+            // `kubectl … --dry-run -o yaml` ends with `status: {}` or `status: {loadBalancer: {}}`.
+            if !is_hollow(&entry.value) {
+                problems.push(left_out(entry.mark, "status", "the cluster writes it"));
             }
             continue;
         }
@@ -248,6 +258,12 @@ fn check_envelope(node: &Node, entries: &[Entry], kind: Kind, api_version: &str,
                 .help(format!("write `apiVersion: {api_version}`")),
         );
     }
+}
+
+/// True for null, and for mappings with nothing else in them.
+fn is_hollow(node: &Node) -> bool {
+    node.is_null()
+        || node.entries().is_some_and(|entries| entries.iter().all(|entry| is_hollow(&entry.value)))
 }
 
 /// Reads a top-level field as its type. Stand-ins replace the mistakes that the walk finds, so that the rest can be

@@ -18,7 +18,7 @@ pub(crate) use crate::document::problems::Notes;
 /// of such an error.
 pub(crate) fn rewrite(node: &mut Node, budget: &mut Budget, problems: &mut Problems) -> bool {
     let mut notes = Notes::new(problems, budget);
-    replica_set::dialect::rewrite_deployment(node, &mut notes);
+    replica_set::dialect::rewrite_deployment(node);
     kind_word(node, &mut notes);
     let Some(kind) = node.entry("kind").and_then(|entry| entry.value.text()?.parse::<Kind>().ok()) else {
         return true;

@@ -13,7 +13,7 @@ pub mod json_schema;
 mod layout;
 pub(crate) mod shape;
 pub(crate) mod states_language;
-mod unsupported;
+pub(crate) mod unsupported;
 
 use super::document;
 use super::document::node::{Mark, Node, ParsedFile, Problem, Root};

@@ -1,69 +1,114 @@
 //! Parts of Kubernetes that Minik8s lacks: tables for messages that know what the author meant.
 
+use crate::document::node::{Entry, Node, Value};
+
 const REMOVE: &str = "remove it";
-const BY_SERVER: &str = "a Kubernetes server sets it; remove it";
+const BY_SERVER: &str = "a Kubernetes server sets it";
 const BY_NODE: &str = "choose nodes with nodeName, nodeSelector and tolerations; pods of a workload are spread over the nodes anyway";
 const SPREAD: &str = "pods of a workload are spread over the nodes anyway; remove it";
-const NO_ACCOUNTS: &str = "Minik8s has no service accounts; remove it";
+const NO_ACCOUNTS: &str = "there is no API of Kubernetes that pods could log in to";
+const NO_PREEMPTION: &str = "no pod gives way to another one";
+const LOGS_TELL: &str = "the end of the container's log says why it ended";
 const VOLUMES: &str =
     "volumes can be emptyDir, hostPath, repo (files of this repository), configMap or secret";
 const BATCH_JOB: &str =
     "this is a Slurm job: for containers that run to completion, write a Pod with restartPolicy: OnFailure";
 const PROBES: &str = "use exec, httpGet or tcpSocket";
-const ONE_ADDRESS: &str = "a service has one IPv4 address; remove it";
+const ONE_ADDRESS: &str = "a service has one address, of IPv4, and its name leads to that";
 const NO_BALANCER: &str = "use type NodePort, which answers on every node, or externalIPs";
+const HISTORY: &str = "the last good template is kept, and Git has all others";
+const TEMPLATE_NAME: &str = "pods get the namespace of their workload, and names derived from its name";
+const OWNER: &str = "use fsGroup and a mode";
 const METRICS: &str = "metrics are of type Resource: cpu and memory";
 const SECCOMP: &str =
     "containers have Docker's default profile: use RuntimeDefault, or remove seccompProfile";
 const RESOURCES: &str = "resources are cpu and memory";
 
-/// Type, unsupported fields of its Kubernetes counterpart, advice.
-const FIELDS: &[(&str, &[&str], &str)] = &[
-    (
-        "ObjectMeta",
-        &[
-            "creationTimestamp",
-            "deletionGracePeriodSeconds",
-            "deletionTimestamp",
-            "generation",
-            "managedFields",
-            "resourceVersion",
-            "selfLink",
-            "uid",
-        ],
-        BY_SERVER,
-    ),
-    ("ObjectMeta", &["generateName"], "objects of a repository have fixed names: write name"),
-    ("ObjectMeta", &["finalizers", "ownerReferences", "clusterName"], REMOVE),
-    ("PodSpec", &["serviceAccount", "serviceAccountName", "automountServiceAccountToken"], NO_ACCOUNTS),
-    ("PodSpec", &["affinity", "schedulerName", "schedulingGates"], BY_NODE),
-    ("PodSpec", &["topologySpreadConstraints"], SPREAD),
+/// Values with which a field has no effect.
+#[derive(Debug, Clone, Copy)]
+enum Harmless {
+    /// Whatever the value is.
+    Any,
+    /// One of these texts, or a list that has one.
+    Texts(&'static [&'static str]),
+}
+
+/// Type, fields of its Kubernetes counterpart that would change nothing here, with which values, and why.
+const NO_EFFECT: &[(&str, &[&str], Harmless, &str)] = &[
+    ("ObjectMeta", BY_SERVER_FIELDS, Harmless::Any, BY_SERVER),
+    ("TemplateMeta", BY_SERVER_FIELDS, Harmless::Any, BY_SERVER),
+    ("TemplateMeta", &["name", "namespace"], Harmless::Any, TEMPLATE_NAME),
+    ("Taint", &["timeAdded"], Harmless::Any, BY_SERVER),
     (
         "PodSpec",
-        &["priority", "priorityClassName", "preemptionPolicy", "overhead", "runtimeClassName"],
-        REMOVE,
+        &["serviceAccount", "serviceAccountName", "automountServiceAccountToken"],
+        Harmless::Any,
+        NO_ACCOUNTS,
     ),
+    ("PodSpec", &["priority", "priorityClassName", "preemptionPolicy"], Harmless::Any, NO_PREEMPTION),
+    ("NodeSpec", &["podPreemptionPolicy"], Harmless::Any, NO_PREEMPTION),
+    ("PodSpec", &["schedulerName"], Harmless::Any, "there is one scheduler"),
+    (
+        "PodSpec",
+        &["enableServiceLinks"],
+        Harmless::Any,
+        "services are found by their names, and no variables are set for them",
+    ),
+    ("Container", &["terminationMessagePath", "terminationMessagePolicy"], Harmless::Any, LOGS_TELL),
+    ("Container", &["resizePolicy"], Harmless::Any, "a changed pod is replaced"),
+    ("FieldRef", &["apiVersion"], Harmless::Texts(&["v1"]), "it is the only version"),
+    ("ResourceList", &["ephemeral-storage"], Harmless::Any, "the disk of a node is not divided"),
+    (
+        "PodSecurityContext",
+        &["fsGroupChangePolicy"],
+        Harmless::Any,
+        "files get their group when the pod is made",
+    ),
+    ("ServiceSpec", &["ipFamilies"], Harmless::Texts(&["IPv4"]), ONE_ADDRESS),
+    ("ServiceSpec", &["ipFamilyPolicy"], Harmless::Any, ONE_ADDRESS),
+    ("ServicePort", &["appProtocol"], Harmless::Any, "connections are passed on as they are"),
+    ("ReplicaSetSpec", &["revisionHistoryLimit"], Harmless::Any, HISTORY),
+    ("DaemonSetSpec", &["revisionHistoryLimit"], Harmless::Any, HISTORY),
+    ("DaemonSetSpec", &["templateGeneration"], Harmless::Any, BY_SERVER),
+];
+
+/// Metadata that only a Kubernetes server writes.
+const BY_SERVER_FIELDS: &[&str] = &[
+    "creationTimestamp",
+    "deletionGracePeriodSeconds",
+    "deletionTimestamp",
+    "generation",
+    "managedFields",
+    "resourceVersion",
+    "selfLink",
+    "uid",
+];
+
+/// Type, unsupported fields of its Kubernetes counterpart, advice.
+const FIELDS: &[(&str, &[&str], &str)] = &[
+    ("ObjectMeta", &["generateName"], "objects of a repository have fixed names: write name"),
+    ("ObjectMeta", &["finalizers", "ownerReferences", "clusterName"], REMOVE),
+    ("PodSpec", &["affinity", "schedulingGates"], BY_NODE),
+    ("PodSpec", &["topologySpreadConstraints"], SPREAD),
+    ("PodSpec", &["overhead", "runtimeClassName"], REMOVE),
     ("PodSpec", &["hostPID", "hostIPC", "hostUsers", "hostAliases", "os", "readinessGates"], REMOVE),
-    ("PodSpec", &["setHostnameAsFQDN", "enableServiceLinks", "resourceClaims", "resources"], REMOVE),
-    ("PodSpec", &["activeDeadlineSeconds"], REMOVE),
+    ("PodSpec", &["setHostnameAsFQDN", "resourceClaims", "resources"], REMOVE),
+    ("PodSpec", &["activeDeadlineSeconds", "evictionResponders", "schedulingGroup"], REMOVE),
+    ("PodSpec", &["hostnameOverride"], "use hostname"),
     ("PodSpec", &["ephemeralContainers"], "list it under containers or initContainers"),
     ("Container", &["volumeDevices"], "mount a hostPath volume with volumeMounts"),
-    (
-        "Container",
-        &["terminationMessagePath", "terminationMessagePolicy", "stdinOnce", "resizePolicy"],
-        REMOVE,
-    ),
+    ("Container", &["stdinOnce", "restartPolicyRules"], REMOVE),
     (
         "Container",
         &["restartPolicy"],
         "restartPolicy is a field of the pod; sidecar init containers are not supported",
     ),
     ("EnvVarSource", &["resourceFieldRef", "fileKeyRef"], "write the value"),
-    ("FieldRef", &["apiVersion"], REMOVE),
+    ("FieldRef", &["apiVersion"], "write `v1`, or remove it"),
     ("SecretKeyRef", &["optional"], REMOVE),
     ("ContainerPort", &["hostIP"], "the port is opened on all addresses of the node"),
     ("ResourceRequirements", &["claims"], RESOURCES),
-    ("ResourceList", &["ephemeral-storage", "storage", "pods", "nvidia.com/gpu", "amd.com/gpu"], RESOURCES),
+    ("ResourceList", &["storage", "pods", "nvidia.com/gpu", "amd.com/gpu"], RESOURCES),
     ("ResourceList", &["hugepages-2Mi", "hugepages-1Gi"], RESOURCES),
     (
         "Volume",
@@ -80,21 +125,40 @@ const FIELDS: &[(&str, &[&str], &str)] = &[
         &["awsElasticBlockStore", "azureDisk", "azureFile", "gcePersistentDisk", "glusterfs"],
         VOLUMES,
     ),
+    (
+        "Volume",
+        &[
+            "cinder",
+            "flocker",
+            "photonPersistentDisk",
+            "portworxVolume",
+            "quobyte",
+            "scaleIO",
+            "storageos",
+            "vsphereVolume",
+        ],
+        VOLUMES,
+    ),
     ("SecretVolume", &["items", "defaultMode", "optional"], "all keys of the secret become files; remove it"),
     ("VolumeMount", &["mountPropagation", "recursiveReadOnly"], REMOVE),
     ("VolumeMount", &["subPathExpr"], "use subPath"),
+    ("VolumeMount", &["bindMountOptions"], REMOVE),
+    ("EmptyDirVolume", &["mode"], "any user of the pod may write to it; remove it"),
+    ("ConfigMapVolume", &["defaultUser"], OWNER),
+    ("SecretVolume", &["defaultUser"], OWNER),
+    ("KeyToPath", &["user"], OWNER),
     ("Probe", &["grpc"], PROBES),
+    ("HttpGetAction", &["protocol"], "requests are HTTP/1.1; remove it"),
     ("Lifecycle", &["postStart", "stopSignal"], REMOVE),
     ("LifecycleHandler", &["tcpSocket"], "use exec or httpGet"),
     ("LifecycleHandler", &["sleep"], "use exec with the command `sleep`"),
     ("SecurityContext", &["seLinuxOptions", "appArmorProfile", "procMount", "windowsOptions"], REMOVE),
     ("PodSecurityContext", &["seLinuxOptions", "appArmorProfile", "windowsOptions"], REMOVE),
-    ("PodSecurityContext", &["sysctls", "fsGroupChangePolicy", "seLinuxChangePolicy"], REMOVE),
+    ("PodSecurityContext", &["sysctls", "seLinuxChangePolicy"], REMOVE),
     ("PodSecurityContext", &["supplementalGroupsPolicy"], REMOVE),
     ("SeccompProfile", &["localhostProfile"], SECCOMP),
     ("NodeSpec", &["podCIDR", "podCIDRs"], "the cluster gives each node its range; remove it"),
     ("NodeSpec", &["providerID", "externalID", "configSource"], REMOVE),
-    ("Taint", &["timeAdded"], BY_SERVER),
     (
         "JobSpec",
         &["template", "selector", "manualSelector", "podFailurePolicy", "podReplacementPolicy"],
@@ -111,7 +175,8 @@ const FIELDS: &[(&str, &[&str], &str)] = &[
         &["backoffLimit", "backoffLimitPerIndex", "maxFailedIndexes", "suspend", "managedBy"],
         REMOVE,
     ),
-    ("ServiceSpec", &["clusterIPs", "ipFamilies", "ipFamilyPolicy"], ONE_ADDRESS),
+    ("ServiceSpec", &["clusterIPs"], "a service has one IPv4 address: write clusterIP"),
+    ("ServiceSpec", &["ipFamilies"], "a service has one IPv4 address; remove it"),
     (
         "ServiceSpec",
         &[
@@ -124,18 +189,11 @@ const FIELDS: &[(&str, &[&str], &str)] = &[
         NO_BALANCER,
     ),
     ("ServiceSpec", &["trafficDistribution", "topologyKeys"], "use internalTrafficPolicy: Local"),
-    ("ServicePort", &["appProtocol"], "it has no effect; remove it"),
-    ("ReplicaSetSpec", &["revisionHistoryLimit"], "the history is in Git; remove it"),
     ("ReplicaSetSpec", &["serviceName", "volumeClaimTemplates", "podManagementPolicy"], REMOVE),
     ("ReplicaSetSpec", &["updateStrategy"], "write it as strategy"),
     ("DaemonSetSpec", &["replicas"], "a DaemonSet has one pod on each node that fits; remove it"),
     ("DaemonSetSpec", &["strategy"], "write it as updateStrategy"),
-    ("DaemonSetSpec", &["paused", "templateGeneration"], REMOVE),
-    (
-        "TemplateMeta",
-        &["creationTimestamp", "deletionTimestamp", "generation", "managedFields", "resourceVersion", "uid"],
-        BY_SERVER,
-    ),
+    ("DaemonSetSpec", &["paused"], REMOVE),
     ("TemplateMeta", &["generateName", "finalizers", "ownerReferences"], REMOVE),
     ("Metric", &["pods", "object", "external", "containerResource"], METRICS),
     ("MetricTarget", &["value"], "use averageValue: it is per pod"),
@@ -169,19 +227,69 @@ const VALUES: &[(&str, &str, &str)] = &[
     ("RollingUpdate", "OnDelete", "use RollingUpdate: a push replaces at most maxUnavailable pods at a time"),
 ];
 
+/// Kinds of Kubernetes without which everything is the same here: API group, kind, why.
+const NO_EFFECT_KINDS: &[(&str, &str, &str)] = &[
+    ("", "Namespace", "a namespace begins with its first object"),
+    ("", "ServiceAccount", NO_ACCOUNTS),
+    ("scheduling.k8s.io", "PriorityClass", NO_PREEMPTION),
+];
+
 /// Kinds of Kubernetes that people try, and their replacements.
 const KINDS: &[(&str, &str)] = &[
     ("CronJob", "use a Workflow with spec.triggers"),
     ("Ingress", "use a Dns object"),
     ("List", "list the objects under `items`, or separate them with `---`"),
-    ("Namespace", "namespaces need no object: write metadata.namespace"),
     ("PersistentVolume", "use a hostPath volume"),
     ("PersistentVolumeClaim", "use a hostPath volume"),
     ("Secret", "use an age-encrypted file"),
-    ("ServiceAccount", "Minik8s has no service accounts"),
     ("StatefulSet", "write one Pod with a hostPath volume for each member"),
     ("Kustomization", "put the rendered manifests into the repository, or list the file in `.minik8signore`"),
 ];
+
+/// Returns why the field of the type `record` would change nothing here, if it would not.
+pub(crate) fn without_effect(record: &str, field: &Entry) -> Option<&'static str> {
+    let rows =
+        NO_EFFECT.iter().filter(|(owner, names, ..)| *owner == record && names.contains(&field.key.as_str()));
+    let written = match &field.value.value {
+        Value::Sequence(items) => items.as_slice(),
+        _ => std::slice::from_ref(&field.value),
+    };
+    let is_harmless = |values: Harmless| match values {
+        Harmless::Any => true,
+        Harmless::Texts(texts) => written.iter().filter_map(Node::text).any(|text| texts.contains(&text)),
+    };
+    rows.into_iter().find(|(_, _, values, _)| is_harmless(*values)).map(|(.., why)| *why)
+}
+
+/// Fields of a type that share a reason or advice, and that text.
+type FieldRow = (&'static [&'static str], &'static str);
+
+/// Returns the fields of the type `record` that change nothing here, at least with some values.
+pub(crate) fn fields_without_effect(record: &str) -> impl Iterator<Item = FieldRow> {
+    let rows = NO_EFFECT.iter().filter(move |(owner, ..)| *owner == record);
+    rows.map(|(_, names, _, why)| (*names, *why))
+}
+
+/// Returns the fields of Kubernetes' counterpart of the type `record` that are refused.
+pub(crate) fn refused_fields(record: &str) -> impl Iterator<Item = FieldRow> {
+    let rows = FIELDS.iter().filter(move |(owner, ..)| *owner == record);
+    rows.map(|(_, names, help)| (*names, *help))
+}
+
+/// Returns the values of Kubernetes that are refused, each with advice.
+pub(crate) fn refused_values() -> impl Iterator<Item = (&'static str, &'static str)> {
+    VALUES.iter().map(|(_, value, help)| (*value, *help))
+}
+
+/// Returns the kinds that change nothing here: API group, kind, why.
+pub(crate) fn kinds_without_effect() -> &'static [(&'static str, &'static str, &'static str)] {
+    NO_EFFECT_KINDS
+}
+
+/// Returns the kinds of Kubernetes that are refused, each with its replacement.
+pub(crate) fn refused_kinds() -> impl Iterator<Item = (&'static str, &'static str)> {
+    KINDS.iter().copied().filter(|(kind, _)| *kind != "List")
+}
 
 /// Returns advice for the field `name` of the type `record`, if Kubernetes has it and Minik8s does not.
 pub(crate) fn field_advice(record: &str, name: &str) -> Option<&'static str> {
@@ -206,6 +314,12 @@ pub fn kind_help(name: &str) -> Option<(&'static str, &'static str)> {
     KINDS.iter().find(|(kind, _)| *kind != "List" && is_it(kind)).copied()
 }
 
+/// Returns why an object of this kind would change nothing here, if it would not.
+pub(crate) fn kind_without_effect(api_version: &str, kind: &str) -> Option<&'static str> {
+    let group = api_version.split_once('/').map_or("", |(group, _)| group);
+    NO_EFFECT_KINDS.iter().find(|(own, name, _)| *own == group && *name == kind).map(|(.., why)| *why)
+}
+
 /// Returns the replacement for Kubernetes' kind `name`.
 pub(crate) fn kind_advice(name: &str) -> Option<&'static str> {
     KINDS.iter().find(|(kind, _)| *kind == name).map(|(_, help)| *help)
@@ -219,7 +333,8 @@ mod tests {
     #[test]
     fn every_row_is_of_a_type_that_is_there_and_has_no_such_field() {
         let types = &json_schema::for_any_kind()["$defs"];
-        for (record, names, _) in FIELDS {
+        let without_effect = NO_EFFECT.iter().map(|(record, names, ..)| (record, names));
+        for (record, names) in FIELDS.iter().map(|(record, names, _)| (record, names)).chain(without_effect) {
             let Some(properties) = types[record]["properties"].as_object() else {
                 assert!(!types[record].is_null(), "there is no {record}");
                 continue;
@@ -228,7 +343,8 @@ mod tests {
                 assert!(!properties.contains_key(*name), "{record} has {name}");
             }
         }
-        let kinds = KINDS.iter().filter(|(kind, _)| *kind != "List");
-        assert!(kinds.into_iter().all(|(kind, _)| kind.parse::<crate::kinds::Kind>().is_err()));
+        let kinds = KINDS.iter().map(|(kind, _)| *kind).filter(|kind| *kind != "List");
+        let kinds = kinds.chain(NO_EFFECT_KINDS.iter().map(|(_, kind, _)| *kind));
+        assert!(kinds.into_iter().all(|kind| kind.parse::<crate::kinds::Kind>().is_err()));
     }
 }

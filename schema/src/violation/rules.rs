@@ -154,6 +154,7 @@ rules! {
     FOLDER_TOO_DEEP "folder-too-deep" Note "A folder is nested deeper than the limit and is not read."
     MORE_VIOLATIONS "more-violations" Note "A file has more violations than are shown; the errors come first."
     OLDER_SPELLING "older-spelling" Note "An older spelling is read as the current one."
+    NO_EFFECT "no-effect" Note "A field or kind of Kubernetes has no effect here and is left out."
 }
 
 #[cfg(test)]

@@ -15,7 +15,7 @@ mod sample;
 mod workflow;
 
 use schema::manifest::{ManifestFile, load_file};
-use schema::violation::Severity;
+use schema::violation::{Severity, Violation};
 
 /// A pod whose spec is `spec`, indented by two.
 fn pod(spec: &str) -> String {
@@ -52,5 +52,10 @@ fn load(text: &str) -> ManifestFile {
 /// `rule line:column` of everything but notes.
 fn rules(loaded: &ManifestFile) -> Vec<String> {
     let reported = loaded.violations.iter().filter(|violation| violation.severity != Severity::Note);
-    reported.map(|violation| format!("{} {}:{}", violation.rule, violation.line, violation.column)).collect()
+    reported.map(rule_at).collect()
+}
+
+/// `rule line:column`.
+fn rule_at(violation: &Violation) -> String {
+    format!("{} {}:{}", violation.rule, violation.line, violation.column)
 }

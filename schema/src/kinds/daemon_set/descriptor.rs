@@ -2,7 +2,6 @@
 
 use super::super::{Descriptor, KindSpec, Links, NameForm, ObjectPod, OlderSpellings, Pods, exclusive};
 use super::{DaemonSetSpec, RollingUpdateDaemonSet};
-use crate::document::edit::below;
 use crate::kinds::Kind;
 use crate::kinds::replica_set::validate::{WorkloadFields, percent};
 use crate::kinds::replica_set::{IntOrPercent, descriptor, dialect};
@@ -70,13 +69,10 @@ pub(super) fn fill(spec: &mut DaemonSetSpec) {
     spec.update_strategy.rolling_update = Some(RollingUpdateDaemonSet { max_unavailable, max_surge: None });
 }
 
-// Older DaemonSet manifests: the spellings that all workloads share, and fields that Git makes needless.
+// Older DaemonSet manifests: the spellings that all workloads share.
 
 pub(super) fn rewrite(document: &mut Node, notes: &mut Notes<'_>) {
-    dialect::rewrite_workload(Kind::DaemonSet, document, notes);
-    if let Some(spec) = below(document, &["spec"]) {
-        dialect::drop_history(spec, notes);
-    }
+    dialect::rewrite_workload(document, notes);
 }
 
 // Checks of a daemon set beyond the schema, in Kubernetes' wording where people search for it.

@@ -1,7 +1,7 @@
 //! A container of a pod: image, command, environment, ports, resources, probes.
 
 use schemars::JsonSchema;
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Deserializer, Serialize};
 use serde_with::skip_serializing_none;
 
 use super::volume::VolumeMount;
@@ -492,14 +492,23 @@ pub struct SecurityContext {
     pub open_files_limit: Option<u32>,
 }
 
-/// Capabilities by name, without `CAP_`; `ALL` stands for all of them.
+/// Capabilities by name, in any case and with or without `CAP_`; `ALL` stands for all of them.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[schemars(deny_unknown_fields)]
 pub struct Capabilities {
     /// Capabilities to add to the default set: that of Docker without `NET_RAW`.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[serde(default, skip_serializing_if = "Vec::is_empty", deserialize_with = "capability_names")]
     pub add: Vec<String>,
     /// Capabilities to remove from the default set.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[serde(default, skip_serializing_if = "Vec::is_empty", deserialize_with = "capability_names")]
     pub drop: Vec<String>,
+}
+
+/// Reads capabilities as the kernel's names without `CAP_`.
+fn capability_names<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<String>, D::Error> {
+    let canonical = |name: String| {
+        let name = name.to_ascii_uppercase();
+        name.strip_prefix("CAP_").map_or_else(|| name.clone(), str::to_owned)
+    };
+    Ok(Vec::<String>::deserialize(deserializer)?.into_iter().map(canonical).collect())
 }

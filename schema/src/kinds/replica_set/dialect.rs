@@ -1,20 +1,19 @@
-//! Older ReplicaSet manifests: `ImagePullPolicy`, named templates, selectors without `matchLabels`.
+//! Older ReplicaSet manifests: `ImagePullPolicy`, selectors without `matchLabels`.
 
 use super::DEPLOYMENT_DEADLINE_SECONDS;
-use crate::document::edit::{below, entry, items_mut, plain, put, rename, take};
+use crate::document::edit::{below, entry, items_mut, plain, put, rename};
 use crate::kinds::Kind;
 use crate::kinds::kind::DEPLOYMENT;
 use crate::manifest::dialects::{Node, Notes, Value};
 
 pub(super) fn rewrite(document: &mut Node, notes: &mut Notes<'_>) {
-    rewrite_workload(Kind::ReplicaSet, document, notes);
+    rewrite_workload(document, notes);
 }
 
 /// Rewrites the older spellings that workloads of every kind share.
-pub(in crate::kinds) fn rewrite_workload(kind: Kind, document: &mut Node, notes: &mut Notes<'_>) {
+pub(in crate::kinds) fn rewrite_workload(document: &mut Node, notes: &mut Notes<'_>) {
     let Some(spec) = below(document, &["spec"]) else { return };
     flat_selector(spec, notes);
-    template_name(kind, spec, notes);
     for field in ["initContainers", "containers"] {
         let list = below(spec, &["template", "spec", field]).and_then(items_mut);
         for container in list.into_iter().flatten() {
@@ -26,7 +25,7 @@ pub(in crate::kinds) fn rewrite_workload(kind: Kind, document: &mut Node, notes:
 }
 
 /// Rewrites a Kubernetes Deployment as a replica set with a longer deadline: Minik8s rolls out templates itself.
-pub(crate) fn rewrite_deployment(document: &mut Node, notes: &mut Notes<'_>) {
+pub(crate) fn rewrite_deployment(document: &mut Node) {
     let Some(kind) = below(document, &["kind"]) else { return };
     let Value::Scalar { text, .. } = &mut kind.value else { return };
     if text != DEPLOYMENT {
@@ -36,15 +35,6 @@ pub(crate) fn rewrite_deployment(document: &mut Node, notes: &mut Notes<'_>) {
     let Some(spec) = below(document, &["spec"]) else { return };
     let mark = spec.first_mark();
     put(spec, entry("progressDeadlineSeconds", mark, plain(mark, DEPLOYMENT_DEADLINE_SECONDS)));
-    drop_history(spec, notes);
-}
-
-/// Drops `revisionHistoryLimit`, because Git has the former templates.
-pub(in crate::kinds) fn drop_history(spec: &mut Node, notes: &mut Notes<'_>) {
-    if let Some(limit) = take(spec, "revisionHistoryLimit") {
-        let why = "the last good template is kept, and Git has all others";
-        notes.dropped(limit.mark, "revisionHistoryLimit", why);
-    }
 }
 
 /// Rewrites `selector: {app: web}` as `selector: {matchLabels: {app: web}}`.
@@ -60,15 +50,4 @@ fn flat_selector(spec: &mut Node, notes: &mut Notes<'_>) {
     let labels = std::mem::replace(selector, Node { mark: selector.mark, value: Value::Mapping(Vec::new()) });
     selector.value = Value::Mapping(vec![entry("matchLabels", mark, labels)]);
     notes.older(mark, "selector with labels", "selector.matchLabels");
-}
-
-/// Drops name and namespace of a template, which have no effect in Kubernetes either.
-fn template_name(kind: Kind, spec: &mut Node, notes: &mut Notes<'_>) {
-    let Some(metadata) = below(spec, &["template", "metadata"]) else { return };
-    for field in ["name", "namespace"] {
-        if let Some(name) = take(metadata, field) {
-            let why = format!("pods get the namespace of their {kind}, and names derived from its name");
-            notes.dropped(name.mark, &format!("template.metadata.{field}"), &why);
-        }
-    }
 }

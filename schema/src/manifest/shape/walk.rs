@@ -6,7 +6,7 @@ use super::words::{WalkPosition, describe_found, describe_wanted, list_of_states
 use super::{Field, Record, Shape, Shapes, TaggedRecord};
 use crate::document::nearest::{list, nearest, suggestion};
 use crate::document::node::{Entry, Node, Problem, Value};
-use crate::document::problems::{Faults, Problems};
+use crate::document::problems::{Faults, Problems, left_out};
 use crate::kinds::cluster::secret_advice;
 use crate::manifest::{states_language, unsupported};
 use crate::secrets::is_secret_place;
@@ -152,8 +152,14 @@ impl Walk<'_> {
 
     fn unknown_field(&mut self, record: &Record, entry: &Entry, at: &Path<'_>) {
         let path = at.field(&entry.key);
+        if let Some(why) = unsupported::without_effect(&record.name, entry) {
+            // Kubernetes' own tools write `creationTimestamp: null`.
+            if !entry.value.is_null() {
+                self.problems.push(left_out(entry.mark, &path.to_string(), why));
+            }
+            return;
+        }
         if let Some(help) = unsupported::field_advice(&record.name, &entry.key) {
-            // Kubernetes' own tools write `creationTimestamp: null`: nothing is lost without it.
             if entry.value.is_null() {
                 return;
             }

@@ -173,7 +173,7 @@ fn nodes() -> Vec<Case> {
         ("missing-field", node("spec:\n  taints: [§{key: a}]")),
         ("unsupported-field", node("spec:\n  §podCIDR: 10.244.0.0/24")),
         ("unsupported-field", node("spec:\n  §providerID: kind://a")),
-        ("unsupported-field", node("spec:\n  taints: [{key: a, effect: NoExecute, §timeAdded: x}]")),
+        ("no-effect", node("spec:\n  taints: [{key: a, effect: NoExecute, §timeAdded: x}]")),
         ("wrong-type", node("spec:\n  unschedulable: §\"true\"")),
     ]
 }

@@ -77,7 +77,7 @@ fn cases() -> Vec<Case> {
     vec![
         map("unknown-field", "§dta: {a: b}"),
         map("unknown-field", "§spec: {data: {a: b}}"),
-        map("unsupported-field", "§status: {a: b}"),
+        map("no-effect", "§status: {a: b}"),
         map("wrong-type", "data: {PORT: §8080}"),
         map("wrong-type", "data: {a: §[b]}"),
         map("wrong-type", "binaryData: {a: §'%%%'}"),

@@ -102,8 +102,8 @@ fn what_only_kubernetes_has_is_named_at_its_place() {
         |field: &str| EXPORTER.replacen("      hostNetwork", &format!("      {field}\n      hostNetwork"), 1);
     check(&[
         ("unsupported-field", pod("§hostPID: true")),
-        ("unsupported-field", pod("§priorityClassName: system-node-critical")),
-        ("unsupported-field", pod("§serviceAccountName: node-exporter")),
+        ("no-effect", pod("§priorityClassName: system-node-critical")),
+        ("no-effect", pod("§serviceAccountName: node-exporter")),
         ("unsupported-field", pod("§affinity: {}")),
         (
             "unsupported-field",

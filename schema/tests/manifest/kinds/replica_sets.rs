@@ -84,7 +84,7 @@ fn cases() -> Vec<Case> {
             with("").replace("{app: web}}\n    spec", "{app: web}, annotations: {§a b: c}}\n    spec"),
         ),
         pod("restart-policy", "restartPolicy: §Never"),
-        pod("unsupported-field", "§serviceAccountName: web"),
+        pod("no-effect", "§serviceAccountName: web"),
         pod("invalid-name", "hostname: §Web"),
         ("invalid-image", with("").replace("image: nginx", "image: §Nginx")),
         (
@@ -98,7 +98,7 @@ fn cases() -> Vec<Case> {
         on_node("name: http", "nodeName: n1\n      hostNetwork: true"),
         field("rollout", "minReadySeconds: 200\nprogressDeadlineSeconds: §200"),
         field("rollout", "progressDeadlineSeconds: §0"),
-        field("unsupported-field", "§revisionHistoryLimit: 10"),
+        field("no-effect", "§revisionHistoryLimit: 10"),
         update("rollout", "maxSurge: 0, maxUnavailable: §0"),
         update("rollout", "maxSurge: 0%, maxUnavailable: §0"),
         update("rollout", "maxSurge: §half"),

@@ -1,6 +1,7 @@
 //! Checks of users, groups, capabilities and privilege.
 
 use super::super::{Container, PodSpec, SecurityContext};
+use crate::document::nearest::nearest;
 use crate::violation::{Findings, Path, rules};
 
 /// Linux capabilities without `CAP_`, as of 6.18 (capabilities(7)); `ALL` is Docker's word for all of them.
@@ -124,12 +125,8 @@ fn capability(name: &str, at: &Path<'_>, findings: &mut Findings) {
     if CAPABILITIES.contains(&name) {
         return;
     }
-    let upper = name.to_ascii_uppercase();
-    let bare = upper.strip_prefix("CAP_").unwrap_or(&upper);
-    let help = match CAPABILITIES.iter().find(|known| **known == bare) {
-        Some(known) => format!("write `{known}`"),
-        None => "capabilities(7) lists them; write them without `CAP_`".to_owned(),
-    };
+    let help = nearest(name, CAPABILITIES)
+        .map_or_else(|| "capabilities(7) lists them".to_owned(), |known| format!("did you mean `{known}`?"));
     findings.add(&rules::CAPABILITY, at, format!("Unsupported value: `{name}`")).help(help);
 }
 
