@@ -39,6 +39,8 @@ pub const BACKOFF: &str = "minik8s.io/backoff";
 pub const PORTS: &str = "minik8s.io/ports";
 /// The preStop hook, as JSON; empty without one.
 pub const PRE_STOP: &str = "minik8s.io/pre-stop";
+/// Place of a sidecar among the init containers; empty for other containers.
+pub const SIDECAR: &str = "minik8s.io/sidecar";
 /// Docker id of the pause container whose namespaces it joined.
 pub const SANDBOX: &str = "minik8s.io/sandbox";
 
@@ -50,9 +52,9 @@ pub const FILES: &str = "minik8s.io/files";
 pub const SPEC: &str = "minik8s.io/spec";
 
 /// All labels above. Each is set on every container, empty where it has no value.
-pub const LABELS: [&str; 18] = [
+pub const LABELS: [&str; 19] = [
     INSTANCE, NODE, NAMESPACE, POD, UID, HASH, CONTAINER, ATTEMPT, COMMIT, OWNER, IP, GRACE, BACKOFF, PORTS,
-    PRE_STOP, SANDBOX, FILES, SPEC,
+    PRE_STOP, SIDECAR, SANDBOX, FILES, SPEC,
 ];
 
 /// The container label of a pause container; upper case, which no container of a pod has.

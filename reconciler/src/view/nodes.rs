@@ -138,10 +138,9 @@ pub(super) fn requested(snapshot: &Snapshot, node: &str) -> (u64, Cpu, Memory) {
     let (mut pods, mut cpu, mut memory) = (0, Cpu::default(), Memory::default());
     for (_, binding) in snapshot.bindings_of(node) {
         pods += 1;
-        for container in &binding.value.pod.spec.containers {
-            cpu.millis = cpu.millis.saturating_add(container.resources.requested_cpu().millis);
-            memory.bytes = memory.bytes.saturating_add(container.resources.requested_memory().bytes);
-        }
+        let spec = &binding.value.pod.spec;
+        cpu.millis = cpu.millis.saturating_add(spec.total(|c| c.resources.requested_cpu().millis));
+        memory.bytes = memory.bytes.saturating_add(spec.total(|c| c.resources.requested_memory().bytes));
     }
     (pods, cpu, memory)
 }

@@ -12,6 +12,9 @@ pub(super) fn pod(chance: &mut Chance) -> Json {
     if !volumes.is_empty() {
         pod["volumes"] = json!(volumes);
     }
+    if chance.one_in(6) {
+        pod["initContainers"] = json!([{"name": "s0", "image": "busybox", "restartPolicy": "Always"}]);
+    }
     if chance.one_in(4) {
         pod["restartPolicy"] = json!(chance.pick(&["Always", "OnFailure", "Never"]));
     }

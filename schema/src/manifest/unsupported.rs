@@ -98,11 +98,6 @@ const FIELDS: &[(&str, &[&str], &str)] = &[
     ("PodSpec", &["ephemeralContainers"], "list it under containers or initContainers"),
     ("Container", &["volumeDevices"], "mount a hostPath volume with volumeMounts"),
     ("Container", &["stdinOnce", "restartPolicyRules"], REMOVE),
-    (
-        "Container",
-        &["restartPolicy"],
-        "restartPolicy is a field of the pod; sidecar init containers are not supported",
-    ),
     ("EnvVarSource", &["resourceFieldRef", "fileKeyRef"], "write the value"),
     ("FieldRef", &["apiVersion"], "write `v1`, or remove it"),
     ("SecretKeyRef", &["optional"], REMOVE),

@@ -13,7 +13,9 @@ use crate::kinds::dns::DnsSpec;
 use crate::kinds::function::{FunctionSpec, ImageState};
 use crate::kinds::job::{JobPhase, JobSpec};
 use crate::kinds::node::NodeSpec;
-use crate::kinds::pod::{ContainerState, PodPhase, PodSpec, PodStatus, RestartPolicy, UnsteadyContainer};
+use crate::kinds::pod::{
+    ContainerState, ContainerStatus, PodPhase, PodSpec, PodStatus, RestartPolicy, UnsteadyContainer,
+};
 use crate::kinds::replica_set::ReplicaSetSpec;
 use crate::kinds::service::{ServiceSpec, ServiceType};
 use crate::kinds::workflow::{RunPhase, WorkflowSpec};
@@ -390,12 +392,19 @@ fn pod_progress(status: &PodStatus) -> Vec<Timestamp> {
         }
         _ => None,
     });
-    let started = status.container_statuses.iter().filter_map(|container| match &container.state {
+    // Sidecars among them: one that crashes again and again must not extend the pod's deadline.
+    let is_done = |init: &ContainerStatus| match &init.state {
+        ContainerState::Terminated(end) => end.completes_init(),
+        ContainerState::Waiting(_) | ContainerState::Running(_) => false,
+    };
+    let init = || status.init_container_statuses.iter().filter(|init| !is_done(init));
+    let all = || status.container_statuses.iter().chain(init());
+    let started = all().filter_map(|container| match &container.state {
         ContainerState::Running(running) if container.restart_count == 0 => Some(running.started_at),
         _ => None,
     });
     // A probe that fails for a moment restarts the pod's deadline.
-    let restarted = status.container_statuses.iter().any(|container| container.restart_count > 0);
+    let restarted = all().any(|container| container.restart_count > 0);
     let ready = status.conditions.iter().filter(|condition| condition.kind == "Ready" && !restarted);
     let ready = ready.map(|condition| condition.last_transition_time);
     status.start_time.into_iter().chain(ended).chain(started).chain(ready).collect()

@@ -128,6 +128,8 @@ fn containers() -> Vec<(&'static str, String)> {
             "exclusive",
             with("initContainers:\n- name: a\n  image: b\n  §livenessProbe: {tcpSocket: {port: 1}}"),
         ),
+        ("exclusive", container("§restartPolicy: Always")),
+        ("unknown-value", with("initContainers:\n- {name: a, image: b, restartPolicy: §OnFailure}")),
     ]
 }
 
@@ -150,6 +152,14 @@ fn ports_and_probes() -> Vec<(&'static str, String)> {
             ),
         ),
         ("host-port", with("  ports: [{containerPort: 80, hostPort: §81}]\nhostNetwork: true")),
+        (
+            "host-port",
+            with(
+                "  ports: [{containerPort: 80, hostPort: 81}]\ninitContainers:\n- {name: a, image: b, ports: \
+[{containerPort: 1, hostPort: 81}]}\n- {name: c, image: b, restartPolicy: Always, ports: [{containerPort: 1, \
+hostPort: §81}]}",
+            ),
+        ),
         ("unsupported-field", container("ports:\n- {containerPort: 80, §hostIP: 10.0.0.1}")),
         ("exclusive", container("§livenessProbe: {periodSeconds: 5}")),
         ("exclusive", container("livenessProbe: {exec: {command: [a]}, §tcpSocket: {port: 1}}")),

@@ -52,6 +52,18 @@ spec:
     command: ["sh", "-c", "echo ready > /work/state"]
     volumeMounts:
     - {name: work, mountPath: /work}
+  - name: proxy
+    image: envoyproxy/envoy:v1.31
+    restartPolicy: Always
+    ports:
+    - {name: admin, containerPort: 9901}
+    startupProbe:
+      httpGet: {path: /ready, port: admin}
+    readinessProbe:
+      httpGet: {path: /ready, port: admin}
+    lifecycle:
+      preStop:
+        exec: {command: [sleep, "5"]}
   containers:
   - name: web
     image: registry.example.com:5000/shop/web:v1.2.3
@@ -117,7 +129,7 @@ fn every_field_of_a_pod_has_an_effect() {
         load(text).violations.iter().map(|note| format!("{} {}", note.rule, note.line)).collect()
     };
     assert!(notes(KUBERNETES).is_empty());
-    let resolver = KUBERNETES.replace("  restartPolicy", "  dnsPolicy: Default\n  restartPolicy");
+    let resolver = KUBERNETES.replacen("  restartPolicy", "  dnsPolicy: Default\n  restartPolicy", 1);
     assert!(notes(&resolver).is_empty());
 }
 

@@ -113,8 +113,7 @@ fn spawn(
         PodTask::Up(up) => (&up.down, up.address.map(|a| a.addr()), up.ports.clone()),
         PodTask::Down(down) => (down, None, Vec::new()),
     };
-    let (stops, cancel) =
-        (down.stop.iter().map(|target| target.id.clone()).collect(), CancellationToken::new());
+    let (stops, cancel) = (down.stops().map(|target| target.id.clone()).collect(), CancellationToken::new());
     let up = matches!(task, PodTask::Up(_));
     let busy = RunningTask { pod: id.pod.clone(), up, address, ports, stops, cancel: cancel.clone() };
     // Blocking calls keep it too: they continue after the task is canceled.

@@ -98,6 +98,8 @@ pub struct Container {
     pub ports: Vec<HostPortStatus>,
     /// The preStop hook, or the reason why its label can't be read.
     pub hook: Option<Result<Action, String>>,
+    /// Place among the init containers, if it is a sidecar.
+    pub sidecar: Option<u32>,
     /// Health by its probes; `None` without probes or before the first result.
     pub health: Option<ProbeHealth>,
     /// Failure message of its startup or readiness probe, while that fails.
@@ -177,6 +179,7 @@ impl Container {
             address: label(names::IP).parse().ok(),
             ports: serde_json::from_str(label(names::PORTS)).unwrap_or_default(),
             hook: (!hook.is_empty()).then(|| serde_json::from_str(hook).map_err(|error| error.to_string())),
+            sidecar: label(names::SIDECAR).parse().ok(),
             health: None,
             failing: None,
             files: label(names::FILES).split(',').filter(|d| !d.is_empty()).map(str::to_owned).collect(),

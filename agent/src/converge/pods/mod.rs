@@ -15,6 +15,7 @@ use futures::future::BoxFuture;
 use jiff::Timestamp;
 use schema::control::{Loop, LoopError, Next, Nudge, Observation, Row, lock};
 use schema::kinds::cluster::PodSecurity;
+use schema::kinds::pod::PodStatus;
 use schema::records::dns_address;
 use schema::snapshot::Snapshot;
 use schema::store::SharedStore;
@@ -330,7 +331,8 @@ impl Loop for PodsLoop {
         let finished = self.finished.update(&self.node, &desired, &snapshot).await;
         observe::fill_health(&mut pods, &kept, |pod| {
             let status = snapshot.pod_status.get(&(self.node.node.clone(), pod.clone()))?;
-            Some(status.value.container_statuses.clone())
+            let PodStatus { init_container_statuses, container_statuses, .. } = &status.value;
+            Some(init_container_statuses.iter().chain(container_statuses).cloned().collect())
         });
         observe::fill_failing(&mut pods, &self.book.failing());
         if let Err(error) = &links {

@@ -1,6 +1,7 @@
 //! Decides on every pod of the node, with a reason. Pure: containers, desired pods and time in, one [`PodsPlan`]
 //! out, with every name, address, port and attempt in it.
 
+use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
@@ -183,15 +184,22 @@ fn take_down(
 fn down(observed: &Observed, uid: &str, facts: &PodFacts) -> TakeDown {
     let grace = facts.all().map(|c| c.grace).max().unwrap_or_default();
     TakeDown {
-        stop: facts.containers.values().flatten().filter(|c| c.is_running()).map(Target::from).collect(),
-        grace: Duration::from_secs(u64::from(grace)),
         remove: facts.all().map(Target::from).collect(),
         link: Some(host_link_name(&observed.node.instance, uid)),
-        unmount: false,
         folder: true,
         // Everything must go: a leftover is trouble of the pod.
         obsolete: Vec::new(),
+        ..stop_all(facts, Duration::from_secs(u64::from(grace)))
     }
+}
+
+/// Stops all that runs of a pod: its sidecars last, in reverse order.
+fn stop_all(facts: &PodFacts, grace: Duration) -> TakeDown {
+    let running = facts.containers.values().flatten().filter(|c| c.is_running());
+    let (mut sidecars, others): (Vec<_>, Vec<_>) = running.partition(|c| c.sidecar.is_some());
+    sidecars.sort_by_key(|sidecar| Reverse(sidecar.sidecar));
+    let targets = |list: Vec<&Container>| list.into_iter().map(Target::from).collect();
+    TakeDown { stop: targets(others), stop_last: targets(sidecars), grace, ..TakeDown::default() }
 }
 
 fn plan_wanted(
@@ -336,10 +344,8 @@ fn plan_without_namespaces(look: PodInput<'_>, pool: &mut AllocationPool) -> Dec
         if facts.all().next().is_none() { DecisionReason::New } else { DecisionReason::PauseGone },
     );
     let down = TakeDown {
-        stop: facts.containers.values().flatten().filter(|c| c.is_running()).map(Target::from).collect(),
         remove: needs.remove_first.iter().map(|c| Target::from(*c)).collect(),
-        grace: grace(binding),
-        ..TakeDown::default()
+        ..stop_all(facts, grace(binding))
     };
     if let Some(until) = rebuild_allowed_at(facts, now).filter(|until| *until > now) {
         decision.why = DecisionReason::PauseEndedEarly;
@@ -361,7 +367,7 @@ fn plan_without_namespaces(look: PodInput<'_>, pool: &mut AllocationPool) -> Dec
         }
     };
     // Its own containers may still listen: they are stopped first.
-    let listens = pod.spec.host_network && !down.stop.is_empty();
+    let listens = pod.spec.host_network && down.stops().next().is_some();
     let of = (&decision.pod, &*pod.spec);
     // If somebody removed the pause container, only its last report is left.
     let reported = last_report_on(&observed.last_reported, &decision.pod, &binding.pod.uid);
@@ -414,16 +420,14 @@ fn plan_finished(look: PodInput<'_>) -> Decision {
     let PodInput { observed, binding, facts, needs, now } = look;
     let pauses = facts.pauses.iter().filter(|p| p.state != State::Removing);
     let down = TakeDown {
-        // Containers that joined an older pause container end with it; the policy restarts none.
-        stop: facts.containers.values().flatten().filter(|c| c.is_running()).map(Target::from).collect(),
         remove: needs.remove_first.iter().copied().chain(pauses).map(Target::from).collect(),
-        grace: grace(binding),
         link: facts.live_pause().map(|_| host_link_name(&observed.node.instance, &binding.pod.uid)),
         unmount: true,
-        folder: false,
         obsolete: needs.obsolete.iter().map(|c| Target::from(*c)).collect(),
+        // Sidecars, and containers that joined an older pause container and end with it; the policy restarts none.
+        ..stop_all(facts, grace(binding))
     };
-    let is_empty = down.stop.is_empty() && down.remove.is_empty() && down.obsolete.is_empty();
+    let is_empty = down.stops().next().is_none() && down.remove.is_empty() && down.obsolete.is_empty();
     let task = (!is_empty).then_some(PodTask::Down(down));
     Decision {
         task,

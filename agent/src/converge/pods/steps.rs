@@ -229,11 +229,14 @@ pub struct Kill {
     pub message: String,
 }
 
-/// Takes containers down: stops all of `stop` concurrently, then removes all of `remove`, then the rest, `obsolete`
-/// last.
+/// Takes containers down: stops all of `stop` concurrently, then those of `stop_last` one after another, then removes
+/// all of `remove`, then the rest, `obsolete` last.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct TakeDown {
     pub stop: Vec<Target>,
+    /// Sidecars, in the order in which they end.
+    pub stop_last: Vec<Target>,
+    /// Time from SIGTERM to SIGKILL, for all of them together.
     pub grace: Duration,
     /// Containers to remove, pause containers last.
     pub remove: Vec<Target>,
@@ -245,6 +248,13 @@ pub struct TakeDown {
     pub folder: bool,
     /// Dead starts: one that can't be removed holds up nothing, and is retried separately.
     pub obsolete: Vec<Target>,
+}
+
+impl TakeDown {
+    /// Returns all containers to stop, in order.
+    pub fn stops(&self) -> impl Iterator<Item = &Target> {
+        self.stop.iter().chain(&self.stop_last)
+    }
 }
 
 /// A container to stop or remove.

@@ -102,6 +102,22 @@ impl Worker {
     }
 }
 
+/// A sidecar's turn to be stopped: once as many containers of its pod have ended. Its preStop hook does not wait for it,
+/// so that a proxy learns early that no more requests should come in, as in Kubernetes.
+pub(crate) struct Turn {
+    /// Number of containers that have ended.
+    ended: watch::Receiver<usize>,
+    after: usize,
+}
+
+impl Turn {
+    /// Waits for it, but no longer than the grace period.
+    pub(crate) async fn wait(mut self, grace: Duration) {
+        // There is no sender only when the task ends.
+        let _ = timeout(grace, self.ended.wait_for(|ended| *ended >= self.after)).await;
+    }
+}
+
 // Work on one pod, step by step as planned. May be canceled at any call and repeated: every step checks for
 // existing results.
 
@@ -156,10 +172,16 @@ impl Worker {
 
     /// Takes containers down; anything already gone is fine.
     pub async fn down(&self, id: &PodId, down: &TakeDown, busy: &Arc<WorkGuard>) -> Result<(), PodFailure> {
-        join_all(down.stop.iter().map(|target| async move {
-            self.stop(id, target, down.grace, busy).await;
-            if down.folder {
-                self.note_end(id, target).await;
+        let ended = watch::Sender::new(0);
+        join_all(down.stops().enumerate().map(|(place, target)| {
+            let turn = (place >= down.stop.len()).then(|| Turn { ended: ended.subscribe(), after: place });
+            let ended = &ended;
+            async move {
+                self.stop(id, target, (down.grace, turn), busy).await;
+                ended.send_modify(|count| *count += 1);
+                if down.folder {
+                    self.note_end(id, target).await;
+                }
             }
         }))
         .await;

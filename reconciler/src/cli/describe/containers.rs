@@ -53,6 +53,7 @@ fn add_spec(page: &mut Page, container: &Container) {
         format!("{}/{protocol}", port.container_port)
     });
     page.field(4, "Ports", &ports.collect::<Vec<_>>().join(", "));
+    page.field(4, "Restart", if container.is_sidecar() { "Always (sidecar)" } else { "" });
     page.field(4, "Requests", &resources(&container.resources.requests));
     page.field(4, "Limits", &resources(&container.resources.limits));
     for (name, of) in [

@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 
 use schema::kinds::Kind;
 use schema::kinds::node::Taint;
-use schema::kinds::pod::{Container, PodSpec, Protocol, Toleration};
+use schema::kinds::pod::{PodSpec, Protocol, Toleration};
 use schema::meta::{NamespacedName, StringMap};
 use schema::records::{NodeConditions, NodeRecord, PodInstance};
 use schema::snapshot::Snapshot;
@@ -131,20 +131,14 @@ pub struct Needs<'a> {
 }
 
 impl<'a> Needs<'a> {
-    /// Returns the needs of `spec`: the sum over its containers, or the largest init container if that is more, as
-    /// in Kubernetes.
+    /// Returns the needs of `spec`.
     pub fn of(spec: &'a PodSpec) -> Self {
-        let total = |amount: fn(&Container) -> u64| {
-            let side_by_side = spec.containers.iter().map(amount).fold(0, u64::saturating_add);
-            let one_by_one = spec.init_containers.iter().map(amount).max().unwrap_or(0);
-            side_by_side.max(one_by_one)
-        };
         Self {
             node_name: spec.node_name.as_deref(),
             node_selector: &spec.node_selector,
             tolerations: &spec.tolerations,
-            cpu_millis: total(|c| c.resources.requested_cpu().millis),
-            memory_bytes: total(|c| c.resources.requested_memory().bytes),
+            cpu_millis: spec.total(|c| c.resources.requested_cpu().millis),
+            memory_bytes: spec.total(|c| c.resources.requested_memory().bytes),
             host_ports: host_ports(spec),
         }
     }
@@ -153,8 +147,7 @@ impl<'a> Needs<'a> {
 /// Returns the host ports that the pod takes. On the host's network, every container port is one.
 fn host_ports(spec: &PodSpec) -> Vec<(u16, Protocol)> {
     let mut ports: Vec<_> = spec
-        .containers
-        .iter()
+        .side_by_side()
         .flat_map(|container| &container.ports)
         .filter_map(|port| {
             let of_network = spec.host_network.then_some(port.container_port);

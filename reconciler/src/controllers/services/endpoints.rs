@@ -229,7 +229,7 @@ fn target(port: &ServicePort, pod: Option<&PodSpec>) -> u16 {
 }
 
 fn named_port(pod: &PodSpec, name: &str, protocol: Protocol) -> Option<u16> {
-    let mut ports = pod.containers.iter().flat_map(|container| &container.ports);
+    let mut ports = pod.side_by_side().flat_map(|container| &container.ports);
     let port = ports.find(|port| port.name.as_deref() == Some(name) && port.protocol == protocol)?;
     Some(port.container_port)
 }

@@ -287,6 +287,19 @@ fn a_named_target_port_is_looked_up_in_each_pod() {
     let record = written(&planned(&builder), "web");
     assert!(record.endpoints.is_empty());
     assert!(record.left_out[0].why.contains("targetPort"), "{record:?}");
+    // A sidecar serves as well as a main container; an init container has ended.
+    let init = |name: &str, port: u16, restart: &str| {
+        let text = format!(
+            "{{\"name\": \"{name}\", \"image\": \"a\"{restart}, \"ports\": [{{\"name\": \"grpc\", \"containerPort\": {port}}}]}}"
+        );
+        serde_json::from_str(&text).unwrap()
+    };
+    let mut pod = web("b");
+    let mut spec = PodSpec::clone(&pod.spec);
+    spec.init_containers = vec![init("once", 1, ""), init("proxy", 9901, ", \"restartPolicy\": \"Always\"")];
+    pod.spec = spec.into();
+    let builder = with_instance(builder, &pod, "n1", "10.244.0.6", true);
+    assert_eq!(written(&planned(&builder), "web").endpoints[0].ports, [9901]);
 }
 
 #[test]

@@ -61,18 +61,11 @@ pub(super) fn missing(planned: &PlannedObjects<'_>, nodes: &[NodeRoom]) -> Vec<S
     lines
 }
 
-/// Returns the request of a pod: that of all containers together, or of the largest init container.
+/// Returns the request of a pod.
 fn request(spec: &PodSpec, defaults: &ResourceRequirements) -> (u64, u64) {
     let of = |c: &Container| {
         let resources = c.resources.or(defaults);
         (resources.requested_cpu().millis, resources.requested_memory().bytes)
     };
-    let (mut millis, mut bytes) = (0_u64, 0_u64);
-    for (cpu, memory) in spec.containers.iter().map(of) {
-        (millis, bytes) = (millis.saturating_add(cpu), bytes.saturating_add(memory));
-    }
-    for (cpu, memory) in spec.init_containers.iter().map(of) {
-        (millis, bytes) = (millis.max(cpu), bytes.max(memory));
-    }
-    (millis, bytes)
+    (spec.total(|c| of(c).0), spec.total(|c| of(c).1))
 }

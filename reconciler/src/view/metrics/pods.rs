@@ -4,7 +4,7 @@ use std::cell::OnceCell;
 use std::collections::BTreeMap;
 
 use schema::kinds::Kind;
-use schema::kinds::pod::{PodPhase, PodStatus};
+use schema::kinds::pod::{PodPhase, PodSpec, PodStatus};
 use schema::metrics::{FamilyInfo, StateFamily};
 use schema::records::PodInstance;
 use schema::snapshot::{BoundPod, Snapshot};
@@ -128,7 +128,7 @@ impl<'a> Tally<'a> {
         let is_lost = bound.is_some_and(|bound| !snapshot.node_is_ready(bound.node()));
         let (phase_word, reason) = match status {
             _ if is_lost => (phase(PodPhase::Unknown), NODE_LOST),
-            Some(status) => (phase(status.phase), reason(status)),
+            Some(status) => (phase(status.phase), reason(status, &pod.spec)),
             None => (phase(PodPhase::Pending), ""),
         };
         let is_completed =
@@ -146,8 +146,8 @@ impl<'a> Tally<'a> {
 }
 
 /// Returns the reason of a phase; empty if there is none. Nodes may report any word.
-fn reason(status: &PodStatus) -> &'static str {
-    let reported = reported_word(status);
+fn reason(status: &PodStatus, spec: &PodSpec) -> &'static str {
+    let reported = reported_word(status, spec);
     let word = match reported.strip_prefix("Init:") {
         // The number of init containers that are done.
         Some(done) if done.starts_with(|c: char| c.is_ascii_digit()) => "PodInitializing",

@@ -180,7 +180,7 @@ impl<'a> PodFacts<'a> {
             return word("Pending", index.unbound.reason(self.pod));
         }
         match (self.current(), self.status) {
-            (Some(status), _) => reported_status(status),
+            (Some(status), _) => reported_status(status, &instance.spec),
             (None, Some(_)) => {
                 word("ContainerCreating", format!("waiting for its previous version on node {node} to stop"))
             }
@@ -189,7 +189,8 @@ impl<'a> PodFacts<'a> {
     }
 
     fn last_seen(&self) -> String {
-        self.current().map_or_else(|| "never".to_owned(), |status| reported_status(status).word)
+        let reported = self.current().zip(self.wanted());
+        reported.map_or_else(|| "never".to_owned(), |(status, pod)| reported_status(status, &pod.spec).word)
     }
 
     fn why_terminating(&self, snapshot: &Snapshot) -> String {
@@ -230,8 +231,11 @@ fn leftover(pod: &NamespacedName, node: &str, status: &PodStatus, now: Timestamp
 
 fn ready_of(status: Option<&PodStatus>, wanted: Option<&PodInstance>) -> String {
     let reported = status.map_or(&[][..], |s| &s.container_statuses);
-    let total = wanted.map_or(reported.len(), |pod| pod.spec.containers.len());
-    format!("{}/{total}", reported.iter().filter(|c| c.ready).count())
+    let init = status.map_or(&[][..], |s| &s.init_container_statuses);
+    let total = wanted.map_or(reported.len(), |pod| pod.spec.side_by_side().count());
+    // An init container that is ready and has not ended is a sidecar.
+    let sidecars = init.iter().filter(|_| wanted.is_some()).filter(|init| !init.state.is_terminated());
+    format!("{}/{total}", reported.iter().chain(sidecars).filter(|c| c.ready).count())
 }
 
 /// Returns the number of restarts of a pod's containers.

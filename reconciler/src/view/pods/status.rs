@@ -1,7 +1,7 @@
 //! Status word of a pod by the rules of kubectl's `printPod`, and the reason that the pod is not ready.
 
 use schema::condition::{Condition, ConditionStatus};
-use schema::kinds::pod::{ContainerState, ContainerStatus, OOM_KILLED, PodPhase, PodStatus};
+use schema::kinds::pod::{ContainerState, ContainerStatus, OOM_KILLED, PodPhase, PodSpec, PodStatus};
 
 /// Status word and, if the pod is not well, the reason as a sentence.
 #[derive(Debug, PartialEq, Eq)]
@@ -11,19 +11,19 @@ pub(super) struct StatusWord {
 }
 
 /// Status as reported by the pod's own node.
-pub(super) fn reported_status(status: &PodStatus) -> StatusWord {
-    let word = reported_word(status);
+pub(super) fn reported_status(status: &PodStatus, spec: &PodSpec) -> StatusWord {
+    let word = reported_word(status, spec);
     let why = why(status, &word);
     StatusWord { word, why }
 }
 
 /// Status word as reported by the pod's own node.
-pub(in crate::view) fn reported_word(status: &PodStatus) -> String {
+pub(in crate::view) fn reported_word(status: &PodStatus, spec: &PodSpec) -> String {
     let whole = if status.reason.is_empty() { phase(status.phase) } else { status.reason.as_str() };
     if status.is_terminating() {
         return whole.to_owned();
     }
-    initializing(status).unwrap_or_else(|| containers(status, whole))
+    initializing(status, spec).unwrap_or_else(|| containers(status, whole))
 }
 
 /// Error that keeps a node from removing a pod; `None` without one.
@@ -32,15 +32,19 @@ pub(super) fn removal_error(status: &PodStatus) -> Option<&str> {
     Some(condition.message.as_str())
 }
 
-/// `Init:…` while init containers run. Ignores the remains of init containers once all are done.
-fn initializing(status: &PodStatus) -> Option<String> {
+/// `Init:…` while init containers run, or a sidecar has not started. Ignores the remains of init containers once all
+/// are done.
+fn initializing(status: &PodStatus, spec: &PodSpec) -> Option<String> {
     if is_initialized(status) {
         return None;
     }
     let total = status.init_container_statuses.len();
+    let is_sidecar =
+        |name: &str| spec.init_containers.iter().any(|init| init.name == name && init.is_sidecar());
     for (done, container) in status.init_container_statuses.iter().enumerate() {
         return Some(match &container.state {
             ContainerState::Terminated(ended) if ended.completes_init() => continue,
+            ContainerState::Running(_) if container.started && is_sidecar(&container.name) => continue,
             ContainerState::Terminated(ended) if ended.reason.is_empty() => {
                 format!("Init:ExitCode:{}", ended.exit_code)
             }
@@ -182,7 +186,7 @@ mod tests {
         for kind in conditions {
             set_condition(&mut status.conditions, condition(kind, true, at(0)));
         }
-        reported_status(&status).word
+        reported_status(&status, &PodSpec::default()).word
     }
 
     /// kubectl's `printPod`, row by row.
@@ -222,9 +226,9 @@ mod tests {
             ..PodStatus::default()
         };
         let of_init = "init container c ended with code 137: OOMKilled";
-        assert_eq!(reported_status(&failed).why, of_init);
+        assert_eq!(reported_status(&failed, &PodSpec::default()).why, of_init);
         set_condition(&mut failed.conditions, condition("Initialized", true, at(0)));
-        assert_eq!(reported_status(&failed).why, "container c ended with code 1: Error");
+        assert_eq!(reported_status(&failed, &PodSpec::default()).why, "container c ended with code 1: Error");
         // For a pod that is desired again, the node reports the end until it has read the new desired state.
         for phase in [Running, Succeeded, Failed] {
             let leaving = PodStatus {
@@ -234,7 +238,7 @@ mod tests {
                 container_statuses: vec![container("ended:Error:137")],
                 ..PodStatus::default()
             };
-            let StatusWord { word, why } = reported_status(&leaving);
+            let StatusWord { word, why } = reported_status(&leaving, &PodSpec::default());
             assert_eq!((word.as_str(), why.as_str()), ("Terminating", "its containers have ended"));
         }
     }

@@ -1,6 +1,6 @@
 //! The row of a pod in every state, as a table.
 
-use schema::kinds::pod::{ContainerState, RunningState, TerminatedState, WaitingState};
+use schema::kinds::pod::{ContainerState, ContainerStatus, RunningState, TerminatedState, WaitingState};
 use schema::snapshot::Snapshot;
 
 use super::*;
@@ -95,6 +95,37 @@ fn a_report_on_the_previous_version_does_not_count() {
         rows(&snapshot),
         @"web 0/1 ContainerCreating n1 40s waiting for its previous version on node n1 to stop"
     );
+}
+
+/// kubectl's `printPod`: a sidecar that has started is done, and counts for READY.
+#[test]
+fn sidecars_are_counted_beside_the_main_containers() {
+    let runs = || ContainerState::Running(RunningState { started_at: at(70) });
+    let one = |name: &str, (started, ready)| ContainerStatus { started, ready, ..container(name, runs()) };
+    for (proxy, migrate, main, expected) in [
+        ((false, false), runs(), (false, false), "0/2 Init:0/2"),
+        ((true, false), runs(), (false, false), "0/2 Init:1/2"),
+        ((true, true), ContainerState::Terminated(terminated(0, "Completed")), (true, true), "2/2 Running"),
+        ((true, false), ContainerState::Terminated(terminated(0, "Completed")), (true, true), "1/2 Running"),
+    ] {
+        let migrate = ContainerStatus { ready: migrate.is_terminated(), ..container("migrate", migrate) };
+        let status = PodStatus {
+            init_container_statuses: vec![one("proxy", proxy), migrate],
+            container_statuses: vec![one("app", main)],
+            ..running()
+        };
+        let mut snapshot = snapshot();
+        let init = serde_json::json!([
+            {"name": "proxy", "image": "a", "restartPolicy": "Always"}, {"name": "migrate", "image": "a"}
+        ]);
+        let mut spec = pod_spec(&["app"]);
+        spec.init_containers = serde_json::from_value(init).unwrap();
+        let instance = put_instance(&mut snapshot, &object_of("web", spec));
+        bind(&mut snapshot, &instance, "n1");
+        report(&mut snapshot, &instance, "n1", status);
+        let row = &pods(&snapshot, None, at(100))[0];
+        assert_eq!(format!("{} {}", row.ready, row.status), expected);
+    }
 }
 
 #[test]

@@ -130,7 +130,7 @@ pub(super) fn usage_of(snapshot: &Snapshot, row: &PodView, now: Timestamp) -> Po
     let capacity = node.and_then(|node| snapshot.nodes.get(node)).map(|node| &node.value);
     let capacity = capacity.map(|node| (node.cpu, node.memory)).unwrap_or_default();
     let mut containers: BTreeMap<String, ResourceUsage> = BTreeMap::new();
-    for container in spec.map_or(&[][..], |spec| &spec.containers) {
+    for container in spec.into_iter().flat_map(PodSpec::side_by_side) {
         let resources = &container.resources;
         let wanted = ResourceUsage {
             cpu_requested: resources.requests.cpu.or(resources.limits.cpu),

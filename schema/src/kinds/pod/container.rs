@@ -45,6 +45,9 @@ pub struct Container {
     pub volume_mounts: Vec<VolumeMount>,
     /// Image pull policy; defaults to `Always` for the tag `latest` or no tag, otherwise to `IfNotPresent`.
     pub image_pull_policy: Option<PullPolicy>,
+    /// Makes an init container a sidecar: the next container starts as soon as this one has started, and it runs, and
+    /// is restarted, until the other containers have ended. Only for init containers.
+    pub restart_policy: Option<ContainerRestartPolicy>,
     /// Liveness probe: restarts the container on failure.
     pub liveness_probe: Option<Box<Probe>>,
     /// Readiness probe: removes the pod from its services on failure.
@@ -64,6 +67,11 @@ pub struct Container {
 }
 
 impl Container {
+    /// True for a sidecar, if it is an init container.
+    pub fn is_sidecar(&self) -> bool {
+        self.restart_policy.is_some()
+    }
+
     /// Returns the pull policy, with Kubernetes' default filled in.
     pub fn effective_pull_policy(&self) -> PullPolicy {
         self.image_pull_policy.unwrap_or_else(|| {
@@ -77,6 +85,13 @@ impl Container {
             }
         })
     }
+}
+
+/// Restart policy of an init container.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub enum ContainerRestartPolicy {
+    /// Restart regardless of the exit code and of the pod's policy.
+    Always,
 }
 
 /// Policy for pulling an image.

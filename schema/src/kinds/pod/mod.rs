@@ -19,9 +19,9 @@ mod volume;
 
 use crate::violation::{OwnedStep, field_path};
 pub use container::{
-    Container, ContainerPort, EnvVar, EnvVarSource, ExecAction, FieldRef, HttpGetAction, HttpHeader,
-    HttpScheme, Lifecycle, LifecycleHandler, PortReference, Probe, Protocol, PullPolicy, ResourceList,
-    ResourceRequirements, SecretKeyRef, TcpSocketAction,
+    Container, ContainerPort, ContainerRestartPolicy, EnvVar, EnvVarSource, ExecAction, FieldRef,
+    HttpGetAction, HttpHeader, HttpScheme, Lifecycle, LifecycleHandler, PortReference, Probe, Protocol,
+    PullPolicy, ResourceList, ResourceRequirements, SecretKeyRef, TcpSocketAction,
 };
 
 pub use container::{Capabilities, PodSecurityContext, SeccompProfile, SeccompProfileType, SecurityContext};
@@ -52,7 +52,8 @@ pub struct PodSpec {
     /// Containers that run side by side; at least one.
     #[serde(deserialize_with = "crate::codec::exact")]
     pub containers: Vec<Container>,
-    /// Containers that run one after another, each until it succeeds, before `containers` start.
+    /// Containers that run one after another, each until it succeeds, before `containers` start. One with
+    /// `restartPolicy: Always` is a sidecar, which stays.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub init_containers: Vec<Container>,
     /// Volumes that containers may mount.
@@ -107,15 +108,40 @@ pub struct HostPortUse {
 }
 
 impl PodSpec {
+    /// Returns the containers that run side by side once the pod is initialized: the main ones, then the sidecars.
+    pub fn side_by_side(&self) -> impl Iterator<Item = &Container> {
+        self.containers.iter().chain(self.init_containers.iter().filter(|init| init.is_sidecar()))
+    }
+
+    /// Returns what the pod needs of something of which each container needs `amount`, as in Kubernetes
+    /// (`AggregateContainerRequests` in staging/src/k8s.io/component-helpers/resource/helpers.go): all that run side by
+    /// side, or an init container with the sidecars before it if that is more.
+    pub fn total(&self, amount: impl Fn(&Container) -> u64) -> u64 {
+        let (mut sidecars, mut initializing) = (0_u64, 0);
+        for init in &self.init_containers {
+            let needed = sidecars.saturating_add(amount(init));
+            initializing = initializing.max(needed);
+            if init.is_sidecar() {
+                sidecars = needed;
+            }
+        }
+        self.containers.iter().map(amount).fold(sidecars, u64::saturating_add).max(initializing)
+    }
+
     /// Returns the ports of the node that the pod takes wherever it runs; `at` is the path of the spec. Expects a
     /// spec after its defaults: on the host network each port of a container is a host port.
     pub fn host_ports(&self, at: &[&str]) -> Vec<HostPortUse> {
         let mut found = Vec::new();
-        for (container_index, container) in self.containers.iter().enumerate() {
+        let main =
+            self.containers.iter().enumerate().map(|(index, container)| ("containers", index, container));
+        let init = self.init_containers.iter().enumerate();
+        let sidecars = init.filter(|(_, container)| container.is_sidecar());
+        let sidecars = sidecars.map(|(index, container)| ("initContainers", index, container));
+        for (field, container_index, container) in main.chain(sidecars) {
             for (index, port) in container.ports.iter().enumerate() {
                 let Some(host_port @ 1..) = port.host_port else { continue };
                 let mut path = field_path(at);
-                path.extend(field_path(&["containers"]));
+                path.extend(field_path(&[field]));
                 path.push(OwnedStep::Index(container_index));
                 path.extend(field_path(&["ports"]));
                 path.push(OwnedStep::Index(index));
@@ -231,4 +257,52 @@ pub enum TaintEffect {
 pub struct LocalReference {
     /// Name of the referenced object.
     pub name: String,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A pod of init containers and main containers, each by its need, the first of a sidecar with `+`.
+    fn pod(init: &str, main: &str) -> PodSpec {
+        let containers = |text: &str| -> Vec<Container> {
+            let one = |text: &str| Container {
+                name: text.to_owned(),
+                restart_policy: text.starts_with('+').then_some(ContainerRestartPolicy::Always),
+                ports: vec![ContainerPort { host_port: text.parse().ok(), ..ContainerPort::default() }],
+                ..Container::default()
+            };
+            text.split_whitespace().map(one).collect()
+        };
+        PodSpec { init_containers: containers(init), containers: containers(main), ..PodSpec::default() }
+    }
+
+    /// The cases without status of `TestPodResourceRequests` in
+    /// staging/src/k8s.io/component-helpers/resource/helpers_test.go of Kubernetes.
+    #[test]
+    fn a_pod_needs_what_runs_at_the_same_time() {
+        for (init, main, needed) in [
+            ("4", "1", 4),
+            ("2", "2 3", 5),
+            ("+1", "1", 2),
+            ("5 +1 +2 +3", "1", 7),
+            ("5 +1 +2 5 +3", "1", 8),
+            ("+10 200", "100", 210),
+        ] {
+            assert_eq!(pod(init, main).total(|c| c.name.parse().unwrap()), needed, "{init} | {main}");
+        }
+        assert_eq!(pod("+1", "1").total(|_| u64::MAX), u64::MAX);
+    }
+
+    #[test]
+    fn a_sidecar_takes_its_host_ports_beside_the_main_containers() {
+        let taken = pod("1 +2", "3").host_ports(&["spec"]);
+        assert_eq!(taken.iter().map(|taken| taken.port).collect::<Vec<_>>(), [3, 2]);
+        let mut path = field_path(&["spec", "initContainers"]);
+        path.push(OwnedStep::Index(1));
+        path.extend(field_path(&["ports"]));
+        path.push(OwnedStep::Index(0));
+        path.extend(field_path(&["hostPort"]));
+        assert_eq!(taken[1].path, path);
+    }
 }

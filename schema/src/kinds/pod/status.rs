@@ -171,10 +171,11 @@ impl PodStatus {
         now: Timestamp,
         needs: impl Fn(&ContainerStatus) -> SignedDuration,
     ) -> Option<UnsteadyContainer<'_>> {
-        self.container_statuses.iter().find_map(|container| {
+        // Of the init containers, only sidecars run in a pod that is ready.
+        self.container_statuses.iter().chain(&self.init_container_statuses).find_map(|container| {
             let is_probed = |c: &Container| c.name == container.name && c.readiness_probe.is_some();
             let ContainerState::Running(running) = &container.state else { return None };
-            if spec.containers.iter().any(is_probed) {
+            if spec.side_by_side().any(is_probed) {
                 return None;
             }
             let needs = needs(container);

@@ -91,7 +91,7 @@ impl WorkloadFields<'_> {
 fn one_per_node(spec: &ReplicaSetSpec, at: &Path<'_>, findings: &mut Findings) {
     let pod = &spec.template.spec;
     let Some(node) = pod.node_name.as_ref().filter(|_| spec.replicas > 1) else { return };
-    let mut ports = pod.containers.iter().flat_map(|container| &container.ports);
+    let mut ports = pod.side_by_side().flat_map(|container| &container.ports);
     // Defaults are not filled in yet: on the host network each port is one of the node.
     let taken = ports.find_map(|port| match port.host_port {
         Some(host_port @ 1..) => Some(host_port),

@@ -16,7 +16,7 @@ use crate::converge::pods::fetch::ImageAccess;
 use crate::converge::pods::probe::machine::Action;
 use crate::converge::pods::steps::{BringUp, ContainerAct, ContainerStep, Kill, Target};
 use crate::converge::pods::supervisor::{Retry, TaskReport, WorkGuard};
-use crate::converge::pods::worker::{PodId, Worker};
+use crate::converge::pods::worker::{PodId, Turn, Worker};
 use crate::files::SecretError;
 use crate::files::secrets::variable;
 use crate::metrics::METRICS;
@@ -308,17 +308,23 @@ impl Worker {
 
 // Stops containers: preStop, SIGTERM, and SIGKILL, all within the grace period.
 
-/// Minimum time left for SIGTERM after a hook, as in Kubernetes.
-const GRACE_AFTER_HOOK_MIN: Duration = Duration::from_secs(2);
+/// Minimum time left for SIGTERM after a hook, or after the wait of a sidecar, as in Kubernetes.
+const GRACE_LEFT_MIN: Duration = Duration::from_secs(2);
 
 /// Maximum wait for the exit status of a container.
 const END_LOOK_MAX: Duration = Duration::from_secs(2);
 
 impl Worker {
     /// Stops a container that is no longer wanted; whatever goes wrong, its removal kills it.
-    pub(crate) async fn stop(&self, id: &PodId, target: &Target, grace: Duration, in_flight: &WorkGuard) {
+    pub(crate) async fn stop(
+        &self,
+        id: &PodId,
+        target: &Target,
+        (grace, turn): (Duration, Option<Turn>),
+        in_flight: &WorkGuard,
+    ) {
         let message = format!("Stopping container {}", target.container);
-        let _ = self.end(id, target, (grace, message), in_flight).await;
+        let _ = self.end(id, target, (grace, message, turn), in_flight).await;
     }
 
     /// Reports the exit status of a container that is removed with its pod. A failure to find it holds nothing up.
@@ -333,7 +339,7 @@ impl Worker {
     /// Stops a container that failed a probe; the next plan finds it ended and restarts it. If it can't be stopped,
     /// a later plan retries; the removal of the pod does not wait for that.
     pub(crate) async fn kill(&self, id: &PodId, kill: &Kill, in_flight: WorkGuard) {
-        let done = self.end(id, &kill.target, (kill.grace, kill.message.clone()), &in_flight).await;
+        let done = self.end(id, &kill.target, (kill.grace, kill.message.clone(), None), &in_flight).await;
         // Sent while the container still counts as being stopped: the plan after that must know.
         let failed = done.err().map(|error| error.to_string());
         self.reporter.send(TaskReport::Kill(kill.target.id.clone(), failed));
@@ -343,13 +349,13 @@ impl Worker {
         &self,
         id: &PodId,
         target: &Target,
-        (mut grace, message): (Duration, String),
+        (mut grace, message, turn): (Duration, String, Option<Turn>),
         in_flight: &WorkGuard,
     ) -> Result<(), DockerError> {
         // A container is never stopped twice concurrently: the second caller waits.
         let is_hooked = in_flight.wait_for_kill(&target.id).await;
         // The semaphore is never closed.
-        let _slot = self.stops.acquire().await;
+        let mut slot = self.stops.acquire().await;
         self.record_event(id, EventType::Normal, "Killing", message.clone());
         let began = Instant::now();
         let once = !grace.is_zero() && !is_hooked;
@@ -357,6 +363,15 @@ impl Worker {
             grace = self.pre_stop(id, target, hook, grace).await;
             in_flight.report_hook_done(&target.id);
         }
+        if let Some(turn) = turn.filter(|_| !grace.is_zero()) {
+            // Those that it waits for need slots, too.
+            drop(slot);
+            let began = Instant::now();
+            turn.wait(grace).await;
+            grace = grace.saturating_sub(began.elapsed()).max(GRACE_LEFT_MIN);
+            slot = self.stops.acquire().await;
+        }
+        let _slot = slot;
         match self.docker.stop(&target.id, grace).await {
             Ok(()) => {
                 let container = &target.container;
@@ -396,6 +411,6 @@ impl Worker {
             let message = format!("PreStopHook of container {} failed: {why}", target.container);
             self.record_event(id, EventType::Warning, "FailedPreStopHook", message);
         }
-        grace.saturating_sub(began.elapsed()).max(GRACE_AFTER_HOOK_MIN)
+        grace.saturating_sub(began.elapsed()).max(GRACE_LEFT_MIN)
     }
 }

@@ -8,7 +8,7 @@ use super::render;
 use crate::converge::pods::facts::{
     Container, ContainerKey, Placement, PodFacts, RecentFailure, State, Work,
 };
-use crate::converge::pods::probe::machine::ProbeKind;
+use crate::converge::pods::probe::machine::{ProbeHealth, ProbeKind};
 use crate::converge::pods::steps::{
     ContainerAct, ContainerStep, Decision, DecisionReason, Kill, Pull, Target,
 };
@@ -84,12 +84,12 @@ pub fn needs<'a>(work: &'a Work, facts: &'a PodFacts, spec: &'a PodSpec, now: Ti
     let apps_ended = apps.iter().all(|(_, v)| matches!(v, ContainerDecision::Ended { .. }));
     // A start of an app container in these namespaces proves that all init containers are done.
     let app_started = spec.containers.iter().flat_map(history).any(|c| at_home(c) && started(c));
-    let (turn, init_failed) = if app_started || apps_ended {
+    let (turn, init_failed) = if apps_ended {
         (apps, false)
     } else {
-        match init_turn(spec, &history, sandbox, now) {
-            InitTurn::Done => (apps, false),
-            InitTurn::Now(one, next) => (vec![(one, next)], false),
+        match init_turn(spec, &history, (sandbox, app_started), now) {
+            InitTurn::Done(sidecars) => (sidecars.into_iter().chain(apps).collect(), false),
+            InitTurn::Now(due) => (due, false),
             InitTurn::Failed => (Vec::new(), true),
         }
     };
@@ -143,11 +143,13 @@ fn sort_out<'a>(needs: &mut Needs<'a>, starts: &'a [Container], known: bool, mak
     }
 }
 
-/// Returns the policy of init containers: under Always one that succeeded is done; only a failure runs again.
-fn init_policy(spec: &PodSpec) -> RestartPolicy {
+/// Returns role and policy of an init container: under Always one that succeeded is done; only a failure runs again. A
+/// sidecar always runs again.
+fn init_policy(spec: &PodSpec, init: &ContainerSpec) -> (Role, RestartPolicy) {
     match spec.restart_policy {
-        RestartPolicy::Always => RestartPolicy::OnFailure,
-        other => other,
+        _ if init.is_sidecar() => (Role::Main, RestartPolicy::Always),
+        RestartPolicy::Always => (Role::Init, RestartPolicy::OnFailure),
+        other => (Role::Init, other),
     }
 }
 
@@ -155,54 +157,83 @@ fn init_policy(spec: &PodSpec) -> RestartPolicy {
 pub fn stays_ended(spec: &PodSpec, facts: &PodFacts, name: &str) -> bool {
     let last = facts.containers.get(name).and_then(|starts| starts.last());
     let Some((last, State::Exited(end))) = last.map(|last| (last, &last.state)) else { return false };
-    let is_init = spec.init_containers.iter().any(|init| init.name == name);
-    let (role, policy) =
-        if is_init { (Role::Init, init_policy(spec)) } else { (Role::Main, spec.restart_policy) };
+    let init = spec.init_containers.iter().find(|init| init.name == name);
+    let (role, policy) = init.map_or((Role::Main, spec.restart_policy), |init| init_policy(spec, init));
     !restarts(policy, succeeded(last, end, role))
 }
 
+/// Containers that are due, each with its decision.
+type Due<'a> = Vec<(&'a ContainerSpec, ContainerDecision)>;
+
 enum InitTurn<'a> {
-    Done,
-    Now(&'a ContainerSpec, ContainerDecision),
+    /// All are done; the sidecars among them.
+    Done(Due<'a>),
+    /// The one whose turn it is, and the sidecars before it.
+    Now(Due<'a>),
     Failed,
 }
 
+/// Decides on the init containers. `sandbox` is the live pause container, with true if an app container has started
+/// there.
 fn init_turn<'a, 'f>(
     spec: &'a PodSpec,
     history: &impl Fn(&ContainerSpec) -> &'f [Container],
-    sandbox: Option<&str>,
+    (sandbox, app_started): (Option<&str>, bool),
     now: Timestamp,
 ) -> InitTurn<'a> {
-    let policy = init_policy(spec);
+    let inits = &spec.init_containers;
+    let decided_of = |init: &ContainerSpec| {
+        let (role, policy) = init_policy(spec, init);
+        decide(history(init), sandbox, role, policy, now)
+    };
     // Checked first: once the pod has failed, the success of another init container is not repeated.
-    let decided_of = |init: &ContainerSpec| decide(history(init), sandbox, Role::Init, policy, now);
-    if spec.init_containers.iter().any(|init| decided_of(init) == ContainerDecision::Ended { success: false })
-    {
+    let has_failed = |init: &ContainerSpec| decided_of(init) == ContainerDecision::Ended { success: false };
+    if !app_started && inits.iter().any(has_failed) {
         return InitTurn::Failed;
     }
-    for init in &spec.init_containers {
-        let starts = history(init);
+    let at_home = |c: &Container| sandbox.is_some_and(|id| id == c.sandbox);
+    let is_here = |init: &ContainerSpec| history(init).iter().any(at_home);
+    // A start in these namespaces proves that those before it have had their turn, whatever is left of them.
+    let turn = if app_started { inits.len() } else { inits.iter().rposition(is_here).unwrap_or(0) };
+    let mut due = Due::new();
+    for (index, init) in inits.iter().enumerate() {
+        let last = history(init).last();
         let decided = decided_of(init);
-        match (&decided, starts.last()) {
-            (ContainerDecision::Ended { success: true }, Some(last)) => {
-                // Succeeded in former namespaces: once more, as in Kubernetes.
-                if sandbox.is_none_or(|id| id != last.sandbox) {
-                    let again = ContainerDecision::Make { attempt: last.attempt + 1, backoff: last.backoff };
-                    return InitTurn::Now(init, again);
-                }
-            }
-            _ => return InitTurn::Now(init, decided),
+        let is_done = match (&decided, last) {
+            _ if index < turn => true,
+            _ if init.is_sidecar() => last.is_some_and(|last| at_home(last) && has_started(init, last)),
+            (ContainerDecision::Ended { success: true }, Some(last)) => at_home(last),
+            _ => false,
+        };
+        if init.is_sidecar() {
+            due.push((init, decided));
+        } else if !is_done {
+            // Succeeded in former namespaces: once more, as in Kubernetes.
+            let again = |last: &Container| ContainerDecision::Make {
+                attempt: last.attempt + 1,
+                backoff: last.backoff,
+            };
+            let former = last.filter(|_| matches!(decided, ContainerDecision::Ended { .. })).map(again);
+            due.push((init, former.unwrap_or(decided)));
+        }
+        if !is_done {
+            return InitTurn::Now(due);
         }
     }
-    InitTurn::Done
+    InitTurn::Done(due)
+}
+
+/// True if a sidecar has started, so that the next container may start: liveness does not matter, as in Kubernetes.
+fn has_started(spec: &ContainerSpec, container: &Container) -> bool {
+    container.is_running()
+        && ProbeHealth::resumed(container.health, spec.startup_probe.is_some(), false).started
 }
 
 /// Plans to stop containers that failed a probe and are not being stopped yet; reports those that could not be
 /// stopped.
 pub fn kills(work: &Work, spec: &PodSpec, facts: &PodFacts, now: Timestamp, decision: &mut Decision) {
     let Some(pause) = facts.live_pause() else { return };
-    let again = if spec.restart_policy == RestartPolicy::Never { "" } else { ", will be restarted" };
-    for container in &spec.containers {
+    for container in spec.side_by_side() {
         let current = facts.containers.get(&container.name).and_then(|starts| starts.last());
         let current = current.filter(|c| c.is_running() && c.sandbox == pause.id);
         let Some((current, failed)) = current.and_then(|c| Some((c, c.failed_probe()?))) else { continue };
@@ -213,6 +244,8 @@ pub fn kills(work: &Work, spec: &PodSpec, facts: &PodFacts, now: Timestamp, deci
         let own = probe.as_ref().and_then(|probe| probe.termination_grace_period_seconds);
         let grace = own.unwrap_or(spec.termination_grace_period_seconds);
         let (name, failed) = (&container.name, failed.word());
+        let is_restarted = container.is_sidecar() || spec.restart_policy != RestartPolicy::Never;
+        let again = if is_restarted { ", will be restarted" } else { "" };
         if let Some(trouble) = work.stop_failures.get(&current.id) {
             let message = format!(
                 "container {name} failed its {failed} probe and can't be stopped: {}",

@@ -58,6 +58,10 @@ pub fn container(
         let hook = serde_json::to_string(&hook).map_err(|e| format!("its preStop hook: {e}"))?;
         new.labels.insert(names::PRE_STOP.to_owned(), hook);
     }
+    let position = pod.spec.init_containers.iter().position(|init| init.name == spec.name);
+    if let Some(position) = position.filter(|_| spec.is_sidecar()) {
+        new.labels.insert(names::SIDECAR.to_owned(), position.to_string());
+    }
     let user = user(&pod.spec, spec)?;
     new.user = user.text;
     secure(&mut new, &pod.spec, spec.security_context.as_deref());
@@ -131,7 +135,13 @@ fn oom_score_adj(pod: &PodSpec, spec: &Container, memory: NodeMemory) -> i64 {
     } else if all().all(is_best_effort) {
         OOM_BEST_EFFORT
     } else {
-        let requested = u128::from(spec.resources.requested_memory().bytes) * 1000;
+        let requested_by = |container: &Container| container.resources.requested_memory().bytes;
+        let mut requested = requested_by(spec);
+        // A sidecar goes no sooner than the containers that it serves.
+        if spec.is_sidecar() {
+            requested = requested.max(pod.containers.iter().map(requested_by).min().unwrap_or_default());
+        }
+        let requested = u128::from(requested) * 1000;
         let share = requested.checked_div(memory.bytes.into()).unwrap_or_default();
         let score = OOM_BEST_EFFORT - i64::try_from(share).unwrap_or(OOM_BEST_EFFORT);
         score.clamp(OOM_BEST_EFFORT + OOM_GUARANTEED, OOM_BEST_EFFORT - 1)

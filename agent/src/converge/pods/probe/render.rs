@@ -15,7 +15,7 @@ pub fn targets(node: &NodeFacts, binding: &Binding, facts: &PodFacts) -> BTreeMa
     let mut targets = BTreeMap::new();
     let Some(pause) = facts.live_pause() else { return targets };
     let host = address(node, pause);
-    for spec in &binding.pod.spec.containers {
+    for spec in binding.pod.spec.side_by_side() {
         let Some(current) = facts.containers.get(&spec.name).and_then(|starts| starts.last()) else {
             continue;
         };

@@ -140,7 +140,7 @@ impl AllocationPool {
 
 /// Returns the ports of a pod that are ports of its node, with the number; 0 is any free one.
 fn wanted(spec: &PodSpec) -> impl Iterator<Item = (&ContainerPort, u16)> {
-    let ports = spec.containers.iter().flat_map(|c| &c.ports);
+    let ports = spec.side_by_side().flat_map(|c| &c.ports);
     ports.filter_map(|port| {
         let wanted = port.host_port?;
         // On the host's network the only port is the container's own.

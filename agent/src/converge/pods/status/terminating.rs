@@ -158,8 +158,9 @@ fn set_end(status: &mut ContainerStatus, mut end: TerminatedState) {
 /// Returns the final phase: success only if every container ended with code 0; one that never started did not.
 fn final_phase(status: &PodStatus, facts: &PodFacts) -> PodPhase {
     let well = if status.container_statuses.is_empty() {
-        // Nothing was reported: use the existing containers.
-        let mut lasts = facts.containers.values().filter_map(|starts| starts.last()).peekable();
+        // Nothing was reported: use the existing containers. How a sidecar ended does not matter.
+        let lasts = facts.containers.values().filter_map(|starts| starts.last());
+        let mut lasts = lasts.filter(|last| last.sidecar.is_none()).peekable();
         lasts.peek().is_some() && lasts.all(|last| matches!(&last.state, State::Exited(end) if end.code == 0))
     } else {
         status.container_statuses.iter().all(|container| match (&container.state, &container.last_state) {

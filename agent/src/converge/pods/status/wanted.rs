@@ -4,7 +4,7 @@ use jiff::Timestamp;
 use schema::condition::{Condition, ConditionStatus, set_condition};
 use schema::kinds::pod::{
     Container as ContainerSpec, ContainerState, ContainerStatus, OOM_KILLED, PodMilestones, PodPhase,
-    PodStatus, RestartPolicy, RunningState, TerminatedState, WaitingState,
+    PodSpec, PodStatus, RestartPolicy, RunningState, TerminatedState, WaitingState,
 };
 use schema::records::Binding;
 
@@ -36,13 +36,13 @@ pub fn wanted_status(seen: WantedPod<'_>, former: Option<&PodStatus>, now: Times
     let hides = spec.volumes.iter().any(|volume| volume.secret.is_some())
         || spec.init_containers.iter().chain(&spec.containers).any(|c| !secrets_of(c).is_empty());
     let pause = facts.live_pause().filter(|p| p.is_running());
-    let init: Vec<ContainerStatus> = spec
+    let mut init: Vec<ContainerStatus> = spec
         .init_containers
         .iter()
-        .map(|c| container(c, facts, decision, "PodInitializing", (true, hides)))
+        .map(|c| container(c, facts, decision, "PodInitializing", (!c.is_sidecar(), hides)))
         .collect();
     let app_started = spec.containers.iter().any(|c| facts.containers.contains_key(&c.name));
-    let initialized = app_started || init.iter().all(|c| completed_init(&c.state));
+    let initialized = app_started || init.iter().all(|c| is_done(spec, c));
     // As the kubelet does, even after the last init container has ended.
     let waiting_for = if init.is_empty() { "ContainerCreating" } else { "PodInitializing" };
     let mut apps: Vec<ContainerStatus> =
@@ -53,9 +53,12 @@ pub fn wanted_status(seen: WantedPod<'_>, former: Option<&PodStatus>, now: Times
         let current = facts.containers.get(&c.name).and_then(|starts| starts.last());
         current.is_some_and(|current| sandbox == Some(current.sandbox.as_str()))
     };
-    let homeless = apps.iter().any(|c| c.ready && !at_home(c));
-    apps.iter_mut().for_each(|c| c.ready &= at_home(c));
-    let phase = phase(spec.restart_policy, &init, &apps, initialized, facts);
+    let sidecars = init.iter_mut().filter(|c| is_sidecar(spec, c));
+    let mut homeless = false;
+    for one in sidecars.chain(&mut apps).filter(|c| c.ready && !at_home(c)) {
+        (one.ready, homeless) = (false, true);
+    }
+    let phase = phase(spec, &init, &apps, initialized, facts);
     let (reason, mut message) = pod_reason(decision);
     if homeless && message.is_empty() {
         SANDBOX_CHANGED.clone_into(&mut message);
@@ -88,8 +91,8 @@ pub fn wanted_status(seen: WantedPod<'_>, former: Option<&PodStatus>, now: Times
         current.failing.as_ref().map(|said| format!("; {}: {said}", c.name))
     };
     let failing: String =
-        status.container_statuses.iter().filter(|c| !c.ready).filter_map(|c| failing(&c)).collect();
-    conditions(&mut status, initialized, &failing, now);
+        side_by_side(spec, &status).filter(|c| !c.ready).filter_map(|c| failing(&c)).collect();
+    conditions(spec, &mut status, initialized, &failing, now);
     status.milestones = milestones(seen, former.map(|former| former.milestones), &status, now);
     status
 }
@@ -262,8 +265,24 @@ fn completed_init(state: &ContainerState) -> bool {
     matches!(state, ContainerState::Terminated(end) if end.completes_init())
 }
 
+fn is_sidecar(spec: &PodSpec, status: &ContainerStatus) -> bool {
+    spec.init_containers.iter().any(|init| init.is_sidecar() && init.name == status.name)
+}
+
+/// True for an init container after which the next container may start.
+fn is_done(spec: &PodSpec, init: &ContainerStatus) -> bool {
+    if is_sidecar(spec, init) { init.started } else { completed_init(&init.state) }
+}
+
+/// Returns the containers that must be ready for the pod to be ready, sidecars first, as in Kubernetes.
+fn side_by_side<'a>(spec: &PodSpec, status: &'a PodStatus) -> impl Iterator<Item = &'a ContainerStatus> {
+    let sidecars = status.init_container_statuses.iter().filter(|init| is_sidecar(spec, init));
+    sidecars.chain(&status.container_statuses)
+}
+
+/// Returns the phase. A pod has ended once no sidecar of it runs; how these ended does not matter.
 fn phase(
-    policy: RestartPolicy,
+    spec: &PodSpec,
     init: &[ContainerStatus],
     apps: &[ContainerStatus],
     initialized: bool,
@@ -277,15 +296,20 @@ fn phase(
             _ => None,
         }
     };
+    let policy = spec.restart_policy;
+    let mut sidecars = init.iter().filter(|c| is_sidecar(spec, c));
+    let is_served = sidecars.any(|c| matches!(c.state, ContainerState::Running(_)));
     if !initialized {
         let failed = |c: &ContainerStatus| {
-            policy == RestartPolicy::Never && success(&c.name, Role::Init).is_some_and(|good| !good)
+            policy == RestartPolicy::Never
+                && !is_sidecar(spec, c)
+                && success(&c.name, Role::Init).is_some_and(|good| !good)
         };
-        return if init.iter().any(failed) { PodPhase::Failed } else { PodPhase::Pending };
+        return if !is_served && init.iter().any(failed) { PodPhase::Failed } else { PodPhase::Pending };
     }
     let for_good =
         |c: &ContainerStatus| success(&c.name, Role::Main).is_some_and(|good| !restarts(policy, good));
-    if !apps.is_empty() && apps.iter().all(for_good) {
+    if !is_served && !apps.is_empty() && apps.iter().all(for_good) {
         // By the code alone, as the kubelet does: even if it failed a probe and handled its SIGTERM well.
         let good = apps.iter().all(|c| succeeded(&c.state));
         return if good { PodPhase::Succeeded } else { PodPhase::Failed };
@@ -298,14 +322,14 @@ fn phase(
 }
 
 /// Sets the pod's conditions. `failing` holds the messages of failing probes, as the end of a sentence.
-fn conditions(status: &mut PodStatus, initialized: bool, failing: &str, now: Timestamp) {
+fn conditions(spec: &PodSpec, status: &mut PodStatus, initialized: bool, failing: &str, now: Timestamp) {
     let unready: Vec<&str> =
-        status.container_statuses.iter().filter(|c| !c.ready).map(|c| c.name.as_str()).collect();
+        side_by_side(spec, status).filter(|c| !c.ready).map(|c| c.name.as_str()).collect();
     let ready = unready.is_empty() && status.phase == PodPhase::Running;
     let (reason, message) = match status.phase {
         _ if ready => ("", String::new()),
         PodPhase::Succeeded => ("PodCompleted", String::new()),
-        PodPhase::Failed => ("PodFailed", failed(status)),
+        PodPhase::Failed => ("PodFailed", failed(spec, status)),
         _ => {
             let message = format!("containers with unready status: [{}]{failing}", unready.join(" "));
             ("ContainersNotReady", message)
@@ -314,7 +338,7 @@ fn conditions(status: &mut PodStatus, initialized: bool, failing: &str, now: Tim
     let incomplete: Vec<&str> = status
         .init_container_statuses
         .iter()
-        .filter(|c| !completed_init(&c.state))
+        .filter(|c| !is_done(spec, c))
         .map(|c| c.name.as_str())
         .collect();
     let (initial, left) = match initialized {
@@ -336,8 +360,9 @@ fn conditions(status: &mut PodStatus, initialized: bool, failing: &str, now: Tim
 }
 
 /// Lists the containers that made the pod fail.
-fn failed(status: &PodStatus) -> String {
-    let init = status.init_container_statuses.iter().filter(|c| !completed_init(&c.state));
+fn failed(spec: &PodSpec, status: &PodStatus) -> String {
+    let init = status.init_container_statuses.iter();
+    let init = init.filter(|c| !is_sidecar(spec, c) && !completed_init(&c.state));
     let main = status.container_statuses.iter().filter(|c| !succeeded(&c.state));
     let all = init.map(|c| ("init container", c)).chain(main.map(|c| ("container", c)));
     let ends = all.filter_map(|(kind, c)| match &c.state {

@@ -11,6 +11,7 @@ mod machine;
 mod observe;
 mod plan;
 mod probing;
+mod sidecars;
 mod termination;
 mod waiting;
 
@@ -97,6 +98,7 @@ fn container(name: &str, attempt: u32, state: State) -> Container {
         address: None,
         ports: Vec::new(),
         hook: None,
+        sidecar: None,
         health: None,
         failing: None,
         files: Vec::new(),

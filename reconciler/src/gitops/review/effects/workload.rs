@@ -116,12 +116,12 @@ pub(crate) fn autoscaler(case: &EffectCase<'_>) -> Vec<Effect> {
 }
 
 pub(super) fn containers(pod: &PodSpec) -> Vec<String> {
-    pod.containers.iter().map(|container| container.name.clone()).collect()
+    pod.side_by_side().map(|container| container.name.clone()).collect()
 }
 
 pub(super) fn host_ports(before: Option<&PodSpec>, after: Option<&PodSpec>) -> Vec<Effect> {
     let ports = |pod: Option<&PodSpec>| -> Vec<Port> {
-        let containers = pod.into_iter().flat_map(|pod| &pod.containers);
+        let containers = pod.into_iter().flat_map(PodSpec::side_by_side);
         let ports = containers.flat_map(|container| &container.ports);
         let host = |port: &schema::kinds::pod::ContainerPort| {
             Some(Port { place: "host port".into(), number: port.host_port?, protocol: port.protocol })

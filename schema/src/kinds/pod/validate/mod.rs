@@ -44,7 +44,14 @@ fn validate(pod: &PodSpec, at: &Path<'_>, findings: &mut Findings) {
             let here = list.index(index);
             container_name(&container.name, &here, &mut names, findings);
             one(pod, container, &here, findings);
-            if field == "initContainers" {
+            if field == "containers" && container.restart_policy.is_some() {
+                let message = "Forbidden: may not be set for non-init containers";
+                findings
+                    .add(&rules::EXCLUSIVE, &here.field("restartPolicy"), message)
+                    .on_key()
+                    .help("set it on the pod, or list the container under initContainers");
+            }
+            if field == "initContainers" && !container.is_sidecar() {
                 forbid_on_init(container, &here, findings);
             }
         }
@@ -97,7 +104,7 @@ fn pre_stop(container: &Container, handler: &LifecycleHandler, at: &Path<'_>, fi
     }
 }
 
-/// Forbids probes and hooks of init containers, which run once to their end.
+/// Forbids probes and hooks of an init container that runs once to its end.
 fn forbid_on_init(container: &Container, at: &Path<'_>, findings: &mut Findings) {
     let set = [
         ("livenessProbe", container.liveness_probe.is_some()),
@@ -106,15 +113,15 @@ fn forbid_on_init(container: &Container, at: &Path<'_>, findings: &mut Findings)
         ("lifecycle", container.lifecycle.is_some()),
     ];
     for (field, _) in set.iter().filter(|(_, is_set)| *is_set) {
-        let message = "Forbidden: may not be set for init containers";
+        let message = "Forbidden: may not be set for init containers without restartPolicy=Always";
         findings.add(&rules::EXCLUSIVE, &at.field(field), message).on_key();
     }
 }
 
 // Checks of ports: names, and clashes of host ports within the pod.
 
-/// Checks the ports of every container. Init containers end before the others start, so their host ports do not
-/// clash.
+/// Checks the ports of every container. Init containers other than sidecars end before the others start, so their
+/// host ports do not clash.
 fn validate_ports(pod: &PodSpec, at: &Path<'_>, findings: &mut Findings) {
     let mut host_ports = BTreeSet::new();
     for (field, containers) in [("containers", &pod.containers), ("initContainers", &pod.init_containers)] {
@@ -128,7 +135,8 @@ fn validate_ports(pod: &PodSpec, at: &Path<'_>, findings: &mut Findings) {
                 host_port(pod, port, &here, findings);
                 name(port, &mut names, &here, findings);
                 let Some(host_port @ 1..) = port.host_port else { continue };
-                if field == "containers" && !host_ports.insert((host_port, port.protocol)) {
+                let stays = field == "containers" || container.is_sidecar();
+                if stays && !host_ports.insert((host_port, port.protocol)) {
                     let message =
                         format!("Duplicate value: {host_port}: already used by another port of this pod");
                     findings.add(&rules::HOST_PORT, &here.field("hostPort"), message);
