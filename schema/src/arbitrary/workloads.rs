@@ -25,12 +25,28 @@ pub(super) fn pod(chance: &mut Chance) -> Json {
         pod["nodeSelector"] = json!({"disk": chance.word()});
     }
     if chance.one_in(4) {
+        pod["affinity"] = affinity(chance);
+    }
+    if chance.one_in(4) {
         pod["tolerations"] = json!([{"key": chance.word(), "operator": "Exists"}]);
     }
     if chance.one_in(5) {
         pod["securityContext"] = json!({"runAsUser": chance.between(1, 1000)});
     }
     pod
+}
+
+fn affinity(chance: &mut Chance) -> Json {
+    let required = "requiredDuringSchedulingIgnoredDuringExecution";
+    let pods = json!([{"labelSelector": {"matchLabels": {"app": chance.word()}}, "topologyKey": "kubernetes.io/hostname"}]);
+    match chance.below(3) {
+        0 => json!({"podAffinity": {required: pods}}),
+        1 => json!({"podAntiAffinity": {required: pods}}),
+        _ => {
+            let disk = json!({"key": "disk", "operator": "In", "values": [chance.word()]});
+            json!({"nodeAffinity": {required: {"nodeSelectorTerms": [{"matchExpressions": [disk]}]}}})
+        }
+    }
 }
 
 fn container(index: u64, volumes: usize, chance: &mut Chance) -> Json {

@@ -139,6 +139,21 @@ pub struct ObjectPod<'a> {
     pub is_per_node: bool,
 }
 
+impl ObjectPod<'_> {
+    /// Checks what concerns the spec and the labels of the pod together.
+    pub(crate) fn validate(&self, findings: &mut Findings) {
+        below(&Path::ROOT, self.at, &mut |at| self.spec.validate_spread(self.labels, at, findings));
+    }
+}
+
+/// Calls `act` with the path of the value under these keys.
+fn below(at: &Path<'_>, fields: &[&str], act: &mut dyn FnMut(&Path<'_>)) {
+    match fields {
+        [] => act(at),
+        [first, rest @ ..] => below(&at.field(first), rest, act),
+    }
+}
+
 /// Links of an object to other objects.
 pub struct Links<S> {
     /// Returns the objects that the spec names. `dependsOn` is not part of it.

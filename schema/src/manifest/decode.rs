@@ -180,6 +180,9 @@ impl SpecVisitor for (Kind, ReadInput<'_>) {
         }
         let spec = spec.map(|mut spec| {
             spec.validate(&at, &mut findings);
+            if let Some(pod) = metadata.as_ref().and_then(|metadata| (S::LINKS.pod)(&spec, metadata)) {
+                pod.validate(&mut findings);
+            }
             spec.fill_defaults();
             spec
         });

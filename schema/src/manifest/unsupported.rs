@@ -4,8 +4,10 @@ use crate::document::node::{Entry, Node, Value};
 
 const REMOVE: &str = "remove it";
 const BY_SERVER: &str = "a Kubernetes server sets it";
-const BY_NODE: &str = "choose nodes with nodeName, nodeSelector and tolerations; pods of a workload are spread over the nodes anyway";
-const SPREAD: &str = "pods of a workload are spread over the nodes anyway; remove it";
+const BY_NODE: &str = "choose nodes with nodeName, nodeSelector, affinity and tolerations";
+const SPREAD: &str = "pods of a workload are spread over the nodes anyway";
+const PREFERENCE: &str = "a preference keeps no pod from any node";
+const PREFERRED: &[&str] = &["preferredDuringSchedulingIgnoredDuringExecution"];
 const NO_ACCOUNTS: &str = "there is no API of Kubernetes that pods could log in to";
 const NO_PREEMPTION: &str = "no pod gives way to another one";
 const LOGS_TELL: &str = "the end of the container's log says why it ended";
@@ -48,6 +50,15 @@ const NO_EFFECT: &[(&str, &[&str], Harmless, &str)] = &[
     ("PodSpec", &["priority", "priorityClassName", "preemptionPolicy"], Harmless::Any, NO_PREEMPTION),
     ("NodeSpec", &["podPreemptionPolicy"], Harmless::Any, NO_PREEMPTION),
     ("PodSpec", &["schedulerName"], Harmless::Any, "there is one scheduler"),
+    ("NodeAffinity", PREFERRED, Harmless::Any, PREFERENCE),
+    ("PodAffinity", PREFERRED, Harmless::Any, PREFERENCE),
+    ("PodAntiAffinity", PREFERRED, Harmless::Any, SPREAD),
+    (
+        "TopologySpreadConstraint",
+        &["matchLabelKeys", "minDomains", "nodeAffinityPolicy", "nodeTaintsPolicy"],
+        Harmless::Any,
+        SPREAD,
+    ),
     (
         "PodSpec",
         &["enableServiceLinks"],
@@ -88,8 +99,17 @@ const BY_SERVER_FIELDS: &[&str] = &[
 const FIELDS: &[(&str, &[&str], &str)] = &[
     ("ObjectMeta", &["generateName"], "objects of a repository have fixed names: write name"),
     ("ObjectMeta", &["finalizers", "ownerReferences", "clusterName"], REMOVE),
-    ("PodSpec", &["affinity", "schedulingGates"], BY_NODE),
-    ("PodSpec", &["topologySpreadConstraints"], SPREAD),
+    ("PodSpec", &["schedulingGates"], BY_NODE),
+    (
+        "PodAffinityTerm",
+        &["namespaceSelector"],
+        "it can't be kept: namespaces have no labels; list them under namespaces",
+    ),
+    (
+        "PodAffinityTerm",
+        &["matchLabelKeys", "mismatchLabelKeys"],
+        "it can't be kept: write the labels in labelSelector",
+    ),
     ("PodSpec", &["overhead", "runtimeClassName"], REMOVE),
     ("PodSpec", &["hostPID", "hostIPC", "hostUsers", "hostAliases", "os", "readinessGates"], REMOVE),
     ("PodSpec", &["setHostnameAsFQDN", "resourceClaims", "resources"], REMOVE),

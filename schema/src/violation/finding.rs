@@ -52,6 +52,12 @@ impl Findings {
         self.items.last_mut().expect("one was just pushed")
     }
 
+    /// Adds the note that the value at `at` has no effect: `why`.
+    pub fn left_out(&mut self, at: &Path<'_>, why: &str) {
+        let note = self.add(&super::rules::NO_EFFECT, at, "").on_key();
+        note.message = format!("`{at}` has no effect here and is left out: {why}");
+    }
+
     /// Returns the number of findings, including those not kept.
     pub fn count(&self) -> usize {
         self.errors + self.others

@@ -12,6 +12,7 @@ fn cases() -> Vec<(&'static str, String)> {
     cases.extend(ports_and_probes());
     cases.extend(volumes());
     cases.extend(pods());
+    cases.extend(affinity());
     cases
 }
 
@@ -68,7 +69,7 @@ fn shape() -> Vec<(&'static str, String)> {
         ("unsupported-field", container("§volumeDevices: []")),
         ("no-effect", with("§serviceAccountName: x")),
         ("unsupported-field", with("§runtimeClassName: x")),
-        ("unsupported-field", with("§affinity: {}")),
+        ("unsupported-field", with("§schedulingGates: []")),
         ("unknown-value", with("restartPolicy: §always")),
         ("unknown-value", container("imagePullPolicy: §Sometimes")),
         ("wrong-type", with("hostNetwork: §\"true\"")),
@@ -230,6 +231,64 @@ fn pods() -> Vec<(&'static str, String)> {
         ("security", with("securityContext: {runAsNonRoot: true, runAsUser: §0}")),
         ("out-of-range", with("securityContext: {fsGroup: §-5}")),
         ("unsupported-field", with("securityContext: {§sysctls: []}")),
+    ]
+}
+
+fn affinity() -> Vec<(&'static str, String)> {
+    let required = "requiredDuringSchedulingIgnoredDuringExecution";
+    let nodes = |nodes: &str| with(&format!("affinity:\n  nodeAffinity:\n    {required}: {nodes}"));
+    let label = |requirement: &str| {
+        // The mark is on the values, or on the requirement that lacks them.
+        let mark = if requirement.contains('§') { "" } else { "§" };
+        nodes(&format!("{{nodeSelectorTerms: [{{matchExpressions: [{mark}{{key: disk, {requirement}}}]}}]}}"))
+    };
+    let apart = |term: &str| with(&format!("affinity:\n  podAntiAffinity:\n    {required}: [{term}]"));
+    vec![
+        (
+            "no-effect",
+            with("affinity:\n  nodeAffinity:\n    §preferredDuringSchedulingIgnoredDuringExecution: []"),
+        ),
+        (
+            "no-effect",
+            with("affinity:\n  podAffinity:\n    §preferredDuringSchedulingIgnoredDuringExecution: []"),
+        ),
+        (
+            "no-effect",
+            with("affinity:\n  podAntiAffinity:\n    §preferredDuringSchedulingIgnoredDuringExecution: []"),
+        ),
+        ("missing-field", nodes("{}").replace("required", "§required")),
+        ("selector", nodes("{§nodeSelectorTerms: []}")),
+        ("selector", label("operator: In, §values: []")),
+        ("selector", label("operator: NotIn")),
+        ("selector", label("operator: Exists, §values: [a]")),
+        ("selector", label("operator: Gt, §values: [many]")),
+        ("selector", label("operator: Lt, §values: [\"1\", \"2\"]")),
+        ("invalid-label", label("operator: In, values: [§a b]")),
+        ("unknown-value", label("operator: §in, values: [a]")),
+        (
+            "selector",
+            nodes("{nodeSelectorTerms: [{matchFields: [{key: §name, operator: In, values: [a]}]}]}"),
+        ),
+        (
+            "selector",
+            nodes("{nodeSelectorTerms: [{matchFields: [{key: metadata.name, operator: §Exists}]}]}"),
+        ),
+        (
+            "selector",
+            nodes(
+                "{nodeSelectorTerms: [{matchFields: [{key: metadata.name, operator: In, §values: [a, b]}]}]}",
+            ),
+        ),
+        ("missing-field", apart("§{labelSelector: {}}")),
+        ("required", apart("{topologyKey: §\"\"}")),
+        ("unknown-value", apart("{topologyKey: §topology.kubernetes.io/zone}")),
+        ("invalid-name", apart("{topologyKey: kubernetes.io/hostname, namespaces: [§A]}")),
+        (
+            "invalid-label",
+            apart("{topologyKey: kubernetes.io/hostname, labelSelector: {matchLabels: {a: §\"b c\"}}}"),
+        ),
+        ("unsupported-field", apart("{topologyKey: kubernetes.io/hostname, §namespaceSelector: {}}")),
+        ("unsupported-field", apart("{topologyKey: kubernetes.io/hostname, §matchLabelKeys: [a]}")),
     ]
 }
 

@@ -146,7 +146,7 @@ fn outside_the_supported_fields_the_message_names_the_field() {
             ("unsupported-field", with("  sessionAffinity", "  §ipFamilies: [IPv6]")),
             ("unknown-value", SHOP.replacen("type: NodePort", "type: §LoadBalancer", 1)),
             ("no-effect", with("  minReadySeconds", "  §revisionHistoryLimit: 3")),
-            ("unsupported-field", with("      restartPolicy", "      §affinity: {}")),
+            ("unsupported-field", with("      restartPolicy", "      §runtimeClassName: a")),
             (
                 "unsupported-field",
                 with("        ports:\n        - {name: http", "        §volumeDevices: []"),

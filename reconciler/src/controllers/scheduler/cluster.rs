@@ -2,10 +2,11 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
+use schema::records::PodInstance;
 use schema::snapshot::{BoundPod, Snapshot};
 
 use super::fit::{FitFailures, is_avoided, node_failure, pod_failure};
-use super::node::{Needs, NodeLoad, Owner, PodNeeds};
+use super::node::{Needs, NodeLoad, Owner, PodNeeds, PodRules};
 use super::strategy::{Rank, Ranking, Strategy, lot, seed};
 
 use schema::violation::plural;
@@ -17,6 +18,8 @@ pub(super) struct Cluster<'a> {
     strategy: Strategy,
     /// Number of pods of each owner, by node.
     owners: HashMap<Owner<'a>, BTreeMap<usize, u32>>,
+    /// Rules between pods.
+    rules: PodRules<'a>,
     queue: NodeQueue<'a>,
     /// Revision of the newest binding; bindings of this plan count as newer, one after the other.
     revision: i64,
@@ -37,11 +40,40 @@ impl<'a> Cluster<'a> {
     /// Creates a cluster of all registered nodes, without load.
     pub(super) fn empty(snapshot: &'a Snapshot) -> Self {
         let records = snapshot.nodes.values().map(|record| &record.value);
-        let nodes: Vec<NodeLoad<'a>> = records.map(|record| NodeLoad::empty(snapshot, record)).collect();
-        let by_name = snapshot.nodes.keys().enumerate().map(|(i, name)| (name.as_str(), i)).collect();
+        let mut nodes: Vec<NodeLoad<'a>> = records.map(|record| NodeLoad::empty(snapshot, record)).collect();
+        let by_name: HashMap<&str, usize> =
+            snapshot.nodes.keys().enumerate().map(|(i, name)| (name.as_str(), i)).collect();
+        let rules = PodRules::of(snapshot);
+        if !rules.is_empty() {
+            for (node, namespace, workload) in ending_pods(snapshot) {
+                by_name.get(node).map(|&node| nodes[node].ending.insert((namespace, workload)));
+            }
+        }
         let queue = NodeQueue { ranks: vec![None; nodes.len()], ..NodeQueue::default() };
         let strategy = Strategy::of(snapshot.cluster().scheduler_strategy);
-        Self { nodes, by_name, strategy, owners: HashMap::new(), queue, revision: snapshot.revision }
+        Self { nodes, by_name, strategy, owners: HashMap::new(), rules, queue, revision: snapshot.revision }
+    }
+
+    /// Returns what the pod needs as things are now.
+    pub(super) fn needs(&mut self, pod: &'a PodInstance) -> PodNeeds<'a> {
+        PodNeeds::of(pod, &mut self.rules)
+    }
+
+    /// Returns what a bound pod takes, including the host ports that its agent chose for `hostPort: 0`. `None` once
+    /// the pod has ended for good.
+    pub(super) fn bound_needs(&mut self, bound: &BoundPod<'a>) -> Option<PodNeeds<'a>> {
+        let pod = &bound.binding.value.pod;
+        let mut pod_needs = self.needs(pod);
+        if let Some(status) = bound.status_of(&pod.uid) {
+            if status.has_ended() {
+                return None;
+            }
+            let ports = &mut pod_needs.needs.host_ports;
+            ports.extend(status.host_ports.iter().map(|port| (port.host_port, port.protocol)));
+            ports.sort_unstable();
+            ports.dedup();
+        }
+        Some(pod_needs)
     }
 
     /// Returns the index of a node if it has registered.
@@ -76,6 +108,7 @@ impl<'a> Cluster<'a> {
     /// Allocates what a pod needs on a node.
     pub(super) fn charge(&mut self, node: usize, pod_needs: &PodNeeds<'a>) {
         self.nodes[node].take(pod_needs);
+        self.rules.take(&pod_needs.needs.neighbours);
         *self.owners.entry(pod_needs.owner()).or_default().entry(node).or_default() += 1;
         self.reorder(node);
     }
@@ -83,6 +116,7 @@ impl<'a> Cluster<'a> {
     /// Frees what a pod took on a node.
     pub(super) fn release(&mut self, node: usize, pod_needs: &PodNeeds<'a>) {
         self.nodes[node].give_back(pod_needs);
+        self.rules.give_back(&pod_needs.needs.neighbours);
         if let Some(pods) = self.owners.get_mut(&pod_needs.owner()).and_then(|nodes| nodes.get_mut(&node)) {
             *pods = pods.saturating_sub(1);
         }
@@ -207,19 +241,12 @@ fn is_open(node: &NodeLoad<'_>) -> bool {
     node_failure(node).is_none()
 }
 
-/// Returns what a bound pod takes, including the host ports that its agent chose for `hostPort: 0`. `None` once the
-/// pod has ended for good.
-pub(super) fn bound_needs<'a>(bound: &BoundPod<'a>) -> Option<PodNeeds<'a>> {
-    let pod = &bound.binding.value.pod;
-    let mut pod_needs = PodNeeds::of(pod);
-    if let Some(status) = bound.status_of(&pod.uid) {
-        if status.has_ended() {
-            return None;
-        }
-        let ports = &mut pod_needs.needs.host_ports;
-        ports.extend(status.host_ports.iter().map(|port| (port.host_port, port.protocol)));
-        ports.sort_unstable();
-        ports.dedup();
-    }
-    Some(pod_needs)
+/// Returns the pods of workloads that are gone and still end on a node: node, namespace and workload.
+fn ending_pods(snapshot: &Snapshot) -> impl Iterator<Item = (&str, &str, &str)> {
+    let reported = snapshot.pod_status.keys();
+    let gone = reported.filter(|(_, pod)| !snapshot.pods.contains_key(pod));
+    let gone = gone.filter(|place| !snapshot.bindings.contains_key(*place));
+    gone.filter_map(|(node, pod)| {
+        Some((node.as_str(), pod.namespace.as_str(), PodInstance::workload_in_name(&pod.name)?))
+    })
 }

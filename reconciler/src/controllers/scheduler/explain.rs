@@ -5,12 +5,12 @@
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 
-use schema::kinds::pod::PodSpec;
 use schema::meta::NamespacedName;
+use schema::records::PodInstance;
 use schema::snapshot::Snapshot;
 
-use super::cluster::{Cluster, bound_needs};
-use super::node::{Needs, PodNeeds};
+use super::cluster::Cluster;
+use super::node::Needs;
 
 /// Returns why `pod` is not bound; `None` if it is bound or does not exist. For many pods of one snapshot, create
 /// one [`Explainer`].
@@ -38,7 +38,8 @@ impl<'a> Explainer<'a> {
             let (place, binding) = (one.key, one.binding);
             bound.insert(&place.1, (place.0.as_str(), binding.value.pod.uid.as_str()));
             if let Some(node) = cluster.find(&place.0) {
-                cluster.charge_bound(node, binding.create_revision, bound_needs(&one).as_ref());
+                let pod_needs = cluster.bound_needs(&one);
+                cluster.charge_bound(node, binding.create_revision, pod_needs.as_ref());
             }
         }
         Self { snapshot, cluster: RefCell::new(cluster), bound, obstacles: RefCell::default() }
@@ -51,8 +52,8 @@ impl<'a> Explainer<'a> {
         if before.is_some_and(|(_, uid)| *uid == instance.uid) {
             return None;
         }
-        let pod_needs = PodNeeds::of(instance);
         let mut cluster = self.cluster.borrow_mut();
+        let pod_needs = cluster.needs(instance);
         let why = match cluster.choose(&pod_needs) {
             Some(node) => format!("fits on {}, waits for the scheduler", cluster.name(node)),
             None => cluster.unfit(&pod_needs.needs).to_string(),
@@ -63,9 +64,9 @@ impl<'a> Explainer<'a> {
         })
     }
 
-    /// Returns the filter that keeps a pod with this spec from most nodes, in one word; `None` if it fits on a node.
-    pub fn obstacle(&self, spec: &'a PodSpec) -> Option<&'static str> {
-        let needs = Needs::of(spec);
+    /// Returns the filter that keeps the pod from most nodes, in one word; `None` if it fits on a node.
+    pub fn obstacle(&self, pod: &'a PodInstance) -> Option<&'static str> {
+        let needs = self.cluster.borrow_mut().needs(pod).needs;
         if let Some(known) = self.obstacles.borrow().get(&needs) {
             return *known;
         }

@@ -30,6 +30,8 @@ pub enum Failure {
     Taint(String),
     /// A label of the selector is missing.
     SelectorMismatch,
+    /// The node matches no term of the pod's node affinity.
+    NodeAffinity,
     /// The node has as many pods as it may have.
     TooManyPods,
     /// Not enough CPU is left.
@@ -38,6 +40,12 @@ pub enum Failure {
     Memory,
     /// Another pod has this host port.
     HostPort(u16, Protocol),
+    /// A pod on the node matches the pod's anti-affinity.
+    PodAntiAffinity,
+    /// The pod matches the anti-affinity of a pod on the node.
+    ExistingAntiAffinity,
+    /// No pod on the node matches the pod's affinity.
+    PodAffinity,
 }
 
 impl Failure {
@@ -51,10 +59,13 @@ impl Failure {
             Failure::Draining => "Draining",
             Failure::Taint(_) => "Taint",
             Failure::SelectorMismatch => "SelectorMismatch",
+            Failure::NodeAffinity => "NodeAffinity",
             Failure::TooManyPods => "TooManyPods",
             Failure::Cpu => "Cpu",
             Failure::Memory => "Memory",
             Failure::HostPort(..) => "HostPort",
+            Failure::PodAntiAffinity | Failure::ExistingAntiAffinity => "PodAntiAffinity",
+            Failure::PodAffinity => "PodAffinity",
         }
     }
 }
@@ -69,8 +80,21 @@ type Filter = fn(&NodeLoad<'_>, &Needs<'_>) -> Option<Failure>;
 const NODE_FILTERS: &[NodeFilter] = &[ready, subnet];
 
 /// Filters that depend on the pod as well. Only the first failure counts.
-const POD_FILTERS: &[Filter] =
-    &[node_name, cordon, drain, taints, node_selector, max_pods, cpu, memory, free_host_ports];
+const POD_FILTERS: &[Filter] = &[
+    node_name,
+    cordon,
+    drain,
+    taints,
+    node_selector,
+    node_affinity,
+    max_pods,
+    cpu,
+    memory,
+    free_host_ports,
+    pod_anti_affinity,
+    existing_anti_affinity,
+    pod_affinity,
+];
 
 fn ready(node: &NodeLoad<'_>) -> Option<Failure> {
     (!node.ready).then_some(Failure::NotReady)
@@ -117,6 +141,11 @@ fn node_selector(node: &NodeLoad<'_>, pod: &Needs<'_>) -> Option<Failure> {
     (!matches_node_selector(pod.node_selector, &node.labels)).then_some(Failure::SelectorMismatch)
 }
 
+fn node_affinity(node: &NodeLoad<'_>, pod: &Needs<'_>) -> Option<Failure> {
+    let nodes = pod.required_nodes?;
+    (!nodes.matches(&node.record.name, &node.labels)).then_some(Failure::NodeAffinity)
+}
+
 fn max_pods(node: &NodeLoad<'_>, _: &Needs<'_>) -> Option<Failure> {
     (node.pods >= node.record.max_pods).then_some(Failure::TooManyPods)
 }
@@ -132,6 +161,24 @@ fn memory(node: &NodeLoad<'_>, pod: &Needs<'_>) -> Option<Failure> {
 fn free_host_ports(node: &NodeLoad<'_>, pod: &Needs<'_>) -> Option<Failure> {
     let taken = pod.host_ports.iter().find(|port| node.host_ports.contains_key(port))?;
     Some(Failure::HostPort(taken.0, taken.1))
+}
+
+fn pod_anti_affinity(node: &NodeLoad<'_>, pod: &Needs<'_>) -> Option<Failure> {
+    let has_match = |rule| node.rules.get(rule).is_some_and(|counts| counts.matching > 0);
+    let ends_sibling = || pod.neighbours.siblings.is_some_and(|workload| node.ending.contains(&workload));
+    let is_kept_away = pod.neighbours.excluded.iter().any(has_match) || ends_sibling();
+    is_kept_away.then_some(Failure::PodAntiAffinity)
+}
+
+fn existing_anti_affinity(node: &NodeLoad<'_>, pod: &Needs<'_>) -> Option<Failure> {
+    let is_excluded = |rule| node.rules.get(rule).is_some_and(|counts| counts.excluding > 0);
+    pod.neighbours.matched.iter().any(is_excluded).then_some(Failure::ExistingAntiAffinity)
+}
+
+fn pod_affinity(node: &NodeLoad<'_>, pod: &Needs<'_>) -> Option<Failure> {
+    let rule = pod.neighbours.required?;
+    let has_match = node.rules.get(&rule).is_some_and(|counts| counts.matching > 0);
+    (!has_match).then_some(Failure::PodAffinity)
 }
 
 /// Returns the first failure among the filters of the node alone.
@@ -267,6 +314,7 @@ impl FitFailures {
                     self.wants.node_selector.iter().map(|(key, value)| format!("{key}={value}")).collect();
                 format!("{n} without the labels of nodeSelector ({})", pairs.join(","))
             }
+            Failure::NodeAffinity => format!("{n} node(s) didn't match Pod's node affinity/selector"),
             Failure::TooManyPods => format!("{n} with as many pods as allowed"),
             Failure::Cpu => {
                 let (wants, most) = (Cpu { millis: self.wants.cpu_millis }, Cpu { millis: tally.most_free });
@@ -289,6 +337,11 @@ impl FitFailures {
                 };
                 format!("{n} with host port {port}/{protocol} in use{by}")
             }
+            Failure::PodAntiAffinity => format!("{n} node(s) didn't match pod anti-affinity rules"),
+            Failure::ExistingAntiAffinity => {
+                format!("{n} node(s) didn't satisfy existing pods anti-affinity rules")
+            }
+            Failure::PodAffinity => format!("{n} node(s) didn't match pod affinity rules"),
         }
     }
 }

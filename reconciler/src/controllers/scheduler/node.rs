@@ -2,11 +2,11 @@
 
 use std::borrow::Cow;
 use std::cmp::Ordering;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use schema::kinds::Kind;
 use schema::kinds::node::Taint;
-use schema::kinds::pod::{PodSpec, Protocol, Toleration};
+use schema::kinds::pod::{NodeSelector, PodAffinityTerm, PodSpec, Protocol, Toleration};
 use schema::meta::{NamespacedName, StringMap};
 use schema::records::{NodeConditions, NodeRecord, PodInstance};
 use schema::snapshot::Snapshot;
@@ -33,6 +33,10 @@ pub(super) struct NodeLoad<'a> {
     pub(super) memory_bytes: u64,
     /// Host ports in use, with the pod that has each.
     pub(super) host_ports: BTreeMap<(u16, Protocol), NamespacedName>,
+    /// Number of pods that each rule between pods concerns here.
+    pub(super) rules: BTreeMap<RuleId, RuleCounts>,
+    /// Namespace and workload of pods that are gone and still end here.
+    pub(super) ending: BTreeSet<(&'a str, &'a str)>,
     /// Revision at which the newest binding appeared, and the number of bindings that appeared with it.
     pub(super) newest: (i64, u32),
     /// Hash for drawing lots.
@@ -57,6 +61,8 @@ impl<'a> NodeLoad<'a> {
             cpu_millis: 0,
             memory_bytes: 0,
             host_ports: BTreeMap::new(),
+            rules: BTreeMap::new(),
+            ending: BTreeSet::new(),
             newest: (0, 0),
             name_hash: name_hash(name),
         }
@@ -81,6 +87,12 @@ impl NodeLoad<'_> {
         for port in &needs.host_ports {
             self.host_ports.entry(*port).or_insert_with(|| pod_needs.pod.reference());
         }
+        for rule in &needs.neighbours.matched {
+            self.rules.entry(*rule).or_default().matching += 1;
+        }
+        for rule in &needs.neighbours.excluded {
+            self.rules.entry(*rule).or_default().excluding += 1;
+        }
     }
 
     /// Frees what a pod took.
@@ -92,6 +104,14 @@ impl NodeLoad<'_> {
         if !needs.host_ports.is_empty() {
             let name = pod_needs.pod.reference();
             self.host_ports.retain(|port, holder| *holder != name || !needs.host_ports.contains(port));
+        }
+        for rule in &needs.neighbours.matched {
+            let counts = self.rules.entry(*rule).or_default();
+            counts.matching = counts.matching.saturating_sub(1);
+        }
+        for rule in &needs.neighbours.excluded {
+            let counts = self.rules.entry(*rule).or_default();
+            counts.excluding = counts.excluding.saturating_sub(1);
         }
     }
 
@@ -120,6 +140,8 @@ pub struct Needs<'a> {
     pub node_name: Option<&'a str>,
     /// Labels that the node must have.
     pub node_selector: &'a StringMap,
+    /// Nodes that the pod's affinity requires.
+    pub required_nodes: Option<&'a NodeSelector>,
     /// Tolerations for the node's taints.
     pub tolerations: &'a [Toleration],
     /// Requested CPU, in thousandths of a core.
@@ -128,18 +150,22 @@ pub struct Needs<'a> {
     pub memory_bytes: u64,
     /// Host ports that the pod takes.
     pub host_ports: Vec<(u16, Protocol)>,
+    /// Rules about the other pods of its node.
+    pub(super) neighbours: Neighbours<'a>,
 }
 
 impl<'a> Needs<'a> {
-    /// Returns the needs of `spec`.
+    /// Returns the needs of `spec`, without rules about other pods.
     pub fn of(spec: &'a PodSpec) -> Self {
         Self {
             node_name: spec.node_name.as_deref(),
             node_selector: &spec.node_selector,
+            required_nodes: spec.required_nodes(),
             tolerations: &spec.tolerations,
             cpu_millis: spec.total(|c| c.resources.requested_cpu().millis),
             memory_bytes: spec.total(|c| c.resources.requested_memory().bytes),
             host_ports: host_ports(spec),
+            neighbours: Neighbours::default(),
         }
     }
 }
@@ -171,11 +197,121 @@ pub(super) struct PodNeeds<'a> {
 }
 
 impl<'a> PodNeeds<'a> {
-    pub(super) fn of(pod: &'a PodInstance) -> Self {
-        Self { pod, needs: Needs::of(&pod.spec) }
+    pub(super) fn of(pod: &'a PodInstance, rules: &mut PodRules<'a>) -> Self {
+        Self { pod, needs: Needs { neighbours: rules.neighbours(pod), ..Needs::of(&pod.spec) } }
     }
 
     pub(super) fn owner(&self) -> Owner<'a> {
         (&self.pod.namespace, self.pod.owner.kind, &self.pod.owner.name)
+    }
+}
+
+// Rules between pods: required pod affinity and anti-affinity. Each node is a topology of its own.
+
+/// Index of a rule in [`PodRules`].
+type RuleId = usize;
+
+/// Terms of the pods of a namespace; a pod that matches all of them matches the rule.
+type Rule<'a> = (&'a str, &'a [PodAffinityTerm]);
+
+/// Pods of one node that a rule concerns.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct RuleCounts {
+    /// Pods that match the rule.
+    pub(super) matching: u32,
+    /// Pods that exclude those that match it.
+    pub(super) excluding: u32,
+}
+
+/// Rules about a pod and the other pods of its node.
+#[derive(Debug, Clone, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct Neighbours<'a> {
+    /// Rule that another pod on the node must match.
+    pub(super) required: Option<RuleId>,
+    /// Rules that no other pod on the node may match.
+    pub(super) excluded: Vec<RuleId>,
+    /// Rules that the pod matches itself.
+    pub(super) matched: Vec<RuleId>,
+    /// Namespace and workload of the pod if it excludes pods like itself: as in Kubernetes, a pod excludes others
+    /// until it has ended.
+    pub(super) siblings: Option<(&'a str, &'a str)>,
+}
+
+/// The distinct rules between pods. Empty, and without any cost, in a cluster without required pod affinity.
+#[derive(Default)]
+pub(super) struct PodRules<'a> {
+    ids: BTreeMap<Rule<'a>, RuleId>,
+    /// Rules that name namespaces: of those of other namespaces, only these can match a pod.
+    across: Vec<(Rule<'a>, RuleId)>,
+    /// Number of pods on all nodes that match each rule.
+    matching: Vec<u32>,
+    /// Rules that pods of this namespace with these labels match. Pods of a workload have equal labels.
+    matched: HashMap<(&'a str, &'a StringMap), Vec<RuleId>>,
+}
+
+impl<'a> PodRules<'a> {
+    /// Collects the rules of all pods that are wanted or bound.
+    pub(super) fn of(snapshot: &'a Snapshot) -> Self {
+        let bound = snapshot.bindings.values().map(|binding| &binding.value.pod);
+        let mut rules = Self::default();
+        for pod in snapshot.pods.values().map(|pod| &pod.value).chain(bound) {
+            if pod.spec.affinity.is_none() {
+                continue;
+            }
+            let excluded = pod.spec.excluded_pods().chunks(1);
+            let required = Some(pod.spec.required_pods()).filter(|terms| !terms.is_empty());
+            for terms in excluded.chain(required) {
+                let next = rules.ids.len();
+                rules.ids.entry((pod.namespace.as_str(), terms)).or_insert(next);
+            }
+        }
+        let names_some = |(_, terms): &Rule<'_>| terms.iter().any(|term| !term.namespaces.is_empty());
+        let across = rules.ids.iter().filter(|(rule, _)| names_some(rule));
+        rules.across = across.map(|(rule, id)| (*rule, *id)).collect();
+        rules.matching = vec![0; rules.ids.len()];
+        rules
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.ids.is_empty()
+    }
+
+    /// Returns the rules about the pod as things are now. As in Kubernetes, a pod that matches its own required
+    /// terms may be the first that does.
+    fn neighbours(&mut self, pod: &'a PodInstance) -> Neighbours<'a> {
+        if self.is_empty() {
+            return Neighbours::default();
+        }
+        let (namespace, labels) = (pod.namespace.as_str(), &pod.labels);
+        let (ids, across) = (&self.ids, &self.across);
+        let find = || {
+            let first: Rule<'_> = (namespace, &[]);
+            let own = ids.range(first..).take_while(|((own, _), _)| *own == namespace);
+            let others = across.iter().filter(|((own, _), _)| *own != namespace);
+            let rules = own.map(|(rule, id)| (*rule, *id)).chain(others.copied());
+            let is_met =
+                |(own, terms): Rule<'_>| terms.iter().all(|term| term.matches(own, namespace, labels));
+            rules.filter(|(rule, _)| is_met(*rule)).map(|(_, id)| id).collect()
+        };
+        let matched: Vec<RuleId> = self.matched.entry((namespace, labels)).or_insert_with(find).clone();
+        let id = |terms: &'a [PodAffinityTerm]| ids.get(&(namespace, terms)).copied();
+        let required =
+            id(pod.spec.required_pods()).filter(|rule| self.matching[*rule] > 0 || !matched.contains(rule));
+        let excluded: Vec<RuleId> = pod.spec.excluded_pods().chunks(1).filter_map(id).collect();
+        let excludes_its_own = excluded.iter().any(|rule| matched.contains(rule));
+        let siblings = excludes_its_own.then_some((namespace, pod.owner.name.as_str()));
+        Neighbours { required, excluded, matched, siblings }
+    }
+
+    /// Counts a pod that a node takes.
+    pub(super) fn take(&mut self, neighbours: &Neighbours<'_>) {
+        neighbours.matched.iter().for_each(|rule| self.matching[*rule] += 1);
+    }
+
+    /// Uncounts a pod that leaves a node.
+    pub(super) fn give_back(&mut self, neighbours: &Neighbours<'_>) {
+        for rule in &neighbours.matched {
+            self.matching[*rule] = self.matching[*rule].saturating_sub(1);
+        }
     }
 }

@@ -17,7 +17,7 @@ use schema::meta::NamespacedName;
 use schema::records::{Binding, PodInstance, SettledRecord};
 use schema::snapshot::{BoundPod, Snapshot, VersionedValue, health};
 
-use super::cluster::{Cluster, bound_needs};
+use super::cluster::Cluster;
 use super::fit::FitFailures;
 use super::node::{Needs, PodNeeds};
 use crate::controllers::note::{Note, NoteKind};
@@ -83,7 +83,11 @@ pub fn bind(snapshot: &Snapshot, last_known: &LastKnown, waits_until: Option<Tim
     let waiting = planner.load_bindings();
     let mut waiting = planner.replace_in_place(waiting);
     // Group pods by owner: the order of the nodes is for one owner at a time.
-    waiting.sort_by_key(|waiting| (&waiting.pod.namespace, &waiting.pod.owner.name, waiting.pod.owner.kind));
+    // Pods that must join others come last: the others may be placed now.
+    waiting.sort_by_key(|waiting| {
+        let (pod, owner) = (waiting.pod, &waiting.pod.owner);
+        (!pod.spec.required_pods().is_empty(), &pod.namespace, &owner.name, owner.kind)
+    });
     planner.reported = reported(snapshot, &waiting);
     for pod in waiting {
         planner.place(&pod);
@@ -257,7 +261,7 @@ impl<'a> Planner<'a> {
 
     fn charge(&mut self, bound: BoundPod<'a>) {
         if let Some(node) = self.cluster.find(&bound.key.0) {
-            let pod_needs = bound_needs(&bound);
+            let pod_needs = self.cluster.bound_needs(&bound);
             self.cluster.charge_bound(node, bound.binding.create_revision, pod_needs.as_ref());
         }
     }
@@ -303,8 +307,9 @@ impl<'a> Planner<'a> {
     fn replace_on_same_node(&mut self, waiting: &WaitingPod<'a>) -> bool {
         let WaitingPod { pod, before: Some(before), leave: None, .. } = *waiting else { return false };
         let Some(node) = self.cluster.find(&before.key.0) else { return false };
-        let (pod_needs, old) = (PodNeeds::of(pod), bound_needs(&before));
+        let old = self.cluster.bound_needs(&before);
         old.iter().for_each(|old| self.cluster.release(node, old));
+        let pod_needs = self.cluster.needs(pod);
         if self.cluster.unfit_on(node, &pod_needs.needs).is_some() {
             old.iter().for_each(|old| self.cluster.charge(node, old));
             return false;
@@ -327,29 +332,41 @@ impl<'a> Planner<'a> {
         if self.replace_on_same_node(waiting) || !self.may_move(waiting) {
             return;
         }
-        let pod_needs = PodNeeds::of(waiting.pod);
         if self.waits_for_node(waiting) {
             return;
         }
-        if let Some(node) = self.runs_on(waiting, &pod_needs) {
-            return self.bind(waiting, node, &pod_needs, "it ran there before etcd was lost".to_owned());
+        // The version before it goes in the same transaction: it is no neighbour.
+        let before = waiting
+            .before
+            .and_then(|before| self.cluster.find(&before.key.0).zip(self.cluster.bound_needs(&before)));
+        before.iter().for_each(|(node, before)| self.cluster.release(*node, before));
+        let pod_needs = self.cluster.needs(waiting.pod);
+        let ran_on = self.runs_on(waiting, &pod_needs);
+        let unfit = self.unfit.get(&pod_needs.needs).cloned();
+        let node = match &unfit {
+            None => ran_on.or_else(|| self.cluster.choose(&pod_needs)),
+            Some(_) => ran_on,
+        };
+        before.iter().for_each(|(node, before)| self.cluster.charge(*node, before));
+        let Some(node) = node else {
+            let unfit = unfit.unwrap_or_else(|| self.count_unfit(pod_needs.needs));
+            return self.note_unschedulable(waiting, unfit);
+        };
+        let choice = match ran_on {
+            Some(_) => "it ran there before etcd was lost".to_owned(),
+            None => self.cluster.choice(node, &pod_needs),
+        };
+        self.bind(waiting, node, &pod_needs, choice);
+    }
+
+    /// Counts the nodes that each filter refuses, and remembers it for equal pods.
+    fn count_unfit(&mut self, needs: Needs<'a>) -> Arc<FitFailures> {
+        let unfit = Arc::new(self.cluster.unfit(&needs));
+        // The next pod that is placed may be the one that this one must join.
+        if needs.neighbours.required.is_none() {
+            self.unfit.insert(needs, Arc::clone(&unfit));
         }
-        if let Some(unfit) = self.unfit.get(&pod_needs.needs) {
-            let unfit = Arc::clone(unfit);
-            self.note_unschedulable(waiting, unfit);
-            return;
-        }
-        match self.cluster.choose(&pod_needs) {
-            Some(node) => {
-                let choice = self.cluster.choice(node, &pod_needs);
-                self.bind(waiting, node, &pod_needs, choice);
-            }
-            None => {
-                let unfit = Arc::new(self.cluster.unfit(&pod_needs.needs));
-                self.unfit.insert(pod_needs.needs, Arc::clone(&unfit));
-                self.note_unschedulable(waiting, unfit);
-            }
-        }
+        unfit
     }
 
     /// True if the pod may move now; a pod of a drained node waits for its turn.
@@ -410,7 +427,7 @@ impl<'a> Planner<'a> {
         if let Some(before) = before {
             self.had_turn.extend(waiting.leave.map(|_| before.key.0.as_str()));
             self.out.delete_joined(binding_key(before.key), before.binding.mod_revision, reason);
-            let pod_needs = bound_needs(&before);
+            let pod_needs = self.cluster.bound_needs(&before);
             if let Some((node, pod_needs)) = self.cluster.find(&before.key.0).zip(pod_needs) {
                 self.cluster.release(node, &pod_needs);
             }

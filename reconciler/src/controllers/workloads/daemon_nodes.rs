@@ -93,6 +93,9 @@ fn unfit_reason(
     if !matches_node_selector(&pod.node_selector, &snapshot.node_labels(node)) {
         return Some(format!("node {node} lacks labels that nodeSelector asks for"));
     }
+    if pod.required_nodes().is_some_and(|nodes| !nodes.matches(node, &snapshot.node_labels(node))) {
+        return Some(format!("node {node} does not match the node affinity of the template"));
+    }
     let keeps_away = |effect: TaintEffect| match effect {
         TaintEffect::NoSchedule => !has_one,
         TaintEffect::PreferNoSchedule => false,

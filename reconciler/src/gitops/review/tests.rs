@@ -304,6 +304,10 @@ fn a_daemon_set_has_one_pod_on_each_node_that_fits() {
             "nodes with a pod 3 -> 1"
         ]
     );
+    let named = "      affinity: {nodeAffinity: {requiredDuringSchedulingIgnoredDuringExecution: \
+                 {nodeSelectorTerms: [{matchFields: [{key: metadata.name, operator: NotIn, values: [n2]}]}]}}}\n";
+    let effects = shown(&new, &daemon("log:1", named), Some(&rooms), Some(3)).0;
+    assert_eq!(effects[1], "nodes with a pod 3 -> 2");
     assert_eq!(
         shown(&new, "", Some(&rooms), Some(3)).0,
         one("stops one pod on each of 3 nodes (container main)")

@@ -42,7 +42,7 @@ static RESTARTS: [FamilyInfo; 2] = [
 static PENDING: [FamilyInfo; 1] = [FamilyInfo::gauge(
     "minik8s_pods_pending",
     "Desired pods without a node, by the scheduler's filter that refuses most nodes: NotReady, NoSubnet, Cordoned, \
-     Draining, Taint, SelectorMismatch, TooManyPods, Cpu, Memory, HostPort, OtherNode if no other does; NoNodes; \
+     Draining, Taint, SelectorMismatch, NodeAffinity, TooManyPods, Cpu, Memory, HostPort, PodAntiAffinity, PodAffinity, OtherNode if no other does; NoNodes; \
      Waiting if a node fits",
     &["reason"],
 )];
@@ -116,7 +116,7 @@ impl<'a> Tally<'a> {
             let bound = bound.get(id).filter(|bound| bound.binding.value.pod.uid == pod.uid);
             if bound.is_none() {
                 let explainer = explainer.get_or_init(|| Explainer::new(snapshot));
-                *tally.pending.entry(explainer.obstacle(&pod.spec).unwrap_or("Waiting")).or_default() += 1;
+                *tally.pending.entry(explainer.obstacle(pod).unwrap_or("Waiting")).or_default() += 1;
             }
             tally.add(snapshot, pod, bound);
         }

@@ -16,7 +16,7 @@ use super::replica_set::{IntOrPercent, LabelSelector, PodTemplate};
 pub struct DaemonSetSpec {
     /// Selector for the daemon set's own pods; must match the labels of `template`.
     pub selector: LabelSelector,
-    /// Template of each node's pod. Its nodeSelector and tolerations determine the eligible nodes.
+    /// Template of each node's pod. Its nodeSelector, node affinity and tolerations determine the eligible nodes.
     pub template: PodTemplate,
     /// Seconds for which a new pod must be ready to count as available.
     #[serde(default)]

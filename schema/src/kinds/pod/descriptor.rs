@@ -72,6 +72,12 @@ impl PodSpec {
                 host_path.kind = host_path.kind.filter(|kind| *kind != HostPathType::Unset);
             }
         }
+        if let Some(affinity) = &mut self.affinity {
+            affinity.normalize();
+        }
+        drop_if_default(&mut self.affinity);
+        // The scheduler's own spread stands in for them.
+        self.topology_spread_constraints = Vec::new();
         drop_if_default(&mut self.hostname);
         drop_if_default(&mut self.subdomain);
         drop_if_default(&mut self.dns_config);

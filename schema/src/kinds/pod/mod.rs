@@ -8,6 +8,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_with::skip_serializing_none;
 
+mod affinity;
 mod container;
 pub mod content_uses;
 mod descriptor;
@@ -18,6 +19,10 @@ mod validate;
 mod volume;
 
 use crate::violation::{OwnedStep, field_path};
+pub use affinity::{
+    Affinity, NodeAffinity, NodeSelector, NodeSelectorOperator, NodeSelectorRequirement, NodeSelectorTerm,
+    PodAffinity, PodAffinityTerm, PodAntiAffinity, TopologySpreadConstraint, UnsatisfiableAction,
+};
 pub use container::{
     Container, ContainerPort, ContainerRestartPolicy, EnvVar, EnvVarSource, ExecAction, FieldRef,
     HttpGetAction, HttpHeader, HttpScheme, Lifecycle, LifecycleHandler, PortReference, Probe, Protocol,
@@ -70,6 +75,11 @@ pub struct PodSpec {
     /// Labels that the node must have.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub node_selector: BTreeMap<String, String>,
+    /// Requirements on the node and on the pods that it runs.
+    pub affinity: Option<Box<Affinity>>,
+    /// Wishes to spread pods evenly. They are not stored: pods of a workload are spread over the nodes anyway.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub topology_spread_constraints: Vec<TopologySpreadConstraint>,
     /// Tolerations of taints on nodes.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub tolerations: Vec<Toleration>,

@@ -11,7 +11,7 @@ use crate::names::{check_qualified_name, is_label_value};
 use crate::violation::{Findings, Path, rules};
 
 /// Labels that an object must have; both lists must match. An empty selector matches nothing.
-#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 #[schemars(deny_unknown_fields)]
 pub struct LabelSelector {
@@ -24,7 +24,7 @@ pub struct LabelSelector {
 }
 
 /// A requirement on a label.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 #[schemars(deny_unknown_fields)]
 pub struct LabelRequirement {
@@ -38,7 +38,7 @@ pub struct LabelRequirement {
 }
 
 /// Comparison with a label's value.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]
 pub enum SelectorOperator {
     /// The value is among the values of the requirement.
     In,

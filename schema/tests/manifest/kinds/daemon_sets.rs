@@ -104,7 +104,7 @@ fn what_only_kubernetes_has_is_named_at_its_place() {
         ("unsupported-field", pod("§hostPID: true")),
         ("no-effect", pod("§priorityClassName: system-node-critical")),
         ("no-effect", pod("§serviceAccountName: node-exporter")),
-        ("unsupported-field", pod("§affinity: {}")),
+        ("unsupported-field", pod("§runtimeClassName: a")),
         (
             "unsupported-field",
             EXPORTER.replacen("name: sys\n", "name: sys\n          §mountPropagation: HostToContainer\n", 1),

@@ -55,6 +55,7 @@ fn cases() -> Vec<Case> {
     let pod = |rule, fields: &str| {
         (rule, with("").replace("    containers:", &format!("    {fields}\n      containers:")))
     };
+    let spread = |rule, fields: &str| pod(rule, &format!("topologySpreadConstraints:\n      - {fields}"));
     let field = |rule, fields: &str| (rule, with(fields));
     let on_node = |port: &str, fields: &str| {
         let text =
@@ -85,6 +86,19 @@ fn cases() -> Vec<Case> {
         ),
         pod("restart-policy", "restartPolicy: §Never"),
         pod("no-effect", "§serviceAccountName: web"),
+        spread("no-effect", "§{maxSkew: 1, topologyKey: zone, whenUnsatisfiable: ScheduleAnyway}"),
+        spread(
+            "no-effect",
+            "§{maxSkew: 1, topologyKey: kubernetes.io/hostname, whenUnsatisfiable: DoNotSchedule, \
+             labelSelector: {matchLabels: {app: web}}}",
+        ),
+        spread(
+            "selector",
+            "{maxSkew: 1, topologyKey: kubernetes.io/hostname, whenUnsatisfiable: DoNotSchedule, \
+             §labelSelector: {matchLabels: {app: api}}}",
+        ),
+        spread("unknown-value", "{maxSkew: 1, topologyKey: §zone, whenUnsatisfiable: DoNotSchedule}"),
+        spread("out-of-range", "{maxSkew: §0, topologyKey: zone, whenUnsatisfiable: ScheduleAnyway}"),
         pod("invalid-name", "hostname: §Web"),
         ("invalid-image", with("").replace("image: nginx", "image: §Nginx")),
         (

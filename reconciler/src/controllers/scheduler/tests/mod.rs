@@ -14,6 +14,7 @@ use super::explain;
 use crate::controllers::testing::{seen, settings, with_host_port};
 use crate::controllers::{Change, Observed, Settings, Writes};
 
+mod affinity;
 mod filters;
 mod leaving;
 mod properties;
@@ -119,8 +120,10 @@ fn every_filter_has_its_words() {
 // Would fail with the first of the failed filters.
 #[test]
 fn the_obstacle_of_a_pod_is_the_filter_that_most_nodes_fail() {
-    let obstacle =
-        |builder: &SnapshotBuilder, spec: &PodSpec| super::Explainer::new(&builder.snapshot).obstacle(spec);
+    let obstacle = |builder: &SnapshotBuilder, spec: &PodSpec| {
+        let pod = instance("pod", spec.clone());
+        super::Explainer::new(&builder.snapshot).obstacle(&pod)
+    };
     let (big, small) = (spec(9_000, 1), spec(100, 1));
     let silent = |builder: SnapshotBuilder, node: &str| builder.delete(&Key::Heartbeat(node.into()));
     let one_silent = silent(SnapshotBuilder::new().nodes(3), "n1");
@@ -422,6 +425,9 @@ fn plans_of_a_large_snapshot_take_less_than_a_tenth_of_a_second() {
     let odd: Vec<_> = (0..3000).map(|i| instance(&format!("zy-{i:05}"), spec(60_000 + i, 512))).collect();
     let unfit = odd.iter().fold(unfit, |w, pod| w.pod(pod));
     time("all bound, 3,000 different pods fit nowhere", &unfit.snapshot);
+    let apart = (0..1000).map(|i| affinity::lone(&format!("web-{i}")));
+    let apart = apart.fold(unfit.clone(), |w, pod| w.pod(&pod));
+    time("the same with 1,000 pods that exclude each other", &apart.snapshot);
     let started = Instant::now();
     let explainer = super::Explainer::new(&unfit.snapshot);
     eprintln!("explainer: {:?}", started.elapsed());

@@ -157,19 +157,25 @@ fn a_node_gets_the_same_pod_again_when_etcd_was_lost_whatever_node_comes_first()
 
 #[test]
 fn a_node_that_does_not_fit_has_no_pod() {
-    let mut picky = daemon_set("web:1");
-    picky.template.spec.node_selector.insert("kubernetes.io/hostname".to_owned(), "n2".to_owned());
-    let mut field = fresh(picky.clone());
-    field.run(4);
-    assert_eq!(nodes(&field), ["n2"]);
-    // The set drops its node selector.
-    field.push(daemon_set("web:1"), 2);
-    field.run(8);
-    assert_eq!(nodes(&field), ["n1", "n2", "n3"]);
-    field.push(picky, 3);
-    field.run(8);
-    assert_eq!(nodes(&field), ["n2"]);
-    assert_eq!(health(field.snapshot(), &field.object), Health::Healthy);
+    let mut by_label = daemon_set("web:1");
+    by_label.template.spec.node_selector.insert("kubernetes.io/hostname".to_owned(), "n2".to_owned());
+    let mut by_name = daemon_set("web:1");
+    let affinity = r#"{"nodeAffinity":{"requiredDuringSchedulingIgnoredDuringExecution":{"nodeSelectorTerms":[
+        {"matchFields":[{"key":"metadata.name","operator":"In","values":["n2"]}]}]}}}"#;
+    by_name.template.spec.affinity = Some(serde_json::from_str(affinity).unwrap());
+    for picky in [by_label, by_name] {
+        let mut field = fresh(picky.clone());
+        field.run(4);
+        assert_eq!(nodes(&field), ["n2"]);
+        // The set takes every node.
+        field.push(daemon_set("web:1"), 2);
+        field.run(8);
+        assert_eq!(nodes(&field), ["n1", "n2", "n3"]);
+        field.push(picky, 3);
+        field.run(8);
+        assert_eq!(nodes(&field), ["n2"]);
+        assert_eq!(health(field.snapshot(), &field.object), Health::Healthy);
+    }
 }
 
 /// Matches Kubernetes: `NoSchedule` keeps new pods away, `NoExecute` evicts running ones.

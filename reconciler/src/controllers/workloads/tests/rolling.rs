@@ -8,6 +8,8 @@ use schema::keys::Key;
 use schema::meta::NamespacedName;
 
 use super::field::{Fate, Field, replica_set, rolling, status};
+use crate::controllers::scheduler;
+use crate::controllers::testing::ApplyPlan as _;
 
 /// An event between two plans.
 #[derive(Debug, Clone)]
@@ -103,4 +105,45 @@ proptest! {
         prop_assert!(rollout.complete || rollout.failure.is_some());
         prop_assert!(field.plan().writes.is_empty(), "it comes to rest");
     }
+}
+
+/// Runs with the scheduler itself. A node ends a pod one round after it lost its binding.
+fn run_scheduled(field: &mut Field, rounds: usize) {
+    for _ in 0..rounds {
+        let before = field.snapshot().clone();
+        field.plan();
+        let plan = scheduler::bind(field.snapshot(), &field.last_known, None);
+        field.builder = std::mem::take(&mut field.builder).after(&plan);
+        for (node, pod) in before.pod_status.keys().filter(|place| !before.bindings.contains_key(*place)) {
+            let key = Key::PodStatus(node.clone(), pod.clone());
+            field.builder = std::mem::take(&mut field.builder).delete(&key);
+        }
+        field.report();
+        field.after(2);
+        let snapshot = field.snapshot();
+        let nodes: BTreeSet<_> = snapshot.pod_status.keys().map(|(node, _)| node).collect();
+        assert_eq!(nodes.len(), snapshot.pod_status.len(), "two pods on one node: {:?}", snapshot.pod_status);
+    }
+}
+
+/// Three nodes for three pods: as in Kubernetes, `maxUnavailable` decides whether the rollout goes on.
+#[test]
+fn pods_that_exclude_each_other_are_replaced_one_by_one() {
+    let set = |image: &str, unavailable| {
+        let mut set = rolling(replica_set(3, image), 1, unavailable);
+        let affinity = r#"{"podAntiAffinity":{"requiredDuringSchedulingIgnoredDuringExecution":[
+            {"labelSelector":{"matchLabels":{"app":"web"}},"topologyKey":"kubernetes.io/hostname"}]}}"#;
+        set.template.spec.affinity = Some(serde_json::from_str(affinity).unwrap());
+        set
+    };
+    let mut field = Field::new(set("web:0", 1));
+    run_scheduled(&mut field, 4);
+    assert_eq!(available(&field), 3);
+    field.push(set("web:1", 1), 2);
+    run_scheduled(&mut field, 20);
+    assert_eq!((field.images(), available(&field)), (vec!["web:1".to_owned(); 3], 3));
+    field.push(set("web:2", 0), 3);
+    run_scheduled(&mut field, 5);
+    assert_eq!(available(&field), 3, "the new pod waits, and no old one goes for it");
+    assert_eq!(field.pods().len(), 4);
 }

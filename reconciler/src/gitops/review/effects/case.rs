@@ -36,6 +36,7 @@ impl NodeRoom {
         let taints = spec.into_iter().flat_map(|spec| &spec.taints).filter(|taint| keeps_away(taint.effect));
         pod.node_name.as_ref().is_none_or(|name| *name == self.name)
             && matches_node_selector(&pod.node_selector, &self.labels)
+            && pod.required_nodes().is_none_or(|nodes| nodes.matches(&self.name, &self.labels))
             && taints.into_iter().all(|taint| taint.is_tolerated_by(&pod.tolerations, 0))
     }
 }

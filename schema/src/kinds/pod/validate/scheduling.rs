@@ -25,6 +25,9 @@ pub(super) fn validate(pod: &PodSpec, at: &Path<'_>, findings: &mut Findings) {
         findings.add(&rules::INVALID_NAME, &at.field("nodeName"), message);
     }
     metadata::labels(&pod.node_selector, &at.field("nodeSelector"), findings);
+    if let Some(affinity) = &pod.affinity {
+        affinity.validate(&at.field("affinity"), findings);
+    }
     let tolerations = at.field("tolerations");
     for (index, one) in pod.tolerations.iter().enumerate() {
         toleration(one, &tolerations.index(index), findings);
