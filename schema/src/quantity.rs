@@ -20,6 +20,13 @@ pub struct Memory {
     pub bytes: u64,
 }
 
+/// Number of whole things.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Count {
+    /// The number.
+    pub number: u64,
+}
+
 /// Error for a text that is not a quantity.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum QuantityError {
@@ -34,6 +41,9 @@ pub enum QuantityError {
     /// The quantity is too large to be stored.
     #[error("`{0}` is too large")]
     TooLarge(String),
+    /// The quantity has a fraction and may have none.
+    #[error("`{0}` must be an integer")]
+    Fraction(String),
 }
 
 impl FromStr for Cpu {
@@ -55,6 +65,26 @@ impl FromStr for Memory {
     fn from_str(text: &str) -> Result<Self, QuantityError> {
         let bytes = thousandths(text)?.div_ceil(1000);
         u64::try_from(bytes).map(|bytes| Self { bytes }).map_err(|_| QuantityError::TooLarge(text.to_owned()))
+    }
+}
+
+impl FromStr for Count {
+    type Err = QuantityError;
+
+    /// Parses `2`, also as `2000m` or `0.002k`.
+    fn from_str(text: &str) -> Result<Self, QuantityError> {
+        let thousandths = thousandths(text)?;
+        if !thousandths.is_multiple_of(1000) {
+            return Err(QuantityError::Fraction(text.to_owned()));
+        }
+        let number = u64::try_from(thousandths / 1000);
+        number.map(|number| Self { number }).map_err(|_| QuantityError::TooLarge(text.to_owned()))
+    }
+}
+
+impl fmt::Display for Count {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}", self.number)
     }
 }
 
@@ -187,6 +217,7 @@ macro_rules! as_json_text_or_number {
 }
 
 as_json_text_or_number!(Cpu, "cpu-quantity", "CPU in cores: `500m`, `0.5`, `2`.");
+as_json_text_or_number!(Count, "count-quantity", "A whole number: `1`.");
 as_json_text_or_number!(Memory, "memory-quantity", "Memory in bytes: `128Mi`, `1G`, `1048576`.");
 
 #[cfg(test)]
@@ -222,6 +253,16 @@ mod tests {
             (u64::MAX, "16777215.9Ti"),
         ] {
             assert_eq!(Memory { bytes }.readable(), text);
+        }
+    }
+
+    #[test]
+    fn a_count_is_a_whole_number() {
+        for (text, number) in [("1", 1), ("0", 0), ("2000m", 2), ("1k", 1000), ("2.0", 2)] {
+            assert_eq!(text.parse::<Count>().map(|count| count.number), Ok(number), "{text}");
+        }
+        for text in ["0.5", "1m", "one", "-1"] {
+            assert!(text.parse::<Count>().is_err(), "{text}");
         }
     }
 

@@ -18,6 +18,8 @@ use reqwest::{Body, Certificate, Client, ClientBuilder, Request, Response, Statu
 use schema::trust::{Role, TrustConnector, TrustReader};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::time::{Instant, timeout_at};
+use tonic::transport::{Channel, Endpoint};
+use tonic_health::pb::health_client::HealthClient;
 
 /// A client that is created at its first request. For each of reqwest's clients OpenSSL reads all CAs of the machine,
 /// which takes 40 ms: too long for the start of an agent, especially for clients that only use plain HTTP.
@@ -193,6 +195,19 @@ pub fn to_probed(user_agent: &str, redirects: redirect::Policy) -> reqwest::Resu
         .pool_max_idle_per_host(0)
         .redirect(redirects)
         .build()
+}
+
+/// Client for one gRPC probe of a container, without TLS and with a new connection, as with the kubelet. The caller bounds
+/// the time.
+///
+/// # Errors
+/// The connection can't be opened.
+pub async fn to_probed_grpc(
+    address: SocketAddr,
+    user_agent: &'static str,
+) -> Result<HealthClient<Channel>, tonic::transport::Error> {
+    let endpoint = Endpoint::from_shared(url(address, ""))?.user_agent(user_agent)?;
+    Ok(HealthClient::new(endpoint.connect().await?))
 }
 
 /// URL of a path, empty or with a leading `/`, at an address.

@@ -21,6 +21,8 @@ pub struct MachineFacts {
     pub addresses: Vec<IpAddr>,
     pub cpu: Cpu,
     pub memory: Memory,
+    /// Number of NVIDIA GPUs that containers can get; `None` while Docker does not say.
+    pub gpus: Option<u64>,
     pub versions: NodeVersions,
 }
 
@@ -44,6 +46,23 @@ impl RealMachine {
     }
 }
 
+impl RealMachine {
+    /// Returns the number of GPUs; 0 if Docker has no runtime that passes them to containers.
+    async fn gpus(&self) -> Option<u64> {
+        match gpus_in(Path::new(NVIDIA_GPUS)) {
+            0 => Some(0),
+            some => Some(some * u64::from(self.docker.has_runtime("nvidia").await.ok()?)),
+        }
+    }
+}
+
+/// Folder in which NVIDIA's driver has an entry for each GPU.
+const NVIDIA_GPUS: &str = "/proc/driver/nvidia/gpus";
+
+fn gpus_in(folder: &Path) -> u64 {
+    fs::read_dir(folder).map_or(0, |entries| entries.flatten().count() as u64)
+}
+
 #[async_trait]
 impl Machine for RealMachine {
     async fn facts(&self) -> MachineFacts {
@@ -54,6 +73,7 @@ impl Machine for RealMachine {
             addresses: self.address.known().into_iter().collect(),
             cpu: Cpu { millis: cores as u64 * 1000 },
             memory: Memory { bytes: memory_bytes() },
+            gpus: self.gpus().await,
             versions: NodeVersions {
                 agent: env!("CARGO_PKG_VERSION").to_owned(),
                 docker: self.docker.version().await.unwrap_or_default(),
@@ -182,6 +202,16 @@ impl Disk for FakeDisk {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn gpus_are_the_entries_of_the_drivers_folder() {
+        let folder = tempfile::tempdir().unwrap();
+        assert_eq!(gpus_in(&folder.path().join("no-driver")), 0);
+        for bus in ["0000:01:00.0", "0000:41:00.0"] {
+            fs::create_dir(folder.path().join(bus)).unwrap();
+        }
+        assert_eq!(gpus_in(folder.path()), 2);
+    }
 
     #[test]
     fn memory_and_system_are_read_from_their_files() {

@@ -30,11 +30,12 @@ fn first(problems: &[String]) -> String {
     }
 }
 
-/// Host ports as `20000->80/TCP`: the node's port, then the container's.
+/// Host ports as `20000->80/TCP` or `192.0.2.1:20000->80/TCP`: the node's port, then the container's.
 pub(in crate::cli) fn host_ports(ports: &[HostPortStatus]) -> Vec<String> {
     let one = |port: &HostPortStatus| {
         let protocol = format!("{:?}", port.protocol).to_uppercase();
-        format!("{}->{}/{protocol}", port.host_port, port.container_port)
+        let address = port.host_ip.map(|address| format!("{address}:")).unwrap_or_default();
+        format!("{address}{}->{}/{protocol}", port.host_port, port.container_port)
     };
     ports.iter().map(one).collect()
 }

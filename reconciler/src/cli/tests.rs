@@ -1,7 +1,7 @@
 //! Pages and tables at 80 and 120 columns, and the output of the whole program.
 
 use schema::keys::Key;
-use schema::kinds::pod::{HostPortStatus, Protocol};
+use schema::kinds::pod::HostPortStatus;
 use schema::records::{
     ContainerUsage, EtcdMember, Event, EventType, HeldPrune, NodeUsage, PodUsage, Quarantine, SourceError,
     SourceErrorKind, SourceState,
@@ -99,7 +99,7 @@ fn pods_of_all_namespaces_in_120_columns() {
 #[test]
 fn pods_in_a_pipe_are_whole_however_long() {
     let mut pods = view::pods(&two_pods(), None, at(100));
-    let port = HostPortStatus { host_port: 20_000, container_port: 80, protocol: Protocol::Tcp };
+    let port = HostPortStatus { host_port: 20_000, container_port: 80, ..HostPortStatus::default() };
     pods[1].host_ports = vec![port];
     let text = drawn(&pods, WIDE, PIPE);
     insta::assert_snapshot!(text, @r"

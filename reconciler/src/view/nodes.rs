@@ -48,6 +48,11 @@ pub struct NodeView {
     pub cpu_requested: Cpu,
     pub memory: Memory,
     pub memory_requested: Memory,
+    /// Number of NVIDIA GPUs; absent on a node without any.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub gpus: Option<u64>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub gpus_requested: Option<u64>,
     /// Labels of the agent, overridden by those of the Node object.
     pub labels: StringMap,
     /// `key=value:effect` each.
@@ -145,6 +150,12 @@ pub(super) fn requested(snapshot: &Snapshot, node: &str) -> (u64, Cpu, Memory) {
     (pods, cpu, memory)
 }
 
+/// Returns the number of GPUs that the pods of a node request.
+fn gpus_requested(snapshot: &Snapshot, node: &str) -> u64 {
+    let pods = snapshot.bindings_of(node).map(|(_, binding)| &binding.value.pod.spec);
+    pods.flat_map(|spec| &spec.containers).map(|container| container.resources.gpus()).sum()
+}
+
 /// True unless the Node object of a node keeps new pods away.
 pub(super) fn takes_pods(snapshot: &Snapshot, node: &str) -> bool {
     !snapshot.node_spec(node).is_some_and(|node| node.unschedulable || node.drain)
@@ -190,6 +201,8 @@ fn view(snapshot: &Snapshot, record: &NodeRecord, now: Timestamp) -> NodeView {
         cpu_requested: cpu,
         memory: record.memory,
         memory_requested: memory,
+        gpus: (record.gpus > 0).then_some(record.gpus),
+        gpus_requested: (record.gpus > 0).then(|| gpus_requested(snapshot, name)),
         labels: snapshot.node_labels(name).into_owned(),
         taints: wanted.map(|node| node.taints.iter().map(ToString::to_string).collect()).unwrap_or_default(),
         drain: drain(snapshot, name),

@@ -3,7 +3,7 @@
 
 use std::fmt;
 
-use super::pod::{HostPortUse, PodSpec, Protocol};
+use super::pod::{HostPort, HostPortUse, PodSpec, Protocol};
 use super::replica_set::LabelSelector;
 use super::service::NODE_PORTS;
 use crate::meta::{ObjectMeta, ObjectRef};
@@ -14,8 +14,8 @@ use crate::violation::{OwnedStep, Rule, field_path, rules};
 pub enum ExclusiveResource {
     /// A port of every node.
     NodePort(u16, Protocol),
-    /// A port of one node.
-    HostPort(String, u16, Protocol),
+    /// A port of one node, at one of its addresses or at all.
+    HostPort(String, HostPort),
     /// A cluster IP of a service.
     ClusterIp(String),
     /// A port of an external IP.
@@ -69,9 +69,7 @@ impl fmt::Display for ExclusiveResource {
         };
         match self {
             ExclusiveResource::NodePort(port, protocol) => write!(f, "node port {port}/{}", word(protocol)),
-            ExclusiveResource::HostPort(node, port, protocol) => {
-                write!(f, "host port {port}/{} of node {node}", word(protocol))
-            }
+            ExclusiveResource::HostPort(node, port) => write!(f, "host port {port} of node {node}"),
             ExclusiveResource::ClusterIp(address) => write!(f, "cluster IP {address}"),
             ExclusiveResource::ExternalPort(address, port, protocol) => {
                 write!(f, "port {port}/{} of external IP {address}", word(protocol))
@@ -105,12 +103,16 @@ impl ExclusiveUse {
 /// scheduler finds a node for it; but a service port exists on every node.
 pub(super) fn host_ports(pod: &PodSpec, at: &[&str]) -> Vec<ExclusiveUse> {
     let mut found = Vec::new();
-    for HostPortUse { port, protocol, path } in pod.host_ports(at) {
+    for HostPortUse { port: at_address, path } in pod.host_ports(at) {
+        let HostPort { port, protocol, address } = at_address;
         if let Some(node) = &pod.node_name {
-            found.push(ExclusiveUse::unshared(
-                ExclusiveResource::HostPort(node.clone(), port, protocol),
-                path.clone(),
-            ));
+            let on_node = |port| ExclusiveResource::HostPort(node.clone(), port);
+            // Ports at different addresses share the number, which a port at all addresses takes alone.
+            let everywhere = on_node(HostPort { address: None, ..at_address });
+            found.push(ExclusiveUse { resource: everywhere, shares: address.is_some(), path: path.clone() });
+            if address.is_some() {
+                found.push(ExclusiveUse::unshared(on_node(at_address), path.clone()));
+            }
         }
         // Services can only take ports of this range.
         if NODE_PORTS.contains(&port) {

@@ -159,7 +159,7 @@ fn without_null(keys: &mut Map<String, Json>) {
 /// Rewrites formats of Rust's integers and of our quantities to bounds and patterns.
 fn without_formats(keys: &mut Map<String, Json>) {
     let bounds = match keys.get("format").and_then(Json::as_str) {
-        Some("cpu-quantity" | "memory-quantity") => {
+        Some("cpu-quantity" | "memory-quantity" | "count-quantity") => {
             keys.remove("format");
             keys.insert("pattern".to_owned(), Json::from(QUANTITY));
             return;

@@ -15,7 +15,6 @@ const VOLUMES: &str =
     "volumes can be emptyDir, hostPath, repo (files of this repository), configMap or secret";
 const BATCH_JOB: &str =
     "this is a Slurm job: for containers that run to completion, write a Pod with restartPolicy: OnFailure";
-const PROBES: &str = "use exec, httpGet or tcpSocket";
 const ONE_ADDRESS: &str = "a service has one address, of IPv4, and its name leads to that";
 const NO_BALANCER: &str = "use type NodePort, which answers on every node, or externalIPs";
 const HISTORY: &str = "the last good template is kept, and Git has all others";
@@ -24,7 +23,7 @@ const OWNER: &str = "use fsGroup and a mode";
 const METRICS: &str = "metrics are of type Resource: cpu and memory";
 const SECCOMP: &str =
     "containers have Docker's default profile: use RuntimeDefault, or remove seccompProfile";
-const RESOURCES: &str = "resources are cpu and memory";
+const RESOURCES: &str = "resources are cpu, memory and nvidia.com/gpu";
 
 /// Values with which a field has no effect.
 #[derive(Debug, Clone, Copy)]
@@ -111,7 +110,7 @@ const FIELDS: &[(&str, &[&str], &str)] = &[
         "it can't be kept: write the labels in labelSelector",
     ),
     ("PodSpec", &["overhead", "runtimeClassName"], REMOVE),
-    ("PodSpec", &["hostPID", "hostIPC", "hostUsers", "hostAliases", "os", "readinessGates"], REMOVE),
+    ("PodSpec", &["hostUsers", "os", "readinessGates"], REMOVE),
     ("PodSpec", &["setHostnameAsFQDN", "resourceClaims", "resources"], REMOVE),
     ("PodSpec", &["activeDeadlineSeconds", "evictionResponders", "schedulingGroup"], REMOVE),
     ("PodSpec", &["hostnameOverride"], "use hostname"),
@@ -121,9 +120,8 @@ const FIELDS: &[(&str, &[&str], &str)] = &[
     ("EnvVarSource", &["resourceFieldRef", "fileKeyRef"], "write the value"),
     ("FieldRef", &["apiVersion"], "write `v1`, or remove it"),
     ("SecretKeyRef", &["optional"], REMOVE),
-    ("ContainerPort", &["hostIP"], "the port is opened on all addresses of the node"),
     ("ResourceRequirements", &["claims"], RESOURCES),
-    ("ResourceList", &["storage", "pods", "nvidia.com/gpu", "amd.com/gpu"], RESOURCES),
+    ("ResourceList", &["storage", "pods", "amd.com/gpu"], RESOURCES),
     ("ResourceList", &["hugepages-2Mi", "hugepages-1Gi"], RESOURCES),
     (
         "Volume",
@@ -155,18 +153,16 @@ const FIELDS: &[(&str, &[&str], &str)] = &[
         VOLUMES,
     ),
     ("SecretVolume", &["items", "defaultMode", "optional"], "all keys of the secret become files; remove it"),
-    ("VolumeMount", &["mountPropagation", "recursiveReadOnly"], REMOVE),
+    ("VolumeMount", &["recursiveReadOnly"], REMOVE),
     ("VolumeMount", &["subPathExpr"], "use subPath"),
     ("VolumeMount", &["bindMountOptions"], REMOVE),
     ("EmptyDirVolume", &["mode"], "any user of the pod may write to it; remove it"),
     ("ConfigMapVolume", &["defaultUser"], OWNER),
     ("SecretVolume", &["defaultUser"], OWNER),
     ("KeyToPath", &["user"], OWNER),
-    ("Probe", &["grpc"], PROBES),
     ("HttpGetAction", &["protocol"], "requests are HTTP/1.1; remove it"),
-    ("Lifecycle", &["postStart", "stopSignal"], REMOVE),
+    ("Lifecycle", &["stopSignal"], REMOVE),
     ("LifecycleHandler", &["tcpSocket"], "use exec or httpGet"),
-    ("LifecycleHandler", &["sleep"], "use exec with the command `sleep`"),
     ("SecurityContext", &["seLinuxOptions", "appArmorProfile", "procMount", "windowsOptions"], REMOVE),
     ("PodSecurityContext", &["seLinuxOptions", "appArmorProfile", "windowsOptions"], REMOVE),
     ("PodSecurityContext", &["sysctls", "seLinuxChangePolicy"], REMOVE),

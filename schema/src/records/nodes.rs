@@ -8,6 +8,7 @@ use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 use serde_with::skip_serializing_none;
 
+use crate::codec::is_default;
 use crate::condition::ConditionStatus;
 use crate::meta::{NamespacedName, StringMap};
 use crate::quantity::{Cpu, Memory};
@@ -25,6 +26,9 @@ pub struct NodeRecord {
     pub cpu: Cpu,
     /// Memory for pods.
     pub memory: Memory,
+    /// Number of NVIDIA GPUs for pods.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub gpus: u64,
     /// Most pods at the same time.
     pub max_pods: u32,
     /// Labels that the agent sets: `kubernetes.io/hostname`, `kubernetes.io/arch`, `kubernetes.io/os`.

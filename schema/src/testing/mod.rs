@@ -206,6 +206,7 @@ pub fn node_record(name: &str) -> NodeRecord {
         addresses: vec!["192.0.2.1".parse().unwrap()],
         cpu: "4".parse().unwrap(),
         memory: "4Gi".parse().unwrap(),
+        gpus: 0,
         max_pods: 10,
         labels: [("kubernetes.io/hostname".to_owned(), name.to_owned())].into(),
         versions: NodeVersions::default(),

@@ -154,6 +154,45 @@ fn defaults_are_filled_in_so_that_equal_meanings_hash_equal() {
     assert_eq!(&twice, spec(&short));
 }
 
+/// Fields of a node's exporter, a GPU's worker and a gRPC server, in the spellings of their manifests.
+#[test]
+fn what_exporters_and_workers_need_loads_without_a_word() {
+    let text = with(
+        "  lifecycle: {postStart: {httpGet: {port: 80}}, preStop: {sleep: {seconds: 5}}}
+  livenessProbe: {grpc: {port: 9000, service: web.v1}}
+  ports: [{containerPort: 80, hostPort: 80, hostIP: 127.0.0.1}, {containerPort: 81, hostPort: 80, hostIP: 10.0.0.1}]
+  resources: {limits: {nvidia.com/gpu: 1}}
+  volumeMounts: [{name: root, mountPath: /host, mountPropagation: HostToContainer}]
+hostPID: true
+hostIPC: true
+hostAliases: [{ip: \"fd00::1\", hostnames: [db, db.example.com]}, {ip: 10.0.0.7}]
+volumes: [{name: root, hostPath: {path: /}}]",
+    );
+    assert_eq!(rules(&load(&text)), Vec::<String>::new());
+    let document = only(&text);
+    let pod = spec(&document);
+    assert!(pod.host_pid && pod.host_ipc);
+    assert_eq!(pod.containers[0].resources.requests.gpus.map(|count| count.number), Some(1));
+    let at = pod.containers[0].ports.iter().map(|port| port.host_address().unwrap().to_string());
+    assert_eq!(at.collect::<Vec<_>>(), ["127.0.0.1", "10.0.0.1"]);
+}
+
+#[test]
+fn spellings_of_nothing_special_are_the_default() {
+    let container = |port: &str, mount: &str, probe: &str| {
+        let text = format!(
+            "  ports: [{{containerPort: 80, hostPort: 80{port}}}]\n  volumeMounts: [{{name: a, mountPath: /a{mount}}}]\n  \
+             livenessProbe: {{grpc: {{port: 1{probe}}}}}\nvolumes: [{{name: a}}]"
+        );
+        spec(&only(&with(&text))).clone()
+    };
+    let short = container("", "", "");
+    for all in ["\"\"", "0.0.0.0", "\"::\""] {
+        let long = container(&format!(", hostIP: {all}"), ", mountPropagation: None", ", service: \"\"");
+        assert_eq!(long, short, "{all}");
+    }
+}
+
 #[test]
 fn another_order_of_env_is_another_spec() {
     let first = only(&container("env: [{name: A, value: a}, {name: B, value: b}]"));

@@ -144,10 +144,7 @@ impl NetworkLoop {
         let bridged_frames = self.deps.iptables.sees_bridged_frames().await;
         let names: Vec<(&PodNet, String)> = pods.values().map(|pod| (pod, pod.pod.to_string())).collect();
         let wanted = names.iter().flat_map(|(pod, name)| {
-            pod.ports.iter().map(move |port| {
-                let key = (port.protocol, port.host_port);
-                (key, pod.address, port.container_port, name.as_str())
-            })
+            pod.ports.iter().map(move |port| (port.port(), pod.address, port.container_port, name.as_str()))
         });
         Ok(Model {
             names: self.settings.names.clone(),

@@ -5,10 +5,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::{Ipv4Addr, SocketAddrV4};
 use std::sync::Arc;
 
-use schema::kinds::pod::Protocol;
+use schema::kinds::pod::{HostPort, Protocol};
 use schema::records::Vtep;
 
-use super::render::{HostPort, HostPortTarget, Model, frame_rules, rules};
+use super::render::{HostPortTarget, Model, frame_rules, rules};
 use super::tunnel::{self, TunnelState, TunnelStep};
 use crate::packet_rules::jumps::{RuleReason, jump_changes};
 use crate::packet_rules::restore::RuleChange;
@@ -106,29 +106,31 @@ fn plan_jumps(observed: &Observed, changes: &mut Vec<(RuleChange, RuleReason)>) 
 /// by themselves when the pod does.
 fn stale_udp(observed: &Observed) -> BTreeSet<StaleUdp> {
     let former = udp_targets(observed.saved.get(&observed.model.names.hostport));
-    let wanted: BTreeMap<u16, SocketAddrV4> = observed
+    let wanted: BTreeMap<UdpPort, SocketAddrV4> = observed
         .model
         .host_ports
         .iter()
-        .filter(|((protocol, _), _)| *protocol == Protocol::Udp)
-        .map(|((_, port), to)| (*port, to.target))
+        .filter(|(port, _)| port.protocol == Protocol::Udp)
+        .map(|(HostPort { port, address, .. }, to)| ((*port, *address), to.target))
         .collect();
-    let ports: BTreeSet<u16> = former.keys().chain(wanted.keys()).copied().collect();
+    let ports: BTreeSet<UdpPort> = former.keys().chain(wanted.keys()).copied().collect();
     let changed = ports.into_iter().filter(|port| former.get(port) != wanted.get(port));
     changed
-        .map(|port| StaleUdp { port, former_target: former.get(&port).map(|target| *target.ip()) })
+        .map(|at| StaleUdp { port: at.0, former_target: former.get(&at).map(|target| *target.ip()) })
         .collect()
 }
 
-fn udp_targets(chain: Option<&Vec<Words>>) -> BTreeMap<u16, SocketAddrV4> {
+/// A UDP port of the node, with its address if it answers at only one.
+type UdpPort = (u16, Option<Ipv4Addr>);
+
+fn udp_targets(chain: Option<&Vec<Words>>) -> BTreeMap<UdpPort, SocketAddrV4> {
     let target = |rule: &Words| {
         if flag_value(rule, "-p") != Some("udp") {
             return None;
         }
-        Some((
-            flag_value(rule, "--dport")?.parse().ok()?,
-            flag_value(rule, "--to-destination")?.parse().ok()?,
-        ))
+        let address = flag_value(rule, "-d").and_then(|at| at.trim_end_matches("/32").parse().ok());
+        let port = flag_value(rule, "--dport")?.parse().ok()?;
+        Some(((port, address), flag_value(rule, "--to-destination")?.parse().ok()?))
     };
     chain.into_iter().flatten().filter_map(target).collect()
 }
@@ -137,12 +139,13 @@ fn udp_targets(chain: Option<&Vec<Words>>) -> BTreeMap<u16, SocketAddrV4> {
 pub fn assign_host_ports<'a>(
     wanted: impl Iterator<Item = (HostPort, Ipv4Addr, u16, &'a str)>,
 ) -> BTreeMap<HostPort, HostPortTarget> {
-    let mut targets = BTreeMap::new();
+    let mut targets: BTreeMap<HostPort, HostPortTarget> = BTreeMap::new();
     for (port, address, container_port, pod) in wanted {
-        targets.entry(port).or_insert_with(|| HostPortTarget {
-            target: SocketAddrV4::new(address, container_port),
-            pod: pod.to_owned(),
-        });
+        if targets.range(port.at_any_address()).any(|(other, _)| other.clashes(&port)) {
+            continue;
+        }
+        let target = SocketAddrV4::new(address, container_port);
+        targets.insert(port, HostPortTarget { target, pod: pod.to_owned() });
     }
     targets
 }

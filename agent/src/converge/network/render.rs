@@ -7,7 +7,7 @@ use std::net::{Ipv4Addr, SocketAddrV4};
 
 use ipnet::Ipv4Net;
 use schema::kinds::function::PORT;
-use schema::kinds::pod::Protocol;
+use schema::kinds::pod::HostPort;
 
 use crate::packet_rules::chain::{ChainRef, Names, protocol_name};
 use crate::worlds::netlink::{hardware_address, link_group};
@@ -18,9 +18,6 @@ pub struct HostPortTarget {
     pub target: SocketAddrV4,
     pub pod: String,
 }
-
-/// A port of the node.
-pub type HostPort = (Protocol, u16);
 
 /// Inputs of a node's rules.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -171,10 +168,18 @@ fn input_rules(model: &Model) -> Vec<String> {
 }
 
 fn hostport_rules(ports: &BTreeMap<HostPort, HostPortTarget>) -> Vec<String> {
-    let rule = |((protocol, port), to): (&HostPort, &HostPortTarget)| {
+    let rule = |(HostPort { protocol, port, address }, to): (&HostPort, &HostPortTarget)| {
         let protocol = protocol_name(*protocol);
+        let (at, from) = match address {
+            None => (String::new(), ""),
+            // A neighbor may send packets to the loopback address: the new destination lets them in.
+            Some(address) if address.is_loopback() => {
+                (format!("-d {address}/32 "), "-m addrtype --src-type LOCAL ")
+            }
+            Some(address) => (format!("-d {address}/32 "), ""),
+        };
         format!(
-            "-p {protocol} -m {protocol} --dport {port} -m comment --comment \"{}\" -j DNAT --to-destination {}",
+            "{at}-p {protocol} -m {protocol} --dport {port} {from}-m comment --comment \"{}\" -j DNAT --to-destination {}",
             to.pod, to.target
         )
     };

@@ -115,6 +115,7 @@ fn record(observed: &Observed, registered_at: Timestamp) -> NodeRecord {
         addresses: with_servers(facts.addresses, [&observed.api, &observed.calls]),
         cpu: facts.cpu,
         memory: facts.memory,
+        gpus: facts.gpus.or(former.map(|record| record.gpus)).unwrap_or_default(),
         max_pods: MAX_PODS,
         labels: BTreeMap::from([
             label("kubernetes.io/arch", &facts.versions.arch),

@@ -47,6 +47,7 @@ impl Rig {
             addresses: vec![Ipv4Addr::new(192, 0, 2, 7).into()],
             cpu: Cpu { millis: 2000 },
             memory: Memory { bytes: 1 << 30 },
+            gpus: Some(2),
             versions: NodeVersions { docker: "20.10.24".into(), arch: "amd64".into(), ..Default::default() },
         };
         let (moves, address) = NodeAddress::channel(Some([192, 0, 2, 7].into()));
@@ -109,7 +110,7 @@ async fn a_new_node_registers_and_beats() {
     run(&mut rig.agent(FIRST), FIRST).await.unwrap();
     let record = rig.record().await;
     assert_eq!(record.registered_at, FIRST.parse().unwrap());
-    assert_eq!(record.max_pods, 110);
+    assert_eq!((record.max_pods, record.gpus), (110, 2));
     assert_eq!(record.authorities, std::slice::from_ref(&rig.digest));
     assert_eq!(record.labels["kubernetes.io/hostname"], "n1");
     assert_eq!(rig.heartbeat().await.unwrap().since, FIRST.parse().unwrap());
@@ -195,6 +196,7 @@ async fn what_is_unknown_for_a_moment_is_kept() {
     run(&mut node, FIRST).await.unwrap();
     rig.machine.0.lock().unwrap().versions.docker.clear();
     rig.machine.0.lock().unwrap().addresses.clear();
+    rig.machine.0.lock().unwrap().gpus = None;
     assert!(run(&mut node, FIRST).await.unwrap().record.is_none());
 }
 

@@ -2,6 +2,7 @@
 //! pull, none of which it waits for.
 
 use std::collections::BTreeMap;
+use std::path::Path;
 use std::sync::Arc;
 
 use schema::records::EventType;
@@ -31,7 +32,7 @@ pub async fn write_name_files(plan: &mut PodsPlan) -> Unwritten {
     }
     let write = move || {
         let failed = |(uid, files): (Uid, NameFiles)| {
-            let error = files.write().err()?;
+            let error = files.write(Path::new("/etc/hosts")).err()?;
             let folder = files.folder().display();
             let message = format!("cannot write the pod's hosts and resolv.conf in {folder}: {error}");
             Some((uid, PodFailure::new("ContainerCreating", "FailedCreatePodSandBox", message)))

@@ -312,6 +312,7 @@ pub fn fill_health(
                 };
                 let status = known.iter().find(this_run);
                 container.health = status.map(|status| ProbeHealth {
+                    hook_done: status.started || status.ready,
                     started: status.started || status.ready,
                     ready: status.ready,
                     failed: None,

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use ipnet::Ipv4Net;
 use jiff::Timestamp;
-use schema::kinds::pod::{HostPortStatus, PodStatus, Protocol, PullPolicy, WaitingState};
+use schema::kinds::pod::{HostPort, HostPortStatus, PodStatus, Protocol, PullPolicy, WaitingState};
 use schema::meta::NamespacedName;
 use schema::records::PodInstance;
 
@@ -18,7 +18,6 @@ use super::probe::machine::{Action, Targets};
 use super::sandbox::name_files::NameFiles;
 use super::volume::spec::VolumePrep;
 use crate::worlds::docker::NewContainer;
-use crate::worlds::netlink::Port;
 
 /// Plan of the pods loop.
 #[derive(Debug, Clone, Default)]
@@ -167,7 +166,7 @@ pub struct BringUp {
     /// Link of the pod; the process id is filled in when the pause container runs.
     pub link: Option<LinkStep>,
     pub pod: Arc<PodInstance>,
-    /// Written before the task begins; `None` on the host's network, or without containers to start.
+    /// Written before the task begins; `None` where the engine creates them, or without containers to start.
     pub name_files: Option<NameFiles>,
     pub volumes: Vec<VolumePrep>,
     pub containers: Vec<ContainerStep>,
@@ -289,7 +288,7 @@ pub const DYNAMIC_PORTS: std::ops::RangeInclusive<u16> = 20_000..=32_000;
 /// A host port that can't be allocated.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PortTaken {
-    pub port: Port,
+    pub port: HostPort,
     pub holder: Holder,
 }
 
@@ -304,8 +303,8 @@ pub enum Holder {
 
 impl fmt::Display for PortTaken {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let (protocol, port) = self.port;
-        let protocol = match protocol {
+        let port = self.port;
+        let protocol = match port.protocol {
             Protocol::Tcp => "TCP",
             Protocol::Udp => "UDP",
         };
@@ -319,13 +318,13 @@ impl fmt::Display for PortTaken {
                 );
             }
             Holder::Pod(pod) => {
-                return write!(f, "host port {port}/{protocol} is used by pod {pod} on this node");
+                return write!(f, "host port {port} is used by pod {pod} on this node");
             }
             Holder::Process(process) => process.as_deref().unwrap_or("a process"),
         };
         write!(
             f,
-            "host port {port}/{protocol} is used on this node by {process}, which is not a pod; stop it, or choose another hostPort or node"
+            "host port {port} is used on this node by {process}, which is not a pod; stop it, or choose another hostPort or node"
         )
     }
 }

@@ -3,12 +3,13 @@
 use std::collections::HashMap;
 
 use bollard::models::{
-    ContainerCreateBody, HealthConfig, HostConfig, HostConfigLogConfig, Mount, MountBindOptions,
-    MountBindOptionsPropagationEnum, MountType, ResourcesUlimits, RestartPolicy, RestartPolicyNameEnum,
+    ContainerCreateBody, DeviceRequest, HealthConfig, HostConfig, HostConfigLogConfig, Mount,
+    MountBindOptions, MountBindOptionsPropagationEnum, MountType, ResourcesUlimits, RestartPolicy,
+    RestartPolicyNameEnum,
 };
 
 use super::image::pull_reference;
-use super::spec::{BindMount, Limits, Namespaces, NewContainer};
+use super::spec::{BindMount, Limits, Namespaces, NewContainer, Propagation};
 
 /// Period of the CPU quota, as Kubernetes sets it.
 const CPU_PERIOD_US: i64 = 100_000;
@@ -57,6 +58,8 @@ fn host_config(new: &NewContainer, has_ipv6: bool) -> HostConfig {
             (network, join.clone(), pid.then_some(join))
         }
     };
+    let of_host = |is_set: bool| is_set.then(|| "host".to_owned());
+    let (ipc, pid) = (of_host(new.host_ipc).unwrap_or(ipc), of_host(new.host_pid).or(pid));
     let Limits { cpu_shares, cpu_quota_us, memory_bytes, pids, open_files } = new.limits;
     let log = HashMap::from([
         // In bytes: Docker's `10m` is a decimal 10,000,000.
@@ -82,6 +85,7 @@ fn host_config(new: &NewContainer, has_ipv6: bool) -> HostConfig {
         // The engine gives its own -500 to no container: without a value it is 0.
         oom_score_adj: Some(new.oom_score_adj),
         pids_limit: non_zero(pids),
+        device_requests: (new.gpus > 0).then(|| vec![gpus(new.gpus)]),
         ulimits: non_zero(open_files).map(|most| {
             let (soft, hard) = (Some(most), Some(most));
             vec![ResourcesUlimits { name: Some("nofile".to_owned()), soft, hard }]
@@ -104,16 +108,28 @@ fn host_config(new: &NewContainer, has_ipv6: bool) -> HostConfig {
     }
 }
 
+/// Request for this many GPUs, as `docker run --gpus COUNT` makes it.
+fn gpus(count: u64) -> DeviceRequest {
+    DeviceRequest {
+        driver: Some("nvidia".to_owned()),
+        count: Some(i64::try_from(count).unwrap_or(i64::MAX)),
+        capabilities: Some(vec![vec!["gpu".to_owned()]]),
+        ..Default::default()
+    }
+}
+
 fn mount(bind: &BindMount) -> Mount {
+    let propagation = match bind.propagation {
+        Propagation::None => MountBindOptionsPropagationEnum::RPRIVATE,
+        Propagation::FromHost => MountBindOptionsPropagationEnum::RSLAVE,
+        Propagation::Both => MountBindOptionsPropagationEnum::RSHARED,
+    };
     Mount {
         typ: Some(MountType::BIND),
         source: Some(bind.source.to_string_lossy().into_owned()),
         target: Some(bind.target.clone()),
         read_only: Some(bind.read_only),
-        bind_options: Some(MountBindOptions {
-            propagation: Some(MountBindOptionsPropagationEnum::RPRIVATE),
-            ..Default::default()
-        }),
+        bind_options: Some(MountBindOptions { propagation: Some(propagation), ..Default::default() }),
         ..Default::default()
     }
 }
@@ -128,4 +144,44 @@ fn or(list: &[String], instead: &str) -> Vec<String> {
 
 fn non_zero(number: i64) -> Option<i64> {
     (number != 0).then_some(number)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    // Would fail with a pause container's namespaces preferred to the host's.
+    #[test]
+    fn namespaces_of_the_host_replace_those_of_the_pod() {
+        let join = || Namespaces::Join { pause: "p".to_owned(), pid: false, host_network: false };
+        let modes = |host_pid, host_ipc| {
+            let new = NewContainer { namespaces: join(), host_pid, host_ipc, ..NewContainer::default() };
+            let config = host_config(&new, false);
+            (config.pid_mode, config.ipc_mode.unwrap(), config.network_mode.unwrap())
+        };
+        let (host, pod) = ("host".to_owned(), "container:p".to_owned());
+        assert_eq!(modes(false, false), (None, pod.clone(), pod.clone()));
+        assert_eq!(modes(true, false), (Some(host.clone()), pod.clone(), pod.clone()));
+        assert_eq!(modes(false, true), (None, host, pod));
+    }
+
+    #[test]
+    fn gpus_are_requested_as_docker_run_does() {
+        let of = |gpus| host_config(&NewContainer { gpus, ..NewContainer::default() }, false).device_requests;
+        assert_eq!(of(0), None);
+        let text = serde_json::to_value(of(2)).unwrap();
+        let wanted = serde_json::json!([{"Driver": "nvidia", "Count": 2, "Capabilities": [["gpu"]]}]);
+        assert_eq!(text, wanted);
+    }
+
+    #[test]
+    fn mounts_spread_as_far_as_they_should() {
+        use MountBindOptionsPropagationEnum::{RPRIVATE, RSHARED, RSLAVE};
+        for (propagation, wanted) in
+            [(Propagation::None, RPRIVATE), (Propagation::FromHost, RSLAVE), (Propagation::Both, RSHARED)]
+        {
+            let made = mount(&BindMount { propagation, ..BindMount::default() });
+            assert_eq!(made.bind_options.unwrap().propagation, Some(wanted));
+        }
+    }
 }

@@ -491,6 +491,10 @@ impl Docker for FakeDocker {
         self.read(|engine| Ok(engine.containers.values().map(|c| c.row.image_id.clone()).collect())).await
     }
 
+    async fn has_runtime(&self, _name: &str) -> Result<bool, DockerError> {
+        self.read(|_| Ok(false)).await
+    }
+
     async fn remaps_users(&self) -> Result<bool, DockerError> {
         self.read(|_| Ok(false)).await
     }

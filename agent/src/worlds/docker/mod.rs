@@ -30,7 +30,7 @@ pub use fake::{Call, Exit, FakeDocker, FakeExec, Fault};
 pub use image::{ImageFacts, PullProgress, RegistryLogin, StoredImage, repo_digest};
 pub use network::EngineNetwork;
 pub use real::RealDocker;
-pub use spec::{BindMount, Limits, LogLimits, Namespaces, NewContainer, Resolver};
+pub use spec::{BindMount, Limits, LogLimits, Namespaces, NewContainer, Propagation, Resolver};
 
 /// State of a container in the engine's listing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -152,6 +152,8 @@ pub trait Docker: Send + Sync + 'static {
     async fn remove_image(&self, reference: &str) -> Result<(), DockerError>;
     /// Ids of the images of all containers on the engine.
     async fn images_in_use(&self) -> Result<BTreeSet<String>, DockerError>;
+    /// True if the engine has a runtime of this name.
+    async fn has_runtime(&self, name: &str) -> Result<bool, DockerError>;
     /// True if users of containers are others on the node: such users must pass through the folders above a mount.
     async fn remaps_users(&self) -> Result<bool, DockerError>;
     /// Directory in which the engine keeps its data.

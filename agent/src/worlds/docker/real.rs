@@ -211,6 +211,11 @@ impl Docker for RealDocker {
         Ok(rows.into_iter().filter_map(|row| row.image_id).collect())
     }
 
+    async fn has_runtime(&self, name: &str) -> Result<bool, DockerError> {
+        let info = within("to list its runtimes", READ, self.client.info()).await?;
+        Ok(info.runtimes.is_some_and(|runtimes| runtimes.contains_key(name)))
+    }
+
     async fn remaps_users(&self) -> Result<bool, DockerError> {
         let info = within("whether it remaps users", READ, self.client.info()).await?;
         let options = info.security_options.unwrap_or_default();

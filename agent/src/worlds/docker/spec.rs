@@ -25,7 +25,13 @@ pub struct NewContainer {
     pub groups: Vec<String>,
     pub mounts: Vec<BindMount>,
     pub namespaces: Namespaces,
+    /// Set to use the host's PID namespace, whatever `namespaces` says.
+    pub host_pid: bool,
+    /// Set to use the host's IPC namespace, whatever `namespaces` says.
+    pub host_ipc: bool,
     pub limits: Limits,
+    /// Number of NVIDIA GPUs that the container sees.
+    pub gpus: u64,
     /// Precedence when the machine is out of memory, from -1000 (never killed) to 1000 (first).
     pub oom_score_adj: i64,
     pub log: LogLimits,
@@ -49,13 +55,25 @@ pub struct Resolver {
 }
 
 /// A directory or file of the host mounted into the container.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct BindMount {
     /// Path on the host.
     pub source: PathBuf,
     /// Path in the container.
     pub target: String,
     pub read_only: bool,
+    pub propagation: Propagation,
+}
+
+/// Mounts below a bind mount that appear later on the other side.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum Propagation {
+    #[default]
+    None,
+    /// Mounts of the host appear in the container.
+    FromHost,
+    /// Mounts of either side appear on the other.
+    Both,
 }
 
 /// Namespaces of a container.

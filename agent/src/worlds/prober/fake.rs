@@ -1,6 +1,7 @@
 //! A network that answers as scripted by the test.
 
 use std::collections::BTreeMap;
+use std::net::SocketAddr;
 use std::sync::{Mutex, MutexGuard};
 use std::time::Duration;
 
@@ -60,6 +61,10 @@ impl FakeProber {
 impl Prober for FakeProber {
     async fn http_get(&self, request: &HttpRequest, timeout: Duration) -> Result<u16, String> {
         self.ask(request.url.clone(), timeout).await
+    }
+
+    async fn grpc_check(&self, address: SocketAddr, service: &str, timeout: Duration) -> Result<(), String> {
+        self.ask(format!("grpc {address} {service}"), timeout).await.map(|_| ())
     }
 
     async fn tcp_connect(&self, host: &str, port: u16, timeout: Duration) -> Result<(), String> {

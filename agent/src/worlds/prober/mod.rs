@@ -1,5 +1,6 @@
-//! Probes of containers over the network: an HTTP request, or only a connection.
+//! Probes of containers over the network: an HTTP request, a gRPC call, or only a connection.
 
+use std::net::SocketAddr;
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -29,6 +30,9 @@ pub trait Prober: Send + Sync + 'static {
     /// Returns the status of the response. As with the kubelet, no certificate is verified, no proxy is used, and a
     /// redirect to another host is not followed but counts as the response.
     async fn http_get(&self, request: &HttpRequest, timeout: Duration) -> Result<u16, String>;
+    /// Calls `grpc.health.v1.Health/Check` for the service without TLS; an empty name stands for the whole server. Fails
+    /// unless the answer is `SERVING`.
+    async fn grpc_check(&self, address: SocketAddr, service: &str, timeout: Duration) -> Result<(), String>;
     /// Opens a connection and closes it.
     async fn tcp_connect(&self, host: &str, port: u16, timeout: Duration) -> Result<(), String>;
 }

@@ -1,6 +1,8 @@
 //! Probes over the real network.
 
+use std::error::Error;
 use std::io;
+use std::net::SocketAddr;
 use std::sync::OnceLock;
 use std::time::Duration;
 
@@ -9,6 +11,10 @@ use reqwest::header::{HeaderMap, HeaderName, HeaderValue};
 use reqwest::{Client, redirect};
 use schema::control::root_cause;
 use tokio::net::TcpStream;
+use tokio::time::{Instant, timeout_at};
+use tonic::Code;
+use tonic_health::pb::HealthCheckRequest;
+use tonic_health::pb::health_check_response::ServingStatus;
 
 use super::{HttpRequest, Prober};
 use crate::http::outgoing;
@@ -71,6 +77,38 @@ impl Prober for RealProber {
         Ok(status)
     }
 
+    /// The messages are the kubelet's (pkg/probe/grpc/grpc.go).
+    async fn grpc_check(&self, address: SocketAddr, service: &str, timeout: Duration) -> Result<(), String> {
+        let deadline = Instant::now() + timeout;
+        let mut client = match timeout_at(deadline, outgoing::to_probed_grpc(address, USER_AGENT)).await {
+            Err(_) => {
+                return Err(format!("timeout: failed to connect service \"{address}\" within {timeout:?}"));
+            }
+            Ok(Err(error)) => {
+                let why = cause(&error);
+                return Err(format!("error: failed to connect service at \"{address}\": {why}"));
+            }
+            Ok(Ok(client)) => client,
+        };
+        let request = HealthCheckRequest { service: service.to_owned() };
+        match timeout_at(deadline, client.check(request)).await {
+            Err(_) => Err(format!("timeout: health rpc did not complete within {timeout:?}")),
+            Ok(Err(status)) if status.code() == Code::Unimplemented => Err(format!(
+                "error: this server does not implement the grpc health protocol (grpc.health.v1.Health): {}",
+                status.message()
+            )),
+            Ok(Err(status)) => Err(format!(
+                "error: health rpc probe failed: code = {:?} desc = {}",
+                status.code(),
+                status.message()
+            )),
+            Ok(Ok(response)) => match response.into_inner().status() {
+                ServingStatus::Serving => Ok(()),
+                other => Err(format!("service unhealthy (responded with \"{}\")", other.as_str_name())),
+            },
+        }
+    }
+
     async fn tcp_connect(&self, host: &str, port: u16, timeout: Duration) -> Result<(), String> {
         let failed = |why: &str| format!("dial tcp {host}:{port}: {why}");
         match tokio::time::timeout(timeout, TcpStream::connect((host, port))).await {
@@ -86,6 +124,10 @@ fn reason(error: &reqwest::Error) -> String {
     if error.is_timeout() {
         return "context deadline exceeded (the timeout passed while waiting for the answer)".to_owned();
     }
+    cause(error)
+}
+
+fn cause(error: &(dyn Error + 'static)) -> String {
     let cause = root_cause(error);
     match cause.downcast_ref::<io::Error>() {
         Some(io) => format!("dial tcp: {}", in_words(io)),
@@ -104,8 +146,16 @@ fn in_words(error: &io::Error) -> String {
 
 #[cfg(test)]
 mod tests {
+    use std::convert::Infallible;
+
+    use hyper::body::Incoming;
+    use hyper::server::conn::http2;
+    use hyper::service::{HttpService, service_fn};
+    use hyper_util::rt::{TokioExecutor, TokioIo};
+    use hyper_util::service::TowerToHyperService;
     use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
     use tokio::net::TcpListener;
+    use tonic::body::Body;
 
     use super::*;
 
@@ -186,5 +236,60 @@ mod tests {
         );
         let said = prober.tcp_connect("127.0.0.1", port, SECOND).await.unwrap_err();
         assert_eq!(said, format!("dial tcp 127.0.0.1:{port}: connect: connection refused"));
+    }
+
+    /// Serves one gRPC connection without TLS, and returns its address.
+    async fn grpc_server<S>(service: S) -> SocketAddr
+    where
+        S: HttpService<Incoming, ResBody = Body, Error: Into<Box<dyn Error + Send + Sync>>> + Send + 'static,
+        S::Future: Send + 'static,
+    {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        tokio::spawn(async move {
+            let (stream, _) = listener.accept().await.unwrap();
+            let server = http2::Builder::new(TokioExecutor::new());
+            let _ = server.serve_connection(TokioIo::new(stream), service).await;
+        });
+        address
+    }
+
+    // Would fail with any answer taken for a healthy one.
+    #[tokio::test]
+    async fn a_grpc_server_is_healthy_if_it_says_that_it_serves() {
+        use tonic_health::ServingStatus::{NotServing, Serving};
+        let (reporter, health) = tonic_health::server::health_reporter();
+        reporter.set_service_status("web", Serving).await;
+        reporter.set_service_status("db", NotServing).await;
+        for (service, expected) in [
+            ("", Ok(())),
+            ("web", Ok(())),
+            ("db", Err("service unhealthy (responded with \"NOT_SERVING\")")),
+            ("mail", Err("error: health rpc probe failed: code = NotFound desc = service not registered")),
+        ] {
+            let address = grpc_server(TowerToHyperService::new(health.clone())).await;
+            let found = RealProber::default().grpc_check(address, service, SECOND * 5).await;
+            assert_eq!(found, expected.map_err(str::to_owned), "{service}");
+        }
+    }
+
+    #[tokio::test]
+    async fn a_grpc_server_without_health_fails_and_one_that_is_silent_times_out() {
+        let (prober, quick) = (RealProber::default(), Duration::from_millis(50));
+        let unknown = grpc_server(service_fn(|_| async {
+            let response = hyper::Response::builder().header("content-type", "application/grpc");
+            let response = response.header("grpc-status", "12").header("grpc-message", "unknown service");
+            Ok::<_, Infallible>(response.body(Body::empty()).unwrap())
+        }));
+        let found = prober.grpc_check(unknown.await, "", SECOND * 5).await.unwrap_err();
+        let wanted = "error: this server does not implement the grpc health protocol (grpc.health.v1.Health): unknown service";
+        assert_eq!(found, wanted);
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let found = prober.grpc_check(address, "", quick).await.unwrap_err();
+        assert!(found.starts_with("timeout: ") && found.ends_with("within 50ms"), "{found}");
+        drop(listener);
+        let found = prober.grpc_check(address, "", SECOND * 5).await.unwrap_err();
+        assert!(found.ends_with("dial tcp: connect: connection refused"), "{found}");
     }
 }

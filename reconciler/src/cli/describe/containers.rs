@@ -4,7 +4,7 @@ use jiff::Timestamp;
 use schema::kinds::pod::keyed::{TextsSource, Variable};
 use schema::kinds::pod::{
     Container, ContainerState, ContainerStatus, EnvVar, EnvVarSource, ExecAction, HttpGetAction, HttpScheme,
-    PortReference, Probe, ResourceList, TcpSocketAction, TerminatedState, Volume,
+    LifecycleHandler, PortReference, Probe, ResourceList, TerminatedState, Volume,
 };
 
 use schema::secrets::{holds_secret, is_plain_text, is_plain_value, is_secret_flag};
@@ -63,12 +63,11 @@ fn add_spec(page: &mut Page, container: &Container) {
     ] {
         page.field(4, name, &of.as_deref().map(probe).unwrap_or_default());
     }
-    let hook = container.lifecycle.as_ref().and_then(|lifecycle| lifecycle.pre_stop.as_ref());
-    page.field(
-        4,
-        "PreStop",
-        &hook.map(|hook| action(hook.exec.as_ref(), hook.http_get.as_ref(), None)).unwrap_or_default(),
-    );
+    if let Some(lifecycle) = &container.lifecycle {
+        for (name, of) in [("PostStart", &lifecycle.post_start), ("PreStop", &lifecycle.pre_stop)] {
+            page.field(4, name, &of.as_ref().map(hook).unwrap_or_default());
+        }
+    }
     let variables = container.variables().map(|variable| match variable {
         Variable::One(one) => env(one),
         Variable::All(TextsSource { of, prefix: "", .. }) => format!("all keys of {of}"),
@@ -78,7 +77,8 @@ fn add_spec(page: &mut Page, container: &Container) {
     let mounts = container.volume_mounts.iter().map(|mount| {
         let sub = mount.sub_path.as_ref().map(|path| format!("/{path}")).unwrap_or_default();
         let mode = if mount.read_only { " (read-only)" } else { "" };
-        format!("{} from {}{sub}{mode}", mount.mount_path, mount.name)
+        let spread = mount.mount_propagation.map(|spread| format!(" ({spread:?})")).unwrap_or_default();
+        format!("{} from {}{sub}{mode}{spread}", mount.mount_path, mount.name)
     });
     page.fields(4, "Mounts", mounts);
 }
@@ -86,7 +86,8 @@ fn add_spec(page: &mut Page, container: &Container) {
 fn resources(list: &ResourceList) -> String {
     let cpu = list.cpu.map(|cpu| format!("cpu {cpu}"));
     let memory = list.memory.map(|memory| format!("memory {memory}"));
-    cpu.into_iter().chain(memory).collect::<Vec<_>>().join(", ")
+    let gpus = list.gpus.map(|gpus| format!("nvidia.com/gpu {gpus}"));
+    cpu.into_iter().chain(memory).chain(gpus).collect::<Vec<_>>().join(", ")
 }
 
 fn env(variable: &EnvVar) -> String {
@@ -115,30 +116,38 @@ fn words(words: &[String]) -> String {
     shown.collect::<Vec<_>>().join(" ")
 }
 
-fn action(
-    exec: Option<&ExecAction>,
-    http_get: Option<&HttpGetAction>,
-    tcp_socket: Option<&TcpSocketAction>,
-) -> String {
-    let port = |port: &PortReference| match port {
+/// Formats an action that probes and hooks share.
+fn action(exec: Option<&ExecAction>, http_get: Option<&HttpGetAction>) -> Option<String> {
+    if let Some(exec) = exec {
+        return Some(format!("exec {}", words(&exec.command)));
+    }
+    let get = http_get?;
+    let scheme = if get.scheme == Some(HttpScheme::Https) { "https" } else { "http" };
+    let host = get.host.as_deref().unwrap_or_default();
+    Some(format!("http-get {scheme}://{host}:{}{}", port(&get.port), get.path))
+}
+
+fn port(port: &PortReference) -> String {
+    match port {
         PortReference::Number(number) => number.to_string(),
         PortReference::Name(name) => name.clone(),
-    };
-    match (exec, http_get, tcp_socket) {
-        (Some(exec), _, _) => format!("exec {}", words(&exec.command)),
-        (_, Some(get), _) => {
-            let scheme = if get.scheme == Some(HttpScheme::Https) { "https" } else { "http" };
-            let host = get.host.as_deref().unwrap_or_default();
-            format!("http-get {scheme}://{host}:{}{}", port(&get.port), get.path)
-        }
-        (_, _, Some(tcp)) => format!("tcp-socket :{}", port(&tcp.port)),
-        _ => "nothing".to_owned(),
     }
+}
+
+fn hook(hook: &LifecycleHandler) -> String {
+    let sleep = hook.sleep.as_ref().map(|sleep| format!("sleep {}s", sleep.seconds));
+    action(hook.exec.as_ref(), hook.http_get.as_ref()).or(sleep).unwrap_or_default()
 }
 
 /// Formats a probe like kubectl: the action, then its timing.
 fn probe(probe: &Probe) -> String {
-    let what = action(probe.exec.as_ref(), probe.http_get.as_ref(), probe.tcp_socket.as_ref());
+    let tcp = probe.tcp_socket.as_ref().map(|tcp| format!("tcp-socket :{}", port(&tcp.port)));
+    let grpc = probe.grpc.as_ref().map(|grpc| {
+        let service = grpc.service.as_ref().map(|service| format!(" {service}")).unwrap_or_default();
+        format!("grpc <pod>:{}{service}", grpc.port)
+    });
+    let what = action(probe.exec.as_ref(), probe.http_get.as_ref()).or(tcp).or(grpc);
+    let what = what.unwrap_or_else(|| "nothing".to_owned());
     format!(
         "{what} delay={}s timeout={}s period={}s #success={} #failure={}",
         probe.initial_delay_seconds,

@@ -173,6 +173,9 @@ pub(in crate::cli) fn node_page(node: &NodeDetail, screen: Screen, now: Timestam
     page.field(0, "CPU", &format!("{} requested of {}", row.cpu_requested, row.cpu));
     let (requested, all) = (row.memory_requested.readable(), row.memory.readable());
     page.field(0, "Memory", &format!("{requested} requested of {all}"));
+    if let (Some(requested), Some(all)) = (row.gpus_requested, row.gpus) {
+        page.field(0, "GPUs", &format!("{requested} requested of {all}"));
+    }
     page.fields(0, "Labels", pairs(&row.labels));
     page.fields(0, "Taints", row.taints.iter().cloned());
     page.field(0, "Drain", &row.drain);

@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
+use schema::kinds::pod::HostPortStatus;
 use schema::records::PodInstance;
 use schema::snapshot::{BoundPod, Snapshot};
 

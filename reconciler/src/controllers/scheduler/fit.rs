@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 
 use schema::kinds::node::Taint;
-use schema::kinds::pod::{Protocol, TaintEffect};
+use schema::kinds::pod::{HostPort, TaintEffect};
 use schema::meta::{NamespacedName, StringMap, matches_node_selector};
 use schema::quantity::{Cpu, Memory};
 use schema::snapshot::elapsed_seconds;
@@ -38,8 +38,10 @@ pub enum Failure {
     Cpu,
     /// Not enough memory is left.
     Memory,
+    /// Not enough GPUs are left.
+    Gpu,
     /// Another pod has this host port.
-    HostPort(u16, Protocol),
+    HostPort(HostPort),
     /// A pod on the node matches the pod's anti-affinity.
     PodAntiAffinity,
     /// The pod matches the anti-affinity of a pod on the node.
@@ -63,6 +65,7 @@ impl Failure {
             Failure::TooManyPods => "TooManyPods",
             Failure::Cpu => "Cpu",
             Failure::Memory => "Memory",
+            Failure::Gpu => "Gpu",
             Failure::HostPort(..) => "HostPort",
             Failure::PodAntiAffinity | Failure::ExistingAntiAffinity => "PodAntiAffinity",
             Failure::PodAffinity => "PodAffinity",
@@ -90,6 +93,7 @@ const POD_FILTERS: &[Filter] = &[
     max_pods,
     cpu,
     memory,
+    gpus,
     free_host_ports,
     pod_anti_affinity,
     existing_anti_affinity,
@@ -158,9 +162,13 @@ fn memory(node: &NodeLoad<'_>, pod: &Needs<'_>) -> Option<Failure> {
     (pod.memory_bytes > node.free_memory()).then_some(Failure::Memory)
 }
 
+fn gpus(node: &NodeLoad<'_>, pod: &Needs<'_>) -> Option<Failure> {
+    (pod.gpus > node.free_gpus()).then_some(Failure::Gpu)
+}
+
 fn free_host_ports(node: &NodeLoad<'_>, pod: &Needs<'_>) -> Option<Failure> {
-    let taken = pod.host_ports.iter().find(|port| node.host_ports.contains_key(port))?;
-    Some(Failure::HostPort(taken.0, taken.1))
+    let taken = pod.host_ports.iter().find(|port| node.holder_of(port).is_some())?;
+    Some(Failure::HostPort(*taken))
 }
 
 fn pod_anti_affinity(node: &NodeLoad<'_>, pod: &Needs<'_>) -> Option<Failure> {
@@ -206,6 +214,7 @@ struct ReportedNeeds {
     node_selector: StringMap,
     cpu_millis: u64,
     memory_bytes: u64,
+    gpus: u64,
 }
 
 /// Number of nodes that failed a filter, and the most that any of them has free.
@@ -228,6 +237,7 @@ impl FitFailures {
             node_selector: pod.node_selector.clone(),
             cpu_millis: pod.cpu_millis,
             memory_bytes: pod.memory_bytes,
+            gpus: pod.gpus,
         };
         let mut unfit = Self { nodes: nodes.len(), wants, failures: BTreeMap::new() };
         for node in nodes {
@@ -248,10 +258,11 @@ impl FitFailures {
         let free = match failure {
             Failure::Cpu => node.free_cpu(),
             Failure::Memory => node.free_memory(),
+            Failure::Gpu => node.free_gpus(),
             _ => 0,
         };
         let holder = match &failure {
-            Failure::HostPort(port, protocol) => node.host_ports.get(&(*port, *protocol)),
+            Failure::HostPort(port) => node.holder_of(port),
             _ => None,
         };
         let tally = self.failures.entry(failure).or_default();
@@ -325,17 +336,19 @@ impl FitFailures {
                 let most = readable(tally.most_free);
                 format!("{n} not enough memory (wants {wants}, {free} {most})")
             }
-            Failure::HostPort(port, protocol) => {
-                let protocol = match protocol {
-                    Protocol::Tcp => "TCP",
-                    Protocol::Udp => "UDP",
-                };
+            Failure::Gpu => {
+                format!(
+                    "{n} Insufficient nvidia.com/gpu (wants {}, {free} {})",
+                    self.wants.gpus, tally.most_free
+                )
+            }
+            Failure::HostPort(port) => {
                 let by = match &tally.holder {
                     Some((pod, _)) if n == 1 => format!(" by pod {pod}"),
                     Some((pod, node)) => format!(", on {node} by pod {pod}"),
                     None => String::new(),
                 };
-                format!("{n} with host port {port}/{protocol} in use{by}")
+                format!("{n} with host port {port} in use{by}")
             }
             Failure::PodAntiAffinity => format!("{n} node(s) didn't match pod anti-affinity rules"),
             Failure::ExistingAntiAffinity => {

@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use schema::kinds::Kind;
 use schema::kinds::node::Taint;
-use schema::kinds::pod::{NodeSelector, PodAffinityTerm, PodSpec, Protocol, Toleration};
+use schema::kinds::pod::{HostPort, NodeSelector, PodAffinityTerm, PodSpec, Toleration};
 use schema::meta::{NamespacedName, StringMap};
 use schema::records::{NodeConditions, NodeRecord, PodInstance};
 use schema::snapshot::Snapshot;
@@ -31,8 +31,9 @@ pub(super) struct NodeLoad<'a> {
     pub(super) pods: u32,
     pub(super) cpu_millis: u64,
     pub(super) memory_bytes: u64,
+    pub(super) gpus: u64,
     /// Host ports in use, with the pod that has each.
-    pub(super) host_ports: BTreeMap<(u16, Protocol), NamespacedName>,
+    pub(super) host_ports: BTreeMap<HostPort, NamespacedName>,
     /// Number of pods that each rule between pods concerns here.
     pub(super) rules: BTreeMap<RuleId, RuleCounts>,
     /// Namespace and workload of pods that are gone and still end here.
@@ -60,6 +61,7 @@ impl<'a> NodeLoad<'a> {
             pods: 0,
             cpu_millis: 0,
             memory_bytes: 0,
+            gpus: 0,
             host_ports: BTreeMap::new(),
             rules: BTreeMap::new(),
             ending: BTreeSet::new(),
@@ -78,12 +80,23 @@ impl NodeLoad<'_> {
         self.record.memory.bytes.saturating_sub(self.memory_bytes)
     }
 
+    pub(super) fn free_gpus(&self) -> u64 {
+        self.record.gpus.saturating_sub(self.gpus)
+    }
+
+    /// Returns a port in use that clashes with this one, with the pod that has it.
+    pub(super) fn holder_of(&self, port: &HostPort) -> Option<&NamespacedName> {
+        let mut holders = self.host_ports.range(port.at_any_address());
+        holders.find(|(taken, _)| taken.clashes(port)).map(|(_, holder)| holder)
+    }
+
     /// Allocates what a pod needs.
     pub(super) fn take(&mut self, pod_needs: &PodNeeds<'_>) {
         let needs = &pod_needs.needs;
         self.pods += 1;
         self.cpu_millis = self.cpu_millis.saturating_add(needs.cpu_millis);
         self.memory_bytes = self.memory_bytes.saturating_add(needs.memory_bytes);
+        self.gpus = self.gpus.saturating_add(needs.gpus);
         for port in &needs.host_ports {
             self.host_ports.entry(*port).or_insert_with(|| pod_needs.pod.reference());
         }
@@ -101,6 +114,7 @@ impl NodeLoad<'_> {
         self.pods = self.pods.saturating_sub(1);
         self.cpu_millis = self.cpu_millis.saturating_sub(needs.cpu_millis);
         self.memory_bytes = self.memory_bytes.saturating_sub(needs.memory_bytes);
+        self.gpus = self.gpus.saturating_sub(needs.gpus);
         if !needs.host_ports.is_empty() {
             let name = pod_needs.pod.reference();
             self.host_ports.retain(|port, holder| *holder != name || !needs.host_ports.contains(port));
@@ -148,8 +162,10 @@ pub struct Needs<'a> {
     pub cpu_millis: u64,
     /// Requested memory.
     pub memory_bytes: u64,
+    /// Number of GPUs.
+    pub gpus: u64,
     /// Host ports that the pod takes.
-    pub host_ports: Vec<(u16, Protocol)>,
+    pub host_ports: Vec<HostPort>,
     /// Rules about the other pods of its node.
     pub(super) neighbours: Neighbours<'a>,
 }
@@ -164,6 +180,7 @@ impl<'a> Needs<'a> {
             tolerations: &spec.tolerations,
             cpu_millis: spec.total(|c| c.resources.requested_cpu().millis),
             memory_bytes: spec.total(|c| c.resources.requested_memory().bytes),
+            gpus: spec.total(|c| c.resources.gpus()),
             host_ports: host_ports(spec),
             neighbours: Neighbours::default(),
         }
@@ -171,14 +188,15 @@ impl<'a> Needs<'a> {
 }
 
 /// Returns the host ports that the pod takes. On the host's network, every container port is one.
-fn host_ports(spec: &PodSpec) -> Vec<(u16, Protocol)> {
+fn host_ports(spec: &PodSpec) -> Vec<HostPort> {
     let mut ports: Vec<_> = spec
         .side_by_side()
         .flat_map(|container| &container.ports)
         .filter_map(|port| {
             let of_network = spec.host_network.then_some(port.container_port);
             // 0 asks for any free port; the agent reports which one.
-            port.host_port.filter(|&p| p != 0).or(of_network).map(|p| (p, port.protocol))
+            let number = port.host_port.filter(|&p| p != 0).or(of_network)?;
+            Some(HostPort { protocol: port.protocol, port: number, address: port.host_address() })
         })
         .collect();
     ports.sort_unstable();

@@ -42,7 +42,8 @@ static RESTARTS: [FamilyInfo; 2] = [
 static PENDING: [FamilyInfo; 1] = [FamilyInfo::gauge(
     "minik8s_pods_pending",
     "Desired pods without a node, by the scheduler's filter that refuses most nodes: NotReady, NoSubnet, Cordoned, \
-     Draining, Taint, SelectorMismatch, NodeAffinity, TooManyPods, Cpu, Memory, HostPort, PodAntiAffinity, PodAffinity, OtherNode if no other does; NoNodes; \
+     Draining, Taint, SelectorMismatch, NodeAffinity, TooManyPods, Cpu, Memory, Gpu, HostPort, PodAntiAffinity, \
+     PodAffinity, OtherNode if no other does; NoNodes; \
      Waiting if a node fits",
     &["reason"],
 )];

@@ -50,6 +50,7 @@ impl Default for FunctionDefaults {
         let of = |millis, mib: u64| ResourceList {
             cpu: Some(Cpu { millis }),
             memory: Some(Memory { bytes: mib << 20 }),
+            gpus: None,
         };
         Self {
             resources: ResourceRequirements { requests: of(50, 64), limits: of(500, 256) },

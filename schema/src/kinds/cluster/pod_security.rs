@@ -20,12 +20,13 @@ pub struct PodSecurity {
     /// Namespaces to which `level` does not apply. The other fields apply to all namespaces.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub exempt_namespaces: Vec<String>,
-    /// Forbids `securityContext.privileged: true`, and added capabilities other than those that the level `baseline`
+    /// Forbids `securityContext.privileged: true`, `hostPID: true`, `hostIPC: true`, and added capabilities other than those that the level `baseline`
     /// allows: `AUDIT_WRITE`, `CHOWN`, `DAC_OVERRIDE`, `FOWNER`, `FSETID`, `KILL`, `MKNOD`, `NET_BIND_SERVICE`,
     /// `SETFCAP`, `SETGID`, `SETPCAP`, `SETUID`, `SYS_CHROOT`.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub forbid_privileged: bool,
-    /// Forbids `hostNetwork: true`, and a `host` of probes and hooks: the node connects to it.
+    /// Forbids `hostNetwork: true`, `hostPID: true`, `hostIPC: true`, and a `host` of probes and hooks: the node
+    /// connects to it.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub forbid_host_network: bool,
     /// Forbids hostPath volumes at or below these directories of the node, and at directories above, from which
@@ -49,8 +50,8 @@ pub enum PodSecurityLevel {
     /// Anything.
     #[default]
     Privileged,
-    /// No known way to gain control of the node: no privileged containers, host network, host ports, hosts of probes and
-    /// hostPath volumes, and only the capabilities of Docker's default set except `NET_RAW`.
+    /// No known way to gain control of the node: no privileged containers, host network, processes or IPC of the node,
+    /// host ports, hosts of probes and hostPath volumes, and only the capabilities of Docker's default set except `NET_RAW`.
     Baseline,
     /// As `baseline`; and no root, no gain of privileges, Docker's default seccomp profile, and no capability but
     /// `NET_BIND_SERVICE`.
@@ -119,7 +120,7 @@ impl PodSecurity {
         let is_exempt = self.exempt_namespaces.iter().any(|exempt| exempt == namespace);
         let level = if is_exempt { PodSecurityLevel::Privileged } else { self.level };
         let mut check = PodCheck { security: self, level, owner, findings };
-        check.host_network(pod, at);
+        check.host_namespaces(pod, at);
         check.volumes(pod, at);
         check.of_pod(pod, &at.field("securityContext"));
         for (field, containers) in [("initContainers", &pod.init_containers), ("containers", &pod.containers)]
@@ -190,9 +191,18 @@ impl PodCheck<'_> {
         self.baseline(self.security.forbid_host_network.then_some("forbidHostNetwork"))
     }
 
-    fn host_network(&mut self, pod: &PodSpec, at: &Path<'_>) {
+    /// Checks the three namespaces of the node, which are one control of the standards. Who sees all processes, or the
+    /// memory that they share, can take over some of them: no better than privileged.
+    fn host_namespaces(&mut self, pod: &PodSpec, at: &Path<'_>) {
         if let Some(setting) = self.no_host_network().filter(|_| pod.host_network) {
             self.forbid(&at.field("hostNetwork"), setting);
+        }
+        let privileged = self.security.forbid_privileged.then_some("forbidPrivileged");
+        let Some(setting) = self.no_host_network().or(privileged) else { return };
+        for (field, _) in
+            [("hostPID", pod.host_pid), ("hostIPC", pod.host_ipc)].iter().filter(|(_, uses)| *uses)
+        {
+            self.forbid(&at.field(field), setting);
         }
     }
 
@@ -215,11 +225,13 @@ impl PodCheck<'_> {
                 self.forbid(&here.field("tcpSocket").field("host"), setting);
             }
         }
-        let hook = container.lifecycle.as_ref().and_then(|lifecycle| lifecycle.pre_stop.as_ref());
-        if hook.and_then(|hook| hook.http_get.as_ref()).is_some_and(|action| is_set(&action.host)) {
-            let here = at.field("lifecycle");
-            let here = here.field("preStop");
-            self.forbid(&here.field("httpGet").field("host"), setting);
+        let Some(lifecycle) = &container.lifecycle else { return };
+        let here = at.field("lifecycle");
+        for (field, hook) in [("postStart", &lifecycle.post_start), ("preStop", &lifecycle.pre_stop)] {
+            let http_get = hook.as_ref().and_then(|hook| hook.http_get.as_ref());
+            if http_get.is_some_and(|action| is_set(&action.host)) {
+                self.forbid(&here.field(field).field("httpGet").field("host"), setting);
+            }
         }
     }
 

@@ -42,7 +42,7 @@ fn at_level(level: PodSecurityLevel) -> PodSecurity {
 type Row = (&'static str, &'static str, Json, Option<PodSecurityLevel>);
 
 /// Controls of the Pod Security Standards as of Kubernetes 1.34, "Baseline". Their controls of other fields
-/// (hostPID, hostIPC, procMount, sysctls, AppArmor, SELinux, Windows) are met by every pod: Minik8s has none of these.
+/// (procMount, sysctls, AppArmor, SELinux, Windows) are met by every pod: Minik8s has none of these.
 fn baseline_table() -> Vec<Row> {
     let http = |host: &str| json!({"httpGet": {"port": 80, "host": host}});
     let tcp = |host: &str| json!({"tcpSocket": {"port": 80, "host": host}});
@@ -50,6 +50,10 @@ fn baseline_table() -> Vec<Row> {
     vec![
         ("Host Namespaces", "hostNetwork", json!(true), Some(Baseline)),
         ("Host Namespaces", "hostNetwork", json!(false), None),
+        ("Host Namespaces", "hostPID", json!(true), Some(Baseline)),
+        ("Host Namespaces", "hostIPC", json!(true), Some(Baseline)),
+        ("Host Namespaces", "hostPID", json!(false), None),
+        ("Host Namespaces", "hostIPC", json!(false), None),
         ("Privileged Containers", "containers.0.securityContext.privileged", json!(true), Some(Baseline)),
         ("Privileged Containers", "initContainers.0.securityContext.privileged", json!(true), Some(Baseline)),
         ("Privileged Containers", "containers.0.securityContext.privileged", json!(false), None),
@@ -64,6 +68,12 @@ fn baseline_table() -> Vec<Row> {
         ("Host Probes", "initContainers.0.livenessProbe", tcp("10.0.0.1"), Some(Baseline)),
         ("Host Probes", "containers.0.livenessProbe", http(""), None),
         ("Host Probes", "containers.0.readinessProbe", json!({"tcpSocket": {"port": 80}}), None),
+        (
+            "Lifecycle Hooks",
+            "containers.0.lifecycle",
+            json!({"postStart": http("127.0.0.1")}),
+            Some(Baseline),
+        ),
         ("Lifecycle Hooks", "containers.0.lifecycle", json!({"preStop": http("127.0.0.1")}), Some(Baseline)),
         ("Lifecycle Hooks", "containers.0.lifecycle", json!({"preStop": {"httpGet": {"port": 80}}}), None),
     ]
@@ -181,6 +191,18 @@ fn a_forbidden_host_network_forbids_the_hosts_of_probes_and_hooks() {
             format!("{container}.lifecycle.preStop.httpGet.host")
         ]
     );
+}
+
+/// Would fail with fields that only the level forbids: a Cluster object from before they were there would allow them.
+#[test]
+fn the_nodes_processes_are_forbidden_with_its_network_and_with_privilege() {
+    let pod = PodSpec { host_pid: true, host_ipc: true, ..PodSpec::default() };
+    let network = PodSecurity { forbid_host_network: true, ..PodSecurity::default() };
+    let privileged = PodSecurity { forbid_privileged: true, ..PodSecurity::default() };
+    for security in [network, privileged] {
+        assert_eq!(forbidden(&security, "default", &pod), ["spec.hostPID", "spec.hostIPC"]);
+    }
+    assert_eq!(forbidden(&PodSecurity::default(), "default", &pod), [""; 0]);
 }
 
 /// Would fail with an exemption from everything.

@@ -80,6 +80,7 @@ fn readiness_probe() -> Probe {
         exec: None,
         http_get: None,
         tcp_socket: Some(TcpSocketAction { port: PortReference::Number(PORT), host: None }),
+        grpc: None,
         initial_delay_seconds: 0,
         period_seconds: 1,
         timeout_seconds: 1,

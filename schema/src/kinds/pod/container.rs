@@ -1,12 +1,14 @@
 //! A container of a pod: image, command, environment, ports, resources, probes.
 
+use std::net::Ipv4Addr;
+
 use schemars::JsonSchema;
 use serde::{Deserialize, Deserializer, Serialize};
 use serde_with::skip_serializing_none;
 
 use super::volume::VolumeMount;
 use crate::codec::{one, three};
-use crate::quantity::{Cpu, Memory};
+use crate::quantity::{Count, Cpu, Memory};
 
 /// A container of a pod.
 #[skip_serializing_none]
@@ -54,7 +56,7 @@ pub struct Container {
     pub readiness_probe: Option<Box<Probe>>,
     /// Startup probe: holds back the other probes until it succeeds.
     pub startup_probe: Option<Box<Probe>>,
-    /// Actions to run before the container is stopped.
+    /// Actions to run after the container is started and before it is stopped.
     pub lifecycle: Option<Box<Lifecycle>>,
     /// Security settings of the container; they override those of the pod.
     pub security_context: Option<Box<SecurityContext>>,
@@ -220,9 +222,20 @@ pub struct ContainerPort {
     pub container_port: u16,
     /// Port of the node that leads to the container; 0 picks any free port, which the status shows.
     pub host_port: Option<u16>,
+    /// IPv4 address of the node at which `hostPort` answers; all addresses if absent, `0.0.0.0` or `::`.
+    #[serde(rename = "hostIP")]
+    pub host_ip: Option<String>,
     /// TCP or UDP.
     #[serde(default)]
     pub protocol: Protocol,
+}
+
+impl ContainerPort {
+    /// Returns the only address of the node at which the host port answers; `None` for all of them.
+    pub fn host_address(&self) -> Option<Ipv4Addr> {
+        let address: Ipv4Addr = self.host_ip.as_ref()?.parse().ok()?;
+        (!address.is_unspecified()).then_some(address)
+    }
 }
 
 /// Transport protocol of a port.
@@ -271,10 +284,12 @@ impl ResourceRequirements {
         }
         let cpu = |of: &Self| (of.requests.cpu, of.limits.cpu);
         let memory = |of: &Self| (of.requests.memory, of.limits.memory);
+        let gpus = |of: &Self| (of.requests.gpus, of.limits.gpus);
         let (cpu, memory) = (amounts(cpu(self), cpu(defaults)), amounts(memory(self), memory(defaults)));
+        let gpus = amounts(gpus(self), gpus(defaults));
         Self {
-            requests: ResourceList { cpu: cpu.0, memory: memory.0 },
-            limits: ResourceList { cpu: cpu.1, memory: memory.1 },
+            requests: ResourceList { cpu: cpu.0, memory: memory.0, gpus: gpus.0 },
+            limits: ResourceList { cpu: cpu.1, memory: memory.1, gpus: gpus.1 },
         }
     }
 
@@ -287,6 +302,11 @@ impl ResourceRequirements {
     pub fn requested_memory(&self) -> Memory {
         self.requests.memory.or(self.limits.memory).unwrap_or_default()
     }
+
+    /// Returns the number of GPUs that the scheduler reserves and the container gets.
+    pub fn gpus(&self) -> u64 {
+        self.limits.gpus.unwrap_or_default().number
+    }
 }
 
 /// Amounts of the resources that Minik8s manages.
@@ -298,16 +318,19 @@ pub struct ResourceList {
     pub cpu: Option<Cpu>,
     /// Bytes of memory, for example `128Mi`.
     pub memory: Option<Memory>,
+    /// Number of NVIDIA GPUs. Requests and limits must be equal.
+    #[serde(rename = "nvidia.com/gpu")]
+    pub gpus: Option<Count>,
 }
 
 impl ResourceList {
     /// True if no amount is set.
     pub fn is_empty(&self) -> bool {
-        self.cpu.is_none() && self.memory.is_none()
+        self.cpu.is_none() && self.memory.is_none() && self.gpus.is_none()
     }
 }
 
-/// A periodic check of a container; exactly one of `exec`, `httpGet`, `tcpSocket`.
+/// A periodic check of a container; exactly one of `exec`, `httpGet`, `tcpSocket`, `grpc`.
 #[skip_serializing_none]
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
@@ -319,6 +342,8 @@ pub struct Probe {
     pub http_get: Option<HttpGetAction>,
     /// Opens a connection; succeeds if the connection opens.
     pub tcp_socket: Option<TcpSocketAction>,
+    /// Calls `grpc.health.v1.Health/Check` without TLS; `SERVING` is success.
+    pub grpc: Option<GrpcAction>,
     /// Seconds between the start of the container and the first check.
     #[serde(default)]
     pub initial_delay_seconds: u32,
@@ -406,6 +431,18 @@ pub struct TcpSocketAction {
     pub host: Option<String>,
 }
 
+/// Asks a gRPC server for its health.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[schemars(deny_unknown_fields)]
+pub struct GrpcAction {
+    /// Number of the port, 1 to 65535.
+    #[schemars(range(min = 1))]
+    pub port: u16,
+    /// Service to ask for; the server as a whole if absent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub service: Option<String>,
+}
+
 /// A port by number or by name.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(untagged)]
@@ -416,17 +453,21 @@ pub enum PortReference {
     Name(String),
 }
 
-/// Actions at the end of a container's life.
+/// Actions at the beginning and the end of a container's life.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 #[schemars(deny_unknown_fields)]
 pub struct Lifecycle {
+    /// Runs as soon as the container is started, next to its command. Until it succeeds the container is not ready
+    /// and no probe runs; its failure ends the container.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub post_start: Option<LifecycleHandler>,
     /// Runs before SIGTERM, within the grace period.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pre_stop: Option<LifecycleHandler>,
 }
 
-/// A command or a request; exactly one must be set.
+/// A command, a request or a pause; exactly one must be set.
 #[skip_serializing_none]
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
@@ -434,8 +475,18 @@ pub struct Lifecycle {
 pub struct LifecycleHandler {
     /// Runs a command in the container.
     pub exec: Option<ExecAction>,
-    /// Sends a request.
+    /// Sends a request; any response is success.
     pub http_get: Option<HttpGetAction>,
+    /// Waits.
+    pub sleep: Option<SleepAction>,
+}
+
+/// A pause.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[schemars(deny_unknown_fields)]
+pub struct SleepAction {
+    /// Seconds to wait, at most `terminationGracePeriodSeconds`.
+    pub seconds: u32,
 }
 
 // Security settings of pods and containers.

@@ -3,7 +3,8 @@
 use super::super::{Descriptor, KindSpec, Links, NameForm, ObjectPod, Pods};
 use super::container::ten;
 use super::{
-    Container, EmptyDirVolume, HostPathType, HttpGetAction, HttpScheme, PodSpec, Probe, StorageMedium,
+    Container, EmptyDirVolume, HostPathType, HttpGetAction, HttpScheme, MountPropagation, PodSpec, Probe,
+    StorageMedium,
 };
 use crate::codec::{one, three};
 use crate::meta::ObjectMeta;
@@ -95,6 +96,10 @@ impl Container {
         let resources = &mut self.resources;
         resources.requests.cpu = resources.requests.cpu.or(resources.limits.cpu);
         resources.requests.memory = resources.requests.memory.or(resources.limits.memory);
+        resources.requests.gpus = resources.requests.gpus.or(resources.limits.gpus);
+        for port in &mut self.ports {
+            port.host_ip = port.host_address().map(|address| address.to_string());
+        }
         for variable in &mut self.env {
             match variable.value_from {
                 // A missing value means the empty value.
@@ -104,6 +109,8 @@ impl Container {
         }
         for mount in &mut self.volume_mounts {
             drop_if_default(&mut mount.sub_path);
+            mount.mount_propagation =
+                mount.mount_propagation.filter(|propagation| *propagation != MountPropagation::None);
         }
         if let Some(context) = &mut self.security_context {
             drop_if_default(&mut context.capabilities);
@@ -114,8 +121,8 @@ impl Container {
             probe.fill_defaults();
         }
         drop_if_default(&mut self.lifecycle);
-        let pre_stop = self.lifecycle.as_mut().and_then(|lifecycle| lifecycle.pre_stop.as_mut());
-        if let Some(action) = pre_stop.and_then(|handler| handler.http_get.as_mut()) {
+        let hooks = self.lifecycle.iter_mut().flat_map(|of| [&mut of.post_start, &mut of.pre_stop]);
+        for action in hooks.flatten().filter_map(|handler| handler.http_get.as_mut()) {
             action.fill_defaults();
         }
     }
@@ -137,6 +144,9 @@ impl Probe {
         }
         if let Some(action) = &mut self.http_get {
             action.fill_defaults();
+        }
+        if let Some(action) = &mut self.grpc {
+            drop_if_default(&mut action.service);
         }
     }
 }

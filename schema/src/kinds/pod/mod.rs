@@ -3,6 +3,9 @@
 //! Field names, defaults and semantics are those of Kubernetes (core/v1); `repo` volumes are our own.
 
 use std::collections::BTreeMap;
+use std::fmt;
+use std::net::Ipv4Addr;
+use std::ops::RangeInclusive;
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -24,9 +27,9 @@ pub use affinity::{
     PodAffinity, PodAffinityTerm, PodAntiAffinity, TopologySpreadConstraint, UnsatisfiableAction,
 };
 pub use container::{
-    Container, ContainerPort, ContainerRestartPolicy, EnvVar, EnvVarSource, ExecAction, FieldRef,
+    Container, ContainerPort, ContainerRestartPolicy, EnvVar, EnvVarSource, ExecAction, FieldRef, GrpcAction,
     HttpGetAction, HttpHeader, HttpScheme, Lifecycle, LifecycleHandler, PortReference, Probe, Protocol,
-    PullPolicy, ResourceList, ResourceRequirements, SecretKeyRef, TcpSocketAction,
+    PullPolicy, ResourceList, ResourceRequirements, SecretKeyRef, SleepAction, TcpSocketAction,
 };
 
 pub use container::{Capabilities, PodSecurityContext, SeccompProfile, SeccompProfileType, SecurityContext};
@@ -38,8 +41,8 @@ pub use status::{
 pub(crate) use validate::CAPABILITIES;
 pub(crate) use validate::{check_env, check_resources};
 pub use volume::{
-    EmptyDirVolume, HostPathType, HostPathVolume, KeyToPath, RepoVolume, SecretVolume, StorageMedium, Volume,
-    VolumeMount,
+    EmptyDirVolume, HostPathType, HostPathVolume, KeyToPath, MountPropagation, RepoVolume, SecretVolume,
+    StorageMedium, Volume, VolumeMount,
 };
 
 /// Default number of seconds between SIGTERM and SIGKILL, as in Kubernetes.
@@ -91,6 +94,15 @@ pub struct PodSpec {
     /// Uses the node's network instead of a separate pod address.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub host_network: bool,
+    /// Shows the containers all processes of the node.
+    #[serde(default, rename = "hostPID", skip_serializing_if = "std::ops::Not::not")]
+    pub host_pid: bool,
+    /// Lets the containers use the node's shared memory, semaphores and message queues.
+    #[serde(default, rename = "hostIPC", skip_serializing_if = "std::ops::Not::not")]
+    pub host_ipc: bool,
+    /// Further lines of `/etc/hosts`.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub host_aliases: Vec<HostAlias>,
     /// Source of the pod's resolver configuration.
     #[serde(default)]
     pub dns_policy: DnsPolicy,
@@ -106,13 +118,64 @@ pub struct PodSpec {
     pub image_pull_secrets: Vec<LocalReference>,
 }
 
+/// A line of `/etc/hosts`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[schemars(deny_unknown_fields)]
+pub struct HostAlias {
+    /// Address, IPv4 or IPv6.
+    pub ip: String,
+    /// Names of the address.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub hostnames: Vec<String>,
+}
+
+/// A port of a node, at all of its addresses or at one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub struct HostPort {
+    /// Transport protocol.
+    pub protocol: Protocol,
+    /// Port number.
+    pub port: u16,
+    /// The only address; `None` for all of them.
+    pub address: Option<Ipv4Addr>,
+}
+
+impl HostPort {
+    /// True if not both can be taken: they have a protocol, a number and an address in common (`HostPortInfo` of
+    /// Kubernetes' scheduler).
+    pub fn clashes(&self, other: &Self) -> bool {
+        let meet = match (self.address, other.address) {
+            (Some(one), Some(other)) => one == other,
+            _ => true,
+        };
+        (self.protocol, self.port) == (other.protocol, other.port) && meet
+    }
+
+    /// Returns the range of the ports with this protocol and number, in the order of this type.
+    pub fn at_any_address(&self) -> RangeInclusive<Self> {
+        Self { address: None, ..*self }..=Self { address: Some(Ipv4Addr::BROADCAST), ..*self }
+    }
+}
+
+/// Formats as `80/TCP` or `192.0.2.1:80/TCP`.
+impl fmt::Display for HostPort {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if let Some(address) = self.address {
+            write!(f, "{address}:")?;
+        }
+        let protocol = match self.protocol {
+            Protocol::Tcp => "TCP",
+            Protocol::Udp => "UDP",
+        };
+        write!(f, "{}/{protocol}", self.port)
+    }
+}
+
 /// A port of the node that a container takes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct HostPortUse {
-    /// Port number; never 0, which stands for any free port.
-    pub port: u16,
-    /// Transport protocol.
-    pub protocol: Protocol,
+    /// The port; its number is never 0, which stands for any free port.
+    pub port: HostPort,
     /// Path of the field that requests the port, from the document's root.
     pub path: Vec<OwnedStep>,
 }
@@ -156,7 +219,8 @@ impl PodSpec {
                 path.extend(field_path(&["ports"]));
                 path.push(OwnedStep::Index(index));
                 path.extend(field_path(&["hostPort"]));
-                found.push(HostPortUse { port: host_port, protocol: port.protocol, path });
+                let (protocol, address) = (port.protocol, port.host_address());
+                found.push(HostPortUse { port: HostPort { protocol, port: host_port, address }, path });
             }
         }
         found
@@ -314,5 +378,42 @@ mod tests {
         path.push(OwnedStep::Index(0));
         path.extend(field_path(&["hostPort"]));
         assert_eq!(taken[1].path, path);
+    }
+
+    /// The table of `TestHostPortInfo_Check` (pkg/scheduler/framework/types_test.go of kubernetes/kubernetes).
+    #[test]
+    fn host_ports_clash_at_a_common_address() {
+        let of = |address: &str, protocol, port| {
+            let port = ContainerPort {
+                host_port: Some(port),
+                host_ip: Some(address.to_owned()),
+                protocol,
+                ..ContainerPort::default()
+            };
+            HostPort { protocol, port: port.host_port.unwrap_or_default(), address: port.host_address() }
+        };
+        use Protocol::{Tcp, Udp};
+        let there = [
+            of("127.0.0.1", Tcp, 79),
+            of("0.0.0.0", Tcp, 80),
+            of("127.0.0.1", Tcp, 81),
+            of("127.0.0.1", Tcp, 82),
+        ];
+        for (port, expected) in [
+            (of("127.0.0.1", Tcp, 81), true),
+            (of("127.0.0.1", Udp, 81), false),
+            (of("0.0.0.0", Tcp, 81), true),
+            (of("", Tcp, 81), true),
+            (of("::", Tcp, 81), true),
+            (of("0.0.0.0", Udp, 81), false),
+            (of("127.0.0.1", Tcp, 80), true),
+            (of("127.0.0.2", Tcp, 80), true),
+            (of("127.0.0.2", Tcp, 81), false),
+            (of("0.0.0.0", Tcp, 83), false),
+        ] {
+            assert_eq!(there.iter().any(|other| other.clashes(&port)), expected, "{port}");
+            let mut in_range = there.iter().filter(|other| port.at_any_address().contains(other));
+            assert_eq!(in_range.any(|other| other.clashes(&port)), expected, "{port} in its range");
+        }
     }
 }

@@ -1,13 +1,14 @@
 //! Status of a pod, as its node reports it.
 
 use std::fmt;
+use std::net::Ipv4Addr;
 
 use jiff::{SignedDuration, Timestamp};
 use serde::{Deserialize, Serialize};
 use serde_with::skip_serializing_none;
 
-use super::PodSpec;
 use super::container::{Container, Protocol};
+use super::{HostPort, PodSpec};
 use crate::codec::is_default;
 use crate::condition::Condition;
 
@@ -288,13 +289,23 @@ pub fn completes_init(exit_code: i64, oom_killed: bool) -> bool {
 }
 
 /// A port of the node that leads to the pod.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct HostPortStatus {
     /// Port of the node.
     pub host_port: u16,
+    /// The only address of the node at which it answers.
+    #[serde(default, rename = "hostIP", skip_serializing_if = "Option::is_none")]
+    pub host_ip: Option<Ipv4Addr>,
     /// Port of the container.
     pub container_port: u16,
     /// TCP or UDP.
     pub protocol: Protocol,
+}
+
+impl HostPortStatus {
+    /// Returns the port of the node.
+    pub fn port(&self) -> HostPort {
+        HostPort { protocol: self.protocol, port: self.host_port, address: self.host_ip }
+    }
 }

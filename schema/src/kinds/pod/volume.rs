@@ -162,4 +162,19 @@ pub struct VolumeMount {
     /// Mounts the volume read-only.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub read_only: bool,
+    /// Mounts within the volume that appear later on the other side.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub mount_propagation: Option<MountPropagation>,
+}
+
+/// Mounts within a volume that appear later on the other side.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub enum MountPropagation {
+    /// None; the default.
+    None,
+    /// Mounts of the node appear in the container.
+    HostToContainer,
+    /// Mounts of the node appear in the container, and those of the container, which must be privileged, on the
+    /// node.
+    Bidirectional,
 }

@@ -143,6 +143,7 @@ impl Shapes {
         let shape = match (format(first).as_deref(), range(first)) {
             (Some("cpu-quantity"), _) => Shape::Cpu,
             (Some("memory-quantity" | "quantity"), _) => Shape::Memory,
+            (Some("count-quantity"), _) => Shape::Count,
             (_, Some(range)) if is(first, "integer") && is(second, "string") => Shape::IntegerOrText(range),
             _ if is(first, "string") && is(second, "array") => {
                 let Some(items) = second.get("items") else { return Ok(None) };

@@ -41,6 +41,8 @@ pub(crate) enum Shape {
     FileMode,
     Cpu,
     Memory,
+    /// A whole number, also in the notation of quantities.
+    Count,
     List(usize),
     /// A mapping with any keys, and values of one shape.
     Map(usize),
@@ -147,7 +149,7 @@ impl Shapes {
             Shape::OneOf(words) => Json::from(words.first().map_or("", String::as_str)),
             Shape::Bool => Json::from(false),
             Shape::Integer(_) | Shape::IntegerOrText(_) | Shape::FileMode => Json::from(1),
-            Shape::Cpu | Shape::Memory => Json::from("1"),
+            Shape::Cpu | Shape::Memory | Shape::Count => Json::from("1"),
             Shape::Number(_) => Json::from(1.0),
             Shape::NullableText | Shape::Any => Json::Null,
             Shape::Tagged(tagged) => {

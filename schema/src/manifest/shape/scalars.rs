@@ -8,7 +8,7 @@ use super::{Bounds, FILE_MODE_MAX, Range, Shape};
 use crate::document::nearest::{list, nearest};
 use crate::document::node::{Node, PlainScalar, Problem, Value, resolve};
 use crate::manifest::unsupported;
-use crate::quantity::{Cpu, Memory, QuantityError};
+use crate::quantity::{Count, Cpu, Memory, QuantityError};
 use crate::secrets::is_secret_place;
 use crate::violation::rules;
 
@@ -53,6 +53,9 @@ impl Walk<'_> {
             }
             (Shape::Memory, PlainScalar::Text | PlainScalar::Integer(_) | PlainScalar::Float) => {
                 self.quantity(text, text.parse::<Memory>().err(), here)
+            }
+            (Shape::Count, PlainScalar::Text | PlainScalar::Integer(_) | PlainScalar::Float) => {
+                self.quantity(text, text.parse::<Count>().err(), here)
             }
             _ => self.wrong_type(shape, node, here),
         }

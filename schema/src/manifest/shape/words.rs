@@ -29,7 +29,7 @@ pub(super) fn describe_wanted(shapes: &Shapes, shape: usize) -> &'static str {
         Shape::Integer(_) | Shape::FileMode => "an integer",
         Shape::IntegerOrText(range) if range.max > i128::from(u16::MAX) => "an integer or text",
         Shape::IntegerOrText(_) => "a port's number or name",
-        Shape::Cpu | Shape::Memory => "a quantity",
+        Shape::Cpu | Shape::Memory | Shape::Count => "a quantity",
         Shape::List(_) => "a list",
         Shape::Map(_) | Shape::Record(_) | Shape::Tagged(_) => "a mapping",
     }

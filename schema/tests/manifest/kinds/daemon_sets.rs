@@ -49,9 +49,11 @@ spec:
           name: sys
           readOnly: true
         - mountPath: /host/root
+          mountPropagation: HostToContainer
           name: root
           readOnly: true
       hostNetwork: true
+      hostPID: true
       nodeSelector:
         kubernetes.io/os: linux
       securityContext: {runAsGroup: 65534, runAsNonRoot: true, runAsUser: 65534}
@@ -86,7 +88,7 @@ fn spec(text: &str) -> DaemonSetSpec {
 #[test]
 fn a_daemon_set_of_kubernetes_loads_without_a_word() {
     let set = spec(EXPORTER);
-    assert!(set.template.spec.host_network);
+    assert!(set.template.spec.host_network && set.template.spec.host_pid);
     assert_eq!(set.template.spec.tolerations[0].operator, TolerationOperator::Exists);
     assert_eq!(set.max_unavailable(25), 3);
     let loaded = load(EXPORTER);
@@ -101,13 +103,13 @@ fn what_only_kubernetes_has_is_named_at_its_place() {
     let pod =
         |field: &str| EXPORTER.replacen("      hostNetwork", &format!("      {field}\n      hostNetwork"), 1);
     check(&[
-        ("unsupported-field", pod("§hostPID: true")),
+        ("unsupported-field", pod("§hostUsers: false")),
         ("no-effect", pod("§priorityClassName: system-node-critical")),
         ("no-effect", pod("§serviceAccountName: node-exporter")),
         ("unsupported-field", pod("§runtimeClassName: a")),
         (
             "unsupported-field",
-            EXPORTER.replacen("name: sys\n", "name: sys\n          §mountPropagation: HostToContainer\n", 1),
+            EXPORTER.replacen("name: sys\n", "name: sys\n          §recursiveReadOnly: Enabled\n", 1),
         ),
     ]);
 }

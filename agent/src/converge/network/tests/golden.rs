@@ -14,6 +14,25 @@ fn input(observed: &Observed) -> String {
     restore_input(&changes)
 }
 
+// Would fail without the condition on the source: a neighbor could reach a port of the loopback.
+#[test]
+fn a_host_port_at_one_address_answers_only_there() {
+    let mut model = model(&[(Udp, 53, "10.244.3.6", 53, "a/all")]);
+    let target = model.host_ports.values().next().unwrap().clone();
+    for address in ["192.0.2.1", "127.0.0.1"] {
+        let port = HostPort { address: Some(address.parse().unwrap()), ..port_of(Tcp, 80) };
+        model.host_ports.insert(port, target.clone());
+    }
+    let hostport = &rules(&model)[&model.names.hostport];
+    let to = "-m comment --comment \"a/all\" -j DNAT --to-destination 10.244.3.6:53";
+    let wanted = [
+        format!("-d 127.0.0.1/32 -p tcp -m tcp --dport 80 -m addrtype --src-type LOCAL {to}"),
+        format!("-d 192.0.2.1/32 -p tcp -m tcp --dport 80 {to}"),
+        format!("-p udp -m udp --dport 53 {to}"),
+    ];
+    assert_eq!(*hostport, wanted);
+}
+
 #[test]
 fn a_fresh_node_with_docker_and_three_host_ports() {
     let model = model(&[

@@ -102,7 +102,9 @@ impl Node {
     fn publish(&self, ports: &[(Protocol, u16, u8)]) {
         let net = |(protocol, port, number): &(Protocol, u16, u8)| {
             let uid = number.to_string();
-            let port = HostPortStatus { host_port: *port, container_port: 80, protocol: *protocol };
+            let (host_port, protocol) = (*port, *protocol);
+            let port =
+                HostPortStatus { host_port, container_port: 80, protocol, ..HostPortStatus::default() };
             let address = format!("10.244.3.{number}").parse().unwrap();
             let pod = NamespacedName::new("default", format!("pod{number}"));
             (uid.clone(), PodNet { pod, uid, address, is_function: false, ports: vec![port] })

@@ -10,7 +10,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use schema::control::Nudge;
-use schema::kinds::pod::Protocol;
+use schema::kinds::pod::{HostPort, Protocol};
 use schema::records::Subnet;
 use tokio::sync::watch;
 
@@ -26,10 +26,15 @@ use crate::packet_rules::saved::saved_rules;
 use crate::worlds::iptables::Iptables;
 use crate::worlds::netlink::{Bridge, Netlink, Tunnels};
 
+/// A port at all addresses of the node.
+fn port_of(protocol: Protocol, port: u16) -> HostPort {
+    HostPort { protocol, port, address: None }
+}
+
 fn model(ports: &[(Protocol, u16, &str, u16, &str)]) -> Model {
-    let wanted = ports
-        .iter()
-        .map(|(protocol, port, address, to, pod)| ((*protocol, *port), address.parse().unwrap(), *to, *pod));
+    let wanted = ports.iter().map(|(protocol, port, address, to, pod)| {
+        (port_of(*protocol, *port), address.parse().unwrap(), *to, *pod)
+    });
     Model {
         names: Names::for_instance("mk8s"),
         node_cidr: "10.244.3.0/24".parse().unwrap(),

@@ -45,9 +45,21 @@ fn udp_connections_are_forgotten_only_where_the_target_changes() {
 #[test]
 fn a_port_that_two_pods_claim_goes_to_the_first() {
     let model = model(&[(Tcp, 80, "10.244.3.1", 1, "a/first"), (Tcp, 80, "10.244.3.2", 2, "a/second")]);
-    assert_eq!(model.host_ports[&(Tcp, 80)].pod, "a/first");
+    assert_eq!(model.host_ports[&port_of(Tcp, 80)].pod, "a/first");
     let both = super::model(&[(Tcp, 80, "10.244.3.1", 1, "a/x"), (Udp, 80, "10.244.3.2", 2, "a/y")]);
     assert_eq!(both.host_ports.len(), 2, "one number of two protocols is two ports");
+    let at = |address: Option<&str>| HostPort {
+        address: address.map(|address| address.parse().unwrap()),
+        ..port_of(Tcp, 80)
+    };
+    let assigned = |ports: &[HostPort]| {
+        let pod = "10.244.3.1".parse().unwrap();
+        assign_host_ports(ports.iter().map(|port| (*port, pod, 80, "a/x"))).into_keys().collect::<Vec<_>>()
+    };
+    let (one, other) = (at(Some("192.0.2.1")), at(Some("192.0.2.2")));
+    assert_eq!(assigned(&[one, other]), [one, other]);
+    assert_eq!(assigned(&[one, at(None)]), [one], "the second would take a part of the first");
+    assert_eq!(assigned(&[at(None), other]), [at(None)]);
 }
 
 #[test]
@@ -83,7 +95,7 @@ fn subnet() -> Option<Subnet> {
 }
 
 fn pod(uid: &str, port: u16) -> (String, PodNet) {
-    let ports = vec![HostPortStatus { host_port: port, container_port: 80, protocol: Tcp }];
+    let ports = vec![HostPortStatus { host_port: port, container_port: 80, ..HostPortStatus::default() }];
     let address = "10.244.3.5".parse().unwrap();
     (
         uid.to_owned(),

@@ -130,7 +130,7 @@ fn after_end(current: &Container, end: &ExitStatus, now: Timestamp) -> Container
 /// the command with a secret in it.
 fn cause(container: &Container, end: &ExitStatus) -> String {
     match container.failed_probe() {
-        Some(probe) => format!("it failed its {} probe", probe.word()),
+        Some(probe) => format!("it failed its {}", probe.title()),
         None if end.oom_killed => "OOMKilled: it used more memory than its limit".to_owned(),
         None if end.started_at.is_none() => "it could not be started".to_owned(),
         None => format!("it ended with exit code {}", end.code),

@@ -8,6 +8,7 @@ use super::render;
 use crate::converge::pods::facts::{
     Container, ContainerKey, Placement, PodFacts, RecentFailure, State, Work,
 };
+use crate::converge::pods::probe;
 use crate::converge::pods::probe::machine::{ProbeHealth, ProbeKind};
 use crate::converge::pods::steps::{
     ContainerAct, ContainerStep, Decision, DecisionReason, Kill, Pull, Target,
@@ -226,11 +227,11 @@ fn init_turn<'a, 'f>(
 /// True if a sidecar has started, so that the next container may start: liveness does not matter, as in Kubernetes.
 fn has_started(spec: &ContainerSpec, container: &Container) -> bool {
     container.is_running()
-        && ProbeHealth::resumed(container.health, spec.startup_probe.is_some(), false).started
+        && ProbeHealth::resumed(container.health, |kind| probe::render::has(spec, kind)).started
 }
 
-/// Plans to stop containers that failed a probe and are not being stopped yet; reports those that could not be
-/// stopped.
+/// Plans to stop containers that failed a probe or their postStart hook and are not being stopped yet; reports those that
+/// could not be stopped.
 pub fn kills(work: &Work, spec: &PodSpec, facts: &PodFacts, now: Timestamp, decision: &mut Decision) {
     let Some(pause) = facts.live_pause() else { return };
     for container in spec.side_by_side() {
@@ -238,19 +239,18 @@ pub fn kills(work: &Work, spec: &PodSpec, facts: &PodFacts, now: Timestamp, deci
         let current = current.filter(|c| c.is_running() && c.sandbox == pause.id);
         let Some((current, failed)) = current.and_then(|c| Some((c, c.failed_probe()?))) else { continue };
         let probe = match failed {
+            ProbeKind::PostStart => &None,
             ProbeKind::Startup => &container.startup_probe,
             ProbeKind::Liveness | ProbeKind::Readiness => &container.liveness_probe,
         };
         let own = probe.as_ref().and_then(|probe| probe.termination_grace_period_seconds);
         let grace = own.unwrap_or(spec.termination_grace_period_seconds);
-        let (name, failed) = (&container.name, failed.word());
+        let (name, title) = (&container.name, failed.title());
         let is_restarted = container.is_sidecar() || spec.restart_policy != RestartPolicy::Never;
         let again = if is_restarted { ", will be restarted" } else { "" };
         if let Some(trouble) = work.stop_failures.get(&current.id) {
-            let message = format!(
-                "container {name} failed its {failed} probe and can't be stopped: {}",
-                trouble.message
-            );
+            let message =
+                format!("container {name} failed its {title} and can't be stopped: {}", trouble.message);
             decision.stuck = Some(message);
             if trouble.retry_at > now {
                 schedule_retry(decision, trouble.retry_at);
@@ -261,7 +261,7 @@ pub fn kills(work: &Work, spec: &PodSpec, facts: &PodFacts, now: Timestamp, deci
             decision.kills.push(Kill {
                 target: Target::from(current),
                 grace: std::time::Duration::from_secs(u64::from(grace)),
-                message: format!("Container {name} failed {failed} probe{again}"),
+                message: format!("Container {name} failed {title}{again}"),
             });
         }
     }

@@ -3,6 +3,7 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
+use std::net::SocketAddr;
 use std::time::Duration;
 
 use jiff::Timestamp;
@@ -12,10 +13,13 @@ use serde::{Deserialize, Serialize};
 
 use crate::worlds::prober::HttpRequest;
 
-/// Kind of a container's probe.
+/// Kind of a container's probe. The postStart hook is one that succeeds or fails once.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum ProbeKind {
+    /// All probes wait until it succeeds; its failure restarts the container.
+    #[serde(rename = "postStart")]
+    PostStart,
     /// The other probes wait until it succeeds; its failure restarts the container.
     Startup,
     /// Decides whether the container gets requests.
@@ -28,10 +32,16 @@ impl ProbeKind {
     /// Returns the name in lower case, for the middle of a sentence.
     pub fn word(self) -> &'static str {
         match self {
+            Self::PostStart => "postStart",
             Self::Startup => "startup",
             Self::Readiness => "readiness",
             Self::Liveness => "liveness",
         }
+    }
+
+    /// Returns the name with what it is, as in "failed its startup probe".
+    pub fn title(self) -> String {
+        format!("{} {}", self.word(), if self == Self::PostStart { "hook" } else { "probe" })
     }
 }
 
@@ -39,6 +49,7 @@ impl ProbeKind {
 impl fmt::Display for ProbeKind {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
+            Self::PostStart => "PostStart",
             Self::Startup => "Startup",
             Self::Readiness => "Readiness",
             Self::Liveness => "Liveness",
@@ -70,13 +81,27 @@ impl Timing {
             failure_threshold: or(probe.failure_threshold, 3),
         }
     }
+
+    /// Timing of a postStart hook: it runs at once and without a time limit, as in Kubernetes, and decides at its first
+    /// end. If the engine could not run it, it is tried again after the period.
+    pub const HOOK: Self = Self {
+        initial_delay: Duration::ZERO,
+        period: Duration::from_secs(1),
+        timeout: Duration::from_secs(PROBE_SECONDS_MAX as u64),
+        success_threshold: 1,
+        failure_threshold: 1,
+    };
 }
 
 /// Health of a running container. Kept on the node's disk by container id, so that a restarted agent continues with
 /// it.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ProbeHealth {
-    /// True if the startup probe succeeded or there is none.
+    /// True once the postStart hook succeeded. A hook that was running when the agent ended left no result: the next
+    /// agent runs it again, because it can't know how it ended. So a hook runs at least once, as in Kubernetes.
+    #[serde(default, rename = "hookDone", skip_serializing_if = "std::ops::Not::not")]
+    pub hook_done: bool,
+    /// True if the postStart hook and the startup probe succeeded, or there is none.
     pub started: bool,
     /// True if the container is started and its readiness probe succeeds or there is none.
     pub ready: bool,
@@ -86,13 +111,14 @@ pub struct ProbeHealth {
 }
 
 impl ProbeHealth {
-    /// Returns the health of a running container with or without a startup and a readiness probe. Without a probe
-    /// the former result is ignored: it may be from before the container ran.
-    pub fn resumed(former: Option<Self>, startup: bool, readiness: bool) -> Self {
+    /// Returns the health of a running container that has these probes. Without a probe the former result is ignored:
+    /// it may be from before the container ran.
+    pub fn resumed(former: Option<Self>, has: impl Fn(ProbeKind) -> bool) -> Self {
         let former = former.unwrap_or_default();
-        let started = former.started || !startup;
-        let ready = started && (former.ready || !readiness) && former.failed.is_none();
-        Self { started, ready, failed: former.failed }
+        let waits_for_hook = has(ProbeKind::PostStart) && !former.hook_done;
+        let started = (former.started || !has(ProbeKind::Startup)) && !waits_for_hook;
+        let ready = started && (former.ready || !has(ProbeKind::Readiness)) && former.failed.is_none();
+        Self { hook_done: former.hook_done, started, ready, failed: former.failed }
     }
 }
 
@@ -109,8 +135,7 @@ impl ProbeMachine {
     /// Creates the state of a container with these probes. `former` is the last known health of this very start: it
     /// holds until a probe result changes it.
     pub fn new(timings: BTreeMap<ProbeKind, Timing>, former: Option<ProbeHealth>) -> Self {
-        let has = |kind| timings.contains_key(&kind);
-        let health = ProbeHealth::resumed(former, has(ProbeKind::Startup), has(ProbeKind::Readiness));
+        let health = ProbeHealth::resumed(former, |kind| timings.contains_key(&kind));
         Self { timings, health, runs: BTreeMap::new() }
     }
 
@@ -118,10 +143,13 @@ impl ProbeMachine {
         self.health
     }
 
-    /// Returns the probes to run now: none after a failure that restarts, only the startup probe until it succeeds.
+    /// Returns the probes to run now: none after a failure that restarts, only the postStart hook until it succeeds,
+    /// then only the startup probe until it succeeds.
     pub fn active(&self) -> Vec<ProbeKind> {
+        let has_hook = self.timings.contains_key(&ProbeKind::PostStart);
         let turn: &[ProbeKind] = match self.health {
             ProbeHealth { failed: Some(_), .. } => &[],
+            ProbeHealth { hook_done: false, .. } if has_hook => &[ProbeKind::PostStart],
             ProbeHealth { started: false, .. } => &[ProbeKind::Startup],
             _ => &[ProbeKind::Readiness, ProbeKind::Liveness],
         };
@@ -158,11 +186,15 @@ impl ProbeMachine {
         match (kind, success) {
             (ProbeKind::Readiness, _) => self.health.ready = success,
             (ProbeKind::Liveness, true) => {}
+            (ProbeKind::PostStart, true) => {
+                let former = ProbeHealth { hook_done: true, ..self.health };
+                self.health = ProbeHealth::resumed(Some(former), |kind| self.timings.contains_key(&kind));
+            }
             (ProbeKind::Startup, true) => {
                 self.health.started = true;
                 self.health.ready = !self.timings.contains_key(&ProbeKind::Readiness);
             }
-            (ProbeKind::Startup | ProbeKind::Liveness, false) => {
+            (ProbeKind::PostStart | ProbeKind::Startup | ProbeKind::Liveness, false) => {
                 self.health.failed = Some(kind);
                 self.health.ready = false;
             }
@@ -179,6 +211,8 @@ pub enum Action {
     Exec(Vec<String>),
     HttpGet(HttpRequest),
     TcpSocket { host: String, port: u16 },
+    Grpc { address: SocketAddr, service: String },
+    Sleep { seconds: u32 },
 }
 
 impl Action {
@@ -195,7 +229,7 @@ pub struct Check {
     pub timing: Timing,
 }
 
-/// A start of a container that has probes.
+/// A start of a container that has probes or a postStart hook.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ProbeTarget {
     pub pod: NamespacedName,

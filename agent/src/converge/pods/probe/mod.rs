@@ -1,4 +1,4 @@
-//! Probes: whether a container is started, ready and alive, and the consequences.
+//! Probes and postStart hooks: whether a container is started, ready and alive, and the consequences.
 //!
 //! `render.rs` renders the checks (pure), `machine.rs` interprets the results (pure), `runner.rs` runs the checks,
 //! `health_store.rs` keeps the health on the node's disk.

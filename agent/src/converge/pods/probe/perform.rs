@@ -1,4 +1,4 @@
-//! Performs probe checks and preStop hooks.
+//! Performs probe checks and hooks.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -22,6 +22,12 @@ impl CheckResult {
     pub fn failure_message(&self, kind: ProbeKind) -> Option<String> {
         match self {
             CheckResult::Success | CheckResult::Warning(_) => None,
+            CheckResult::Failure(why) if kind == ProbeKind::PostStart => {
+                Some(format!("PostStartHook failed: {why}"))
+            }
+            CheckResult::Unknown(why) if kind == ProbeKind::PostStart => {
+                Some(format!("PostStartHook could not be run and is tried again: {why}"))
+            }
             CheckResult::Failure(why) => Some(format!("{kind} probe failed: {why}")),
             CheckResult::Unknown(why) => {
                 Some(format!("{kind} probe errored and resulted in unknown state: {why}"))
@@ -65,10 +71,31 @@ impl ActionRunner {
                 Ok(()) => CheckResult::Success,
                 Err(why) => CheckResult::Failure(why),
             },
+            Action::Grpc { address, service } => {
+                match self.prober.grpc_check(*address, service, timeout).await {
+                    Ok(()) => CheckResult::Success,
+                    Err(why) => CheckResult::Failure(why),
+                }
+            }
+            Action::Sleep { seconds } => {
+                sleep_for(*seconds).await;
+                CheckResult::Success
+            }
         }
     }
 
-    /// Performs a hook's action. Any response of a server will do, as in Kubernetes; a container that ended
+    /// Performs a postStart hook. Unlike for a probe, any response of a server will do, as in Kubernetes.
+    pub async fn post_start(&self, id: &str, action: &Action, timeout: Duration) -> CheckResult {
+        match action {
+            Action::HttpGet(_) => match self.hook(id, action, timeout).await {
+                Ok(()) => CheckResult::Success,
+                Err(why) => CheckResult::Failure(why),
+            },
+            _ => self.check(id, action, timeout).await,
+        }
+    }
+
+    /// Performs a preStop hook's action. Any response of a server will do, as in Kubernetes; a container that ended
     /// meanwhile needs no hook.
     pub async fn hook(&self, id: &str, action: &Action, timeout: Duration) -> Result<(), String> {
         match action {
@@ -87,8 +114,17 @@ impl ActionRunner {
             },
             Action::HttpGet(request) => self.prober.http_get(request, timeout).await.map(drop),
             Action::TcpSocket { host, port } => self.prober.tcp_connect(host, *port, timeout).await,
+            Action::Grpc { address, service } => self.prober.grpc_check(*address, service, timeout).await,
+            Action::Sleep { seconds } => {
+                sleep_for(*seconds).await;
+                Ok(())
+            }
         }
     }
+}
+
+async fn sleep_for(seconds: u32) {
+    tokio::time::sleep(Duration::from_secs(seconds.into())).await;
 }
 
 fn timed_out(command: &[String], timeout: Duration) -> String {

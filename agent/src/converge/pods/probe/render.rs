@@ -1,9 +1,11 @@
 //! Renders the probes and hooks of a manifest into actions, with addresses and ports filled in. Pure.
 
 use std::collections::BTreeMap;
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 
-use schema::kinds::pod::{Container as ContainerSpec, HttpGetAction, HttpScheme, PortReference, Probe};
+use schema::kinds::pod::{
+    Container as ContainerSpec, HttpGetAction, HttpScheme, LifecycleHandler, PortReference, Probe,
+};
 use schema::records::Binding;
 
 use super::machine::{Action, Check, ProbeKind, ProbeTarget, Timing};
@@ -52,7 +54,23 @@ fn checks(spec: &ContainerSpec, host: IpAddr) -> BTreeMap<ProbeKind, Check> {
         Some(Check { action, timing: Timing::from_probe(probe) })
     };
     let some = |(kind, probe): (ProbeKind, &Option<Box<Probe>>)| Some((kind, check(probe.as_deref()?)?));
-    probes.into_iter().filter_map(some).collect()
+    let hook = post_start(spec).and_then(|handler| hook(spec, handler, host));
+    let hook = hook.map(|action| (ProbeKind::PostStart, Check { action, timing: Timing::HOOK }));
+    probes.into_iter().filter_map(some).chain(hook).collect()
+}
+
+/// True if the container has a probe of this kind, or a postStart hook.
+pub fn has(spec: &ContainerSpec, kind: ProbeKind) -> bool {
+    match kind {
+        ProbeKind::PostStart => post_start(spec).is_some(),
+        ProbeKind::Startup => spec.startup_probe.is_some(),
+        ProbeKind::Readiness => spec.readiness_probe.is_some(),
+        ProbeKind::Liveness => spec.liveness_probe.is_some(),
+    }
+}
+
+fn post_start(spec: &ContainerSpec) -> Option<&LifecycleHandler> {
+    spec.lifecycle.as_ref()?.post_start.as_ref()
 }
 
 fn action(spec: &ContainerSpec, probe: &Probe, host: IpAddr) -> Option<Action> {
@@ -62,6 +80,10 @@ fn action(spec: &ContainerSpec, probe: &Probe, host: IpAddr) -> Option<Action> {
     if let Some(http) = &probe.http_get {
         return Some(http_get(spec, http, host));
     }
+    if let Some(grpc) = &probe.grpc {
+        let service = grpc.service.clone().unwrap_or_default();
+        return Some(Action::Grpc { address: SocketAddr::new(host, grpc.port), service });
+    }
     let tcp = probe.tcp_socket.as_ref()?;
     let host = tcp.host.clone().filter(|host| !host.is_empty()).unwrap_or_else(|| host.to_string());
     Some(Action::TcpSocket { host, port: port(spec, &tcp.port) })
@@ -69,11 +91,15 @@ fn action(spec: &ContainerSpec, probe: &Probe, host: IpAddr) -> Option<Action> {
 
 /// Returns the preStop hook of a container; `host` is the pod's address.
 pub fn pre_stop(spec: &ContainerSpec, host: IpAddr) -> Option<Action> {
-    let hook = spec.lifecycle.as_ref()?.pre_stop.as_ref()?;
-    match (&hook.exec, &hook.http_get) {
-        (Some(exec), _) => Some(Action::Exec(exec.command.clone())),
-        (None, Some(http)) => Some(http_get(spec, http, host)),
-        (None, None) => None,
+    hook(spec, spec.lifecycle.as_ref()?.pre_stop.as_ref()?, host)
+}
+
+fn hook(spec: &ContainerSpec, hook: &LifecycleHandler, host: IpAddr) -> Option<Action> {
+    match (&hook.exec, &hook.http_get, &hook.sleep) {
+        (Some(exec), ..) => Some(Action::Exec(exec.command.clone())),
+        (None, Some(http), _) => Some(http_get(spec, http, host)),
+        (None, None, Some(sleep)) => Some(Action::Sleep { seconds: sleep.seconds }),
+        (None, None, None) => None,
     }
 }
 

@@ -177,13 +177,25 @@ impl ProbeRunner {
         if !tracked.machine.active().contains(&kind) {
             return;
         }
-        let semaphore = Arc::clone(if check.action.is_exec() { &self.exec } else { &self.network });
+        // A hook may take as long as it likes, so it takes no slot from the checks.
+        let semaphore = match kind {
+            ProbeKind::PostStart => None,
+            _ => Some(Arc::clone(if check.action.is_exec() { &self.exec } else { &self.network })),
+        };
         let (asker, begun) = (self.asker.clone(), Instant::now());
         let handle = self.answers.spawn(async move {
             // The semaphore is never closed.
-            let _slot = semaphore.acquire().await;
-            let action = check.action;
-            let found = asker.check(&id, &action, check.timing.timeout);
+            let _slot = match &semaphore {
+                Some(semaphore) => semaphore.acquire().await.ok(),
+                None => None,
+            };
+            let (action, timeout) = (check.action, check.timing.timeout);
+            let found = async {
+                match kind {
+                    ProbeKind::PostStart => asker.post_start(&id, &action, timeout).await,
+                    _ => asker.check(&id, &action, timeout).await,
+                }
+            };
             // A check that panics must not be the last one of its container.
             let found = AssertUnwindSafe(found).catch_unwind().await;
             let found = found.unwrap_or_else(|_| CheckResult::Unknown("the check panicked".to_owned()));
@@ -208,12 +220,12 @@ impl ProbeRunner {
         let is_early = tracked.counts_from.get(&kind).is_some_and(|from| begun < *from);
         match &found {
             CheckResult::Success | CheckResult::Warning(_) => {
-                METRICS.probes.inc(&[kind.word(), "success"]);
+                count(kind, "success");
                 tracked.machine.note(kind, true);
             }
             CheckResult::Failure(_) if is_early => {}
             CheckResult::Failure(_) => {
-                METRICS.probes.inc(&[kind.word(), "failure"]);
+                count(kind, "failure");
                 tracked.machine.note(kind, false);
             }
             CheckResult::Unknown(_) => {}
@@ -270,6 +282,7 @@ impl ProbeRunner {
             (CheckResult::Warning(why), _) => {
                 self.warn(target, "ProbeWarning", format!("{kind} probe warning: {why}"));
             }
+            (_, Some(why)) if kind == ProbeKind::PostStart => self.warn(target, "FailedPostStartHook", why),
             (_, Some(why)) => self.warn(target, "Unhealthy", why),
             (_, None) => {}
         }
@@ -278,6 +291,13 @@ impl ProbeRunner {
     fn warn(&self, target: &ProbeTarget, reason: &str, message: String) {
         tracing::debug!(pod = %target.pod, container = target.container, reason, why = message, "probe reported");
         self.events.record(EventDraft::about(EventType::Warning, Kind::Pod, &target.pod, reason, message));
+    }
+}
+
+/// Counts the result of a probe; a hook is none.
+fn count(kind: ProbeKind, result: &'static str) {
+    if kind != ProbeKind::PostStart {
+        METRICS.probes.inc(&[kind.word(), result]);
     }
 }
 

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use ProbeKind::{Liveness, Readiness, Startup};
+use ProbeKind::{Liveness, PostStart, Readiness, Startup};
 use jiff::Timestamp;
 use schema::control::Nudge;
 use schema::meta::NamespacedName;
@@ -19,7 +19,7 @@ use super::machine::{Action, Check, ProbeHealth, ProbeKind, ProbeMachine, ProbeT
 use super::perform::{ActionRunner, CheckResult};
 use super::runner::ProbeRunner;
 use crate::worlds::docker::{Docker as _, FakeDocker, FakeExec, NewContainer};
-use crate::worlds::prober::{FakeAnswer, FakeProber};
+use crate::worlds::prober::{FakeAnswer, FakeProber, HttpRequest};
 
 const SECOND: Duration = Duration::from_secs(1);
 
@@ -54,6 +54,8 @@ fn what_is_known_at_the_start_follows_from_the_probes_there_are() {
         (&[Readiness, Liveness], "s-", &[Readiness, Liveness]),
         (&[Startup], "--", &[Startup]),
         (&[Startup, Readiness, Liveness], "--", &[Startup]),
+        (&[PostStart], "--", &[PostStart]),
+        (&[PostStart, Startup, Readiness, Liveness], "--", &[PostStart]),
     ] {
         let machine = machine(kinds, None);
         assert_eq!(
@@ -82,6 +84,29 @@ fn startup_lets_the_others_in_and_its_failure_restarts() {
     assert_eq!((word(failed.health()).as_str(), failed.active()), ("--startup", vec![]));
 }
 
+// Would fail with a hook that gates nothing, and with one that a new agent forgets.
+#[test]
+fn the_hook_comes_first_and_its_failure_restarts() {
+    let all = [PostStart, Startup, Readiness, Liveness];
+    let mut hooked = machine(&all, None);
+    hooked.note(Startup, true);
+    assert_eq!(word(hooked.health()), "--", "it is not its turn");
+    hooked.note(PostStart, true);
+    assert_eq!((word(hooked.health()).as_str(), hooked.active()), ("--", vec![Startup]));
+    let next_agent = machine(&all, Some(hooked.health()));
+    assert_eq!(next_agent.active(), [Startup], "the hook is done");
+    let interrupted = machine(&all, Some(machine(&all, None).health()));
+    assert_eq!(interrupted.active(), [PostStart], "its end is not known, so it runs again");
+    for (kinds, then) in [(&[PostStart, Readiness, Liveness][..], "s-"), (&[PostStart], "sr")] {
+        let mut hooked = machine(kinds, None);
+        hooked.note(PostStart, true);
+        assert_eq!(word(hooked.health()), then, "{kinds:?}");
+    }
+    let mut failed = ProbeMachine::new([(PostStart, Timing::HOOK), (Liveness, timing(1, 3))].into(), None);
+    failed.note(PostStart, false);
+    assert_eq!((word(failed.health()).as_str(), failed.active()), ("--postStart", vec![]));
+}
+
 // Seen red with `<=` for `<` at the threshold.
 #[test]
 fn only_as_many_in_a_row_as_the_threshold_count() {
@@ -107,7 +132,7 @@ fn only_as_many_in_a_row_as_the_threshold_count() {
 // Seen red with `ProbeHealth::default()` for the former health.
 #[test]
 fn a_new_agent_goes_on_with_what_the_former_one_knew() {
-    let known = |started, ready, failed| Some(ProbeHealth { started, ready, failed });
+    let known = |started, ready, failed| Some(ProbeHealth { hook_done: false, started, ready, failed });
     let all = [Startup, Readiness, Liveness];
     let mut ready = machine(&all, known(true, true, None));
     assert_eq!((word(ready.health()).as_str(), ready.active()), ("sr", vec![Readiness, Liveness]));
@@ -279,6 +304,60 @@ async fn after_startup_the_others_are_asked_at_once() {
     rig.shutdown.cancel();
 }
 
+// Would fail with hooks that take the slots of checks, or that are checked as probes are.
+#[tokio::test(start_paused = true)]
+async fn probes_wait_for_the_hook_and_a_failed_hook_is_an_event() {
+    let (rig, store) = Rig::with_events();
+    let hooked = |action: Action, port| {
+        let mut one = target(&[(PostStart, action), (Readiness, tcp(port))]);
+        one.checks.get_mut(&PostStart).unwrap().timing = Timing::HOOK;
+        one
+    };
+    let mut targets = Targets::new();
+    for n in 0..200 {
+        targets.insert(format!("slow{n}"), hooked(Action::Sleep { seconds: 7 }, 1));
+    }
+    let request = |url: &str| Action::HttpGet(HttpRequest { url: url.into(), headers: Vec::new() });
+    rig.prober.net().answers.insert("http://any".into(), FakeAnswer::Status(500));
+    rig.prober.net().answers.insert("http://none".into(), FakeAnswer::Refused);
+    targets.insert("any".into(), hooked(request("http://any"), 2));
+    targets.insert("none".into(), hooked(request("http://none"), 3));
+    targets.insert("plain".into(), target(&[(Readiness, tcp(4))]));
+    rig.wanted.send_replace(Arc::new(targets));
+    tokio::time::sleep(SECOND * 5).await;
+    assert_eq!((rig.asked(1), rig.asked(3)), (0, 0), "their hooks have not succeeded");
+    let health = ["slow0", "any", "none", "plain"].map(|id| rig.health(id));
+    assert_eq!(health, ["--", "sr", "--postStart", "sr"]);
+    tokio::time::sleep(SECOND * 5).await;
+    assert_eq!((rig.health("slow199").as_str(), rig.asked(3)), ("sr", 0));
+    let events = store.list("/minik8s/events/").await.unwrap().items;
+    let failed: Vec<_> = events
+        .iter()
+        .map(|kv| String::from_utf8_lossy(&kv.value).into_owned())
+        .filter(|text| text.contains("\"FailedPostStartHook\""))
+        .collect();
+    assert_eq!(failed.len(), 1, "{failed:?}");
+    assert!(failed[0].contains("PostStartHook failed: http://none: connection refused"), "{failed:?}");
+    rig.shutdown.cancel();
+}
+
+// Would fail with a hook that counts as failed because the engine was away.
+#[tokio::test(start_paused = true)]
+async fn a_hook_that_the_engine_could_not_run_is_run_again() {
+    let rig = Rig::new();
+    let mut one = target(&[(PostStart, Action::Exec(vec!["hello".into()]))]);
+    one.checks.get_mut(&PostStart).unwrap().timing = Timing::HOOK;
+    let new = NewContainer { name: "c".into(), image: "app:1".into(), ..NewContainer::default() };
+    let id = rig.docker.create(&new).await.unwrap();
+    rig.wanted.send_replace(Arc::new([(id.clone(), one)].into()));
+    tokio::time::sleep(SECOND * 3).await;
+    assert_eq!(rig.health(&id), "--");
+    rig.docker.start(&id).await.unwrap();
+    tokio::time::sleep(SECOND * 2).await;
+    assert_eq!(rig.health(&id), "sr");
+    rig.shutdown.cancel();
+}
+
 #[tokio::test]
 async fn answers_become_kubernetes_words() {
     let (docker, prober) = (Arc::new(FakeDocker::default()), Arc::new(FakeProber::default()));
@@ -287,7 +366,7 @@ async fn answers_become_kubernetes_words() {
     let asker = ActionRunner { docker, prober };
     let mut found = BTreeMap::new();
     for (url, status) in answers {
-        let request = crate::worlds::prober::HttpRequest { url: url.into(), headers: Vec::new() };
+        let request = HttpRequest { url: url.into(), headers: Vec::new() };
         found.insert(status, asker.check("c", &Action::HttpGet(request), SECOND).await);
     }
     assert_eq!(found[&200], CheckResult::Success);
@@ -440,7 +519,7 @@ async fn what_a_full_disk_did_not_take_is_seen_at_once_and_written_later() {
     let book = HealthBook::open(state.path(), Nudge::new().0);
     let shutdown = CancellationToken::new();
     tokio::spawn(book.clone().run(shutdown.clone()));
-    book.set("c", None, ProbeHealth { started: true, ready: true, failed: None });
+    book.set("c", None, ProbeHealth { hook_done: false, started: true, ready: true, failed: None });
     tokio::time::sleep(SECOND * 30).await;
     assert_eq!(book.kept().get("c").map(|known| word(known.health)), Some("sr".into()));
     std::fs::remove_file(&in_the_way).unwrap();

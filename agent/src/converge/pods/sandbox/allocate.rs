@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::Ipv4Addr;
 
 use ipnet::Ipv4Net;
-use schema::kinds::pod::{ContainerPort, HostPortStatus, PodSpec};
+use schema::kinds::pod::{ContainerPort, HostPort, HostPortStatus, PodSpec};
 use schema::meta::NamespacedName;
 
 use crate::converge::pods::facts::{Observed, PodFacts, Uid};
@@ -17,7 +17,7 @@ use crate::worlds::netlink::{Listener, Port};
 pub struct AllocationPool {
     addresses: BTreeSet<Ipv4Addr>,
     /// Host ports in use, each with the pod that holds it.
-    ports: BTreeMap<Port, String>,
+    ports: BTreeMap<HostPort, String>,
     listening: BTreeMap<Port, Listener>,
     /// Ports that a pod of this node requests, whether it holds them or not.
     named: BTreeSet<Port>,
@@ -49,7 +49,7 @@ impl AllocationPool {
     }
 
     fn hold(&mut self, ports: &[HostPortStatus], holder: &str) {
-        self.ports.extend(ports.iter().map(|p| ((p.protocol, p.host_port), holder.to_owned())));
+        self.ports.extend(ports.iter().map(|p| (p.port(), holder.to_owned())));
     }
 
     /// Returns the address allocated last.
@@ -63,7 +63,7 @@ impl AllocationPool {
             self.addresses.remove(&address);
         }
         for port in ports {
-            self.ports.remove(&(port.protocol, port.host_port));
+            self.ports.remove(&port.port());
         }
     }
 
@@ -103,11 +103,12 @@ impl AllocationPool {
         let mut wanted: Vec<_> = wanted(spec).collect();
         wanted.sort_by_key(|(_, number)| *number == 0);
         for (port, number) in wanted {
-            let protocol = port.protocol;
-            let own = |p: u16| given.iter().any(|g| (g.protocol, g.host_port) == (protocol, p));
+            let (protocol, address) = (port.protocol, port.host_address());
+            let at = |port| HostPort { protocol, port, address };
+            let own = |p: u16| given.iter().any(|g| g.port().clashes(&at(p)));
             let holder = |p: u16| {
                 let own = own(p).then(|| Holder::Pod(pod.to_string()));
-                own.or_else(|| self.holder((protocol, p), listens, spec.host_network))
+                own.or_else(|| self.holder(at(p), listens, spec.host_network))
             };
             let host_port = match number {
                 0 => former
@@ -116,25 +117,28 @@ impl AllocationPool {
                     .map(|f| f.host_port)
                     .chain(DYNAMIC_PORTS)
                     .find(|p| !self.named.contains(&(protocol, *p)) && holder(*p).is_none())
-                    .ok_or(PortTaken { port: (protocol, 0), holder: Holder::AllInUse })?,
+                    .ok_or(PortTaken { port: at(0), holder: Holder::AllInUse })?,
                 fixed => match holder(fixed) {
-                    Some(by) => return Err(PortTaken { port: (protocol, fixed), holder: by }),
+                    Some(by) => return Err(PortTaken { port: at(fixed), holder: by }),
                     None => fixed,
                 },
             };
-            given.push(HostPortStatus { host_port, container_port: port.container_port, protocol });
+            let container_port = port.container_port;
+            given.push(HostPortStatus { host_port, host_ip: address, container_port, protocol });
         }
         // All or nothing: a pod that waits for one port holds no other.
         self.hold(&given, &pod.to_string());
         Ok(given)
     }
 
-    fn holder(&self, port: Port, listens: bool, host_network: bool) -> Option<Holder> {
-        let pod = self.ports.get(&port).map(|pod| Holder::Pod(pod.clone()));
-        // A forwarded port can coexist with a loopback listener; a bound one cannot.
-        let counts = |listener: &&Listener| !listens && (host_network || !listener.loopback);
-        let process = || self.listening.get(&port).filter(counts).map(|l| Holder::Process(l.process.clone()));
-        pod.or_else(process)
+    fn holder(&self, port: HostPort, listens: bool, host_network: bool) -> Option<Holder> {
+        let mut pods = self.ports.range(port.at_any_address());
+        let pod = pods.find(|(other, _)| other.clashes(&port)).map(|(_, pod)| Holder::Pod(pod.clone()));
+        // A forwarded port can coexist with a loopback listener unless it is the loopback's; a bound one cannot.
+        let on_loopback = host_network || port.address.is_some_and(|address| address.is_loopback());
+        let counts = |listener: &&Listener| !listens && (on_loopback || !listener.loopback);
+        let listener = self.listening.get(&(port.protocol, port.port)).filter(counts);
+        pod.or_else(|| listener.map(|listener| Holder::Process(listener.process.clone())))
     }
 }
 

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::{fs, io};
 
 use schema::control::{DiskRecord, Fsync};
-use schema::kinds::pod::{DnsPolicy, PodSpec};
+use schema::kinds::pod::{DnsPolicy, HostAlias, PodSpec};
 use schema::records::PodInstance;
 
 use super::render;
@@ -29,28 +29,49 @@ const HOSTS_HEAD: &str = "127.0.0.1\tlocalhost\n\
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NameFiles {
     folder: PathBuf,
+    /// `/etc/hosts`; on the host's network what follows the node's own.
     hosts: String,
-    resolv_conf: String,
+    /// `None` on the host's network, where the engine creates it.
+    resolv_conf: Option<String>,
 }
 
 impl NameFiles {
-    /// Renders the files of a pod; `None` on the host's network, where the engine creates them.
+    /// Renders the files of a pod; `None` on the host's network, where the engine creates them, unless the pod has host
+    /// aliases: the engine would leave out the node's own names beside them.
     pub fn for_placement(at: Placement<'_>) -> Option<Self> {
-        let address = at.address?;
         let pod = &at.binding.pod;
+        let (folder, aliases) =
+            (names::name_files_dir(&at.node.state_dir, &pod.uid), aliases(&pod.spec.host_aliases));
+        let Some(address) = at.address else {
+            return (!aliases.is_empty()).then_some(Self { folder, hosts: aliases, resolv_conf: None });
+        };
         let own_names = own_names(pod, &render::host_name(pod), &at.node.dns);
         Some(Self {
-            folder: names::name_files_dir(&at.node.state_dir, &pod.uid),
-            hosts: format!("{HOSTS_HEAD}{}\t{own_names}\n", address.addr()),
-            resolv_conf: resolv_conf(&resolver(pod, &at.node.dns)),
+            folder,
+            hosts: format!("{HOSTS_HEAD}{}\t{own_names}\n{aliases}", address.addr()),
+            resolv_conf: Some(resolv_conf(&resolver(pod, &at.node.dns))),
         })
     }
 
-    /// Writes both files. Blocking; safe to repeat.
-    pub fn write(&self) -> io::Result<()> {
+    /// Writes the files. `node_hosts` is the node's `/etc/hosts`. Blocking; safe to repeat.
+    pub fn write(&self, node_hosts: &Path) -> io::Result<()> {
         fs::create_dir_all(&self.folder)?;
-        write(&self.folder.join(HOSTS), &self.hosts)?;
-        write(&self.folder.join(RESOLV_CONF), &self.resolv_conf)
+        let hosts = self.folder.join(HOSTS);
+        match &self.resolv_conf {
+            Some(resolv_conf) => {
+                write(&hosts, &self.hosts)?;
+                write(&self.folder.join(RESOLV_CONF), resolv_conf)
+            }
+            None => {
+                let own = match fs::read(node_hosts) {
+                    Ok(own) => String::from_utf8_lossy(&own).into_owned(),
+                    Err(error) if error.kind() == io::ErrorKind::NotFound => HOSTS_HEAD.to_owned(),
+                    Err(error) => return Err(error),
+                };
+                let end = if own.is_empty() || own.ends_with('\n') { "" } else { "\n" };
+                write(&hosts, &format!("{own}{end}{}", self.hosts))
+            }
+        }
     }
 
     pub fn folder(&self) -> &Path {
@@ -60,17 +81,32 @@ impl NameFiles {
 
 /// Adds the pod's files to a container's mounts, except where the manifest mounts something in their place.
 pub fn add_mounts(at: Placement<'_>, is_read_only: bool, mounts: &mut Vec<BindMount>) {
-    if at.address.is_none() {
-        return;
-    }
+    let all = [(HOSTS, "/etc/hosts"), (RESOLV_CONF, "/etc/resolv.conf")];
+    let files = match at.address {
+        Some(_) => &all[..],
+        None if at.binding.pod.spec.host_aliases.is_empty() => &[],
+        None => &all[..1],
+    };
     let folder = names::name_files_dir(&at.node.state_dir, &at.binding.pod.uid);
-    for (file, target) in [(HOSTS, "/etc/hosts"), (RESOLV_CONF, "/etc/resolv.conf")] {
+    for (file, target) in files {
         // Compared as paths: `/etc//hosts` is the same.
         if !mounts.iter().any(|mount| Path::new(&mount.target) == Path::new(target)) {
-            let (source, target) = (folder.join(file), target.to_owned());
-            mounts.push(BindMount { source, target, read_only: is_read_only });
+            let (source, target) = (folder.join(file), (*target).to_owned());
+            mounts.push(BindMount { source, target, read_only: is_read_only, ..BindMount::default() });
         }
     }
+}
+
+/// Renders host aliases as the kubelet does (`hostsEntriesFromHostAliases` in pkg/kubelet/kubelet_pods.go).
+fn aliases(aliases: &[HostAlias]) -> String {
+    let mut text = String::new();
+    if !aliases.is_empty() {
+        text.push_str("\n# Entries added by HostAliases.\n");
+    }
+    for HostAlias { ip, hostnames } in aliases {
+        text.push_str(&format!("{ip}\t{}\n", hostnames.join("\t")));
+    }
+    text
 }
 
 /// Always creates a new file and never opens the existing one: a container may have changed it in any way, or hold
@@ -212,6 +248,7 @@ mod tests {
     use schema::kinds::pod::PodSpec;
 
     use super::*;
+    use crate::converge::pods::facts::NodeFacts;
     use crate::converge::pods::{container, tests};
 
     #[test]
@@ -233,14 +270,15 @@ mod tests {
         let state = tempfile::tempdir().unwrap();
         let (hosts, resolv_conf) =
             ("127.0.0.1\tlocalhost\n".to_owned(), "nameserver 10.96.0.10\n".to_owned());
-        let files = NameFiles { folder: state.path().join("names"), hosts, resolv_conf };
-        files.write().unwrap();
+        let files = NameFiles { folder: state.path().join("names"), hosts, resolv_conf: Some(resolv_conf) };
+        let write = || files.write(Path::new("/nowhere")).unwrap();
+        write();
         let hosts = files.folder.join(HOSTS);
         // The file as a running container has it mounted.
         let mut mounted = fs::OpenOptions::new().append(true).open(&hosts).unwrap();
         mounted.write_all(b"192.0.2.1\tevil\n").unwrap();
         mounted.set_permissions(fs::Permissions::from_mode(0o600)).unwrap();
-        files.write().unwrap();
+        write();
         assert_eq!(fs::read_to_string(&hosts).unwrap(), files.hosts);
         assert_eq!(fs::metadata(&hosts).unwrap().permissions().mode() & 0o777, 0o644);
         mounted.write_all(b"192.0.2.1\tevil\n").unwrap();
@@ -264,12 +302,50 @@ mod tests {
         assert_eq!((read_only(0), read_only(1)), (vec![true; 2], vec![false; 2]));
     }
 
+    /// The cases of `TestNodeHostsFileContent` and `TestManagedHostsFileContent` (pkg/kubelet/kubelet_pods_test.go of
+    /// kubernetes/kubernetes) with one alias or two.
+    #[test]
+    fn host_aliases_follow_the_pods_own_name_or_the_nodes_hosts() {
+        let state = tempfile::tempdir().unwrap();
+        let node_hosts = state.path().join("etc-hosts");
+        fs::write(&node_hosts, "127.0.0.1\tlocalhost\n10.0.0.9\tnas").unwrap();
+        let alias = |ip: &str, names: &[&str]| HostAlias {
+            ip: ip.to_owned(),
+            hostnames: names.iter().map(|name| (*name).to_owned()).collect(),
+        };
+        let host_aliases = vec![alias("123.45.67.89", &["foo", "bar", "baz"]), alias("fd00::1", &["db"])];
+        let lines = "\n# Entries added by HostAliases.\n123.45.67.89\tfoo\tbar\tbaz\nfd00::1\tdb\n";
+        let node = NodeFacts { state_dir: state.path().to_owned(), ..tests::node() };
+        let written = |host_aliases: &[HostAlias], address: Option<&str>| {
+            let host_network = address.is_none();
+            let spec = PodSpec { host_aliases: host_aliases.to_vec(), host_network, ..PodSpec::default() };
+            let binding = tests::binding("web", spec);
+            let address = address.map(|address| address.parse().unwrap());
+            let at = Placement { node: &node, binding: &binding, address, ports: &[] };
+            let mut mounts = Vec::new();
+            add_mounts(at, false, &mut mounts);
+            let files = NameFiles::for_placement(at)?;
+            files.write(&node_hosts).unwrap();
+            Some((fs::read_to_string(&mounts[0].source).unwrap(), mounts.len()))
+        };
+        let (own, mounts) = written(&host_aliases, Some("10.244.3.2/24")).unwrap();
+        assert_eq!(
+            (own.strip_prefix(HOSTS_HEAD).unwrap(), mounts),
+            (&*format!("10.244.3.2\tweb\n{lines}"), 2)
+        );
+        let (on_host, mounts) = written(&host_aliases, None).unwrap();
+        let wanted = format!("127.0.0.1\tlocalhost\n10.0.0.9\tnas\n{lines}");
+        assert_eq!((on_host, mounts), (wanted, 1), "resolv.conf is the engine's");
+        assert_eq!(written(&[], None), None);
+    }
+
     #[test]
     fn what_the_manifest_mounts_in_their_place_stays() {
         let (node, binding) = (tests::node(), tests::binding("web", PodSpec::default()));
         let address = Some("10.244.3.2/24".parse().unwrap());
         let at = Placement { node: &node, binding: &binding, address, ports: &[] };
-        let own = BindMount { source: "/srv/hosts".into(), target: "/etc//hosts".into(), read_only: true };
+        let (source, target) = ("/srv/hosts".into(), "/etc//hosts".into());
+        let own = BindMount { source, target, read_only: true, ..BindMount::default() };
         let mut mounts = vec![own.clone()];
         add_mounts(at, false, &mut mounts);
         let targets: Vec<_> = mounts.iter().map(|mount| mount.target.as_str()).collect();

@@ -11,6 +11,7 @@ use schema::records::Binding;
 use crate::converge::pods::container::machine::{self, Role, restarts};
 use crate::converge::pods::container::rendered::{HIDDEN_MESSAGE, secrets_of};
 use crate::converge::pods::facts::{Container, ExitStatus, NodeFacts, PodFacts, State};
+use crate::converge::pods::probe;
 use crate::converge::pods::probe::machine::{ProbeHealth, ProbeKind};
 use crate::converge::pods::steps::{Decision, DecisionReason};
 
@@ -189,7 +190,7 @@ fn container(
     }
     last_state.as_mut().map(redacted);
     let former = current.and_then(|c| c.health);
-    let health = ProbeHealth::resumed(former, spec.startup_probe.is_some(), spec.readiness_probe.is_some());
+    let health = ProbeHealth::resumed(former, |kind| probe::render::has(spec, kind));
     ContainerStatus {
         name: spec.name.clone(),
         image: spec.image.clone(),
@@ -246,7 +247,7 @@ pub(super) fn terminated_state(end: &ExitStatus, failed_probe: Option<ProbeKind>
         exit_code: end.code,
         reason: reason.to_owned(),
         message: match failed_probe {
-            Some(probe) if end.error.is_empty() => format!("stopped: it failed its {} probe", probe.word()),
+            Some(probe) if end.error.is_empty() => format!("stopped: it failed its {}", probe.title()),
             None if end.error.is_empty() && !end.last_output.is_empty() => {
                 format!("{OUTPUT_PREFIX}{}", end.last_output)
             }

@@ -446,7 +446,7 @@ fn a_container_that_waits_for_its_image_says_how_far_it_is() {
     assert_eq!(waiting.message, "pulling image app:1: 12 of 40 MiB, 3 of 7 layers");
 }
 
-fn with_port(host_port: u16, host_network: bool) -> schema::kinds::pod::PodSpec {
+pub(super) fn with_port(host_port: u16, host_network: bool) -> schema::kinds::pod::PodSpec {
     let mut spec = pod_spec(&["a"]);
     spec.host_network = host_network;
     let port = ContainerPort { container_port: 8080, host_port: Some(host_port), ..ContainerPort::default() };
@@ -454,7 +454,7 @@ fn with_port(host_port: u16, host_network: bool) -> schema::kinds::pod::PodSpec 
     spec
 }
 
-fn listener(process: &str) -> Listener {
+pub(super) fn listener(process: &str) -> Listener {
     Listener { process: Some(process.into()), loopback: false }
 }
 

@@ -23,7 +23,8 @@ use crate::worlds::docker::{EngineState, Exit, FakeExec};
 use crate::worlds::prober::FakeAnswer;
 
 fn sick(state: State) -> Container {
-    let health = ProbeHealth { started: true, ready: false, failed: Some(ProbeKind::Liveness) };
+    let health =
+        ProbeHealth { hook_done: false, started: true, ready: false, failed: Some(ProbeKind::Liveness) };
     Container { health: Some(health), ..container("web", 0, state) }
 }
 
@@ -58,8 +59,9 @@ fn policy_exit_code_and_probe_decide_together() {
 #[test]
 fn what_is_known_of_a_container_is_of_one_life_of_it() {
     let web = with_probes(OnFailure);
-    let ill = ProbeHealth { started: true, ready: false, failed: Some(ProbeKind::Liveness) };
-    let well = ProbeHealth { started: true, ready: true, failed: None };
+    let ill =
+        ProbeHealth { hook_done: false, started: true, ready: false, failed: Some(ProbeKind::Liveness) };
+    let well = ProbeHealth { hook_done: false, started: true, ready: true, failed: None };
     for (health, known_of, began, expected) in
         [(well, 5, 5, "ready"), (well, 5, 9, "runs"), (ill, 5, 5, "killed"), (ill, 5, 9, "runs")]
     {
@@ -176,14 +178,38 @@ fn a_probe_with_a_grace_of_its_own_ends_its_container_by_it() {
         ..schema::kinds::pod::Probe::clone(probe)
     }));
     web.pod.spec = spec.into();
-    for (failed, grace) in [(ProbeKind::Liveness, 77), (ProbeKind::Startup, 5)] {
-        let health = ProbeHealth { started: true, ready: false, failed: Some(failed) };
+    for (failed, grace) in [(ProbeKind::Liveness, 77), (ProbeKind::Startup, 5), (ProbeKind::PostStart, 5)] {
+        let health = ProbeHealth { hook_done: false, started: true, ready: false, failed: Some(failed) };
         let ill = Container { health: Some(health), ..container("web", 0, running()) };
         let observed = seen(&web, vec![ill, container("other", 0, running())]);
         let kills = plan(&observed, at(100)).pods[&web.pod.uid].kills.clone();
         let graces: Vec<_> = kills.iter().map(|kill| kill.grace).collect();
         assert_eq!(graces, [Duration::from_secs(grace)], "{failed}");
     }
+}
+
+// Would fail with a hook that is not among the node's probes, or that its status forgets.
+#[test]
+fn a_container_is_not_ready_before_its_hook_and_restarts_if_that_fails() {
+    let mut web = with_probes(Always);
+    let mut spec = PodSpec::clone(&web.pod.spec);
+    let lifecycle = json!({"postStart": {"exec": {"command": ["hello"]}}});
+    spec.containers[1].lifecycle = serde_json::from_value(lifecycle).unwrap();
+    web.pod.spec = spec.into();
+    let other = |health| Container { health, ..container("other", 0, running()) };
+    let look = |health: Option<ProbeHealth>| {
+        let observed = seen(&web, vec![container("web", 0, running()), other(health)]);
+        let status = reported(&web, &observed).container_statuses.remove(1);
+        let plan = plan(&observed, at(100));
+        let kills: Vec<_> = plan.pods[&web.pod.uid].kills.iter().map(|kill| kill.message.clone()).collect();
+        ((status.started, status.ready), plan.probes.contains_key("other-0"), kills)
+    };
+    let done = ProbeHealth { hook_done: true, started: true, ready: true, failed: None };
+    let failed = ProbeHealth { failed: Some(ProbeKind::PostStart), ..ProbeHealth::default() };
+    assert_eq!(look(None), ((false, false), true, vec![]));
+    assert_eq!(look(Some(done)), ((true, true), true, vec![]));
+    let killed = vec!["Container other failed postStart hook, will be restarted".to_owned()];
+    assert_eq!(look(Some(failed)), ((false, false), false, killed));
 }
 
 // Seen red with `running` alone for ready, and with the status of any run accepted in `fill_health`.
@@ -200,7 +226,7 @@ fn ready_is_what_the_probes_say_and_what_was_known_stands() {
     assert_eq!(ready(&observed), ((true, false), (true, true), false), "nothing is known yet");
     assert_eq!(plan(&observed, at(100)).probes.keys().collect::<Vec<_>>(), ["web-0"]);
     // Read from the former agent's disk, or from etcd without it.
-    let well = ProbeHealth { started: true, ready: true, failed: None };
+    let well = ProbeHealth { hook_done: false, started: true, ready: true, failed: None };
     let kept = [("web-0".to_owned(), RunHealth { started_at: None, health: well })].into();
     observe::fill_health(&mut observed.pods, &kept, |_| None);
     assert_eq!(ready(&observed), ((true, true), (true, true), true));

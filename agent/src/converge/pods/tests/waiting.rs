@@ -1,19 +1,22 @@
 //! Waiting reasons of containers while an operation is retried.
 
 use schema::kinds::Kind;
-use schema::kinds::pod::{ContainerState, PodMilestones, PodStatus, PullPolicy, RestartPolicy};
+use schema::kinds::pod::{ContainerState, PodMilestones, PodStatus, Protocol, PullPolicy, RestartPolicy};
 use schema::records::Binding;
 use schema::testing::pod_spec;
 
 use super::crash::Rig;
 use super::crowd::until_status;
+use super::plan::{decide, listener, up, with_port};
 use super::{at, binding, container, exited, facts, pause, running, wants};
 use crate::converge::pods::facts::{ContainerKey, Observed, RecentFailure, RunningTask, State, Work};
 use crate::converge::pods::plan::plan;
 use crate::converge::pods::report::fold;
 use crate::converge::pods::status::statuses::Statuses;
+use crate::converge::pods::steps::DecisionReason;
 use crate::converge::shared::image_store::ImageBook;
 use crate::names;
+use crate::worlds::netlink::Listener;
 
 fn trouble(reason: &str) -> RecentFailure {
     RecentFailure { reason: reason.into(), message: "so".into(), failures: 2, at: at(0), retry_at: at(10) }
@@ -247,4 +250,31 @@ fn the_steps_until_a_pod_is_ready_are_noted_once_each() {
     // An agent that finds the pod running did not see it start.
     observed.last_reported.clear();
     assert_eq!(milestones(&mut observed, 30), PodMilestones::default());
+}
+
+// Would fail with pools that compare numbers alone, or that take one address for another's.
+#[test]
+fn host_ports_at_different_addresses_do_not_hinder_each_other() {
+    let at = |name: &str, address: Option<&str>| {
+        let mut spec = with_port(8080, false);
+        spec.containers[0].ports[0].host_ip = address.map(str::to_owned);
+        binding(name, spec)
+    };
+    let (one, other) = (at("one", Some("192.0.2.1")), at("other", Some("127.0.0.1")));
+    let (same, all) = (at("same", Some("192.0.2.1")), at("all", None));
+    let mut observed = wants(&[one.clone(), other.clone(), same, all]);
+    observed.listeners.insert((Protocol::Tcp, 8080), Listener { loopback: true, ..listener("proxy") });
+    let plan = plan(&observed, super::at(0));
+    let conflicts = plan.pods.values().filter(|pod| matches!(pod.why, DecisionReason::PortTaken(_))).count();
+    assert_eq!(
+        conflicts, 3,
+        "the loopback's port is the listener's, and only one of the others gets its port"
+    );
+    observed.listeners.clear();
+    let mut observed = Observed { desired: wants(&[one.clone(), other.clone()]).desired, ..observed };
+    assert_eq!(up(decide(&observed, &one, 0)).ports[0].host_ip, Some("192.0.2.1".parse().unwrap()));
+    assert!(decide(&observed, &other, 0).task.is_some());
+    observed.listeners.insert((Protocol::Tcp, 8080), Listener { loopback: true, ..listener("proxy") });
+    assert!(decide(&observed, &one, 0).task.is_some());
+    assert!(matches!(decide(&observed, &other, 0).why, DecisionReason::PortTaken(_)));
 }

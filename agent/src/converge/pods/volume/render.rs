@@ -7,12 +7,12 @@ use schema::content_refs::BlobKind;
 use schema::kinds::cluster::{PodSecurity, host_paths_overlap};
 use schema::kinds::function::FUNCTION_LABEL;
 use schema::kinds::pod::keyed::VolumeContent;
-use schema::kinds::pod::{Container, EmptyDirVolume, HostPathType, StorageMedium, Volume};
+use schema::kinds::pod::{Container, EmptyDirVolume, HostPathType, MountPropagation, StorageMedium, Volume};
 
 use super::spec::{AllowedDirectory, HostPathBounds, KeyedVolumeSpec, SubPath, VolumePrep};
 use crate::converge::pods::facts::Placement;
 use crate::names;
-use crate::worlds::docker::BindMount;
+use crate::worlds::docker::{BindMount, Propagation};
 
 /// Returns the volumes that the pod's containers mount.
 pub fn volumes(at: Placement<'_>) -> Vec<VolumePrep> {
@@ -130,6 +130,19 @@ pub(crate) fn mounts(
             }
         }
         let bounds = bounds(at, volume);
+        let propagation = match mount.mount_propagation {
+            None | Some(MountPropagation::None) => Propagation::None,
+            Some(MountPropagation::HostToContainer) => Propagation::FromHost,
+            // The agent's own mount of it leads nothing back to the node.
+            Some(MountPropagation::Bidirectional) if sub_path.is_some() || bounds.is_some() => {
+                return Err(format!(
+                    "volume {} can't be mounted with mountPropagation Bidirectional together with subPath, or where \
+                     podSecurity limits hostPath volumes; use HostToContainer",
+                    mount.name
+                ));
+            }
+            Some(MountPropagation::Bidirectional) => Propagation::Both,
+        };
         let source = match sub_path.is_some() || bounds.is_some() {
             false => root,
             true => {
@@ -140,7 +153,7 @@ pub(crate) fn mounts(
             }
         };
         let read_only = mount.read_only || from_git;
-        mounts.push(BindMount { source, target: mount.mount_path.clone(), read_only });
+        mounts.push(BindMount { source, target: mount.mount_path.clone(), read_only, propagation });
     }
     Ok((mounts, sub_paths))
 }

@@ -6,7 +6,8 @@ use jiff::Timestamp;
 use schema::keys::Key;
 use schema::kinds::cluster::ClusterSpec;
 use schema::kinds::pod::{Container, PodPhase, PodSpec, PodStatus};
-use schema::records::Binding;
+use schema::quantity::Count;
+use schema::records::{Binding, NodeRecord};
 use schema::snapshot::Snapshot;
 use schema::testing::{SnapshotBuilder, instance, node_record, pod_ref, spec};
 
@@ -97,6 +98,53 @@ fn refused(spec_of_pod: PodSpec) -> String {
     explain(&builder.snapshot, &pod_ref("pod")).unwrap()
 }
 
+/// A container that needs this many GPUs.
+fn gpu_user(count: u64) -> Container {
+    let mut user = spec(1, 1).containers.remove(0);
+    user.resources.limits.gpus = Some(Count { number: count });
+    user
+}
+
+// Would fail with GPUs that are never taken, or never given back by a pod that ended.
+#[test]
+fn gpus_are_taken_until_the_pod_ends() {
+    let with = |name: &str, count| {
+        let containers = vec![gpu_user(count), Container { name: "other".into(), ..gpu_user(1) }];
+        instance(name, PodSpec { containers, ..spec(1, 1) })
+    };
+    let (first, second) = (with("first", 2), with("second", 1));
+    let record = NodeRecord { gpus: 4, ..node_record("n1") };
+    let builder = SnapshotBuilder::new().nodes(1).put(&Key::Node("n1".into()), &record);
+    let builder = builder.pod(&first).bound("n1", &first).pod(&second);
+    assert_eq!(
+        explain(&builder.snapshot, &pod_ref("second")).as_deref(),
+        Some("0/1 nodes fit: 1 Insufficient nvidia.com/gpu (wants 2, free 1)")
+    );
+    let builder = builder.status("n1", &first, PodPhase::Succeeded);
+    assert!(planned(&builder.snapshot).starts_with("put bindings/n1/default/second if absent"));
+}
+
+// Would fail with ports compared by their number alone, and with an address that clashes with no other use.
+#[test]
+fn a_host_port_is_free_at_another_address_unless_a_pod_has_all() {
+    let at = |name: &str, address: Option<&str>| {
+        let mut spec = with_host_port(spec(1, 1), 80);
+        spec.containers[0].ports[0].host_ip = address.map(str::to_owned);
+        instance(name, spec)
+    };
+    let why = |there: Option<&str>, wanted: Option<&str>| {
+        let (there, wanted) = (at("there", there), at("wanted", wanted));
+        let builder = SnapshotBuilder::new().nodes(1).pod(&there).bound("n1", &there).pod(&wanted);
+        explain(&builder.snapshot, &pod_ref("wanted"))
+    };
+    let taken =
+        |port: &str| Some(format!("0/1 nodes fit: 1 with host port {port} in use by pod default/there"));
+    assert_eq!(why(Some("127.0.0.1"), Some("192.0.2.1")), None);
+    assert_eq!(why(Some("192.0.2.1"), Some("192.0.2.1")), taken("192.0.2.1:80/TCP"));
+    assert_eq!(why(None, Some("192.0.2.1")), taken("192.0.2.1:80/TCP"));
+    assert_eq!(why(Some("192.0.2.1"), None), taken("80/TCP"));
+}
+
 #[test]
 fn every_filter_has_its_words() {
     let on = |node: &str, s: PodSpec| PodSpec { node_name: Some(node.into()), ..s };
@@ -107,6 +155,10 @@ fn every_filter_has_its_words() {
         (select(spec(1, 1)), "2 without the labels of nodeSelector (disk=ssd)"),
         (spec(9500, 1), "2 not enough cpu (wants 9500m, at most free 4)"),
         (spec(1, 8192), "2 not enough memory (wants 8Gi, at most free 4Gi)"),
+        (
+            PodSpec { containers: vec![gpu_user(2)], ..spec(1, 1) },
+            "2 Insufficient nvidia.com/gpu (wants 2, at most free 0)",
+        ),
         (
             on("n2", with_host_port(spec(1, 1), 80)),
             "1 other than nodeName n2, 1 with host port 80/TCP in use by pod default/fat",
@@ -188,10 +240,10 @@ fn host_network_takes_container_ports_and_port_zero_takes_none() {
 // Seen red with a `taken` that ignores statuses.
 #[test]
 fn a_port_that_a_node_gave_for_port_zero_is_taken_there() {
-    use schema::kinds::pod::{HostPortStatus, Protocol};
+    use schema::kinds::pod::HostPortStatus;
     let any = instance("any", with_host_port(spec(1, 1), 0));
     let fixed = instance("fixed", with_host_port(spec(1, 1), 20_000));
-    let given = HostPortStatus { host_port: 20_000, container_port: 80, protocol: Protocol::Tcp };
+    let given = HostPortStatus { host_port: 20_000, container_port: 80, ..HostPortStatus::default() };
     let status = PodStatus { uid: any.uid.clone(), host_ports: vec![given], ..PodStatus::default() };
     let builder = SnapshotBuilder::new()
         .nodes(2)

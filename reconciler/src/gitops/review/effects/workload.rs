@@ -124,7 +124,11 @@ pub(super) fn host_ports(before: Option<&PodSpec>, after: Option<&PodSpec>) -> V
         let containers = pod.into_iter().flat_map(PodSpec::side_by_side);
         let ports = containers.flat_map(|container| &container.ports);
         let host = |port: &schema::kinds::pod::ContainerPort| {
-            Some(Port { place: "host port".into(), number: port.host_port?, protocol: port.protocol })
+            let place = match port.host_address() {
+                Some(address) => format!("{address} host port").into(),
+                None => "host port".into(),
+            };
+            Some(Port { place, number: port.host_port?, protocol: port.protocol })
         };
         ports.filter_map(host).collect()
     };

@@ -9,8 +9,9 @@ mod shared;
 mod volume;
 
 use std::collections::BTreeSet;
+use std::net::IpAddr;
 
-use super::{Container, ContainerPort, LifecycleHandler, PodSpec};
+use super::{Container, ContainerPort, HostPort, LifecycleHandler, PodSpec};
 use crate::image;
 use crate::names::is_port_name;
 use crate::violation::{Findings, Path, rules};
@@ -84,18 +85,34 @@ fn one(pod: &PodSpec, container: &Container, at: &Path<'_>, findings: &mut Findi
     probe::validate(container, at, findings);
     if let Some(lifecycle) = &container.lifecycle {
         let here = at.field("lifecycle");
-        let here = here.field("preStop");
-        if let Some(handler) = &lifecycle.pre_stop {
-            pre_stop(container, handler, &here, findings);
+        for (field, hook) in [("postStart", &lifecycle.post_start), ("preStop", &lifecycle.pre_stop)] {
+            if let Some(handler) = hook {
+                handler_of(pod, container, handler, &here.field(field), findings);
+            }
         }
     }
 }
 
-fn pre_stop(container: &Container, handler: &LifecycleHandler, at: &Path<'_>, findings: &mut Findings) {
+fn handler_of(
+    pod: &PodSpec,
+    container: &Container,
+    handler: &LifecycleHandler,
+    at: &Path<'_>,
+    findings: &mut Findings,
+) {
     let mut set = Vec::new();
     set.extend(handler.exec.as_ref().map(|_| "exec"));
     set.extend(handler.http_get.as_ref().map(|_| "httpGet"));
-    exactly_one(&set, &["exec", "httpGet"], "a handler type", at, findings);
+    set.extend(handler.sleep.as_ref().map(|_| "sleep"));
+    exactly_one(&set, &["exec", "httpGet", "sleep"], "a handler type", at, findings);
+    let grace = pod.termination_grace_period_seconds;
+    if let Some(sleep) = handler.sleep.as_ref().filter(|sleep| sleep.seconds > grace) {
+        let message = format!(
+            "Invalid value: {}: must be non-negative and less than terminationGracePeriodSeconds ({grace})",
+            sleep.seconds
+        );
+        findings.add(&rules::OUT_OF_RANGE, &at.field("sleep").field("seconds"), message);
+    }
     if let Some(exec) = &handler.exec {
         probe::exec(exec, &at.field("exec"), findings);
     }
@@ -123,7 +140,7 @@ fn forbid_on_init(container: &Container, at: &Path<'_>, findings: &mut Findings)
 /// Checks the ports of every container. Init containers other than sidecars end before the others start, so their
 /// host ports do not clash.
 fn validate_ports(pod: &PodSpec, at: &Path<'_>, findings: &mut Findings) {
-    let mut host_ports = BTreeSet::new();
+    let mut host_ports: Vec<HostPort> = Vec::new();
     for (field, containers) in [("containers", &pod.containers), ("initContainers", &pod.init_containers)] {
         let list = at.field(field);
         for (index, container) in containers.iter().enumerate() {
@@ -134,13 +151,17 @@ fn validate_ports(pod: &PodSpec, at: &Path<'_>, findings: &mut Findings) {
                 let here = ports.index(index);
                 host_port(pod, port, &here, findings);
                 name(port, &mut names, &here, findings);
-                let Some(host_port @ 1..) = port.host_port else { continue };
+                host_address(pod, port, &here, findings);
                 let stays = field == "containers" || container.is_sidecar();
-                if stays && !host_ports.insert((host_port, port.protocol)) {
+                let Some(host_port @ 1..) = port.host_port.filter(|_| stays) else { continue };
+                let (protocol, address) = (port.protocol, port.host_address());
+                let taken = HostPort { protocol, port: host_port, address };
+                if host_ports.iter().any(|other| other.clashes(&taken)) {
                     let message =
                         format!("Duplicate value: {host_port}: already used by another port of this pod");
                     findings.add(&rules::HOST_PORT, &here.field("hostPort"), message);
                 }
+                host_ports.push(taken);
             }
         }
     }
@@ -151,6 +172,32 @@ fn host_port(pod: &PodSpec, port: &ContainerPort, at: &Path<'_>, findings: &mut 
     if pod.host_network && differs {
         let message = "Invalid value: must match `containerPort` when `hostNetwork` is true";
         findings.add(&rules::HOST_PORT, &at.field("hostPort"), message);
+    }
+}
+
+/// Checks the address of a host port; an empty one means the same as a missing one.
+fn host_address(pod: &PodSpec, port: &ContainerPort, at: &Path<'_>, findings: &mut Findings) {
+    let Some(text) = port.host_ip.as_deref().filter(|text| !text.is_empty()) else { return };
+    let here = at.field("hostIP");
+    let invalid = |why: &str| format!("Invalid value: `{text}`: {why}");
+    match text.parse::<IpAddr>() {
+        Err(_) => {
+            let message = invalid("must be a valid IP address, (e.g. 10.9.8.7)");
+            findings.add(&rules::INVALID_ADDRESS, &here, message);
+        }
+        Ok(IpAddr::V6(address)) if !address.is_unspecified() => {
+            let finding =
+                findings.add(&rules::INVALID_ADDRESS, &here, invalid("pods have IPv4 addresses only"));
+            finding.help("write an IPv4 address of the node, or remove hostIP to use all of them");
+        }
+        Ok(address) if !address.is_unspecified() && (pod.host_network || port.host_port.is_none()) => {
+            let why = match pod.host_network {
+                true => "on the host network the container itself chooses its address",
+                false => "without hostPort the port is not on the node",
+            };
+            findings.add(&rules::NO_EFFECT, &here, format!("`hostIP` has no effect here: {why}")).on_key();
+        }
+        Ok(_) => {}
     }
 }
 

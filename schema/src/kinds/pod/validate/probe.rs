@@ -1,4 +1,4 @@
-//! Checks of probes, and of the handlers that they share with preStop.
+//! Checks of probes, and of the handlers that they share with hooks.
 
 use super::super::{Container, ExecAction, HttpGetAction, PROBE_SECONDS_MAX, PortReference, Probe};
 use super::scheduling::GRACE_MAX_SECONDS;
@@ -28,7 +28,8 @@ fn handlers(container: &Container, probe: &Probe, at: &Path<'_>, findings: &mut 
     set.extend(probe.exec.as_ref().map(|_| "exec"));
     set.extend(probe.http_get.as_ref().map(|_| "httpGet"));
     set.extend(probe.tcp_socket.as_ref().map(|_| "tcpSocket"));
-    exactly_one(&set, &["exec", "httpGet", "tcpSocket"], "a handler type", at, findings);
+    set.extend(probe.grpc.as_ref().map(|_| "grpc"));
+    exactly_one(&set, &["exec", "httpGet", "tcpSocket", "grpc"], "a handler type", at, findings);
     if let Some(action) = &probe.exec {
         exec(action, &at.field("exec"), findings);
     }

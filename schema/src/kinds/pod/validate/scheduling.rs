@@ -1,4 +1,4 @@
-//! Checks of node choice, host name, DNS and grace period.
+//! Checks of node choice, host names, namespaces of the node, DNS and grace period.
 
 use std::net::IpAddr;
 
@@ -37,6 +37,24 @@ pub(super) fn validate(pod: &PodSpec, at: &Path<'_>, findings: &mut Findings) {
         if let Some(label) = label.as_deref().filter(|label| !label.is_empty() && !is_dns_label(label)) {
             let message = format!("Invalid value: `{label}`: {DNS_LABEL}");
             findings.add(&rules::INVALID_NAME, &at.field(field), message);
+        }
+    }
+    if pod.host_pid && pod.share_process_namespace {
+        let message = "Invalid value: true: ShareProcessNamespace and HostPID cannot both be enabled";
+        findings.add(&rules::EXCLUSIVE, &at.field("shareProcessNamespace"), message);
+    }
+    let aliases = at.field("hostAliases");
+    for (index, alias) in pod.host_aliases.iter().enumerate() {
+        let here = aliases.index(index);
+        if alias.ip.parse::<IpAddr>().is_err() {
+            let message =
+                format!("Invalid value: `{}`: must be a valid IP address, (e.g. 10.9.8.7)", alias.ip);
+            findings.add(&rules::INVALID_ADDRESS, &here.field("ip"), message);
+        }
+        let names = here.field("hostnames");
+        for (index, name) in alias.hostnames.iter().enumerate().filter(|(_, name)| !is_dns_subdomain(name)) {
+            let message = format!("Invalid value: `{name}`: must be a lower case DNS name");
+            findings.add(&rules::INVALID_NAME, &names.index(index), message);
         }
     }
     if pod.termination_grace_period_seconds > GRACE_MAX_SECONDS {

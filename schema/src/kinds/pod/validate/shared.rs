@@ -84,6 +84,19 @@ pub(crate) fn validate(resources: &ResourceRequirements, at: &Path<'_>, findings
         findings.add(&rules::RESOURCES, &request_path.field("memory"), message);
     }
     let limit_path = at.field("limits");
+    match (requests.gpus, limits.gpus) {
+        (Some(_), None) => {
+            let message = "Required value: Limit must be set for non overcommitable resources";
+            let finding = findings.add(&rules::RESOURCES, &request_path.field("nvidia.com/gpu"), message);
+            finding.on_key().help("write it under limits; requests may be left out");
+        }
+        (Some(request), Some(limit)) if request != limit => {
+            let message =
+                format!("Invalid value: `{request}`: must be equal to nvidia.com/gpu limit of {limit}");
+            findings.add(&rules::RESOURCES, &request_path.field("nvidia.com/gpu"), message);
+        }
+        _ => {}
+    }
     if let Some(limit) = limits.memory.filter(|limit| *limit < MEMORY_LIMIT_MIN) {
         let message =
             format!("Invalid value: `{limit}`: Docker accepts no memory limit below {MEMORY_LIMIT_MIN}");

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use super::super::keyed::VolumeContent;
-use super::super::{Container, PodSpec, StorageMedium, Volume, VolumeMount};
+use super::super::{Container, MountPropagation, PodSpec, StorageMedium, Volume, VolumeMount};
 use super::env;
 use super::shared::{exactly_one, unique_label};
 use crate::content_refs::normalize_path;
@@ -99,6 +99,13 @@ pub(super) fn mounts(pod: &PodSpec, container: &Container, at: &Path<'_>, findin
         }
         if let Some(sub_path) = mount.sub_path.as_deref().filter(|path| !path.is_empty()) {
             relative(sub_path, &here.field("subPath"), findings);
+        }
+        let is_privileged =
+            container.security_context.as_ref().is_some_and(|own| own.privileged == Some(true));
+        if mount.mount_propagation == Some(MountPropagation::Bidirectional) && !is_privileged {
+            let message =
+                "Forbidden: Bidirectional mount propagation is available only to privileged containers";
+            findings.add(&rules::SECURITY, &here.field("mountPropagation"), message);
         }
     }
 }
