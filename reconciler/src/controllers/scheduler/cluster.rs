@@ -70,7 +70,7 @@ impl<'a> Cluster<'a> {
                 return None;
             }
             let ports = &mut pod_needs.needs.host_ports;
-            ports.extend(status.host_ports.iter().map(|port| (port.host_port, port.protocol)));
+            ports.extend(status.host_ports.iter().map(HostPortStatus::port));
             ports.sort_unstable();
             ports.dedup();
         }

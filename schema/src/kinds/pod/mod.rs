@@ -371,7 +371,7 @@ mod tests {
     #[test]
     fn a_sidecar_takes_its_host_ports_beside_the_main_containers() {
         let taken = pod("1 +2", "3").host_ports(&["spec"]);
-        assert_eq!(taken.iter().map(|taken| taken.port).collect::<Vec<_>>(), [3, 2]);
+        assert_eq!(taken.iter().map(|taken| taken.port.port).collect::<Vec<_>>(), [3, 2]);
         let mut path = field_path(&["spec", "initContainers"]);
         path.push(OwnedStep::Index(1));
         path.extend(field_path(&["ports"]));

@@ -43,7 +43,7 @@ fn pod(policy: RestartPolicy, init: &str, main: &str) -> Binding {
 /// `name:unstarted` run without the success of the startup probe, or failed liveness or startup probe, `name:made` was
 /// only created, `name:CODE` ended.
 fn seen(web: &Binding, there: &str) -> Observed {
-    let well = ProbeHealth { started: true, ready: true, failed: None };
+    let well = ProbeHealth { started: true, ready: true, ..ProbeHealth::default() };
     let one = |text: &str| -> Container {
         let (name, word) = text.split_once(':').unwrap_or((text, ""));
         let (state, health) = match word {
