@@ -492,7 +492,7 @@ fn read(
     let known = before.map_or(&nothing, |before| &before.known);
     let tree = CommitTree { repository, commit };
     let mut lookup = InCommit { tree, store: None, before: known, now: HashedContent::new(), unkept: None };
-    let resolved = with_definitions(&parsed, &mut lookup)
+    let resolved = with_definitions(&load::with_kustomizations(&parsed), &mut lookup)
         .and_then(|defined| files::resolve(&defined, source, SourceFolder::Is(folder), &mut lookup));
     let manifests = resolved.map_err(|error| match error {
         ContentError::Git(error) => OfflineError::Read(error),

@@ -87,7 +87,7 @@ pub(super) fn read_commit(
         now: HashedContent::new(),
         unkept: None,
     };
-    let manifests = with_definitions(&parsed, &mut lookup).and_then(|defined| {
+    let manifests = with_definitions(&load::with_kustomizations(&parsed), &mut lookup).and_then(|defined| {
         files::resolve(&defined, &mirror.config().name, SourceFolder::Is(folder), &mut lookup)
     });
     let manifests = manifests.map_err(|error| mirror.no_content(error))?;

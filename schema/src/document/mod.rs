@@ -13,7 +13,7 @@ pub(crate) mod yaml;
 use super::file_text::{is_git_crypt, without_mark};
 use super::violation::rules;
 use limits::FILE_MAX_BYTES;
-use node::{Budget, Mark, ParsedFile, Problem};
+use node::{Budget, IGNORE_HELP, Mark, ParsedFile, Problem};
 
 /// Format of a file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -23,9 +23,12 @@ pub(crate) enum Format {
 }
 
 impl Format {
-    /// Returns the format of the path's extension.
+    /// Returns the format of the path's extension. Kustomize also reads a file without one.
     pub(crate) fn from_path(path: &str) -> Option<Self> {
         let name = path.rsplit('/').next().unwrap_or(path);
+        if name == "Kustomization" {
+            return Some(Format::Yaml);
+        }
         match name.rsplit_once('.')?.1.to_ascii_lowercase().as_str() {
             "yaml" | "yml" => Some(Format::Yaml),
             "json" => Some(Format::Json),
@@ -43,8 +46,6 @@ pub(crate) fn parse(format: Format, text: &str) -> ParsedFile {
 }
 
 // Decodes a manifest's bytes to text: size, encoding, byte order mark, Git LFS pointers, control characters.
-
-const IGNORE_HELP: &str = "if the file is not a manifest, list it in `.minik8signore`";
 
 /// Returns the text of the file without its byte order mark.
 pub(crate) fn read(bytes: &[u8]) -> Result<&str, Problem> {

@@ -57,6 +57,9 @@ impl Problem {
     }
 }
 
+/// Advice about a file that can't be read.
+pub(crate) const IGNORE_HELP: &str = "if the file is not a manifest, list it in `.minik8signore`";
+
 /// A document of a file, with the problems of its text that did not keep it from being read. Those problems count
 /// only if the document is a manifest: other files may use tags as they like.
 #[derive(Debug)]

@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, BTreeSet, HashSet};
 use saphyr_parser::{Event, Marker, Parser, ScalarStyle, ScanError, StrInput, Tag};
 
 use super::limits::{DEPTH_MAX, DOCUMENTS_MAX};
-use super::node::{Budget, Entry, Mark, Node, ParsedFile, Problem, Root, Size, Value, cut_key};
+use super::node::{Budget, Entry, IGNORE_HELP, Mark, Node, ParsedFile, Problem, Root, Size, Value, cut_key};
 use crate::violation::rules;
 
 /// Parses all documents of `text`, up to the first place that is not YAML or exceeds `budget`.
@@ -31,7 +31,15 @@ fn read_events(text: &str, budget: Budget) -> ParsedFile {
         let Some(error) = error else { return parsed };
         let mark = mark_of(*error.marker());
         if !indented.move_line(&error, mark) {
-            parsed.failure = Some(syntax_problem(&error, indented.original_mark(mark), text));
+            let mut problem = syntax_problem(&error, indented.original_mark(mark), text);
+            if error.info() == IN_QUOTES
+                && problem.help == IGNORE_HELP
+                && let Some(ShallowLine { number, missing, .. }) = shallow_line(&indented.text, mark)
+            {
+                problem.help =
+                    format!("indent line {number} by {missing} more, or end the quoted text before it");
+            }
+            parsed.failure = Some(problem);
             return parsed;
         }
     }
@@ -305,7 +313,7 @@ fn syntax_problem(error: &ScanError, mark: Mark, text: &str) -> Problem {
     let help = if lines().any(|(_, line)| line.contains("{{")) {
         "this looks like a template: put the rendered manifest into the repository"
     } else {
-        "if the file is not a manifest, list it in `.minik8signore`"
+        IGNORE_HELP
     };
     Problem::new(mark, &rules::YAML_SYNTAX, format!("not valid YAML: {}", error.info())).help(help)
 }
@@ -337,7 +345,37 @@ fn invisible(line: &str) -> Option<(u32, char)> {
 // The YAML specification wants the last line deeper, and so does our parser; libyaml and with it kubectl, Go and
 // Python accept it, and many manifests are written so. The parser reports this only within brackets, where space
 // in front of a line means nothing: so the line is moved to the right and the file is read again. Columns are
-// reported as they were written.
+// reported as they were written. The same goes for the last line of a quoted text, as of `steps: '[` above `]'`.
+
+/// Error of the parser on a quoted text, at its beginning.
+const IN_QUOTES: &str = "invalid indentation in quoted scalar";
+
+/// A line of a quoted text that is no deeper than its key.
+struct ShallowLine {
+    /// 1-based.
+    number: u32,
+    /// Columns that it lacks.
+    missing: usize,
+    /// True if it begins with what ends a text or the JSON in it: a line with a key of its own rather shows that a
+    /// quote was forgotten.
+    is_end: bool,
+}
+
+/// Finds the first such line of the quoted text that begins at `at`.
+fn shallow_line(text: &str, at: Mark) -> Option<ShallowLine> {
+    let mut lines = (1u32..).zip(text.lines()).skip(at.line.saturating_sub(1) as usize);
+    let (_, first) = lines.next()?;
+    let key = first.chars().take_while(|c| matches!(c, ' ' | '-')).count();
+    // On a line of its own, the text is deeper than its key.
+    let key = key.min(at.column.saturating_sub(2) as usize);
+    lines.find_map(|(number, line)| {
+        let rest = line.trim_start_matches(' ');
+        let indent = line.len() - rest.len();
+        let is_end = rest.starts_with(['\'', '"', ']', '}', ')']);
+        let is_shallow = indent <= key && !rest.trim().is_empty();
+        is_shallow.then(|| ShallowLine { number, missing: key + 1 - indent, is_end })
+    })
+}
 
 /// Most lines that are moved in one file; each costs another pass over the file.
 const MOVED_MAX: usize = 64;
@@ -359,12 +397,15 @@ impl<'a> IndentedText<'a> {
 
     /// Moves the line at which the parser gave up, if that can help; returns whether it did.
     pub(super) fn move_line(&mut self, error: &ScanError, at: Mark) -> bool {
-        let is_about_indentation =
-            matches!(error.info(), "invalid indentation" | "invalid indentation in flow construct");
-        if !is_about_indentation || self.moved.len() >= MOVED_MAX || !self.moved.insert(at.line) {
+        let line = match error.info() {
+            "invalid indentation" | "invalid indentation in flow construct" => Some(at.line),
+            IN_QUOTES => shallow_line(&self.text, at).filter(|line| line.is_end).map(|line| line.number),
+            _ => None,
+        };
+        let Some(line) = line.filter(|line| self.moved.len() < MOVED_MAX && self.moved.insert(*line)) else {
             return false;
-        }
-        let before = self.text.split_inclusive('\n').take(at.line as usize - 1).map(str::len).sum();
+        };
+        let before = self.text.split_inclusive('\n').take(line as usize - 1).map(str::len).sum();
         self.text.to_mut().insert_str(before, &" ".repeat(SHIFT_COLUMNS));
         true
     }

@@ -1,13 +1,20 @@
-//! Decides whether a document is meant as a manifest.
+//! Decides whether a document is meant as a manifest, and reads the files of other programs that change or replace
+//! manifests: kustomizations and Compose files.
 //!
 //! A manifest with a typo must never pass for another sort of file: its objects would be pruned. So any document
-//! with `kind`, or with two of the four top-level fields, counts as a manifest.
+//! whose `kind` is a text, or with two of the four top-level fields, counts as a manifest. A field that is not `kind`
+//! counts if its value is empty or of the sort that objects have there: `API Version` and `Metadata` are words of
+//! translations, too. What is lost by that needs two typos, one of them in `kind`; then the file is still the one
+//! that live objects came from, and the checks across files keep these.
 
 use std::collections::BTreeSet;
 
+use super::draft::{Kustomization, ManifestFile};
 use super::shape;
-use crate::document::nearest::nearest;
+use crate::document::Format;
+use crate::document::nearest::{list, nearest};
 use crate::document::node::{Entry, Mark, Node, ParsedFile, Problem, Root, Value};
+use crate::document::problems::{left_out, violation};
 use crate::kinds::Kind;
 use crate::violation::rules;
 
@@ -55,15 +62,34 @@ fn looks_like_object(node: &Node) -> bool {
     }
     // `kind: List` with a typo.
     let holds_objects = |entry: &Entry| matches!(&entry.value.value, Value::Sequence(items) if entry.key == "items" && items.iter().any(looks_like_object));
-    let words = entries.iter().filter(|entry| top_level_field(&entry.key).is_some()).count();
-    words >= 2
-        || entries.iter().any(|entry| entry.key == "kind")
+    // Each once: `appVersion` of a Helm chart, beside `apiVersion`, is likely no second field.
+    let words: BTreeSet<&str> = entries.iter().filter_map(top_level_word).collect();
+    words.len() >= 2
+        || entries.iter().any(|entry| entry.key == "kind" && entry.value.text().is_some())
         || entries.iter().any(holds_objects)
         // `knd: Pod` with nothing else.
         || entries.iter().any(|entry| {
             nearest(&entry.key, ["kind"]).is_some()
                 && entry.value.text().is_some_and(|text| text.parse::<Kind>().is_ok())
         })
+}
+
+/// Returns the top-level field that an entry is, or is likely a misspelling of, by its key and its value.
+fn top_level_word(entry: &Entry) -> Option<&'static str> {
+    let (word, value) = (top_level_field(&entry.key)?, &entry.value);
+    let fits = match word {
+        "kind" => value.text().is_some(),
+        "apiVersion" => value.text().is_some_and(is_version),
+        _ => value.entries().is_some(),
+    };
+    (fits || value.is_null()).then_some(word)
+}
+
+/// True for `v1` and `group/v1`, with room for a typo.
+fn is_version(text: &str) -> bool {
+    let digit_after_v =
+        || text.strip_prefix(['v', 'V']).is_some_and(|rest| rest.starts_with(|c: char| c.is_ascii_digit()));
+    !text.contains(char::is_whitespace) && (text.contains('/') || digit_after_v())
 }
 
 /// Returns the top-level field that a key is, or is likely a misspelling of. `kind` and `spec` are so short that
@@ -162,17 +188,166 @@ pub(crate) fn not_an_object(node: &Node) -> Problem {
     Problem::new(node.mark, &rules::NOT_A_MAPPING, message).help(help)
 }
 
-/// Expands Kubernetes' `kind: List` to its items, if they are objects.
+/// Expands Kubernetes' `kind: List`, and typed lists such as `PodList`, to their items, if they are objects.
 pub(crate) fn expand_list(mut root: Root) -> Vec<Root> {
-    let is_list = root.node.entry("kind").and_then(|entry| entry.value.text()) == Some("List");
+    let field = |key: &str| root.node.entry(key).and_then(|entry| entry.value.text()).map(str::to_owned);
+    let kind = field("kind").and_then(|kind| kind.strip_suffix("List").map(str::to_owned));
+    let api_version = field("apiVersion");
     let Value::Mapping(entries) = &mut root.node.value else { return vec![root] };
     let items = entries.iter_mut().find(|entry| entry.key == "items").map(|entry| &mut entry.value.value);
-    let Some(Value::Sequence(items)) = items else { return vec![root] };
+    let (Some(kind), Some(Value::Sequence(items))) = (kind, items) else { return vec![root] };
+    if !kind.is_empty() {
+        let given = [("kind", Some(kind)), ("apiVersion", api_version)];
+        let given = given.into_iter().filter_map(|(key, text)| Some((key, text?)));
+        given.for_each(|(key, text)| items.iter_mut().for_each(|item| give(item, key, &text)));
+    }
     let are_objects = items.iter().all(|item| classify(item) == DocumentClass::Manifest);
-    if !is_list || items.is_empty() || !are_objects {
+    if items.is_empty() || !are_objects {
         return vec![root];
     }
     // Problems of the text are reported once, with the first item.
     let (items, mut problems) = (std::mem::take(items), root.problems);
     items.into_iter().map(|node| Root { node, problems: std::mem::take(&mut problems) }).collect()
+}
+
+/// Adds a field of the list to an item that lacks it, as the API server does.
+fn give(item: &mut Node, key: &str, text: &str) {
+    let mark = item.first_mark();
+    if item.entry(key).is_none()
+        && let Value::Mapping(entries) = &mut item.value
+    {
+        let value = Value::Scalar { text: text.to_owned(), plain: false };
+        entries.push(Entry { key: key.to_owned(), mark, value: Node { mark, value } });
+    }
+}
+
+// Files of kustomize. They are not rendered, so they must not pass for files that do nothing.
+
+/// Names under which kustomize reads a file of a folder.
+pub const KUSTOMIZATION_NAMES: [&str; 3] = ["kustomization.yaml", "kustomization.yml", "Kustomization"];
+
+/// Fields of a kustomization that name its manifests.
+const RESOURCES: [&str; 3] = ["resources", "bases", "components"];
+
+/// Fields of a kustomization that leave the manifests as they are.
+const WITHOUT_CHANGE: [&str; 12] = [
+    "apiVersion",
+    "kind",
+    "metadata",
+    "resources",
+    "bases",
+    "crds",
+    "openapi",
+    "buildMetadata",
+    "sortOptions",
+    "generatorOptions",
+    "helmGlobals",
+    "validators",
+];
+
+/// Returns the document of a file that kustomize reads by its name.
+pub(crate) fn kustomization_of<'a>(path: &str, parsed: &'a ParsedFile) -> Option<&'a Node> {
+    let [Root { node, .. }] = parsed.roots.as_slice() else { return None };
+    let text = |key: &str| node.entry(key).and_then(|entry| entry.value.text());
+    let is_of_kustomize = text("apiVersion").is_none_or(|text| text.starts_with("kustomize.config.k8s.io/"))
+        && text("kind").is_none_or(|kind| matches!(kind, "Kustomization" | "Component"));
+    let is_named = KUSTOMIZATION_NAMES.contains(&file_name(path));
+    (is_named && is_of_kustomize && parsed.failure.is_none())
+        .then_some(node)
+        .filter(|node| node.entries().is_some())
+}
+
+/// Reads a kustomization: with a note if it only lists files, with an error if it would change them.
+pub(crate) fn read_kustomization(path: &str, node: &Node) -> ManifestFile {
+    let (mut named, mut changes): (_, Vec<&Entry>) = (Kustomization::default(), Vec::new());
+    for entry in node.entries().unwrap_or_default().iter().filter(|entry| !is_empty(&entry.value)) {
+        let mut texts = Vec::new();
+        collect_texts(&entry.value, &mut texts);
+        let is_remote =
+            |text: &&str| text.contains("://") || text.contains("?ref=") || text.starts_with("github.com/");
+        let lists = RESOURCES.contains(&entry.key.as_str());
+        if !WITHOUT_CHANGE.contains(&entry.key.as_str()) || lists && texts.iter().any(is_remote) {
+            changes.push(entry);
+        }
+        // Other fields name files, too, generators as `key=file`.
+        let files = texts.iter().map(|text| text.rsplit_once('=').map_or(*text, |(_, file)| file));
+        let files = files.filter(|file| lists || Format::from_path(file).is_some());
+        named.files.extend(files.filter_map(|file| beside(path, file)));
+    }
+    let problem = match changes.first() {
+        None => left_out(
+            node.first_mark(),
+            "Kustomization",
+            "it only lists files, and every manifest of the repository is loaded, listed or not",
+        ),
+        Some(first) => {
+            let fields = list(changes.iter().map(|entry| entry.key.as_str()));
+            let message = format!(
+                "a kustomization is not rendered, and {fields} would change or add to the manifests that it lists: these are not applied"
+            );
+            Problem::new(first.mark, &rules::KUSTOMIZATION, message).help(
+                "put what `kubectl kustomize` prints into the repository, and list this folder and those it refers to in `.minik8signore`",
+            )
+        }
+    };
+    let violations = vec![violation(path, problem, None)];
+    ManifestFile {
+        violations,
+        is_manifest: !changes.is_empty(),
+        kustomization: Some(named),
+        ..ManifestFile::default()
+    }
+}
+
+fn file_name(path: &str) -> &str {
+    path.rsplit('/').next().unwrap_or(path)
+}
+
+fn is_empty(node: &Node) -> bool {
+    match &node.value {
+        Value::Scalar { text, .. } => text.is_empty() || node.is_null(),
+        Value::Sequence(items) => items.is_empty(),
+        Value::Mapping(entries) => entries.is_empty(),
+    }
+}
+
+fn collect_texts<'a>(node: &'a Node, texts: &mut Vec<&'a str>) {
+    match &node.value {
+        Value::Scalar { text, .. } => texts.push(text),
+        Value::Sequence(items) => items.iter().for_each(|item| collect_texts(item, texts)),
+        Value::Mapping(entries) => entries.iter().for_each(|entry| collect_texts(&entry.value, texts)),
+    }
+}
+
+/// Resolves a path as written in the file `path`, from that file's folder; `None` if it leads out of the repository.
+fn beside(path: &str, written: &str) -> Option<String> {
+    let folder = path.rsplit_once('/').map_or("", |(folder, _)| folder);
+    let mut parts = Vec::new();
+    for part in folder.split('/').chain(written.split('/')) {
+        match part {
+            "" | "." => {}
+            ".." => drop(parts.pop()?),
+            part => parts.push(part),
+        }
+    }
+    Some(parts.join("/"))
+}
+
+// Compose files. Their services run nowhere, which their author must be told.
+
+/// Top-level fields of a Compose file, beside those that begin with `x-`.
+const COMPOSE_FIELDS: [&str; 8] =
+    ["services", "version", "name", "include", "volumes", "networks", "secrets", "configs"];
+
+/// Returns the note on a Compose file.
+pub(crate) fn compose_note(path: &str, node: &Node) -> Option<Problem> {
+    let services = node.entry("services")?;
+    let is_field = |key: &str| COMPOSE_FIELDS.contains(&key) || key.starts_with("x-");
+    let is_named = ["compose", "docker-compose"].iter().any(|name| file_name(path).starts_with(name));
+    let runs = |service: &Entry| ["image", "build"].iter().any(|key| service.value.entry(key).is_some());
+    let is_compose = node.entries()?.iter().all(|entry| is_field(&entry.key))
+        && services.value.entries()?.iter().any(|service| is_named || runs(service));
+    let message = "this is a Compose file, which is not read: none of its services runs here";
+    let help = "write a Pod, or a ReplicaSet and a Service, for each of them";
+    is_compose.then(|| Problem::new(services.mark, &rules::NO_EFFECT, message).help(help))
 }

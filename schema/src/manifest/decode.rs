@@ -28,6 +28,11 @@ pub(crate) fn load(
     layout: Option<&mut Layout>,
 ) -> usize {
     let Root { mut node, problems } = root;
+    if let Some(problem) = foreign(&node) {
+        // Neither its name nor its other mistakes are about an object of Minik8s.
+        loaded.violations.push(violation(file, problem, None));
+        return 0;
+    }
     let mut problems = Problems::from(problems);
     // Before the rewrite, which may move the first key.
     let line = node.first_mark().line;
@@ -69,6 +74,17 @@ fn without_effect(node: &Node) -> Option<Problem> {
     let kind = text("kind")?;
     let why = unsupported::kind_without_effect(text("apiVersion")?, kind)?;
     Some(left_out(node.entry("kind")?.value.mark, kind, why))
+}
+
+/// Returns the error on an object of another system.
+fn foreign(node: &Node) -> Option<Problem> {
+    let (version, kind) = (node.entry("apiVersion")?.value.text()?, &node.entry("kind")?.value);
+    let word = kind.text().filter(|_| !kind.is_null())?;
+    let group = unsupported::foreign_group(version, word)?;
+    let message = format!("`{word}` of {group} is not a kind of Minik8s");
+    Some(
+        Problem::new(kind.mark, &rules::UNKNOWN_KIND, message).help(unsupported::foreign_advice(group, word)),
+    )
 }
 
 /// Locates the fields that checks across objects point at.

@@ -22,11 +22,21 @@ pub struct ManifestFile {
     pub words: BTreeSet<String>,
     /// Violations, in the order of the file.
     pub violations: Vec<Violation>,
+    /// Set for a kustomization; one with an error would change the files that it names.
+    pub kustomization: Option<Kustomization>,
     /// False if the file is certainly not a manifest. A file with errors always counts as a manifest.
     pub is_manifest: bool,
     /// True if the file is a truncated copy of its earlier content and ends within a document. Only code that
     /// compares commits knows this.
     pub is_truncated: bool,
+}
+
+/// A file of kustomize.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Kustomization {
+    /// Files that it may name, as paths from the top of the repository: manifests, parts of manifests such as patches,
+    /// and folders with a kustomization.
+    pub files: Vec<String>,
 }
 
 /// An object of a file.

@@ -16,7 +16,7 @@ pub(crate) mod states_language;
 pub(crate) mod unsupported;
 
 use super::document;
-use super::document::node::{Mark, Node, ParsedFile, Problem, Root};
+use super::document::node::{IGNORE_HELP, Mark, Node, ParsedFile, Problem, Root};
 use super::document::problems::{Faults, KEPT_MAX, Problems, violation};
 use super::document::{Format, parse};
 use super::kinds::cluster::PodSecurity;
@@ -31,12 +31,14 @@ use decode::object_name;
 
 pub use super::document::limits;
 pub use super::document::nearest::{nearest, suggestion};
+pub use classify::KUSTOMIZATION_NAMES;
 pub use definition::{BARE_NAME, fill_in_definition, load_definition};
-pub use draft::{BrokenDocument, Document, DraftObject, FieldLocation, ManifestFile};
+pub use draft::{BrokenDocument, Document, DraftObject, FieldLocation, Kustomization, ManifestFile};
 pub use layout::Layout;
 pub use unsupported::kind_help as foreign_kind;
 
-/// True if a file of this name can be a manifest: `.yaml`, `.yml` or `.json`, but no file of SOPS.
+/// True if a file of this name can be a manifest or change one: `.yaml`, `.yml`, `.json` or `Kustomization`, but no
+/// file of SOPS.
 pub fn is_manifest_path(path: &str) -> bool {
     Format::from_path(path).is_some() && !is_sops(path)
 }
@@ -108,14 +110,14 @@ const TEXT_RULES: [&Rule; 8] = [
     &rules::TOO_MANY_DOCUMENTS,
 ];
 
-/// Treats an unreadable file in another program's folder (`.vscode/settings.json`) as that program's if it has none
-/// of the words of a manifest: it holds up nothing. If live objects came from it, the checks across files find that
-/// they are missing.
+/// Treats an unreadable file in another program's folder (`.vscode/settings.json`), or JSON with comments anywhere
+/// (`tsconfig.json`), as another program's if it has none of the words of a manifest: it holds up nothing. If live
+/// objects came from it, the checks across files find that they are missing. YAML in a folder of manifests is likely
+/// meant as a manifest, or as a template of one.
 fn or_foreign(path: &str, bytes: &[u8], loaded: ManifestFile) -> ManifestFile {
-    if !path.split('/').any(|part| part.starts_with('.')) {
-        return loaded;
-    }
-    let is_of_text = |violation: &Violation| TEXT_RULES.iter().any(|rule| rule.id == violation.rule);
+    let is_hidden = path.split('/').any(|part| part.starts_with('.'));
+    let rules = TEXT_RULES.iter().filter(|rule| is_hidden || **rule == &rules::JSON_SYNTAX);
+    let is_of_text = |violation: &Violation| rules.clone().any(|rule| rule.id == violation.rule);
     let mut errors =
         loaded.violations.iter().filter(|violation| violation.severity == Severity::Error).peekable();
     let Some(first) = errors.peek().map(|first| (first.line, first.column, first.message.clone())) else {
@@ -142,7 +144,12 @@ fn load_keeping(path: &str, bytes: &[u8], layout: Option<&mut Layout>) -> Manife
             return ManifestFile { words, ..broken_file(path, problem) };
         }
     };
-    let parsed = parse(format, text);
+    let mut parsed = parse(format, text);
+    if let Some(node) = classify::kustomization_of(path, &parsed) {
+        return classify::read_kustomization(path, node);
+    }
+    let without_help = parsed.failure.as_mut().filter(|problem| problem.rule == &rules::JSON_SYNTAX);
+    without_help.into_iter().for_each(|problem| problem.help = IGNORE_HELP.to_owned());
     let is_cut_short = parsed.failure.is_some();
     let (mut loaded, is_read) = match (format, classify::vanished_manifest(text, &parsed)) {
         (Format::Yaml, Some(problem)) => (broken_file(path, problem), false),
@@ -159,7 +166,9 @@ fn load_parsed(path: &str, parsed: ParsedFile, mut layout: Option<&mut Layout>) 
     let meanings: Vec<DocumentClass> = roots.iter().map(|root| classify::classify(&root.node)).collect();
     let any_manifest = meanings.contains(&DocumentClass::Manifest);
     if !any_manifest && parsed.failure.is_none() {
-        return ManifestFile::default();
+        let note = roots.iter().find_map(|root| classify::compose_note(path, &root.node));
+        let violations = note.into_iter().map(|note| violation(path, note, None)).collect();
+        return ManifestFile { violations, ..ManifestFile::default() };
     }
     let mut loaded = ManifestFile { is_manifest: true, ..ManifestFile::default() };
     let (mut left, mut left_out) = (parsed.left, 0);

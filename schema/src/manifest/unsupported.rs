@@ -1,6 +1,8 @@
 //! Parts of Kubernetes that Minik8s lacks: tables for messages that know what the author meant.
 
+use crate::document::nearest::nearest;
 use crate::document::node::{Entry, Node, Value};
+use crate::kinds::Kind;
 
 const REMOVE: &str = "remove it";
 const BY_SERVER: &str = "a Kubernetes server sets it";
@@ -24,6 +26,19 @@ const METRICS: &str = "metrics are of type Resource: cpu and memory";
 const SECCOMP: &str =
     "containers have Docker's default profile: use RuntimeDefault, or remove seccompProfile";
 const RESOURCES: &str = "resources are cpu, memory and nvidia.com/gpu";
+const NO_RIGHTS: &str = "there is no API of Kubernetes that pods could have rights on, so a pod that needs them cannot work here; remove it with that pod";
+const NO_POLICY: &str = "pods reach each other, whatever their namespace, and nothing would enforce the policy: remove it if that may be";
+const NO_SHARES: &str = "namespaces have no shares of the nodes: set requests and limits of each container";
+const GATEWAY: &str = "the gateway of each node serves all Dns objects; remove it";
+const NO_ENDPOINTS: &str = "list the addresses under spec.addresses of the Service";
+const NO_SERVER: &str = "there is no API server to extend; remove it";
+const NO_ADMISSION: &str =
+    "manifests are checked by `minik8s validate`, and podSecurity of the Cluster object restricts pods";
+const NO_CLASSES: &str = "volumes are folders of a node; remove it";
+const HOSTS: &str = "use a Dns object for each host";
+const SEALED: &str = "use an age-encrypted file";
+const RENDERED: &str = "put the rendered manifests into the repository";
+const FOLLOWED: &str = "name the repository and its folder in --sources";
 
 /// Values with which a field has no effect.
 #[derive(Debug, Clone, Copy)]
@@ -255,6 +270,70 @@ const KINDS: &[(&str, &str)] = &[
     ("Secret", "use an age-encrypted file"),
     ("StatefulSet", "write one Pod with a hostPath volume for each member"),
     ("Kustomization", "put the rendered manifests into the repository, or list the file in `.minik8signore`"),
+    ("APIService", NO_SERVER),
+    ("ClusterRole", NO_RIGHTS),
+    ("ClusterRoleBinding", NO_RIGHTS),
+    ("CustomResourceDefinition", "objects of further kinds would do nothing here; remove it"),
+    ("Endpoints", NO_ENDPOINTS),
+    ("EndpointSlice", NO_ENDPOINTS),
+    ("IngressClass", GATEWAY),
+    ("LimitRange", NO_SHARES),
+    ("MutatingAdmissionPolicy", NO_ADMISSION),
+    ("MutatingWebhookConfiguration", NO_ADMISSION),
+    ("NetworkPolicy", NO_POLICY),
+    ("PodSecurityPolicy", "use podSecurity of the Cluster object"),
+    ("ResourceQuota", NO_SHARES),
+    ("Role", NO_RIGHTS),
+    ("RoleBinding", NO_RIGHTS),
+    ("RuntimeClass", "containers run with Docker's own runtime; remove it"),
+    ("StorageClass", NO_CLASSES),
+    ("CSIDriver", NO_CLASSES),
+    ("ValidatingAdmissionPolicy", NO_ADMISSION),
+    ("ValidatingAdmissionPolicyBinding", NO_ADMISSION),
+    ("ValidatingWebhookConfiguration", NO_ADMISSION),
+];
+
+/// API groups of Kubernetes itself whose names have a dot.
+const OWN_GROUPS: &[&str] = &[
+    "admissionregistration.k8s.io",
+    "apiextensions.k8s.io",
+    "apiregistration.k8s.io",
+    "authentication.k8s.io",
+    "authorization.k8s.io",
+    "certificates.k8s.io",
+    "coordination.k8s.io",
+    "discovery.k8s.io",
+    "events.k8s.io",
+    "flowcontrol.apiserver.k8s.io",
+    "internal.apiserver.k8s.io",
+    "networking.k8s.io",
+    "node.k8s.io",
+    "rbac.authorization.k8s.io",
+    "resource.k8s.io",
+    "scheduling.k8s.io",
+    "storage.k8s.io",
+    "storagemigration.k8s.io",
+];
+
+/// Kinds of other systems that people bring along, and their replacements: API group, kind, replacement.
+const FOREIGN_KINDS: &[(&str, &str, &str)] = &[
+    ("argoproj.io", "Application", FOLLOWED),
+    ("argoproj.io", "CronWorkflow", "write a Workflow of minik8s.io/v1 with spec.triggers"),
+    ("argoproj.io", "Workflow", "write a Workflow of minik8s.io/v1"),
+    ("bitnami.com", "SealedSecret", SEALED),
+    ("external-secrets.io", "ExternalSecret", SEALED),
+    ("gateway.networking.k8s.io", "Gateway", GATEWAY),
+    ("gateway.networking.k8s.io", "GatewayClass", GATEWAY),
+    ("gateway.networking.k8s.io", "GRPCRoute", HOSTS),
+    ("gateway.networking.k8s.io", "HTTPRoute", HOSTS),
+    ("helm.toolkit.fluxcd.io", "HelmRelease", RENDERED),
+    ("keda.sh", "ScaledObject", "use a HorizontalPodAutoscaler"),
+    ("kustomize.config.k8s.io", "Component", RENDERED),
+    ("kustomize.config.k8s.io", "Kustomization", RENDERED),
+    ("kustomize.toolkit.fluxcd.io", "Kustomization", FOLLOWED),
+    ("networking.istio.io", "VirtualService", HOSTS),
+    ("serving.knative.dev", "Service", "use a Function"),
+    ("traefik.io", "IngressRoute", HOSTS),
 ];
 
 /// Returns why the field of the type `record` would change nothing here, if it would not.
@@ -320,7 +399,11 @@ pub fn kind_help(name: &str) -> Option<(&'static str, &'static str)> {
     let name = short.iter().find(|(short, _)| *short == name).map_or(name.as_str(), |(_, long)| long);
     let is_it = |kind: &str| {
         let kind = kind.to_ascii_lowercase();
-        name == kind || name.strip_prefix(&kind).is_some_and(|rest| rest == "s" || rest == "es")
+        let is_plural =
+            |stem: &str, ends: &[&str]| name.strip_prefix(stem).is_some_and(|rest| ends.contains(&rest));
+        name == kind
+            || is_plural(&kind, &["s", "es"])
+            || kind.strip_suffix('y').is_some_and(|stem| is_plural(stem, &["ies"]))
     };
     KINDS.iter().find(|(kind, _)| *kind != "List" && is_it(kind)).copied()
 }
@@ -329,6 +412,25 @@ pub fn kind_help(name: &str) -> Option<(&'static str, &'static str)> {
 pub(crate) fn kind_without_effect(api_version: &str, kind: &str) -> Option<&'static str> {
     let group = api_version.split_once('/').map_or("", |(group, _)| group);
     NO_EFFECT_KINDS.iter().find(|(own, name, _)| *own == group && *name == kind).map(|(.., why)| *why)
+}
+
+/// Returns the API group of an object of another system. A misspelt group of ours is none: custom kinds are in groups
+/// with a dot, and `k8s.io` belongs to Kubernetes' own and is added to these by mistake.
+pub(crate) fn foreign_group<'a>(api_version: &'a str, kind: &str) -> Option<&'a str> {
+    let (group, _) = api_version.split_once('/').filter(|(group, _)| group.contains('.'))?;
+    let ours = Kind::ALL.iter().filter_map(|kind| Some(kind.api_version().split_once('/')?.0));
+    let is_ours = Kind::from_manifest_word(kind).or_else(|| Kind::from_older_word(kind)).is_some();
+    let is_of_kubernetes = OWN_GROUPS.contains(&group);
+    let is_misspelt =
+        nearest(group, ours).is_some() || is_ours && (group == "k8s.io" || group.ends_with(".k8s.io"));
+    (!is_of_kubernetes && !is_misspelt).then_some(group)
+}
+
+/// Returns advice for an object of another system.
+pub(crate) fn foreign_advice(group: &str, kind: &str) -> String {
+    let replacement = FOREIGN_KINDS.iter().find(|(of, name, _)| *of == group && *name == kind);
+    let ignore = "list the file in `.minik8signore`";
+    replacement.map_or_else(|| ignore.to_owned(), |(.., help)| format!("{help}, or {ignore}"))
 }
 
 /// Returns the replacement for Kubernetes' kind `name`.
@@ -356,6 +458,45 @@ mod tests {
         }
         let kinds = KINDS.iter().map(|(kind, _)| *kind).filter(|kind| *kind != "List");
         let kinds = kinds.chain(NO_EFFECT_KINDS.iter().map(|(_, kind, _)| *kind));
-        assert!(kinds.into_iter().all(|kind| kind.parse::<crate::kinds::Kind>().is_err()));
+        assert!(kinds.into_iter().all(|kind| kind.parse::<Kind>().is_err()));
+    }
+
+    #[test]
+    fn a_group_is_foreign_unless_it_is_kubernetes_own_or_a_misspelling_of_ours() {
+        for (group, kind, _) in FOREIGN_KINDS {
+            assert_eq!(foreign_group(&format!("{group}/v1"), kind), Some(*group));
+        }
+        for (api_version, kind, foreign) in [
+            ("postgresql.cnpg.io/v1", "Cluster", true),
+            ("cluster.x-k8s.io/v1beta1", "Cluster", true),
+            ("autoscaling.k8s.io/v1", "VerticalPodAutoscaler", true),
+            ("minio.min.io/v2", "Tenant", true),
+            ("networking.k8s.io/v1", "Ingress", false),
+            ("rbac.authorization.k8s.io/v1", "Role", false),
+            ("extensions/v1beta1", "Deployment", false),
+            ("v1", "Pod", false),
+            ("/api/v1", "Function", false),
+            ("", "Pod", false),
+            ("app/v1", "Deployment", false),
+            ("apps/v2", "Deployment", false),
+            ("apps.k8s.io/v1", "Deployment", false),
+            ("k8s.io/v1", "Pod", false),
+            ("apps./v1", "ReplicaSet", false),
+            ("minik8s.io/v2", "Cluster", false),
+            ("mini8s.io/v1", "Cluster", false),
+            ("minik8s.oi/v1", "Function", false),
+            ("minik8s/v1", "Function", false),
+        ] {
+            assert_eq!(foreign_group(api_version, kind).is_some(), foreign, "{api_version} {kind}");
+        }
+    }
+
+    #[test]
+    fn kinds_of_a_command_line_may_be_plural() {
+        for (name, kind) in
+            [("roles", "Role"), ("networkpolicies", "NetworkPolicy"), ("storageclasses", "StorageClass")]
+        {
+            assert_eq!(kind_help(name).map(|(kind, _)| kind), Some(kind));
+        }
     }
 }

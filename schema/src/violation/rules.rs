@@ -40,7 +40,8 @@ rules! {
     COMMENTED_MANIFEST "commented-manifest" Error "A line reads like a whole manifest, but is a comment or directive."
     FILE_TRUNCATED "file-truncated" Error "A file was truncated within a document, and objects that it held are missing."
     FILE_TOO_LARGE "file-too-large" Error "A file is far too large to be a manifest and was not read at all."
-    FOREIGN_FILE "foreign-file" Warning "A file with a dot before its name or its folder's can't be read, has no field of a manifest and is treated as another program's."
+    FOREIGN_FILE "foreign-file" Warning "A file that is not JSON, or that can't be read and has a dot before its name or its folder's, has no field of a manifest and is treated as another program's."
+    KUSTOMIZATION "kustomization" Error "A kustomization would change the manifests that it lists, and kustomizations are not rendered."
     // The document.
     NOT_A_MAPPING "not-a-mapping" Error "A document is a list or text where an object is expected."
     MISSING_KIND "missing-kind" Error "A document looks like a manifest but names no kind."
@@ -154,7 +155,7 @@ rules! {
     FOLDER_TOO_DEEP "folder-too-deep" Note "A folder is nested deeper than the limit and is not read."
     MORE_VIOLATIONS "more-violations" Note "A file has more violations than are shown; the errors come first."
     OLDER_SPELLING "older-spelling" Note "An older spelling is read as the current one."
-    NO_EFFECT "no-effect" Note "A field or kind of Kubernetes has no effect here and is left out."
+    NO_EFFECT "no-effect" Note "A field or kind of Kubernetes, or a file of another program, has no effect here and is left out."
 }
 
 #[cfg(test)]

@@ -59,10 +59,10 @@ fn a_file_that_cannot_be_read_may_have_been_a_manifest() {
 #[test]
 fn json_errors_have_a_place() {
     for (text, wanted) in [
-        ("{\"a\": 1,}", "json-syntax 1:9"),
-        ("{\n  // comment\n}", "json-syntax 2:3"),
-        ("{\"a\": True}", "json-syntax 1:7"),
-        ("{\"a\": \"b\n\"}", "json-syntax 1:9"),
+        ("{\"kind\": 1,}", "json-syntax 1:12"),
+        ("{\n  // comment\n\"kind\": 1}", "json-syntax 2:3"),
+        ("{\"kind\": True}", "json-syntax 1:10"),
+        ("{\"kind\": \"b\n\"}", "json-syntax 1:12"),
         ("{\"kind\": \"Pod\", \"kind\": \"Pod\"}", "api-version 1:2"),
     ] {
         assert_eq!(rules(&load_file("a.json", text.as_bytes()))[0], wanted, "{text}");

@@ -1,6 +1,7 @@
 //! The manifest loader from outside: valid files, invalid files, broken bytes.
 
 mod bad;
+mod beside;
 mod broken_bytes;
 mod cases;
 mod files;

@@ -8,7 +8,9 @@ use std::sync::Arc;
 use git2::{Oid, Repository};
 use imbl::OrdMap;
 use imbl::ordmap::DiffItem;
-use schema::manifest::{Layout, ManifestFile, load_file, load_file_with_layout};
+use schema::manifest::{
+    DraftObject, KUSTOMIZATION_NAMES, Layout, ManifestFile, load_file, load_file_with_layout,
+};
 use schema::violation::{Violation, rules};
 
 pub mod contents;
@@ -56,6 +58,53 @@ pub fn with_passed_over(mut manifests: Manifests, before: &[Violation], now: &[V
         }
     }
     manifests
+}
+
+/// Puts the files that a kustomization would change into quarantine, each with the error of that kustomization and no
+/// other: what it makes of them is not known, and alone they may lack what it adds. Their objects stay as they are.
+pub fn with_kustomizations(manifests: &Manifests) -> Manifests {
+    let changing = manifests.iter().filter(|(_, file)| file.kustomization.is_some() && file.has_errors());
+    let mut seen: BTreeSet<&Arc<str>> = changing.clone().map(|(path, _)| path).collect();
+    let mut queue: Vec<_> = changing.map(|(_, file)| (file, &file.violations)).collect();
+    let mut held = manifests.clone();
+    // Each file and each kustomization once, however many refer to it.
+    while let Some((file, why)) = queue.pop() {
+        for named in file.kustomization.iter().flat_map(|named| &named.files) {
+            let in_folder = KUSTOMIZATION_NAMES.map(|name| format!("{named}/{name}"));
+            let in_folder = in_folder.iter().map(|path| path.trim_start_matches('/'));
+            let found =
+                std::iter::once(&**named).chain(in_folder).find_map(|path| manifests.get_key_value(path));
+            match found.filter(|(path, _)| seen.insert(path)) {
+                Some((_, file)) if file.kustomization.is_some() => queue.push((file, why)),
+                Some((path, file)) if file.is_manifest => {
+                    let words = words(file);
+                    let file = ManifestFile {
+                        violations: why.clone(),
+                        words,
+                        is_manifest: true,
+                        ..ManifestFile::default()
+                    };
+                    held.insert(Arc::clone(path), Arc::new(file));
+                }
+                _ => {}
+            }
+        }
+    }
+    held
+}
+
+/// Returns the names and labels in a file: its objects themselves are unknown.
+fn words(file: &ManifestFile) -> BTreeSet<String> {
+    let of_pods = file.documents.iter().filter_map(|document| {
+        let DraftObject { metadata, resource, .. } = &*document.object;
+        Some(resource.pod(metadata)?.labels)
+    });
+    let labels = of_pods.chain(file.broken.iter().flat_map(|broken| &broken.labels)).flatten();
+    let labels = labels.flat_map(|(key, value)| [key, value]);
+    let broken = file.broken.iter().map(|broken| &broken.reference);
+    let objects = file.documents.iter().map(|document| &document.reference).chain(broken);
+    let names = objects.map(|object| &object.name);
+    names.chain(labels).chain(&file.words).cloned().collect()
 }
 
 /// Blob ids by path.
@@ -245,6 +294,63 @@ mod tests {
         assert_eq!((manifests.len(), count), (13, 13));
         assert_eq!(manifests["huge.yaml"].violations[0].rule, "file-too-large");
         assert_eq!(manifests["data0.yaml"].violations[0].rule, "too-large");
+    }
+
+    // Seen red with each file loaded whatever its kustomization says.
+    #[test]
+    fn what_a_kustomization_would_change_is_held_with_one_finding() {
+        let pod = |name: &str| {
+            format!(
+                "apiVersion: v1\nkind: Pod\nmetadata: {{name: {name}, labels: {{app: {name}-x}}}}\nspec: {{containers: [{{name: a, image: b}}]}}\n"
+            )
+        };
+        let changing =
+            "resources: [../base, web.yaml, ../gone]\npatches: [{path: patch.yaml}]\nnamespace: shop\n";
+        let files = [
+            ("base/kustomization.yaml", "resources: [pod.yaml, ../common]\n".to_owned()),
+            ("base/pod.yaml", pod("pod")),
+            ("base/unlisted.yaml", pod("unlisted")),
+            ("common/Kustomization", "resources: [../base, service.yaml]\n".to_owned()),
+            ("common/service.yaml", "apiVersion: v1\nkind: Service\nmetadata: {name: service}\n".to_owned()),
+            ("dev/kustomization.yaml", changing.to_owned()),
+            (
+                "dev/patch.yaml",
+                "apiVersion: v1\nkind: Pod\nmetadata: {name: pod}\nspec: {nodeName: a}\n".to_owned(),
+            ),
+            ("dev/web.yaml", pod("web")),
+            ("lists/kustomization.yaml", "resources: [pod.yaml]\n".to_owned()),
+            ("lists/pod.yaml", pod("listed")),
+            ("prod/kustomization.yaml", changing.to_owned()),
+            ("prod/web.yaml", pod("web")),
+        ];
+        let load =
+            |(path, text): &(&str, String)| (Arc::from(*path), Arc::new(load_file(path, text.as_bytes())));
+        let manifests: Manifests = files.iter().map(load).collect();
+        let held = with_kustomizations(&manifests);
+        let (mut errors, mut objects) = (BTreeMap::new(), Vec::new());
+        for (path, file) in &held {
+            let of_file = file.violations.iter().filter(|violation| violation.is_error());
+            errors.extend(
+                of_file.map(|violation| (&**path, format!("{}: {}", violation.file, violation.rule))),
+            );
+            objects.extend(file.documents.iter().map(|document| document.reference.name.as_str()));
+        }
+        let (dev, prod) = ("dev/kustomization.yaml: kustomization", "prod/kustomization.yaml: kustomization");
+        let wanted = [
+            ("base/pod.yaml", prod),
+            ("common/service.yaml", prod),
+            ("dev/kustomization.yaml", dev),
+            ("dev/patch.yaml", dev),
+            ("dev/web.yaml", dev),
+            ("prod/kustomization.yaml", prod),
+            ("prod/web.yaml", prod),
+        ];
+        let wanted = wanted.map(|(path, error)| (path, error.to_owned()));
+        assert_eq!(errors, BTreeMap::from(wanted));
+        assert_eq!(objects, ["unlisted", "listed"]);
+        for word in ["pod", "app", "pod-x"] {
+            assert!(held["base/pod.yaml"].words.contains(word), "{word}");
+        }
     }
 
     // Seen red with the failure dropped.

@@ -70,10 +70,11 @@ fn is_separator(line: &[u8]) -> bool {
     matches!(line.strip_prefix(b"---"), Some([] | [b' ' | b'\t', ..])) || line == b"..."
 }
 
-/// Returns the first bytes of an item if this text is Kubernetes' `kind: List`, whose items are its documents.
+/// Returns the first bytes of an item if this text is Kubernetes' `kind: List`, or a typed list, whose items are its
+/// documents.
 fn item_of_list(text: &[u8]) -> Option<Vec<u8>> {
     let mut lines = text.split(|byte| *byte == b'\n').map(<[u8]>::trim_ascii_end);
-    let is_list = lines.clone().any(|line| line == b"kind: List");
+    let is_list = lines.clone().any(|line| line.starts_with(b"kind: ") && line.ends_with(b"List"));
     lines.find(|line| *line == b"items:").filter(|_| is_list)?;
     let first = lines.find(|line| !line.is_empty() && !line.trim_ascii_start().starts_with(b"#"))?;
     let indent = first.len() - first.trim_ascii_start().len();
@@ -147,6 +148,8 @@ mod tests {
         {
             let now = &list[..list.find(before).unwrap()];
             assert_eq!(is_truncated(now.as_bytes(), list.as_bytes()), is_cut, "{before}");
+            let typed = |text: &str| text.replace("kind: List", "kind: PodList").into_bytes();
+            assert_eq!(is_truncated(&typed(now), &typed(list)), is_cut, "{before} of a typed list");
         }
         let windows = whole.replace('\n', "\r\n");
         assert!(!is_truncated(b"kind: A\r\nname: a-1", windows.as_bytes()));

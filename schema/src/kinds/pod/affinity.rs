@@ -449,7 +449,8 @@ mod tests {
         let two = |one: &str, other: &str| format!("{one},{other}");
         let (bar, none): (&[_], &[_]) = (&[("foo", "bar")], &[]);
         let host_1 = [("label_1", "label_1_val")];
-        let table = vec![
+        type Row<'a> = (String, &'a str, &'a [(&'a str, &'a str)], bool);
+        let table: Vec<Row<'_>> = vec![
             (both.clone(), "host_1", none, false),
             (both.clone(), "host_1", &host_1, true),
             (both, "host_2", &host_1, false),

@@ -98,6 +98,7 @@ pub fn read_all(paths: &[impl AsRef<Path>]) -> Result<Folder, FolderError> {
     for path in paths {
         all.read_below(path.as_ref(), &mut tree)?;
     }
+    all.manifests = load::with_kustomizations(&all.manifests);
     all.tree = tree;
     Ok(all)
 }
