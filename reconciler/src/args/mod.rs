@@ -29,7 +29,10 @@ pub use offline::{
     BareKind, ExplainArgs, FindCommentArgs, PlanArgs, PlanFormat, ReportFormat, SchemaArgs, ValidateArgs,
 };
 pub use resource::{Resource, ResourceKind, Resources};
-pub use secrets::{RecipientsChange, SealArgs, SecretFormat, SecretSelector, SecretsArgs, SecretsCommand};
+pub use secrets::{
+    LineInFile, RecipientsChange, SealArgs, SecretFormat, SecretPlace, SecretSelector, SecretsArgs,
+    SecretsCommand,
+};
 pub use simulate::{
     SimulateArgs, SimulateCommand, SimulateFormat, SimulateFunctionArgs, SimulateHpaArgs,
     SimulateWorkflowArgs,

@@ -28,7 +28,9 @@ pub enum SecretsCommand {
     /// Encrypt a secret; without --from, re-encrypt the existing one with its namespace and name recorded inside
     #[command(
         after_help = "Examples: minik8s secrets seal db --from db.env\n          printf 'password: x\\n' | minik8s secrets seal db -n shop --from -\n          \
-                            minik8s secrets seal registry --shared --from config.json"
+                            minik8s secrets seal registry --shared --from config.json\n          \
+                            minik8s secrets seal --from apps/secret.yaml --remove\n          \
+                            minik8s secrets seal --from-env apps/web.yaml:12"
     )]
     Seal(SealArgs),
     /// Change a secret in your editor; it is decrypted in memory only
@@ -60,6 +62,13 @@ pub struct SecretSelector {
     /// The secret's name
     #[arg(value_name = "NAME")]
     pub name: String,
+    #[command(flatten)]
+    pub place: SecretPlace,
+}
+
+/// Namespace and recipients of a secret.
+#[derive(Debug, Clone, Args)]
+pub struct SecretPlace {
     /// The namespace of the pods that use it; .sources for the credentials of the source NAME, .notifications for those
     /// of a target of notifications
     #[arg(short, long, value_name = "NS", default_value = "default")]
@@ -75,17 +84,46 @@ pub struct SecretSelector {
 
 #[derive(Debug, Args)]
 pub struct SealArgs {
+    /// The secret's name; by default that of each Secret in the file, or of the object with the variable
+    #[arg(value_name = "NAME", required_unless_present_any = ["from", "from_env"])]
+    pub name: Option<String>,
     #[command(flatten)]
-    pub which: SecretSelector,
-    /// The file with the values; - for standard input
+    pub place: SecretPlace,
+    /// The file with the values, or with Kubernetes Secrets, also such that SOPS encrypted to your age key; - for
+    /// standard input
     #[arg(long, value_name = "FILE")]
     pub from: Option<PathBuf>,
+    /// Take the Secrets out of the file once they are sealed
+    #[arg(long, requires = "from", conflicts_with = "format")]
+    pub remove: bool,
+    /// The line of a variable's value (`env`) in a manifest: the value becomes a key of a secret named after the object,
+    /// and the line refers to it
+    #[arg(long, value_name = "FILE:LINE", conflicts_with_all = ["from", "format", "shared"], value_parser = line_in_file)]
+    pub from_env: Option<LineInFile>,
     /// Format of the values; by default from the file extension
     #[arg(long, value_name = "FORMAT")]
     pub format: Option<SecretFormat>,
     /// Source that may use the secret, if not that of the Cluster object or the first one; * for all
     #[arg(long, value_name = "NAME")]
     pub source: Option<String>,
+}
+
+/// A line of a file.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct LineInFile {
+    pub file: PathBuf,
+    /// From 1.
+    pub line: u32,
+}
+
+/// Parses `FILE:LINE`, or `FILE:LINE:COLUMN` as messages show it.
+fn line_in_file(text: &str) -> Result<LineInFile, String> {
+    let split = |text: &str| {
+        text.rsplit_once(':').and_then(|(file, number)| Some((file.to_owned(), number.parse().ok()?)))
+    };
+    let (file, line) = split(text).ok_or("write it as FILE:LINE")?;
+    let (file, line) = split(&file).unwrap_or((file, line));
+    Ok(LineInFile { file: file.into(), line })
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]

@@ -29,7 +29,10 @@ fn wrong_words_are_answered_in_one_line_with_the_nearest() {
     for (arguments, words) in [
         (&["minik8s", "stauts"][..], &["unrecognized subcommand 'stauts'", "'status'"][..]),
         (&["minik8s", "get", "podz"], &["'podz'", "did you mean `pods`?"]),
-        (&["minik8s", "get", "secrets"], &["Minik8s has no Secret; use an age-encrypted file"]),
+        (
+            &["minik8s", "get", "secrets"],
+            &["Minik8s has no Secret; seal it: 'minik8s secrets seal --from FILE --remove'"],
+        ),
         (&["minik8s", "get", "sts"], &["Minik8s has no StatefulSet; write one Pod"]),
         (&["minik8s", "describe", "ingresses/web"], &["Minik8s has no Ingress; use a Dns object"]),
         (&["minik8s", "get", "lists"], &["unknown kind `lists`; kinds are"]),

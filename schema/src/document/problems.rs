@@ -6,7 +6,7 @@ use std::ops::Bound;
 use super::limits;
 use super::limits::VIOLATIONS_MAX;
 use super::node::{Budget, Mark, Problem};
-use crate::violation::{OwnedStep, Rule, Severity, TEXT_MAX_CHARS, Violation, rules, shortened};
+use crate::violation::{OwnedStep, Rule, Severity, TEXT_MAX_CHARS, Violation, rules, shell_word, shortened};
 
 /// Most problems kept of a document, for errors and for others each: more than are reported, since the first of the
 /// file are reported, and they are found in another order.
@@ -95,9 +95,12 @@ impl Faults {
     }
 }
 
-/// Turns a problem into a violation of the file.
+/// Turns a problem into a violation of the file. In its help, `{file}` and `{line}` stand for the place, in a command.
 pub(crate) fn violation(file: &str, problem: Problem, object: Option<&str>) -> Violation {
-    let Problem { mark: Mark { line, column }, rule, message, help } = problem;
+    let Problem { mark: Mark { line, column }, rule, message, mut help } = problem;
+    if help.contains("{file}") {
+        help = help.replace("{line}", &line.to_string()).replace("{file}", &shell_word(file));
+    }
     Violation {
         file: file.to_owned(),
         line,

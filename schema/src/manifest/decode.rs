@@ -164,6 +164,10 @@ fn kind_of(node: &Node, entries: &[Entry], problems: &mut Problems) -> Option<Ki
     };
     match text.parse() {
         Ok(kind) => Some(kind),
+        Err(_) if text == "Secret" => {
+            problems.push(unsealed_secret(node, mark));
+            None
+        }
         Err(_) => {
             let message = format!("unknown kind `{text}`");
             let help = unsupported::kind_advice(text).map_or_else(|| Kind::suggestion(text), str::to_owned);
@@ -171,6 +175,28 @@ fn kind_of(node: &Node, entries: &[Entry], problems: &mut Problems) -> Option<Ki
             None
         }
     }
+}
+
+/// True for an object that SOPS encrypted.
+pub(super) fn is_encrypted_by_sops(node: &Node) -> bool {
+    node.entry("sops").is_some_and(|entry| entry.value.entries().is_some())
+}
+
+/// Reports a Secret: nothing else about it matters.
+fn unsealed_secret(node: &Node, mark: Mark) -> Problem {
+    let (message, help) = if is_encrypted_by_sops(node) {
+        (
+            "unknown kind `Secret`: SOPS left its name in clear, where it can be changed",
+            "'minik8s secrets seal --from {file} --remove' decrypts it with your age key and seals it for the nodes",
+        )
+    } else {
+        (
+            "unknown kind `Secret`: secrets are sealed, and anyone who can read the repository has the values of this one",
+            "'minik8s secrets seal --from {file} --remove' seals it; if it was ever pushed, change its values where they \
+are used",
+        )
+    };
+    Problem::new(mark, &rules::UNKNOWN_KIND, message).help(help)
 }
 
 impl SpecVisitor for (Kind, ReadInput<'_>) {

@@ -11,6 +11,7 @@ pub(crate) mod dialects;
 mod draft;
 pub mod json_schema;
 mod layout;
+mod sealing;
 pub(crate) mod shape;
 pub(crate) mod states_language;
 pub(crate) mod unsupported;
@@ -35,6 +36,7 @@ pub use classify::KUSTOMIZATION_NAMES;
 pub use definition::{BARE_NAME, fill_in_definition, load_definition};
 pub use draft::{BrokenDocument, Document, DraftObject, FieldLocation, Kustomization, ManifestFile};
 pub use layout::Layout;
+pub use sealing::{FileOfSecrets, FoundSecret, SealedLine, SecretObject, seal_line};
 pub use unsupported::kind_help as foreign_kind;
 
 /// True if a file of this name can be a manifest or change one: `.yaml`, `.yml`, `.json` or `Kustomization`, but no

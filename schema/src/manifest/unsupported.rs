@@ -98,7 +98,7 @@ const NO_EFFECT: &[(&str, &[&str], Harmless, &str)] = &[
 ];
 
 /// Metadata that only a Kubernetes server writes.
-const BY_SERVER_FIELDS: &[&str] = &[
+pub(super) const BY_SERVER_FIELDS: &[&str] = &[
     "creationTimestamp",
     "deletionGracePeriodSeconds",
     "deletionTimestamp",
@@ -267,7 +267,7 @@ const KINDS: &[(&str, &str)] = &[
     ("List", "list the objects under `items`, or separate them with `---`"),
     ("PersistentVolume", "use a hostPath volume"),
     ("PersistentVolumeClaim", "use a hostPath volume"),
-    ("Secret", "use an age-encrypted file"),
+    ("Secret", "seal it: 'minik8s secrets seal --from FILE --remove'"),
     ("StatefulSet", "write one Pod with a hostPath volume for each member"),
     ("Kustomization", "put the rendered manifests into the repository, or list the file in `.minik8signore`"),
     ("APIService", NO_SERVER),

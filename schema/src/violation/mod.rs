@@ -101,6 +101,18 @@ pub fn shortened(mut text: String, chars: usize) -> String {
     text
 }
 
+/// Returns a word of a command as a shell takes it, for a command within single quotes.
+pub fn shell_word(word: &str) -> Cow<'_, str> {
+    let fits =
+        |c: char| c.is_alphanumeric() || matches!(c, '-' | '_' | '.' | '/' | ':' | '@' | '+' | '=' | ',');
+    if word.chars().all(fits) && !word.is_empty() {
+        return Cow::Borrowed(word);
+    }
+    let escaped =
+        word.chars().flat_map(|c| matches!(c, '\\' | '"' | '$' | '`').then_some('\\').into_iter().chain([c]));
+    Cow::Owned(format!("\"{}\"", escaped.collect::<String>()))
+}
+
 /// `1 file`, `2 files`.
 pub fn plural(count: impl fmt::Display, word: &str) -> String {
     let count = count.to_string();

@@ -19,6 +19,10 @@ use crate::text_file::read_text;
 /// Path of a person's own identity, below the home folder.
 const OWN_IDENTITY: &str = ".config/minik8s/age-identity.txt";
 
+/// Path of a person's identities for SOPS, below the home folder, and the variable that names another file.
+const SOPS_IDENTITY: &str = ".config/sops/age/keys.txt";
+const SOPS_IDENTITY_VARIABLE: &str = "SOPS_AGE_KEY_FILE";
+
 /// A listed recipient: a node or a person that can decrypt the cluster's identity, or a reconciler, which can't.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct ListedRecipient {
@@ -171,6 +175,20 @@ impl SecretsFolder {
         }
     }
 
+    /// Identities that may decrypt what SOPS encrypted, as far as they can be read: the person's, also those for SOPS,
+    /// and the cluster's.
+    pub(super) fn identities_for_sops(&self) -> anyhow::Result<Vec<Identity>> {
+        let mut all = self.own()?.unwrap_or_default();
+        let of_sops = match std::env::var_os(SOPS_IDENTITY_VARIABLE) {
+            Some(path) => Some(PathBuf::from(path)),
+            None => std::env::home_dir().map(|home| home.join(SOPS_IDENTITY)),
+        };
+        let read = |path: PathBuf| crypt::identities(&read_text(&path).ok()?, &path).ok();
+        all.extend(of_sops.and_then(read).unwrap_or_default());
+        all.extend(self.cluster_identities().unwrap_or_default());
+        Ok(all)
+    }
+
     /// Creates the person's own identity.
     pub(super) fn make_own(&self) -> anyhow::Result<(Identity, &Path)> {
         let identity = Identity::generate();
@@ -265,7 +283,7 @@ fn entries(folder: &Path) -> anyhow::Result<Vec<(PathBuf, String, bool)>> {
 }
 
 /// Replaces a file of a user's repository atomically.
-fn write(path: &Path, bytes: &[u8], mode: u32) -> anyhow::Result<()> {
+pub(super) fn write(path: &Path, bytes: &[u8], mode: u32) -> anyhow::Result<()> {
     let written = || -> io::Result<()> {
         let folder = path.parent().unwrap_or(Path::new("."));
         fs::create_dir_all(folder)?;

@@ -17,6 +17,7 @@ use crate::crypt;
 
 mod folder;
 mod inspect;
+mod manifests;
 mod seal;
 #[cfg(test)]
 mod tests;
@@ -28,7 +29,7 @@ pub(super) async fn run(args: &SecretsArgs) -> anyhow::Result<ExitCode> {
     let folder = SecretsFolder::from_args(args)?;
     let said = match &args.command {
         SecretsCommand::Init { nodes } => init(&folder, nodes)?,
-        SecretsCommand::Seal(args) => seal::seal(&folder, args)?,
+        SecretsCommand::Seal(args) => manifests::seal(&folder, args)?,
         SecretsCommand::Edit(which) => seal::edit(&folder, which).await?,
         SecretsCommand::Rotate => rotate(&folder)?,
         SecretsCommand::Check { server } => {

@@ -1,7 +1,7 @@
 //! `minik8s secrets seal`: encrypts values from a file or from the existing secret, with a header.
 
 use std::io::{IsTerminal as _, Read as _, Write as _};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::{fs, io};
 
 use age::x25519::Recipient;
@@ -21,13 +21,13 @@ pub(super) const CLUSTER: &str = "cluster";
 
 impl SecretSelector {
     pub(super) fn namespace(&self) -> Option<&str> {
-        (!self.shared).then_some(self.namespace.as_str())
+        (!self.place.shared).then_some(self.place.namespace.as_str())
     }
 
     /// Recipients of the secret.
     fn recipients(&self, folder: &SecretsFolder) -> anyhow::Result<Vec<Recipient>> {
         let listed = folder.listed()?;
-        if self.to.is_empty() && is_for_reconcilers(self.namespace()) {
+        if self.place.to.is_empty() && is_for_reconcilers(self.namespace()) {
             let reconcilers = listed.iter().filter(|one| one.is_reconciler);
             let to: Vec<Recipient> =
                 reconcilers.map(|one| crypt::recipient(&one.recipient)).collect::<Result<_, _>>()?;
@@ -39,7 +39,7 @@ impl SecretSelector {
             }
             return Ok(to);
         }
-        if self.to.is_empty() {
+        if self.place.to.is_empty() {
             return Ok(vec![folder.cluster()?]);
         }
         let by_name =
@@ -48,25 +48,29 @@ impl SecretSelector {
             CLUSTER => folder.cluster(),
             _ => crypt::recipient(&by_name(to).unwrap_or_else(|| to.clone())),
         };
-        self.to.iter().map(recipient).collect()
+        self.place.to.iter().map(recipient).collect()
     }
 }
 
-pub(super) fn seal(folder: &SecretsFolder, args: &SealArgs) -> anyhow::Result<String> {
-    let which = &args.which;
+/// Seals `given` values, with the file's name, or the existing secret again.
+pub(super) fn seal(
+    folder: &SecretsFolder,
+    args: &SealArgs,
+    given: Option<(&Path, Vec<u8>)>,
+) -> anyhow::Result<String> {
+    let Some(name) = args.name.clone().filter(|_| !args.remove) else {
+        bail!("the file has no object of kind Secret; for values alone, name the secret, without --remove")
+    };
+    let which = &SecretSelector { name, place: args.place.clone() };
     let path = folder.secret(which.namespace(), &which.name)?;
     let there = if args.from.is_some() { replaced_plaintext(folder, which, &path)? } else { None };
-    let plain = match &args.from {
+    let plain = match given {
         None => {
             let (plain, to_cluster) = folder.open(&path)?;
             require_recipients(which, to_cluster, &path)?;
             plain
         }
-        Some(from) if from.as_os_str() == "-" => read(io::stdin().lock(), from)?,
-        Some(from) => {
-            let file = fs::File::open(from).with_context(|| format!("cannot read {}", from.display()))?;
-            read(file, from)?
-        }
+        Some((_, plain)) => plain,
     };
     // The plaintext may already have a header, possibly of another secret.
     let (former, values) = match format::split(&plain) {
@@ -120,7 +124,7 @@ fn is_map(values: &[u8]) -> bool {
 /// Plaintext of the secret whose values are replaced, if it can be decrypted. Fails if the secret may have recipients
 /// other than the cluster and `--to` is missing, so that recipients don't change by accident; credentials of sources
 /// and of notifications are for reconcilers anyway.
-fn replaced_plaintext(
+pub(super) fn replaced_plaintext(
     folder: &SecretsFolder,
     which: &SecretSelector,
     path: &Path,
@@ -129,7 +133,7 @@ fn replaced_plaintext(
         return Ok(None);
     }
     let opened = folder.open(path);
-    if !which.to.is_empty() || is_for_reconcilers(which.namespace()) {
+    if !which.place.to.is_empty() || is_for_reconcilers(which.namespace()) {
         return Ok(opened.ok().map(|(plain, _)| plain));
     }
     let (plain, to_cluster) = opened.context(
@@ -146,7 +150,7 @@ pub(super) fn require_recipients(
     to_cluster: bool,
     path: &Path,
 ) -> anyhow::Result<()> {
-    if to_cluster || !which.to.is_empty() {
+    if to_cluster || !which.place.to.is_empty() {
         return Ok(());
     }
     bail!(
@@ -156,6 +160,42 @@ pub(super) fn require_recipients(
     )
 }
 
+/// An encrypted secret that is not written yet.
+pub(super) struct Sealed {
+    pub(super) path: PathBuf,
+    ciphertext: Vec<u8>,
+    keys: Vec<String>,
+}
+
+impl Sealed {
+    /// Encrypts values.
+    pub(super) fn new(
+        folder: &SecretsFolder,
+        which: &SecretSelector,
+        header: &Header,
+        values: &[u8],
+    ) -> anyhow::Result<Self> {
+        let entries =
+            format::entries(header.format, values).map_err(|why| anyhow::anyhow!("the secret {why}"))?;
+        let path = folder.secret(which.namespace(), &which.name)?;
+        let plain = [header.to_string().as_bytes(), values].concat();
+        if !format::split(&plain).is_ok_and(|(written, _)| written == *header) {
+            bail!(
+                "its header would not be readable; use letters, digits, '-', '_' and '.' in --source and in names"
+            );
+        }
+        let ciphertext = crypt::encrypt(&plain, &which.recipients(folder)?)?;
+        Ok(Self { path, ciphertext, keys: entries.into_keys().collect() })
+    }
+
+    /// Writes the secret, and returns what was written.
+    pub(super) fn write(&self, folder: &SecretsFolder) -> anyhow::Result<String> {
+        folder.write_secret(&self.path, &self.ciphertext, &self.keys)?;
+        let word = if self.keys.len() == 1 { "key" } else { "keys" };
+        Ok(format!("wrote {} with the {word} {}\n", self.path.display(), self.keys.join(", ")))
+    }
+}
+
 /// Encrypts values and writes them.
 pub(super) fn write_sealed(
     folder: &SecretsFolder,
@@ -163,20 +203,16 @@ pub(super) fn write_sealed(
     header: &Header,
     values: &[u8],
 ) -> anyhow::Result<String> {
-    let entries =
-        format::entries(header.format, values).map_err(|why| anyhow::anyhow!("the secret {why}"))?;
-    let path = folder.secret(which.namespace(), &which.name)?;
-    let plain = [header.to_string().as_bytes(), values].concat();
-    if !format::split(&plain).is_ok_and(|(written, _)| written == *header) {
-        bail!(
-            "its header would not be readable; use letters, digits, '-', '_' and '.' in --source and in names"
-        );
+    Sealed::new(folder, which, header, values)?.write(folder)
+}
+
+/// Reads a file, or standard input for `-`.
+pub(super) fn read_file(from: &Path) -> anyhow::Result<Vec<u8>> {
+    if from.as_os_str() == "-" {
+        return read(io::stdin().lock(), from);
     }
-    let ciphertext = crypt::encrypt(&plain, &which.recipients(folder)?)?;
-    folder.write_secret(&path, &ciphertext, entries.keys())?;
-    let word = if entries.len() == 1 { "key" } else { "keys" };
-    let keys = entries.keys().map(String::as_str).collect::<Vec<_>>().join(", ");
-    Ok(format!("wrote {} with the {word} {keys}\n", path.display()))
+    let file = fs::File::open(from).with_context(|| format!("cannot read {}", from.display()))?;
+    read(file, from)
 }
 
 fn read(from: impl io::Read, name: &Path) -> anyhow::Result<Vec<u8>> {

@@ -4,9 +4,9 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 use super::inspect::{NodeRecipients, check_files, node_problems};
-use super::seal::seal;
+use super::manifests::seal;
 use super::*;
-use crate::args::{SealArgs, SecretFormat, SecretSelector};
+use crate::args::{LineInFile, SealArgs, SecretFormat, SecretPlace};
 use crate::crypt;
 
 struct Fixture {
@@ -66,9 +66,9 @@ impl Fixture {
 }
 
 fn sealing(name: &str) -> SealArgs {
-    let which =
-        SecretSelector { name: name.to_owned(), namespace: "shop".to_owned(), shared: false, to: Vec::new() };
-    SealArgs { which, from: None, format: None, source: None }
+    let place = SecretPlace { namespace: "shop".to_owned(), shared: false, to: Vec::new() };
+    let name = Some(name.to_owned());
+    SealArgs { name, place, from: None, remove: false, from_env: None, format: None, source: None }
 }
 
 fn add_node(fixture: &Fixture, name: &str, recipient: &str) -> anyhow::Result<String> {
@@ -173,7 +173,7 @@ fn a_secret_for_single_nodes_stays_theirs() {
     let (own, own_is) = node();
     init(&fixture.folder, &[format!("node-1={own_is}")]).unwrap();
     let mut args = sealing("only");
-    args.which.to = vec!["node-1".to_owned()];
+    args.place.to = vec!["node-1".to_owned()];
     args.from = Some(fixture.dir.path().join("values"));
     fs::write(args.from.as_ref().unwrap(), "x").unwrap();
     seal(&fixture.folder, &args).unwrap();
@@ -197,7 +197,7 @@ fn new_values_of_a_secret_get_no_more_readers_and_stay_bound_to_its_source() {
     for (name, to) in [("only", vec!["node-1".to_owned()]), ("mine", vec!["node-1".to_owned(), own])] {
         let from = Some(fixture.dir.path().join("values"));
         let mut args = SealArgs { from, ..sealing(name) };
-        args.which.to = to;
+        args.place.to = to;
         seal(&fixture.folder, &args).unwrap();
         let before = fs::read(fixture.path(&format!("shop/{name}.age"))).unwrap();
         let why = format!("{:#}", fixture.seal(name, "password: y\n", None).unwrap_err());
@@ -288,7 +288,7 @@ fn a_reconciler_reads_credentials_of_sources_and_no_secret_of_a_pod() {
     let ((one, one_is), (reconciler, reconciler_is)) = (node(), node());
     init(&fixture.folder, &[format!("node-1={one_is}")]).unwrap();
     let token = || SealArgs {
-        which: SecretSelector { namespace: ".sources".to_owned(), ..sealing("apps").which },
+        place: SecretPlace { namespace: ".sources".to_owned(), ..sealing("apps").place },
         from: Some(fixture.dir.path().join("values")),
         ..sealing("apps")
     };
@@ -305,7 +305,7 @@ fn a_reconciler_reads_credentials_of_sources_and_no_secret_of_a_pod() {
     let plain = crypt::decrypt(&ciphertext, std::slice::from_ref(&reconciler)).unwrap().unwrap();
     assert_eq!(plain, b"namespace: .sources\nname: apps\nformat: map\n---\ntoken: hunter2\n");
     let mut chat = token();
-    chat.which.namespace = ".notifications".to_owned();
+    chat.place.namespace = ".notifications".to_owned();
     seal(&fixture.folder, &chat).unwrap();
     let of_chat = fs::read(fixture.path(".notifications/apps.age")).unwrap();
     let plain = crypt::decrypt(&of_chat, std::slice::from_ref(&reconciler)).unwrap().unwrap();
@@ -328,7 +328,7 @@ fn a_secret_of_reconcilers_needs_all_of_them_nobody_else_and_no_cluster() {
         recipients(&fixture.folder, Some(&change)).unwrap();
     };
     let mut ops = sealing("ops");
-    ops.which.namespace = ".notifications".to_owned();
+    ops.place.namespace = ".notifications".to_owned();
     ops.from = Some(fixture.dir.path().join("values"));
     fs::write(fixture.dir.path().join("values"), "url: https://hunter2\n").unwrap();
     add("r1");
@@ -340,7 +340,7 @@ fn a_secret_of_reconcilers_needs_all_of_them_nobody_else_and_no_cluster() {
     seal(&fixture.folder, &ops).unwrap();
     assert_eq!(fixture.problems(), [""; 0]);
     init(&fixture.folder, &[]).unwrap();
-    ops.which.to = vec!["cluster".to_owned(), "r1".to_owned()];
+    ops.place.to = vec!["cluster".to_owned(), "r1".to_owned()];
     seal(&fixture.folder, &ops).unwrap();
     let shown = fixture.problems().join("\n");
     assert!(shown.contains("not to reconcilers alone") && shown.lines().count() == 1, "{shown}");
@@ -413,7 +413,7 @@ fn further_recipients_are_not_lost_by_chance() {
     let (safe, safe_is) = node();
     let mut args = SealArgs { from: Some(fixture.dir.path().join("values")), ..sealing("db") };
     fs::write(args.from.as_ref().unwrap(), "password: x\n").unwrap();
-    args.which.to = vec!["cluster".to_owned(), safe_is];
+    args.place.to = vec!["cluster".to_owned(), safe_is];
     seal(&fixture.folder, &args).unwrap();
     let why = fixture.seal("db", "password: y\n", None).unwrap_err().to_string();
     assert!(why.contains("--to"), "{why}");
@@ -443,4 +443,142 @@ fn names_lead_nowhere_else() {
         assert!(fixture.folder.secret(Some("shop"), name).is_err(), "{name}");
         assert!(fixture.folder.secret(Some(name), "db").is_err(), "{name}");
     }
+}
+
+impl Fixture {
+    /// Seals what a file of the work tree holds in clear.
+    fn seal_file(
+        &self,
+        file: &str,
+        text: &str,
+        change: impl FnOnce(&mut SealArgs),
+    ) -> anyhow::Result<String> {
+        let from = self.dir.path().join(file);
+        fs::write(&from, text).unwrap();
+        let mut args = SealArgs { name: None, from: Some(from), remove: true, ..sealing("") };
+        args.place.namespace = "default".to_owned();
+        change(&mut args);
+        seal(&self.folder, &args)
+    }
+
+    fn plain(&self, file: &str) -> String {
+        String::from_utf8(self.folder.open(&self.path(file)).unwrap().0).unwrap()
+    }
+}
+
+const POD: &str = "apiVersion: v1\nkind: Pod   # kept\nmetadata: {name: web, namespace: shop}\nspec:\n  containers:\n  - name: app\n    \
+image: app:1\n    env:\n    - {name: DB_PASSWORD, value: hunter2}\n    - {name: API_TOKEN, value: ghp_x}\n";
+
+fn secret(name: &str, values: &str) -> String {
+    format!("apiVersion: v1\nkind: Secret\nmetadata: {{name: {name}, namespace: shop}}\n{values}\n")
+}
+
+#[test]
+fn secrets_in_a_manifest_are_sealed_and_taken_out_of_it() {
+    let fixture = Fixture::new();
+    let (node, node_is) = node();
+    init(&fixture.folder, &[format!("node-1={node_is}")]).unwrap();
+    let (db, key) = (secret("db", "stringData: {user: app}"), secret("key", "data: {k: /wA=}"));
+    let said = fixture.seal_file("a.yaml", &format!("{db}---\n{POD}---\n{key}"), |_| ()).unwrap();
+    assert!(said.contains("shop/db.age with the key user\n") && said.contains("took it out of"), "{said}");
+    assert!(!said.contains("app"), "{said}");
+    assert_eq!(fs::read_to_string(fixture.dir.path().join("a.yaml")).unwrap(), format!("---\n{POD}"));
+    let plain = fixture.as_node(&node, "shop/db.age").unwrap();
+    assert_eq!(plain, "namespace: shop\nname: db\nformat: map\n---\nuser: \"app\"\n");
+    assert!(fixture.plain("shop/key.age").ends_with("format: base64\n---\nk: /wA=\n"));
+    assert_eq!((fixture.text("shop/key.keys"), fixture.problems()), ("k\n".to_owned(), Vec::new()));
+
+    // A sealed secret is replaced if it is named, and stays bound to its source.
+    let (before, other) = (fixture.files(), db.replace("app", "root"));
+    let why = format!("{:#}", fixture.seal_file("a.yaml", &other, |_| ()).unwrap_err());
+    assert!(why.contains("secrets seal db -n shop --from"), "{why}");
+    let named = |args: &mut SealArgs| args.name = Some("db".to_owned());
+    let to_source =
+        |args: &mut SealArgs| (args.name, args.source) = (Some("db".to_owned()), Some("apps".to_owned()));
+    for wrong in [
+        format!("{}---\n{}", secret("new", "stringData: {a: b}"), secret("bad", "data: {a: '!'}")),
+        format!("{}---\n{}", secret("new", "stringData: {a: b}"), secret("new", "stringData: {a: c}")),
+        secret("A", "stringData: {a: b}"),
+        POD.to_owned(),
+    ] {
+        fixture.seal_file("b.yaml", &wrong, |_| ()).unwrap_err();
+        assert_eq!(fs::read_to_string(fixture.dir.path().join("b.yaml")).unwrap(), wrong);
+    }
+    assert!(fixture.seal_file("b.yaml", &other, |args| args.place.namespace = "else".to_owned()).is_err());
+    assert_eq!(fixture.files(), before);
+    fixture.seal_file("a.yaml", &db, to_source).unwrap();
+    fixture.seal_file("a.yaml", &format!("{other}---\n{key}"), named).unwrap();
+    assert_eq!(fs::read_to_string(fixture.dir.path().join("a.yaml")).unwrap(), format!("---\n{key}"));
+    assert_eq!(
+        fixture.plain("shop/db.age"),
+        "namespace: shop\nname: db\nsource: apps\nformat: map\n---\nuser: \"root\"\n"
+    );
+    assert!(fixture.seal_file("a.yaml", &other, named).unwrap().contains("nothing else was in it"));
+    assert!(!fixture.dir.path().join("a.yaml").exists());
+}
+
+#[test]
+fn a_secret_that_sops_encrypted_is_sealed_with_its_key() {
+    let fixture = Fixture::new();
+    init(&fixture.folder, &[]).unwrap();
+    let object = include_str!("../../../../schema/src/secrets/format/sops/testdata/object.yaml");
+    let why = format!("{:#}", fixture.seal_file("db.yaml", object, |_| ()).unwrap_err());
+    assert!(why.contains("none of your age keys") && why.contains("sops decrypt"), "{why}");
+    let own = include_str!("../../../../schema/src/secrets/format/sops/testdata/identity.txt");
+    fs::write(fixture.dir.path().join("own.txt"), own).unwrap();
+    let said = fixture.seal_file("db.yaml", object, |_| ()).unwrap();
+    assert!(said.contains("the keys key, none, user") && !said.contains("history"), "{said}");
+    let cluster = include_str!("../../../../schema/src/secrets/format/sops/testdata/identity.txt");
+    let cluster: Identity = cluster.lines().last().unwrap().parse().unwrap();
+    fixture.folder.write_cluster(&[cluster], &fixture.folder.listed().unwrap()).unwrap();
+    assert!(fixture.seal_file("db.yaml", &object.replace("name: db", "name: x"), |_| ()).is_err());
+}
+
+#[test]
+fn a_password_of_a_manifest_is_sealed_and_its_line_refers_to_it() {
+    let fixture = Fixture::new();
+    init(&fixture.folder, &[]).unwrap();
+    let file = fixture.dir.path().join("web.yaml");
+    let line = |line| {
+        move |args: &mut SealArgs| {
+            let file = args.from.take().unwrap();
+            (args.remove, args.from_env) = (false, Some(LineInFile { file, line }));
+        }
+    };
+    let said = fixture.seal_file("web.yaml", POD, line(9)).unwrap();
+    assert!(
+        said.contains("line 9, now takes DB_PASSWORD from secret web") && !said.contains("hunter2"),
+        "{said}"
+    );
+    // The second one becomes another key of the same secret.
+    let text = fs::read_to_string(&file).unwrap();
+    fixture.seal_file("web.yaml", &text, line(10)).unwrap();
+    assert_eq!(
+        fixture.plain("shop/web.age"),
+        "namespace: shop\nname: web\nformat: map\n---\nAPI_TOKEN: \"ghp_x\"\nDB_PASSWORD: \"hunter2\"\n"
+    );
+    let rewritten = fs::read_to_string(&file).unwrap();
+    let reference = "valueFrom: {secretKeyRef: {name: web, key: DB_PASSWORD}}";
+    assert_eq!(rewritten.matches("value: ").count() + rewritten.matches(reference).count(), 1, "{rewritten}");
+    assert_eq!(schema::manifest::load_file("web.yaml", rewritten.as_bytes()).violations, []);
+
+    // Neither another value nor another file of the same secret is lost.
+    let before = fixture.files();
+    let other = POD.replace("hunter2", "hunter3");
+    let why = format!("{:#}", fixture.seal_file("web.yaml", &other, line(9)).unwrap_err());
+    assert!(why.contains("has another value of DB_PASSWORD") && !why.contains("hunter"), "{why}");
+    fs::write(fixture.path("shop/api.sops.yaml"), "x").unwrap();
+    let why = format!(
+        "{:#}",
+        fixture.seal_file("web.yaml", &POD.replace("name: web", "name: api"), line(9)).unwrap_err()
+    );
+    assert!(why.contains("api.sops.yaml exists"), "{why}");
+    fs::remove_file(fixture.path("shop/api.sops.yaml")).unwrap();
+    assert_eq!(fixture.files(), before);
+    let named = |args: &mut SealArgs| {
+        line(9)(args);
+        args.name = Some("login".to_owned());
+    };
+    fixture.seal_file("web.yaml", &other, named).unwrap();
+    assert!(fixture.plain("shop/login.age").ends_with("DB_PASSWORD: \"hunter3\"\n"));
 }

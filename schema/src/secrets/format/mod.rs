@@ -16,6 +16,8 @@ pub mod sops;
 use std::collections::BTreeMap;
 use std::fmt;
 
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
 use saphyr_parser::{Event, Parser};
 
 use crate::file_text::file_text;
@@ -38,6 +40,8 @@ pub enum Format {
     Guess,
     /// A map from keys to texts in YAML or JSON.
     Map,
+    /// A map from keys to any bytes in base64.
+    Base64,
     /// Lines of `NAME=value`.
     Dotenv,
     /// Any bytes, under the single key [`WHOLE`].
@@ -45,8 +49,12 @@ pub enum Format {
 }
 
 impl Format {
-    const NAMES: [(Format, &'static str); 3] =
-        [(Format::Map, "map"), (Format::Dotenv, "dotenv"), (Format::Opaque, "opaque")];
+    const NAMES: [(Format, &'static str); 4] = [
+        (Format::Map, "map"),
+        (Format::Base64, "base64"),
+        (Format::Dotenv, "dotenv"),
+        (Format::Opaque, "opaque"),
+    ];
 
     /// Finds a format by its name in a header.
     pub fn parse(name: &str) -> Option<Self> {
@@ -152,7 +160,7 @@ impl Header {
             "source" if self.source.is_none() => self.source = Some(value.to_owned()),
             "format" if self.format == Format::Guess => match Format::parse(value) {
                 Some(format) => self.format = format,
-                None => return wrong("has an unknown format; use map, dotenv or opaque"),
+                None => return wrong("has an unknown format; use map, base64, dotenv or opaque"),
             },
             "namespace" | "name" | "source" | "format" => return wrong("repeats a field"),
             _ if self.has_fields() => return wrong("is not namespace, name, source or format"),
@@ -178,16 +186,45 @@ pub fn entries(format: Format, values: &[u8]) -> Result<BTreeMap<String, Vec<u8>
             Some(Err(MapError::Refused(why))) => return Err(PlaintextError::Values(why.to_owned())),
             _ => return Ok(opaque()),
         },
-        Format::Map => match parse_map(text()?) {
-            Ok(Some(texts)) => texts,
-            Ok(None) => {
-                return Err(PlaintextError::Values("it is not a single map from keys to text".to_owned()));
-            }
-            Err(why) => return Err(PlaintextError::Values(why.to_string())),
-        },
+        Format::Map => whole_map(text()?)?,
+        Format::Base64 => {
+            let bytes = |(key, value): (String, String)| {
+                let bytes = STANDARD.decode(&value);
+                bytes.map_err(|_| format!("{key} is not base64")).map(|bytes| (key, bytes))
+            };
+            let texts = whole_map(text()?)?.into_iter();
+            return texts.map(bytes).collect::<Result<_, _>>().map_err(PlaintextError::Values);
+        }
         Format::Dotenv => parse(text()?).map_err(PlaintextError::Values)?,
     };
     Ok(texts.into_iter().map(|(key, value)| (key, value.into_bytes())).collect())
+}
+
+fn whole_map(text: &str) -> Result<BTreeMap<String, String>, PlaintextError> {
+    match parse_map(text) {
+        Ok(Some(texts)) => Ok(texts),
+        Ok(None) => Err(PlaintextError::Values("it is not a single map from keys to text".to_owned())),
+        Err(why) => Err(PlaintextError::Values(why.to_string())),
+    }
+}
+
+/// Formats values by key, a line for each: as texts if all of them are.
+pub fn format_entries(values: &BTreeMap<String, Vec<u8>>) -> (Format, Vec<u8>) {
+    // JSON's texts are also YAML's.
+    let quoted = |text: &str| serde_json::Value::from(text).to_string();
+    let lines = |value: &dyn Fn(&[u8]) -> String| {
+        let line = |(key, bytes): (&String, &Vec<u8>)| {
+            let key = if key.starts_with(char::is_alphabetic) { key.clone() } else { quoted(key) };
+            format!("{key}: {}\n", value(bytes))
+        };
+        values.iter().map(line).collect::<String>().into_bytes()
+    };
+    let texts = lines(&|bytes| quoted(&String::from_utf8_lossy(bytes)));
+    // What would not be read back exactly is no text.
+    if entries(Format::Map, &texts).is_ok_and(|read| read == *values) {
+        return (Format::Map, texts);
+    }
+    (Format::Base64, lines(&|bytes| STANDARD.encode(bytes)))
 }
 
 /// True if values of an unknown format are certainly a map: each key can be the name of a file, and no value is

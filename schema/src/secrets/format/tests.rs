@@ -98,3 +98,25 @@ fn dotenv_takes_quotes_and_comments_and_substitutes_nothing() {
         assert!(error.contains("line") && !error.contains("canary"), "{error}");
     }
 }
+
+#[test]
+fn values_by_key_are_written_so_that_they_read_back() {
+    let of = |pairs: &[(&str, &[u8])]| -> BTreeMap<String, Vec<u8>> {
+        pairs.iter().map(|(key, value)| ((*key).to_owned(), value.to_vec())).collect()
+    };
+    let texts = of(&[
+        ("tls.crt", b"-----BEGIN\nline\n"),
+        (".dockerconfigjson", b"{\"auths\": {}}"),
+        ("---", b"a"),
+        ("null", b""),
+        ("password", "öß: \"x\" #\u{7f}\u{85}\u{2028}😀\t\r\n".as_bytes()),
+    ]);
+    let bytes = of(&[("key.bin", b"\xff\x00\n"), ("user", b"app")]);
+    for (values, format) in [(texts, Format::Map), (bytes, Format::Base64)] {
+        let (written, text) = format_entries(&values);
+        assert_eq!((written, entries(written, &text).unwrap()), (format, values));
+    }
+    let wrong = keys(Format::Base64, "a: Zm9v\nb: canary!\n").unwrap_err().to_string();
+    assert!(wrong.contains("b is not base64") && !wrong.contains("canary"), "{wrong}");
+    assert_eq!(keys(Format::Base64, "a: Zm9v\n").unwrap(), "a=foo");
+}

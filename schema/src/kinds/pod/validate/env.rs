@@ -46,8 +46,8 @@ digits, '_', '-', or '.', and must not start with a digit"
         if let Some(value) = &variable.value
             && is_clear_secret(name, value)
         {
-            let help = "change it where it is used; write the new one with 'minik8s secrets seal NAME --from -' and \
-                        refer to it here: valueFrom: {secretKeyRef: {name: NAME, key: KEY}}";
+            let help = "'minik8s secrets seal --from-env {file}:{line}' seals it and makes this line refer to it; if it was \
+                        ever pushed, change it where it is used";
             findings.add(&rules::LITERAL_SECRET, &here.field("value"), IN_CLEAR).on_key().help(help);
         }
         let Some(source) = &variable.value_from else { continue };

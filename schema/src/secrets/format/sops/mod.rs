@@ -5,6 +5,10 @@
 //! the keys `namespace`, `name` and `source` of the top level. All values must be encrypted: among values in clear,
 //! the MAC covers their sequence and no keys, so one could be moved to another key.
 //!
+//! In a Kubernetes Secret, apiVersion, kind and metadata are usually in clear. The MAC covers their texts, but not their
+//! keys, and not where one text ends: `name: db, namespace: shop` could become `name: shop, namespace: db`. So no node
+//! reads such a file; a person decrypts it and seals it under the name that they see.
+//!
 //! The format is that of SOPS 3: AES-256-GCM with a nonce of 32 bytes and the path of keys as additional data, a MAC that
 //! is the SHA-512 of all values, encrypted with the time of the last change as additional data.
 
@@ -19,6 +23,7 @@ use aes_gcm::aes::Aes256;
 use aes_gcm::{AesGcm, Nonce};
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
+use serde_json::Value;
 use sha2::{Digest as _, Sha512};
 
 use super::{Format, Header, KEYS_MAX};
@@ -35,22 +40,21 @@ pub fn is_sops(path: &str) -> bool {
 
 /// Top-level key of SOPS' metadata.
 const METADATA: &str = "sops";
+type Cipher = AesGcm<Aes256, U32>;
 /// Bytes of a data key, a nonce and a tag, in this order.
 const SIZES: [usize; 3] = [32, 32, 16];
 
-/// A SOPS file before decryption.
+/// A document before decryption: its values in order, and SOPS' metadata.
 #[derive(Debug)]
-pub struct SopsFile {
-    values: Vec<(String, String)>,
+struct Encrypted {
+    top: Vec<(String, Node)>,
     data_keys: Vec<String>,
     mac: String,
     last_modified: String,
 }
 
-impl SopsFile {
-    /// Parses a file. Its own size bounds the work: no alias is followed.
-    pub fn parse(bytes: &[u8]) -> Result<Self, SopsError> {
-        let text = str::from_utf8(bytes).map_err(|_| SopsError::Syntax("it is not text".to_owned()))?;
+impl Encrypted {
+    fn parse(text: &str) -> Result<Self, SopsError> {
         let mut top = tree::parse(text)?;
         let metadata = top.iter().position(|(key, _)| key == METADATA);
         let Node::Map(metadata) = metadata.map_or(Node::Null, |at| top.remove(at).1) else {
@@ -60,12 +64,51 @@ impl SopsFile {
             Some((_, Node::Text(text))) => Ok(text.clone()),
             _ => Err(SopsError::NotEncrypted(name)),
         };
-        if text_of("mac_only_encrypted").is_ok_and(|only| only != "false") {
+        let is_partial = metadata.iter().find(|(key, _)| key == "mac_only_encrypted").map(|(_, node)| node);
+        if is_partial.is_some_and(|node| !matches!(node, Node::Bool(false) | Node::Null)) {
             return Err(SopsError::PartialMac);
         }
         let data_keys = data_keys(&metadata);
         if data_keys.is_empty() {
             return Err(SopsError::NoAge);
+        }
+        Ok(Self { top, data_keys, mac: text_of("mac")?, last_modified: text_of("lastmodified")? })
+    }
+
+    /// Returns the cipher of a decrypted data key.
+    fn cipher(data_key: &[u8]) -> Result<Cipher, SopsError> {
+        if data_key.len() != SIZES[0] {
+            return Err(SopsError::Value("sops.age".to_owned()));
+        }
+        Ok(Cipher::new(data_key.into()))
+    }
+
+    /// Compares the MAC with the sum of all values.
+    fn check(&self, cipher: &Cipher, sum: Sha512) -> Result<(), SopsError> {
+        let sum: String = sum.finalize().iter().map(|byte| format!("{byte:02X}")).collect();
+        let mac = EncryptedValue::parse(&self.mac).and_then(|mac| mac.decrypt(cipher, &self.last_modified));
+        match mac.ok_or_else(|| SopsError::Value("sops.mac".to_owned()))? == sum {
+            true => Ok(()),
+            false => Err(SopsError::Mac),
+        }
+    }
+}
+
+/// A SOPS file before decryption.
+#[derive(Debug)]
+pub struct SopsFile {
+    values: Vec<(String, String)>,
+    document: Encrypted,
+}
+
+impl SopsFile {
+    /// Parses a file. Its own size bounds the work: no alias is followed.
+    pub fn parse(bytes: &[u8]) -> Result<Self, SopsError> {
+        let text = str::from_utf8(bytes).map_err(|_| SopsError::Syntax("it is not text".to_owned()))?;
+        let mut document = Encrypted::parse(text)?;
+        let top = std::mem::take(&mut document.top);
+        if top.iter().any(|(key, _)| key == "kind") && top.iter().any(|(key, _)| key == "metadata") {
+            return Err(SopsError::Object);
         }
         let mut values = Vec::new();
         for (key, node) in top {
@@ -73,7 +116,7 @@ impl SopsFile {
                 Node::Text(text) if text.is_empty() || EncryptedValue::parse(&text).is_some() => {
                     values.push((key, text));
                 }
-                Node::Text(_) => return Err(SopsError::Clear(key)),
+                Node::Text(_) | Node::Bool(_) => return Err(SopsError::Clear(key)),
                 Node::Null => {}
                 Node::Map(_) | Node::List(_) => return Err(SopsError::Nested(key)),
             }
@@ -81,7 +124,7 @@ impl SopsFile {
         if values.len() > KEYS_MAX {
             return Err(SopsError::Syntax(format!("it has more than {KEYS_MAX} keys")));
         }
-        Ok(Self { values, data_keys, mac: text_of("mac")?, last_modified: text_of("lastmodified")? })
+        Ok(Self { values, document })
     }
 
     /// Iterates over the keys of the values.
@@ -91,16 +134,12 @@ impl SopsFile {
 
     /// Returns the data key, encrypted with age once for each recipient.
     pub fn data_keys(&self) -> &[String] {
-        &self.data_keys
+        &self.document.data_keys
     }
 
     /// Decrypts to the equivalent of an age file: a header, and a map from keys to texts.
     pub fn plaintext(&self, data_key: &[u8]) -> Result<Vec<u8>, SopsError> {
-        let damaged = |what: &str| SopsError::Value(what.to_owned());
-        if data_key.len() != SIZES[0] {
-            return Err(damaged("sops.age"));
-        }
-        let cipher = AesGcm::<Aes256, U32>::new(data_key.into());
+        let cipher = Encrypted::cipher(data_key)?;
         let (mut sum, mut header) = (Sha512::new(), Header { format: Format::Map, ..Header::default() });
         let mut texts = BTreeMap::new();
         for (key, text) in &self.values {
@@ -110,12 +149,8 @@ impl SopsFile {
                 continue;
             }
             let encrypted = EncryptedValue::parse(text).ok_or_else(|| SopsError::Clear(key.clone()))?;
-            let mut value = encrypted.decrypt(&cipher, &format!("{key}:")).ok_or_else(|| damaged(key))?;
-            sum.update(&value);
-            if encrypted.kind == "bool" {
-                // SOPS writes booleans as Python does.
-                value.make_ascii_lowercase();
-            }
+            let value = encrypted.text(&cipher, &format!("{key}:"), &mut sum);
+            let value = value.ok_or_else(|| SopsError::Value(key.clone()))?;
             match key.as_str() {
                 "namespace" => header.namespace = value,
                 "name" => header.name = value,
@@ -123,11 +158,7 @@ impl SopsFile {
                 _ => drop(texts.insert(key.as_str(), value)),
             }
         }
-        let sum: String = sum.finalize().iter().map(|byte| format!("{byte:02X}")).collect();
-        let mac = EncryptedValue::parse(&self.mac).and_then(|mac| mac.decrypt(&cipher, &self.last_modified));
-        if mac.ok_or_else(|| damaged("sops.mac"))? != sum {
-            return Err(SopsError::Mac);
-        }
+        self.document.check(&cipher, sum)?;
         for (value, field) in [(&header.namespace, "namespace"), (&header.name, "name")] {
             if value.is_empty() {
                 return Err(SopsError::Unbound(field));
@@ -136,6 +167,85 @@ impl SopsFile {
         let texts = serde_json::to_string(&texts).map_err(|error| SopsError::Syntax(error.to_string()))?;
         Ok(format!("{header}{texts}").into_bytes())
     }
+}
+
+/// A Kubernetes Secret that SOPS encrypted, before decryption.
+pub struct SopsObject(Encrypted);
+
+impl SopsObject {
+    /// Parses a document.
+    pub fn parse(text: &str) -> Result<Self, SopsError> {
+        let document = Encrypted::parse(text)?;
+        for (field, node) in
+            document.top.iter().filter(|(field, _)| matches!(field.as_str(), "data" | "stringData"))
+        {
+            let Node::Map(values) = node else { continue };
+            let is_clear = |node: &Node| match node {
+                Node::Text(text) => !text.is_empty() && EncryptedValue::parse(text).is_none(),
+                Node::Bool(_) => true,
+                Node::Null | Node::Map(_) | Node::List(_) => false,
+            };
+            if let Some((key, _)) = values.iter().find(|(_, node)| is_clear(node)) {
+                return Err(SopsError::Clear(format!("{field}.{key}")));
+            }
+        }
+        Ok(Self(document))
+    }
+
+    /// Returns the data key, encrypted with age once for each recipient.
+    pub fn data_keys(&self) -> &[String] {
+        &self.0.data_keys
+    }
+
+    /// Decrypts to the same object in clear, as JSON.
+    pub fn decrypt(&self, data_key: &[u8]) -> Result<String, SopsError> {
+        let cipher = Encrypted::cipher(data_key)?;
+        let mut sum = Sha512::new();
+        let object = map_in_clear(&self.0.top, "", &cipher, &mut sum)?;
+        self.0.check(&cipher, sum)?;
+        Ok(object.to_string())
+    }
+}
+
+fn map_in_clear(
+    entries: &[(String, Node)],
+    path: &str,
+    cipher: &Cipher,
+    sum: &mut Sha512,
+) -> Result<Value, SopsError> {
+    let mut map = serde_json::Map::new();
+    for (key, node) in entries {
+        map.insert(key.clone(), in_clear(node, &format!("{path}{key}:"), cipher, sum)?);
+    }
+    Ok(Value::Object(map))
+}
+
+/// Decrypts a value at `path`, all of its keys with a colon after each, and adds it to the sum. Values in clear count,
+/// too.
+fn in_clear(node: &Node, path: &str, cipher: &Cipher, sum: &mut Sha512) -> Result<Value, SopsError> {
+    Ok(match node {
+        Node::Null => Value::Null,
+        Node::Bool(value) => {
+            sum.update(if *value { "True" } else { "False" });
+            Value::Bool(*value)
+        }
+        Node::Text(text) => match EncryptedValue::parse(text) {
+            Some(encrypted) => {
+                let text = encrypted.text(cipher, path, sum);
+                Value::from(
+                    text.ok_or_else(|| SopsError::Value(path.trim_end_matches(':').replace(':', ".")))?,
+                )
+            }
+            None => {
+                sum.update(text);
+                Value::from(text.as_str())
+            }
+        },
+        Node::Map(entries) => map_in_clear(entries, path, cipher, sum)?,
+        Node::List(items) => Value::Array(
+            items.iter().map(|item| in_clear(item, path, cipher, sum)).collect::<Result<_, _>>()?,
+        ),
+    })
 }
 
 fn is_header_field(key: &str) -> bool {
@@ -175,7 +285,18 @@ impl<'a> EncryptedValue<'a> {
         Some(Self { data: bytes(data)?, iv: bytes(iv)?, tag: bytes(tag)?, kind })
     }
 
-    fn decrypt(&self, cipher: &AesGcm<Aes256, U32>, path: &str) -> Option<String> {
+    /// Decrypts a value and adds it to the sum.
+    fn text(&self, cipher: &Cipher, path: &str, sum: &mut Sha512) -> Option<String> {
+        let mut value = self.decrypt(cipher, path)?;
+        sum.update(&value);
+        if self.kind == "bool" {
+            // SOPS writes booleans as Python does.
+            value.make_ascii_lowercase();
+        }
+        Some(value)
+    }
+
+    fn decrypt(&self, cipher: &Cipher, path: &str) -> Option<String> {
         if self.iv.len() != SIZES[1] || self.tag.len() != SIZES[2] {
             return None;
         }

@@ -130,3 +130,40 @@ fn bombs_and_nonsense_are_refused() {
     }
     assert!(SopsFile::parse(b"\xff").is_err());
 }
+
+/// A Secret in the form that SOPS gives it with `encrypted_regex: ^(data|stringData)$`.
+const OBJECT: &str = include_str!("testdata/object.yaml");
+const OBJECT_KEY: &str = "6d1f0b8a5e3c49b7a2d4e6f8091a2b3c4d5e6f708192a3b4c5d6e7f8091a2b3c";
+
+#[test]
+fn a_secret_of_kubernetes_is_decrypted_whole_and_its_mac_covers_what_is_in_clear() {
+    let decrypt = |text: &str| SopsObject::parse(text)?.decrypt(&key(OBJECT_KEY));
+    let found: Value = serde_json::from_str(&decrypt(OBJECT).unwrap()).unwrap();
+    let wanted = serde_json::json!({
+        "apiVersion": "v1", "kind": "Secret", "immutable": true,
+        "metadata": {"name": "db", "namespace": "shop", "creationTimestamp": null},
+        "data": {"key": "/wA=", "none": ""}, "stringData": {"user": "app"},
+    });
+    assert_eq!(found, wanted);
+    let value = |begins: &str| OBJECT.lines().find_map(|line| line.strip_prefix(begins)).unwrap();
+    let (of_key, of_user) = (value("    key: "), value("    user: "));
+    for (other, wanted) in [
+        (OBJECT.replace("name: db", "name: cache"), SopsError::Mac),
+        (OBJECT.replace("immutable: true", "immutable: false"), SopsError::Mac),
+        (OBJECT.replace("    user:", "    login:"), SopsError::Value("stringData.login".into())),
+        (OBJECT.replace(of_key, of_user), SopsError::Value("data.key".into())),
+        (OBJECT.replace(of_key, "YXBw"), SopsError::Clear("data.key".into())),
+        (OBJECT.replace(of_user, "true"), SopsError::Clear("stringData.user".into())),
+        (OBJECT.replace("    version", "    mac_only_encrypted: true\n    version"), SopsError::PartialMac),
+        (OBJECT.replace("sops:", "sop:"), SopsError::NotEncrypted("mac")),
+        (OBJECT.replace("    age:", "    pgp:"), SopsError::NoAge),
+    ] {
+        assert_eq!(decrypt(&other).err(), Some(wanted), "{other}");
+    }
+    // Why no node reads it: the MAC holds for other names of the same letters.
+    let moved = OBJECT.replace("name: db\n    namespace: shop", "namespace: dbs\n    name: hop");
+    assert!(decrypt(&moved).unwrap().contains("\"hop\""));
+    assert_eq!(SopsFile::parse(OBJECT.as_bytes()).err(), Some(SopsError::Object));
+    // Documents of one file have one MAC.
+    assert!(matches!(decrypt(&format!("{OBJECT}---\n{OBJECT}")), Err(SopsError::Syntax(_))));
+}

@@ -7,8 +7,11 @@ const DEPTH_MAX: usize = 8;
 /// More than all keys and recipients of a secret.
 const NODES_MAX: usize = 10_000;
 
+#[derive(Debug)]
 pub(super) enum Node {
     Text(String),
+    /// `true` or `false`, not encrypted.
+    Bool(bool),
     Null,
     Map(Vec<(String, Node)>),
     List(Vec<Node>),
@@ -79,6 +82,11 @@ impl<'t> Reader<'t> {
             Event::Scalar(text, ScalarStyle::Plain, ..) if matches!(&*text, "" | "~" | "null") => {
                 Ok(Node::Null)
             }
+            Event::Scalar(text, ScalarStyle::Plain, ..)
+                if matches!(&*text, "true" | "True" | "TRUE" | "false" | "False" | "FALSE") =>
+            {
+                Ok(Node::Bool(text.starts_with(['t', 'T'])))
+            }
             Event::Scalar(text, ..) => Ok(Node::Text(text.into_owned())),
             Event::MappingStart(..) => self.map(depth).map(Node::Map),
             Event::SequenceStart(..) => {
@@ -112,6 +120,9 @@ pub enum SopsError {
     /// The names in the file are not covered by the MAC.
     #[error("has a MAC over its encrypted values only; encrypt it without mac_only_encrypted")]
     PartialMac,
+    /// A whole object of Kubernetes: its name may be in clear, where anybody could change it.
+    #[error("is a Kubernetes object: 'minik8s secrets seal --from FILE --remove' makes it a sealed secret")]
+    Object,
     /// A value can't become a text under a key.
     #[error("`{0}` is not text: write each value as text at the top level of the file")]
     Nested(String),
