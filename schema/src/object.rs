@@ -25,8 +25,8 @@ pub struct Object {
     /// Files of the repository that its pods need, by path: those that volumes and secrets name.
     #[serde(default, skip_serializing_if = "Files::is_empty")]
     pub files: Files,
-    /// Content hash of the effective spec (defaults filled in) and of what running pods need of
-    /// `files` (see [`hashed_content`]), without metadata.
+    /// Content hash of the effective spec (defaults filled in) and of what running pods need of `files` (see
+    /// [`hashed_content`]). Of the metadata it includes only what is in files of a pod.
     pub hash: String,
     /// Number of changes of `hash`, from 1.
     pub generation: u64,
@@ -87,11 +87,20 @@ impl Object {
         self.resource.kind()
     }
 
-    /// Returns the value of [`Object::hash`] for `resource` with these files.
-    pub fn hash_of(resource: &Resource, files: &Files) -> String {
+    /// Returns the value of [`Object::hash`] for `resource` with this metadata and these files.
+    pub fn hash_of(metadata: &ObjectMeta, resource: &Resource, files: &Files) -> String {
         let files = hashed_content(resource, files);
+        let in_files = match resource {
+            Resource::Pod(pod) => pod.metadata_in_files(metadata),
+            // The metadata of a template is a part of the spec.
+            _ => Default::default(),
+        };
         // Unchanged without files: an upgrade must not turn pods of the same spec into others.
-        if files.is_empty() { content_hash(resource) } else { content_hash(&(resource, files)) }
+        match (files.is_empty(), in_files.is_empty()) {
+            (true, true) => content_hash(resource),
+            (false, true) => content_hash(&(resource, files)),
+            (_, false) => content_hash(&(resource, files, in_files)),
+        }
     }
 }
 

@@ -27,6 +27,13 @@ pub struct Count {
     pub number: u64,
 }
 
+/// Unit in which an amount of CPU or memory is counted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Divisor {
+    /// Thousandths of a core or byte.
+    pub thousandths: u128,
+}
+
 /// Error for a text that is not a quantity.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum QuantityError {
@@ -86,6 +93,30 @@ impl fmt::Display for Count {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}", self.number)
     }
+}
+
+impl FromStr for Divisor {
+    type Err = QuantityError;
+
+    /// Parses `1m`, `1`, `1Mi`.
+    fn from_str(text: &str) -> Result<Self, QuantityError> {
+        thousandths(text).map(|thousandths| Self { thousandths })
+    }
+}
+
+impl fmt::Display for Divisor {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match Self::UNITS.iter().find(|unit| unit.parse() == Ok(*self)) {
+            Some(unit) => f.write_str(unit),
+            None => write!(f, "{}m", self.thousandths),
+        }
+    }
+}
+
+impl Divisor {
+    /// Units of Kubernetes for CPU: the first two; and for memory: all but the first.
+    pub const UNITS: [&str; 14] =
+        ["1m", "1", "1k", "1M", "1G", "1T", "1P", "1E", "1Ki", "1Mi", "1Gi", "1Ti", "1Pi", "1Ei"];
 }
 
 impl fmt::Display for Cpu {
@@ -218,6 +249,7 @@ macro_rules! as_json_text_or_number {
 
 as_json_text_or_number!(Cpu, "cpu-quantity", "CPU in cores: `500m`, `0.5`, `2`.");
 as_json_text_or_number!(Count, "count-quantity", "A whole number: `1`.");
+as_json_text_or_number!(Divisor, "memory-quantity", "Unit of CPU or memory: `1m`, `1`, `1Mi`.");
 as_json_text_or_number!(Memory, "memory-quantity", "Memory in bytes: `128Mi`, `1G`, `1048576`.");
 
 #[cfg(test)]
@@ -263,6 +295,17 @@ mod tests {
         }
         for text in ["0.5", "1m", "one", "-1"] {
             assert!(text.parse::<Count>().is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn a_divisor_is_written_as_kubernetes_writes_it() {
+        for unit in Divisor::UNITS {
+            assert_eq!(unit.parse::<Divisor>().map(|divisor| divisor.to_string()), Ok(unit.to_owned()));
+        }
+        for (text, shown) in [("1000m", "1"), ("1024Ki", "1Mi"), ("0", "0m"), ("0.3", "300m"), ("1e3", "1k")]
+        {
+            assert_eq!(text.parse::<Divisor>().map(|divisor| divisor.to_string()), Ok(shown.to_owned()));
         }
     }
 

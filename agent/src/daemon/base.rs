@@ -40,7 +40,7 @@ use crate::metrics::Resources;
 use crate::node_address::NodeAddress;
 use crate::worlds::cgroups::RealCgroups;
 use crate::worlds::docker::Docker;
-use crate::worlds::host::{RealDisk, RealMachine};
+use crate::worlds::host::{RealDisk, RealMachine, cpu};
 use crate::worlds::iptables::Iptables;
 use crate::worlds::netlink::RealNetlink;
 use crate::worlds::pause;
@@ -131,6 +131,7 @@ impl LoopDeps<'_> {
             state_dir: self.config.machine.state_dir.clone(),
             mtu: self.pod_mtu,
             container_limits: self.config.container_limits,
+            cpu: cpu(),
             memory: self.memory,
             pod_security_floor: Arc::clone(&self.pod_security_floor),
             dns,

@@ -66,12 +66,11 @@ fn gpus_in(folder: &Path) -> u64 {
 #[async_trait]
 impl Machine for RealMachine {
     async fn facts(&self) -> MachineFacts {
-        let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
         let uname = nix::sys::utsname::uname().ok();
         let kernel = uname.as_ref().map(|name| name.release().to_string_lossy().into_owned());
         MachineFacts {
             addresses: self.address.known().into_iter().collect(),
-            cpu: Cpu { millis: cores as u64 * 1000 },
+            cpu: cpu(),
             memory: Memory { bytes: memory_bytes() },
             gpus: self.gpus().await,
             versions: NodeVersions {
@@ -110,6 +109,12 @@ pub fn architecture() -> &'static str {
 
 fn read(path: &str) -> String {
     fs::read_to_string(path).unwrap_or_default()
+}
+
+/// Processors of this machine.
+pub fn cpu() -> Cpu {
+    let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
+    Cpu { millis: cores as u64 * 1000 }
 }
 
 /// Bytes of this machine's memory; 0 if unknown.

@@ -82,8 +82,11 @@ fn container(index: u64, volumes: usize, chance: &mut Chance) -> Json {
 
 fn volume(index: u64, chance: &mut Chance) -> Json {
     let name = format!("v{index}");
-    match chance.below(3) {
+    match chance.below(4) {
         0 => json!({"name": name, "emptyDir": {}}),
+        3 => json!({"name": name, "projected": {"sources": [{"downwardAPI": {"items": [
+            {"path": "labels", "fieldRef": {"fieldPath": "metadata.labels"}},
+            {"path": "cpu", "resourceFieldRef": {"containerName": "c0", "resource": "limits.cpu", "divisor": "1m"}}]}}]}}),
         1 => json!({"name": name, "emptyDir": {"medium": "Memory", "sizeLimit": "16Mi"}}),
         _ => json!({"name": name, "hostPath": {"path": "/srv/data", "type": "DirectoryOrCreate"}}),
     }

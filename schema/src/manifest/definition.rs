@@ -57,7 +57,7 @@ pub fn fill_in_definition(document: &mut Document, path: &str, bytes: &[u8]) -> 
     };
     let object = Arc::make_mut(&mut document.object);
     object.resource = Resource::Workflow(Arc::new(spec));
-    document.hash = Object::hash_of(&object.resource, &document.files);
+    document.hash = Object::hash_of(&object.metadata, &object.resource, &document.files);
     violations
 }
 

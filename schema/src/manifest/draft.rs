@@ -122,9 +122,9 @@ impl DraftObject {
         }
     }
 
-    /// Returns the hash that the object will have if it needs no files: of its effective spec, without metadata.
+    /// Returns the hash that the object will have if it needs no files of the repository.
     pub fn hash(&self) -> String {
-        Object::hash_of(&self.resource, &Files::new())
+        Object::hash_of(&self.metadata, &self.resource, &Files::new())
     }
 
     /// Returns the object as stored in etcd if it needs no files.

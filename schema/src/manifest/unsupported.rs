@@ -14,7 +14,7 @@ const NO_ACCOUNTS: &str = "there is no API of Kubernetes that pods could log in 
 const NO_PREEMPTION: &str = "no pod gives way to another one";
 const LOGS_TELL: &str = "the end of the container's log says why it ended";
 const VOLUMES: &str =
-    "volumes can be emptyDir, hostPath, repo (files of this repository), configMap or secret";
+    "volumes can be emptyDir, hostPath, repo (files of this repository), configMap, secret, downwardAPI or projected";
 const BATCH_JOB: &str =
     "this is a Slurm job: for containers that run to completion, write a Pod with restartPolicy: OnFailure";
 const ONE_ADDRESS: &str = "a service has one address, of IPv4, and its name leads to that";
@@ -132,9 +132,8 @@ const FIELDS: &[(&str, &[&str], &str)] = &[
     ("PodSpec", &["ephemeralContainers"], "list it under containers or initContainers"),
     ("Container", &["volumeDevices"], "mount a hostPath volume with volumeMounts"),
     ("Container", &["stdinOnce", "restartPolicyRules"], REMOVE),
-    ("EnvVarSource", &["resourceFieldRef", "fileKeyRef"], "write the value"),
+    ("EnvVarSource", &["fileKeyRef"], "write the value"),
     ("FieldRef", &["apiVersion"], "write `v1`, or remove it"),
-    ("SecretKeyRef", &["optional"], REMOVE),
     ("ResourceRequirements", &["claims"], RESOURCES),
     ("ResourceList", &["storage", "pods", "amd.com/gpu"], RESOURCES),
     ("ResourceList", &["hugepages-2Mi", "hugepages-1Gi"], RESOURCES),
@@ -145,7 +144,7 @@ const FIELDS: &[(&str, &[&str], &str)] = &[
     ),
     (
         "Volume",
-        &["projected", "downwardAPI", "image", "gitRepo", "flexVolume", "rbd", "cephfs", "fc"],
+        &["image", "gitRepo", "flexVolume", "rbd", "cephfs", "fc"],
         VOLUMES,
     ),
     (
@@ -167,9 +166,13 @@ const FIELDS: &[(&str, &[&str], &str)] = &[
         ],
         VOLUMES,
     ),
-    ("SecretVolume", &["items", "defaultMode", "optional"], "all keys of the secret become files; remove it"),
+    ("ProjectedSource", &["serviceAccountToken", "podCertificate"], NO_ACCOUNTS),
+    (
+        "ProjectedSource",
+        &["clusterTrustBundle"],
+        "there is no API of Kubernetes that has bundles: put the certificates into a ConfigMap",
+    ),
     ("VolumeMount", &["recursiveReadOnly"], REMOVE),
-    ("VolumeMount", &["subPathExpr"], "use subPath"),
     ("VolumeMount", &["bindMountOptions"], REMOVE),
     ("EmptyDirVolume", &["mode"], "any user of the pod may write to it; remove it"),
     ("ConfigMapVolume", &["defaultUser"], OWNER),
@@ -247,6 +250,8 @@ const VALUES: &[(&str, &str, &str)] = &[
     ("Resource", "External", METRICS),
     ("Resource", "ContainerResource", METRICS),
     ("AverageValue", "Value", "use AverageValue: it is per pod"),
+    ("limits.cpu", "limits.ephemeral-storage", "the disk of a node is not divided"),
+    ("limits.cpu", "requests.ephemeral-storage", "the disk of a node is not divided"),
     ("ReplicaSet", "StatefulSet", "autoscalers scale a ReplicaSet or a Pod"),
     ("ReplicaSet", "ReplicationController", "use a ReplicaSet"),
     ("ReplicaSet", "DaemonSet", "a DaemonSet has one pod on each node that fits; use a ReplicaSet"),

@@ -73,15 +73,13 @@ pub fn pod_spec(containers: &[&str]) -> PodSpec {
 /// An object of any kind in the default namespace, as gitops writes it.
 pub fn object_of(name: &str, resource: impl Into<Resource>) -> Object {
     let resource = resource.into();
+    let metadata =
+        ObjectMeta { name: name.into(), namespace: DEFAULT_NAMESPACE.into(), ..ObjectMeta::default() };
     Object {
         api_version: resource.kind().descriptor().api_version.into(),
-        metadata: ObjectMeta {
-            name: name.into(),
-            namespace: DEFAULT_NAMESPACE.into(),
-            ..ObjectMeta::default()
-        },
+        hash: Object::hash_of(&metadata, &resource, &Default::default()),
+        metadata,
         files: Default::default(),
-        hash: Object::hash_of(&resource, &Default::default()),
         resource,
         provenance: Provenance {
             source: "main".into(),

@@ -218,7 +218,7 @@ fn volumes() -> Vec<(&'static str, String)> {
     };
     vec![
         ("exclusive", with("volumes:\n- name: v\n  emptyDir: {}\n  §hostPath: {path: /a}")),
-        ("unsupported-field", with("volumes:\n- name: v\n  §projected: {sources: []}")),
+        ("unsupported-field", with("volumes:\n- name: v\n  §gitRepo: {repository: x}")),
         ("invalid-name", with("volumes:\n- name: §V\n  emptyDir: {}")),
         ("duplicate-name", with("volumes:\n- name: v\n  emptyDir: {}\n- name: §v\n  emptyDir: {}")),
         ("invalid-path", with("volumes:\n- name: v\n  hostPath: {path: §data}")),
@@ -233,7 +233,7 @@ fn volumes() -> Vec<(&'static str, String)> {
         ("invalid-path", mounted("mountPath: §/a/../b")),
         ("invalid-path", mounted("mountPath: /a, subPath: §../b")),
         ("invalid-path", mounted("mountPath: /a, subPath: §/b")),
-        ("unsupported-field", mounted("mountPath: /a, §subPathExpr: b")),
+        ("exclusive", mounted("mountPath: /a, subPath: b, §subPathExpr: $(B)")),
         ("duplicate-name", mounted("mountPath: /a}\n  - {name: v, mountPath: §/a/")),
     ]
 }

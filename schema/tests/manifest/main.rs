@@ -13,6 +13,7 @@ mod older;
 mod quoting;
 mod round_trip;
 mod sample;
+mod sources;
 mod workflow;
 
 use schema::manifest::{ManifestFile, load_file};

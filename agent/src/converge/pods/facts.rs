@@ -13,6 +13,7 @@ use schema::kinds::Kind;
 use schema::kinds::cluster::PodSecurity;
 use schema::kinds::pod::{HostPortStatus, PodStatus, SeccompProfile, SeccompProfileType};
 use schema::meta::NamespacedName;
+use schema::quantity::Cpu;
 use schema::records::{Binding, PodInstance};
 use schema::violation::Path;
 
@@ -229,6 +230,8 @@ pub struct NodeFacts {
     pub pause_image: String,
     pub mtu: u32,
     pub container_limits: ContainerLimits,
+    /// Processors for pods.
+    pub cpu: Cpu,
     pub memory: NodeMemory,
     /// Policy of the Cluster object.
     pub pod_security: PodSecurity,

@@ -16,6 +16,7 @@ use jiff::Timestamp;
 use schema::control::{Loop, LoopError, Next, Nudge, Observation, Row, lock};
 use schema::kinds::cluster::PodSecurity;
 use schema::kinds::pod::PodStatus;
+use schema::quantity::Cpu;
 use schema::records::dns_address;
 use schema::snapshot::Snapshot;
 use schema::store::SharedStore;
@@ -95,6 +96,7 @@ pub struct PodsDeps {
     pub state_dir: PathBuf,
     pub mtu: u32,
     pub container_limits: ContainerLimits,
+    pub cpu: Cpu,
     pub memory: NodeMemory,
     /// Restrictions on the pods that this node creates.
     pub pod_security_floor: Arc<PodSecurity>,
@@ -163,6 +165,7 @@ impl PodsDeps {
             pause_image: self.pause_image.reference.clone(),
             mtu: self.mtu,
             container_limits: self.container_limits,
+            cpu: self.cpu,
             memory: self.memory,
             pod_security: self.catalog.borrow().settings.spec.pod_security.clone(),
             pod_security_floor: Arc::clone(&self.pod_security_floor),

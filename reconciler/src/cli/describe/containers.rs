@@ -1,7 +1,7 @@
 //! Containers and volumes on the page of a pod.
 
 use jiff::Timestamp;
-use schema::kinds::pod::keyed::{TextsSource, Variable};
+use schema::kinds::pod::keyed::{FileSource, TextsSource, Variable};
 use schema::kinds::pod::{
     Container, ContainerState, ContainerStatus, EnvVar, EnvVarSource, ExecAction, HttpGetAction, HttpScheme,
     LifecycleHandler, PortReference, Probe, ResourceList, TerminatedState, Volume,
@@ -75,7 +75,8 @@ fn add_spec(page: &mut Page, container: &Container) {
     });
     page.fields(4, "Env", variables);
     let mounts = container.volume_mounts.iter().map(|mount| {
-        let sub = mount.sub_path.as_ref().map(|path| format!("/{path}")).unwrap_or_default();
+        let sub = mount.sub_path.as_ref().or(mount.sub_path_expr.as_ref());
+        let sub = sub.map(|path| format!("/{path}")).unwrap_or_default();
         let mode = if mount.read_only { " (read-only)" } else { "" };
         let spread = mount.mount_propagation.map(|spread| format!(" ({spread:?})")).unwrap_or_default();
         format!("{} from {}{sub}{mode}{spread}", mount.mount_path, mount.name)
@@ -95,6 +96,10 @@ fn env(variable: &EnvVar) -> String {
     let from = variable.value_from.as_ref();
     if let Some(field) = from.and_then(|from| from.field_ref.as_ref()) {
         return format!("{name} from {}", field.field_path);
+    }
+    if let Some(amount) = from.and_then(|from| from.resource_field_ref.as_ref()) {
+        let of = amount.container_name.as_ref().map(|name| format!(" of {name}")).unwrap_or_default();
+        return format!("{name} from {}{of}", amount.resource.as_str());
     }
     if let Some(value) = from.and_then(EnvVarSource::keyed) {
         return format!("{name} from key {} of {}", value.key, value.owner);
@@ -234,8 +239,12 @@ fn origin(volume: &Volume) -> String {
     if let Some(repo) = &volume.repo {
         return format!("repo {}", repo.path);
     }
-    if let Some(keyed) = volume.keyed() {
-        return keyed.of.to_string();
+    if let Some(files) = volume.files() {
+        let sources = files.sources.into_iter().map(|(_, source)| match source {
+            FileSource::Values(content) => content.of.to_string(),
+            FileSource::Fields(_) => "fields of the pod".to_owned(),
+        });
+        return sources.collect::<Vec<_>>().join(", ");
     }
     match volume.empty_dir.as_ref().and_then(|dir| dir.medium) {
         Some(schema::kinds::pod::StorageMedium::Memory) => "emptyDir in memory".to_owned(),

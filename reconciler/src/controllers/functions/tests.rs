@@ -47,7 +47,7 @@ fn function(content: char) -> Object {
         source: String::new(),
     };
     object.files.insert("functions/hello".to_owned(), blob);
-    object.hash = Object::hash_of(&object.resource, &object.files);
+    object.hash = Object::hash_of(&object.metadata, &object.resource, &object.files);
     object
 }
 

@@ -118,7 +118,8 @@ impl<'a> ContentScope<'a> {
             }
         }
         if !uses.is_empty() {
-            document.hash = Object::hash_of(&document.object.resource, &document.files);
+            let object = &document.object;
+            document.hash = Object::hash_of(&object.metadata, &object.resource, &document.files);
             problems.extend(too_large(file, document));
         }
         problems

@@ -214,7 +214,7 @@ pub(in crate::gitops) fn resolve(
             }
             file.violations.extend(notification_faults(name, draft, &folders, lookup)?);
             if !files.is_empty() {
-                draft.hash = Object::hash_of(&draft.object.resource, &files);
+                draft.hash = Object::hash_of(&draft.object.metadata, &draft.object.resource, &files);
                 draft.files = files;
                 file.violations.extend(too_large(name, draft));
             }

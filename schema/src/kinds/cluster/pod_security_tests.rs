@@ -87,6 +87,8 @@ fn restricted_table() -> Vec<Row> {
         ("Volume Types", "volumes", json!([{"name": "v", "configMap": {"name": "a"}}]), None),
         ("Volume Types", "volumes", json!([{"name": "v", "secret": {"secretName": "a"}}]), None),
         ("Volume Types", "volumes", json!([{"name": "v", "repo": {"path": "a"}}]), None),
+        ("Volume Types", "volumes", json!([{"name": "v", "downwardAPI": {}}]), None),
+        ("Volume Types", "volumes", json!([{"name": "v", "projected": {"sources": []}}]), None),
         (
             "Privilege Escalation",
             "containers.0.securityContext.allowPrivilegeEscalation",

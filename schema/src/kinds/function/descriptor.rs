@@ -119,7 +119,7 @@ pub(super) fn validate(function: &FunctionSpec, at: &Path<'_>, findings: &mut Fi
         findings.add(&rules::EXCLUSIVE, &at.field("runtime"), message).on_key();
     }
     handler(function, &at.field("handler"), findings);
-    pod::check_env(&function.env, &at.field("env"), findings);
+    pod::check_env(&function.env, None, &at.field("env"), findings);
     pod::check_resources(&function.resources, &at.field("resources"), findings);
     if let Some(most) = function.max_scale
         && function.min_scale > most

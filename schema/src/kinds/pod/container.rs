@@ -6,7 +6,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Deserializer, Serialize};
 use serde_with::skip_serializing_none;
 
-use super::volume::VolumeMount;
+use super::volume::{FieldRef, ResourceFieldRef, VolumeMount};
 use crate::codec::{one, three};
 use crate::quantity::{Count, Cpu, Memory};
 
@@ -129,10 +129,26 @@ pub struct EnvVar {
 pub struct EnvVarSource {
     /// A field of the pod itself.
     pub field_ref: Option<FieldRef>,
+    /// An amount of a container's resources.
+    pub resource_field_ref: Option<ResourceFieldRef>,
     /// A key of a secret.
-    pub secret_key_ref: Option<SecretKeyRef>,
+    pub secret_key_ref: Option<SecretEnvKeyRef>,
     /// A key of a ConfigMap's `data`.
     pub config_map_key_ref: Option<ConfigMapKeyRef>,
+}
+
+/// A key of a secret, as the value of a variable.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+#[schemars(deny_unknown_fields)]
+pub struct SecretEnvKeyRef {
+    /// Name of the secret.
+    pub name: String,
+    /// Key in the secret.
+    pub key: String,
+    /// Leaves the variable out if the file of the secret is missing from the repository, or the secret lacks the key.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub optional: bool,
 }
 
 /// A key of a ConfigMap's `data`.
@@ -186,16 +202,6 @@ pub struct ConfigMapRef {
     /// Allows the ConfigMap to be missing.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub optional: bool,
-}
-
-/// A field of the pod itself.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "camelCase")]
-#[schemars(deny_unknown_fields)]
-pub struct FieldRef {
-    /// `metadata.name`, `metadata.namespace`, `metadata.uid`, `metadata.labels['k']`,
-    /// `metadata.annotations['k']`, `spec.nodeName`, `status.podIP` or `status.hostIP`.
-    pub field_path: String,
 }
 
 /// A key of a secret.

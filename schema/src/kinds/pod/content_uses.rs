@@ -1,6 +1,6 @@
 //! Fields of a pod that name a repository file, a secret or the content of an object. Pure.
 
-use super::keyed::{TextsSource, VolumeContent};
+use super::keyed::{FileSource, TextsSource, VolumeContent};
 use super::{EnvVar, EnvVarSource, PodSpec, SecretKeyRef};
 use crate::content_refs::{ContentRef, ContentUse, KeyUse, normalize_path};
 use crate::violation::{OwnedStep, field_path, indexed};
@@ -17,11 +17,19 @@ pub fn content_uses(pod: &PodSpec, above: &[&str]) -> Vec<ContentUse> {
                 ContentRef::Path(normalize_path(&repo.path)),
             ));
         }
-        if let Some(VolumeContent { of, items, is_optional, at: [field, name], .. }) = volume.keyed() {
-            let item = |index| [below(&at(), &[field]), indexed(&["items"], index, &["key"])].concat();
+        for (source, files) in volume.files().into_iter().flat_map(|files| files.sources) {
+            let FileSource::Values(VolumeContent { of, items, is_optional, at: [field, name] }) = files
+            else {
+                continue;
+            };
+            let at = match source {
+                None => at(),
+                Some(source) => [at(), indexed(&["projected", "sources"], source, &[])].concat(),
+            };
+            let item = |index| [below(&at, &[field]), indexed(&["items"], index, &["key"])].concat();
             let keys = items.iter().enumerate().map(|(n, one)| (item(n), KeyUse::File(one.key.clone())));
             let keys = keys.collect();
-            found.push(ContentUse { is_optional, keys, ..content_use(below(&at(), &[field, name]), of) });
+            found.push(ContentUse { is_optional, keys, ..content_use(below(&at, &[field, name]), of) });
         }
     }
     for (list, containers) in [("initContainers", &pod.init_containers), ("containers", &pod.containers)] {

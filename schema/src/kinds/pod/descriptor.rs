@@ -3,8 +3,8 @@
 use super::super::{Descriptor, KindSpec, Links, NameForm, ObjectPod, Pods};
 use super::container::ten;
 use super::{
-    Container, EmptyDirVolume, HostPathType, HttpGetAction, HttpScheme, MountPropagation, PodSpec, Probe,
-    StorageMedium,
+    Container, DownwardApiFile, EmptyDirVolume, HostPathType, HttpGetAction, HttpScheme, MountPropagation,
+    PodSpec, Probe, ResourceFieldRef, StorageMedium, Volume,
 };
 use crate::codec::{one, three};
 use crate::meta::ObjectMeta;
@@ -72,6 +72,9 @@ impl PodSpec {
             if let Some(host_path) = &mut volume.host_path {
                 host_path.kind = host_path.kind.filter(|kind| *kind != HostPathType::Unset);
             }
+            for file in volume.downward_files() {
+                file.resource_field_ref.iter_mut().for_each(ResourceFieldRef::fill_defaults);
+            }
         }
         if let Some(affinity) = &mut self.affinity {
             affinity.normalize();
@@ -101,14 +104,18 @@ impl Container {
             port.host_ip = port.host_address().map(|address| address.to_string());
         }
         for variable in &mut self.env {
-            match variable.value_from {
+            match &mut variable.value_from {
                 // A missing value means the empty value.
                 None => _ = variable.value.get_or_insert_default(),
-                Some(_) => variable.value = None,
+                Some(source) => {
+                    variable.value = None;
+                    source.resource_field_ref.iter_mut().for_each(ResourceFieldRef::fill_defaults);
+                }
             }
         }
         for mount in &mut self.volume_mounts {
             drop_if_default(&mut mount.sub_path);
+            drop_if_default(&mut mount.sub_path_expr);
             mount.mount_propagation =
                 mount.mount_propagation.filter(|propagation| *propagation != MountPropagation::None);
         }
@@ -125,6 +132,23 @@ impl Container {
         for action in hooks.flatten().filter_map(|handler| handler.http_get.as_mut()) {
             action.fill_defaults();
         }
+    }
+}
+
+impl Volume {
+    fn downward_files(&mut self) -> impl Iterator<Item = &mut DownwardApiFile> {
+        let sources = self.projected.iter_mut().flat_map(|projected| &mut projected.sources);
+        let projected =
+            sources.flat_map(|source| &mut source.downward_api).flat_map(|fields| &mut fields.items);
+        self.downward_api.iter_mut().flat_map(|fields| &mut fields.items).chain(projected)
+    }
+}
+
+impl ResourceFieldRef {
+    fn fill_defaults(&mut self) {
+        drop_if_default(&mut self.container_name);
+        // 1 is the default, and Kubernetes treats 0 like a missing field.
+        self.divisor = self.divisor.filter(|divisor| ![0, 1000].contains(&divisor.thousandths));
     }
 }
 

@@ -1,10 +1,14 @@
 //! Values that a pod takes by key from a secret or from an object with content. Every reader of these fields uses
 //! this module, so that a further source is added in this file alone. Pure.
 
+use std::collections::BTreeMap;
+
 use super::container::EnvFromSource;
-use super::{Container, EnvVar, EnvVarSource, KeyToPath, Volume};
+use super::volume::{ProjectedSource, SECRET_MODE};
+use super::{Container, DownwardApiFile, EnvVar, EnvVarSource, FieldRef, KeyToPath, PodSpec, Volume};
 use crate::content_refs::ContentRef;
 use crate::kinds::Kind;
+use crate::meta::ObjectMeta;
 
 /// A value used as a variable.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -32,6 +36,24 @@ pub struct TextsSource<'a> {
     pub at: &'static str,
 }
 
+/// Files of a volume that are written for the pod.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct VolumeFiles<'a> {
+    /// Sources of the files, each with its index if the volume is a projected one. Later ones win.
+    pub sources: Vec<(Option<usize>, FileSource<'a>)>,
+    /// Mode of files whose item has none.
+    pub mode: u32,
+}
+
+/// Source of a volume's files.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum FileSource<'a> {
+    /// Values of a secret or an object.
+    Values(VolumeContent<'a>),
+    /// Fields of the pod itself.
+    Fields(&'a [DownwardApiFile]),
+}
+
 /// Values used as the files of a volume.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct VolumeContent<'a> {
@@ -39,14 +61,29 @@ pub struct VolumeContent<'a> {
     pub of: ContentRef,
     /// Selected values, with their paths in the volume; if empty, every value under its key.
     pub items: &'a [KeyToPath],
-    /// Mode of files whose item has none.
-    pub mode: u32,
     /// True if the secret or object, or a key of `items`, may be absent.
     pub is_optional: bool,
-    /// True if the values must never be written to a disk.
-    pub is_secret: bool,
-    /// Field of the volume, and the field within it that has the name.
+    /// Field of the volume or of the projected source, and the field within it that has the name.
     pub at: [&'static str; 2],
+}
+
+impl VolumeFiles<'_> {
+    /// True if a source is a secret, whose values must never be written to a disk.
+    pub fn has_secret(&self) -> bool {
+        self.sources.iter().any(|(_, source)| {
+            matches!(source, FileSource::Values(VolumeContent { of: ContentRef::Secret(_), .. }))
+        })
+    }
+}
+
+impl FileSource<'_> {
+    /// Returns the field of the volume or of the projected source.
+    pub(super) fn field(&self) -> &'static str {
+        match self {
+            FileSource::Values(content) => content.at[0],
+            FileSource::Fields(_) => "downwardAPI",
+        }
+    }
 }
 
 /// An item of `env` or `envFrom`.
@@ -94,7 +131,7 @@ impl EnvFromSource {
 
 impl EnvVarSource {
     /// Fields of which exactly one must be set.
-    pub(super) const FIELDS: &[&str] = &["fieldRef", "secretKeyRef", "configMapKeyRef"];
+    pub(super) const FIELDS: &[&str] = &["fieldRef", "resourceFieldRef", "secretKeyRef", "configMapKeyRef"];
 
     /// Returns the value that is named by a key, if any.
     pub fn keyed(&self) -> Option<ValueSource<'_>> {
@@ -106,7 +143,7 @@ impl EnvVarSource {
         let secret = self.secret_key_ref.iter().map(|secret| ValueSource {
             owner: ContentRef::Secret(secret.name.clone()),
             key: &secret.key,
-            is_optional: false,
+            is_optional: secret.optional,
             at: ["valueFrom", "secretKeyRef"],
         });
         secret.chain(self.config_map_key_ref.iter().map(|map| ValueSource {
@@ -120,30 +157,77 @@ impl EnvVarSource {
 
 impl Volume {
     /// Fields for the source of the files, of which at most one may be set.
-    pub(super) const SOURCES: &[&str] = &["emptyDir", "hostPath", "repo", "secret", "configMap"];
+    pub(super) const SOURCES: &[&str] =
+        &["emptyDir", "hostPath", "repo", "secret", "configMap", "downwardAPI", "projected"];
 
-    /// Returns the values that become the files of the volume, if any.
-    pub fn keyed(&self) -> Option<VolumeContent<'_>> {
-        self.all_keyed().next()
+    /// Returns the files that are written for the pod, if any.
+    pub fn files(&self) -> Option<VolumeFiles<'_>> {
+        self.all_files().next().map(|(_, files)| files)
     }
 
-    /// Returns every such source that is written, of which only one may be.
-    pub(super) fn all_keyed(&self) -> impl Iterator<Item = VolumeContent<'_>> {
-        let secret = self.secret.iter().map(|secret| VolumeContent {
-            of: ContentRef::Secret(secret.secret_name.clone()),
-            items: &[],
-            mode: 0o400,
-            is_optional: false,
-            is_secret: true,
-            at: ["secret", "secretName"],
+    /// Returns such files for every field that is written, of which only one may be.
+    pub(super) fn all_files(&self) -> impl Iterator<Item = (&'static str, VolumeFiles<'_>)> {
+        fn one(source: FileSource<'_>, mode: u32) -> (&'static str, VolumeFiles<'_>) {
+            (source.field(), VolumeFiles { sources: vec![(None, source)], mode })
+        }
+        let secret = self.secret.iter().map(|secret| {
+            let content = secret_content((&secret.secret_name, "secretName"), &secret.items, secret.optional);
+            one(content, secret.default_mode.unwrap_or(SECRET_MODE))
         });
-        secret.chain(self.config_map.iter().map(|map| VolumeContent {
-            of: ContentRef::Object(Kind::ConfigMap, map.name.clone()),
-            items: &map.items,
-            mode: map.default_mode,
-            is_optional: map.optional,
-            is_secret: false,
-            at: ["configMap", "name"],
-        }))
+        let map = self
+            .config_map
+            .iter()
+            .map(|map| one(config_map_content(&map.name, &map.items, map.optional), map.default_mode));
+        let fields = self.downward_api.iter();
+        let fields = fields.map(|fields| one(FileSource::Fields(&fields.items), fields.default_mode));
+        let projected = self.projected.iter().map(|projected| {
+            let sources = projected.sources.iter().enumerate();
+            let sources = sources.flat_map(|(index, of)| of.all_files().map(move |one| (Some(index), one)));
+            ("projected", VolumeFiles { sources: sources.collect(), mode: projected.default_mode })
+        });
+        secret.chain(map).chain(fields).chain(projected)
     }
+}
+
+impl PodSpec {
+    /// Returns the labels and annotations in files of the pod, by their field paths. Files of a running container
+    /// never change, so other ones mean another pod.
+    pub fn metadata_in_files(&self, metadata: &ObjectMeta) -> BTreeMap<&str, String> {
+        let sources = self.volumes.iter().filter_map(Volume::files).flat_map(|files| files.sources);
+        let items = sources.flat_map(|(_, source)| match source {
+            FileSource::Fields(items) => items,
+            FileSource::Values(_) => &[],
+        });
+        let fields = items.filter_map(|item| item.field_ref.as_ref());
+        let text = |field: &'_ FieldRef| field.of_metadata(&metadata.labels, &metadata.annotations);
+        fields.filter_map(|field| Some((field.field_path.as_str(), text(field)?))).collect()
+    }
+}
+
+impl ProjectedSource {
+    /// Fields of which exactly one must be set.
+    pub(super) const FIELDS: &[&str] = &["secret", "configMap", "downwardAPI"];
+
+    /// Returns every source that is written, of which only one may be.
+    pub(super) fn all_files(&self) -> impl Iterator<Item = FileSource<'_>> {
+        let secret = self.secret.iter();
+        let secret =
+            secret.map(|secret| secret_content((&secret.name, "name"), &secret.items, secret.optional));
+        let map = self.config_map.iter().map(|map| config_map_content(&map.name, &map.items, map.optional));
+        secret.chain(map).chain(self.downward_api.iter().map(|fields| FileSource::Fields(&fields.items)))
+    }
+}
+
+fn secret_content<'a>(
+    (name, field): (&str, &'static str),
+    items: &'a [KeyToPath],
+    is_optional: bool,
+) -> FileSource<'a> {
+    let of = ContentRef::Secret(name.to_owned());
+    FileSource::Values(VolumeContent { of, items, is_optional, at: ["secret", field] })
+}
+
+fn config_map_content<'a>(name: &str, items: &'a [KeyToPath], is_optional: bool) -> FileSource<'a> {
+    let of = ContentRef::Object(Kind::ConfigMap, name.to_owned());
+    FileSource::Values(VolumeContent { of, items, is_optional, at: ["configMap", "name"] })
 }

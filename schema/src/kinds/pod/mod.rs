@@ -27,7 +27,7 @@ pub use affinity::{
     PodAffinity, PodAffinityTerm, PodAntiAffinity, TopologySpreadConstraint, UnsatisfiableAction,
 };
 pub use container::{
-    Container, ContainerPort, ContainerRestartPolicy, EnvVar, EnvVarSource, ExecAction, FieldRef, GrpcAction,
+    Container, ContainerPort, ContainerRestartPolicy, EnvVar, EnvVarSource, ExecAction, GrpcAction,
     HttpGetAction, HttpHeader, HttpScheme, Lifecycle, LifecycleHandler, PortReference, Probe, Protocol,
     PullPolicy, ResourceList, ResourceRequirements, SecretKeyRef, SleepAction, TcpSocketAction,
 };
@@ -41,8 +41,8 @@ pub use status::{
 pub(crate) use validate::CAPABILITIES;
 pub(crate) use validate::{check_env, check_resources};
 pub use volume::{
-    EmptyDirVolume, HostPathType, HostPathVolume, KeyToPath, MountPropagation, RepoVolume, SecretVolume,
-    StorageMedium, Volume, VolumeMount,
+    ContainerResource, DownwardApiFile, EmptyDirVolume, FieldRef, HostPathType, HostPathVolume, KeyToPath,
+    MountPropagation, RepoVolume, ResourceFieldRef, SecretVolume, StorageMedium, Volume, VolumeMount,
 };
 
 /// Default number of seconds between SIGTERM and SIGKILL, as in Kubernetes.

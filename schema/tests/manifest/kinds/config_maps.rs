@@ -60,11 +60,11 @@ fn modes_are_octal_with_a_leading_zero_as_in_kubernetes() {
         let loaded = load(&text);
         assert_eq!(rules(&loaded), [""; 0], "{written}");
         let Resource::Pod(pod) = &loaded.documents[0].object.resource else { panic!("a pod") };
-        assert_eq!(pod.volumes[0].keyed().unwrap().mode, mode, "{written}");
+        assert_eq!(pod.volumes[0].files().unwrap().mode, mode, "{written}");
     }
     let text = with("volumes: [{name: v, configMap: {name: web}}]");
     let Resource::Pod(pod) = &load(&text).documents[0].object.resource else { panic!("a pod") };
-    assert_eq!(pod.volumes[0].keyed().unwrap().mode, 0o644);
+    assert_eq!(pod.volumes[0].files().unwrap().mode, 0o644);
 }
 
 fn cases() -> Vec<Case> {

@@ -8,7 +8,7 @@ use schema::content_refs::{ContentRef, find_content};
 use schema::records::{EventType, PodInstance};
 use tokio::time::{Instant, timeout};
 
-use super::env::{INPUTS_MAX, oversized, too_long};
+use super::env::{INPUTS_MAX, expand_path, oversized, too_long};
 use super::render;
 use super::rendered::{HIDDEN_MESSAGE, KeyedValue, RenderedContainer, redact_secrets, secrets_of};
 use crate::converge::pods::facts::ExitStatus;
@@ -16,6 +16,7 @@ use crate::converge::pods::fetch::ImageAccess;
 use crate::converge::pods::probe::machine::Action;
 use crate::converge::pods::steps::{BringUp, ContainerAct, ContainerStep, Kill, Target};
 use crate::converge::pods::supervisor::{Retry, TaskReport, WorkGuard};
+use crate::converge::pods::volume::spec::SubPath;
 use crate::converge::pods::worker::{PodId, Turn, Worker};
 use crate::files::SecretError;
 use crate::files::secrets::variable;
@@ -129,9 +130,11 @@ impl Worker {
         let mut values = rendered.values.clone();
         if let Some(of_secrets) = &rendered.secret_inputs {
             let (spec, place) = &**of_secrets;
-            for (of, _) in secrets_of(spec).into_iter().filter(|(of, key)| key.is_none() && has(pod, of)) {
-                let entries = self.files.values(pod, &of).await?;
-                read.insert(of, entries);
+            for (of, _) in secrets_of(spec).into_iter().filter(|(of, _)| has(pod, of)) {
+                if !read.contains_key(&of) {
+                    let entries = self.files.values(pod, &of).await?;
+                    read.insert(of, entries);
+                }
             }
             let keys = read.iter().map(|(of, entries)| (of.clone(), entries.keys().cloned().collect()));
             let inputs = render::inputs(spec, pod, place, &keys.collect()).map_err(SecretError::NoContent)?;
@@ -155,6 +158,25 @@ impl Worker {
             }
         }
         oversized(&new.env).map_or(Ok(()), |why| Err(SecretError::NoContent(why)))
+    }
+
+    /// Returns the paths that the container mounts, with the values of variables in them.
+    pub(crate) async fn expand_sub_paths(
+        &self,
+        rendered: &RenderedContainer,
+        pod: &PodInstance,
+    ) -> Result<Vec<SubPath>, String> {
+        let mut sub_paths = rendered.sub_paths.clone();
+        if sub_paths.iter().any(|sub| sub.expression.is_some()) {
+            let mut new = rendered.new.clone();
+            self.resolve_values(rendered, pod, &mut new).await.map_err(|error| error.to_string())?;
+            for sub in &mut sub_paths {
+                if let Some(expression) = &sub.expression {
+                    sub.path = expand_path(expression, &new.env)?;
+                }
+            }
+        }
+        Ok(sub_paths)
     }
 
     /// Returns the engine's error, without the secrets that the container holds.

@@ -1,10 +1,10 @@
-//! Environment variables and `$(NAME)`, expanded as in Kubernetes. Pure.
+//! Environment variables, `$(NAME)` and the downward API, as in Kubernetes. Pure.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use schema::content_refs::{ContentRef, find_content};
 use schema::kinds::pod::keyed::{TextsSource, ValueSource, Variable};
-use schema::kinds::pod::{Container, EnvVarSource};
+use schema::kinds::pod::{Container, ContainerResource, EnvVarSource, FieldRef, ResourceFieldRef};
 use schema::names::is_env_name;
 use schema::records::PodInstance;
 
@@ -47,11 +47,16 @@ pub fn variables(
             list.add(name, value);
             continue;
         };
-        match (&source.field_ref, EnvVarSource::keyed(source)) {
-            (Some(field), _) => {
-                let value = field_value(&field.field_path, context);
-                let absent = || format!("env {name}: there is no field {}", field.field_path);
-                list.add(name.clone(), value.ok_or_else(absent)?);
+        let FieldContext { pod, place, .. } = *context;
+        let own = match (&source.field_ref, &source.resource_field_ref) {
+            (Some(field), _) => Some(field_value(field, pod, place)),
+            (None, Some(amount)) => Some(resource_value(amount, Some(spec), pod, place)),
+            (None, None) => None,
+        };
+        match (own, EnvVarSource::keyed(source)) {
+            (Some(own), _) => {
+                let value = own.map_err(|why| format!("env {name}: {why}"))?;
+                list.add(name, value);
             }
             (None, Some(value)) if value.is_optional && !has(&value, context) => {}
             (None, Some(value)) => list.add_keyed(name, KeyedValue::new(value.owner, value.key)),
@@ -63,6 +68,10 @@ pub fn variables(
 
 /// True if the pod carries the value, as far as known here.
 fn has(value: &ValueSource<'_>, context: &FieldContext<'_>) -> bool {
+    if matches!(value.owner, ContentRef::Secret(_)) {
+        let keys = context.secret_keys.get(&value.owner);
+        return keys.is_some_and(|keys| keys.iter().any(|key| key == value.key));
+    }
     let found = find_content(&context.pod.files, &value.owner);
     found.is_some_and(|(_, blob)| blob.texts.iter().any(|key| key == value.key))
 }
@@ -127,6 +136,14 @@ pub fn oversized<'e>(env: impl IntoIterator<Item = &'e String>) -> Option<String
 /// Replaces `$(NAME)` of a known variable; `$$` becomes `$`; everything else stays as written. Subtracts the length
 /// of the result from `room`.
 pub fn expand(text: &str, known: &BTreeMap<String, String>, room: &mut usize) -> Result<String, String> {
+    expand_with(text, |name| known.get(name).map(String::as_str), room)
+}
+
+fn expand_with<'v>(
+    text: &str,
+    mut value_of: impl FnMut(&str) -> Option<&'v str>,
+    room: &mut usize,
+) -> Result<String, String> {
     let mut out = String::new();
     let mut add = |part: &str| {
         *room = room.checked_sub(part.len()).ok_or_else(too_long)?;
@@ -141,7 +158,7 @@ pub fn expand(text: &str, known: &BTreeMap<String, String>, room: &mut usize) ->
             add("$")?;
             rest = after;
         } else if let Some((name, after)) = rest.strip_prefix('(').and_then(|r| r.split_once(')')) {
-            match known.get(name) {
+            match value_of(name) {
                 Some(value) => add(value)?,
                 None => {
                     add("$(")?;
@@ -158,22 +175,84 @@ pub fn expand(text: &str, known: &BTreeMap<String, String>, room: &mut usize) ->
     Ok(out)
 }
 
-fn field_value(path: &str, context: &FieldContext<'_>) -> Option<String> {
-    let pod = context.pod;
-    let in_map = |map: &BTreeMap<String, String>, prefix: &str| {
-        let key = path.strip_prefix(prefix)?.strip_prefix("['")?.strip_suffix("']")?;
-        Some(map.get(key).cloned().unwrap_or_default())
+/// Expands a `subPathExpr` with the container's variables, as the kubelet does (`ExpandContainerVolumeMounts` in
+/// pkg/kubelet/container/helpers.go): every variable in it must have a value, and the path must stay in its volume. The
+/// error has no value, which may be a secret.
+pub fn expand_path(expression: &str, env: &[String]) -> Result<String, String> {
+    let known: BTreeMap<&str, &str> = env.iter().filter_map(|variable| variable.split_once('=')).collect();
+    let mut missing = BTreeSet::new();
+    let value_of = |name: &str| {
+        let value = known.get(name).copied().filter(|value| !value.is_empty());
+        if value.is_none() {
+            missing.insert(name.to_owned());
+        }
+        value
     };
-    match path {
+    let path = expand_with(expression, value_of, &mut INPUTS_MAX.clone())?;
+    if !missing.is_empty() {
+        let names: Vec<String> = missing.into_iter().collect();
+        return Err(format!("subPathExpr {expression}: missing value for {}", names.join(", ")));
+    }
+    if path.starts_with('/') {
+        return Err(format!("error SubPath `{expression}` must not be an absolute path"));
+    }
+    match path.split('/').any(|part| part == "..") {
+        true => Err(format!("unable to provision SubPath `{expression}`: must not contain '..'")),
+        false => Ok(path),
+    }
+}
+
+// The downward API.
+
+/// Returns a field of the pod.
+pub fn field_value(field: &FieldRef, pod: &PodInstance, place: &FieldValues) -> Result<String, String> {
+    let value = match field.field_path.as_str() {
         "metadata.name" => Some(pod.name.clone()),
         "metadata.namespace" => Some(pod.namespace.clone()),
         "metadata.uid" => Some(pod.uid.clone()),
-        "spec.nodeName" => Some(context.place.node.clone()),
-        "status.podIP" => Some(context.place.pod_ip.clone()),
-        "status.hostIP" => Some(context.place.host_ip.clone()),
-        _ => in_map(&pod.labels, "metadata.labels")
-            .or_else(|| in_map(&pod.annotations, "metadata.annotations")),
-    }
+        "spec.nodeName" => Some(place.node.clone()),
+        "status.podIP" => Some(place.pod_ip.clone()),
+        "status.hostIP" => Some(place.host_ip.clone()),
+        _ => field.of_metadata(&pod.labels, &pod.annotations),
+    };
+    value.ok_or_else(|| format!("there is no field {}", field.field_path))
+}
+
+/// Returns an amount of a container's resources by the arithmetic of Kubernetes (`ExtractContainerResourceValue` in
+/// pkg/api/v1/resource/helpers.go): in whole units, rounded up. Without a limit it is what the node has for pods. `own`
+/// is the container with the variable.
+pub fn resource_value(
+    amount: &ResourceFieldRef,
+    own: Option<&Container>,
+    pod: &PodInstance,
+    place: &FieldValues,
+) -> Result<String, String> {
+    let mut all = pod.spec.init_containers.iter().chain(&pod.spec.containers);
+    let spec = match &amount.container_name {
+        Some(name) => all.find(|container| container.name == *name),
+        None => own,
+    };
+    let not_found =
+        || format!("container {} not found", amount.container_name.as_deref().unwrap_or_default());
+    let (resources, thousand) = (&spec.ok_or_else(not_found)?.resources, 1000);
+    let thousandths = match amount.resource {
+        ContainerResource::RequestsCpu => resources.requested_cpu().millis.into(),
+        ContainerResource::RequestsMemory => u128::from(resources.requested_memory().bytes) * thousand,
+        // A limit of 0 is none.
+        ContainerResource::LimitsCpu => {
+            let limit = resources.limits.cpu.filter(|limit| limit.millis > 0);
+            limit.unwrap_or(place.cpu).millis.into()
+        }
+        ContainerResource::LimitsMemory => {
+            let limit = resources.limits.memory.filter(|limit| limit.bytes > 0).unwrap_or(place.memory);
+            if limit.bytes == 0 {
+                return Err("this node's memory is not known; set limits.memory".to_owned());
+            }
+            u128::from(limit.bytes) * thousand
+        }
+    };
+    let unit = amount.divisor.map_or(0, |divisor| divisor.thousandths);
+    Ok(thousandths.div_ceil(if unit == 0 { thousand } else { unit }).to_string())
 }
 
 #[cfg(test)]
@@ -195,6 +274,29 @@ mod tests {
             ("100$", "100$"),
         ] {
             assert_eq!(expand(text, &known, &mut room).unwrap(), expected, "{text}");
+        }
+    }
+
+    /// Cases of `TestExpandVolumeMountsWithSubpath` in pkg/kubelet/container/helpers_test.go of Kubernetes.
+    #[test]
+    fn a_path_is_expanded_as_in_kubernetes() {
+        let env = ["POD_NAME=bar", "A=1", "EMPTY=", "ROOT=/", "UP=.."].map(str::to_owned);
+        for (expression, expected) in [
+            ("foo", Ok("foo")),
+            ("foo/$(POD_NAME)", Ok("foo/bar")),
+            ("foo/$$(POD_NAME)", Ok("foo/$(POD_NAME)")),
+            ("$(POD_NAME)$(A)/$", Ok("bar1/$")),
+            ("foo/$(NAMESPACE)", Err("missing value for NAMESPACE")),
+            ("$(EMPTY)$(Z)$(B)", Err("missing value for B, EMPTY, Z")),
+            ("$(ROOT)etc", Err("error SubPath `$(ROOT)etc` must not be an absolute path")),
+            ("foo/$(UP)", Err("unable to provision SubPath `foo/$(UP)`: must not contain '..'")),
+            ("$(UP)$(UP)", Ok("....")),
+        ] {
+            match (expand_path(expression, &env), expected) {
+                (Ok(path), Ok(expected)) => assert_eq!(path, expected, "{expression}"),
+                (Err(why), Err(expected)) => assert!(why.ends_with(expected), "{expression}: {why}"),
+                (found, expected) => panic!("{expression}: {found:?}, not {expected:?}"),
+            }
         }
     }
 

@@ -22,13 +22,11 @@ pub fn container(
     backoff: u32,
 ) -> Result<RenderedContainer, String> {
     let pod = &at.binding.pod;
-    let place = FieldValues {
-        node: at.node.node.clone(),
-        host_ip: at.node.node_ip.to_string(),
-        pod_ip: at.address.map_or_else(|| at.node.node_ip.to_string(), |a| a.addr().to_string()),
-    };
+    let place = FieldValues::of(at);
     let inputs = inputs(spec, pod, &place, &SecretKeys::new())?;
     let takes_all = spec.env_from.iter().any(|from| from.secret_ref.is_some());
+    let mut keys = spec.env.iter().filter_map(|one| one.value_from.as_ref()?.secret_key_ref.as_ref());
+    let depends_on_keys = takes_all || keys.any(|key| key.optional);
     let (mounts, sub_paths) = mounts(at, spec, attempt)?;
     let mut new = NewContainer {
         name: names::container_name(&at.node.instance, &spec.name, &pod.reference(), &pod.uid, attempt),
@@ -76,7 +74,7 @@ pub fn container(
         group_of_image_user: user.group_only,
         never_pull: spec.effective_pull_policy() == PullPolicy::Never,
         values: inputs.values,
-        secret_inputs: takes_all.then(|| Box::new((spec.clone(), place))),
+        secret_inputs: depends_on_keys.then(|| Box::new((spec.clone(), place))),
     })
 }
 

@@ -3,7 +3,9 @@
 use schema::content_refs::ContentRef;
 use schema::kinds::pod::keyed::Variable;
 use schema::kinds::pod::{Container, EnvVarSource};
+use schema::quantity::{Cpu, Memory};
 
+use crate::converge::pods::facts::Placement;
 use crate::converge::pods::volume::spec::SubPath;
 use crate::worlds::docker::NewContainer;
 
@@ -42,6 +44,21 @@ pub struct FieldValues {
     pub node: String,
     pub host_ip: String,
     pub pod_ip: String,
+    /// What the node has for pods.
+    pub cpu: Cpu,
+    pub memory: Memory,
+}
+
+impl FieldValues {
+    pub fn of(at: Placement<'_>) -> Self {
+        Self {
+            node: at.node.node.clone(),
+            host_ip: at.node.node_ip.to_string(),
+            pod_ip: at.address.map_or_else(|| at.node.node_ip.to_string(), |a| a.addr().to_string()),
+            cpu: at.node.cpu,
+            memory: Memory { bytes: at.node.memory.bytes },
+        }
+    }
 }
 
 /// Inputs of a container: `NAME=value`, command and arguments, and the values behind their markers.
@@ -65,8 +82,8 @@ pub struct RenderedContainer {
     pub never_pull: bool,
     /// Values that the variables take by key.
     pub values: Vec<KeyedValue>,
-    /// Set if all keys of some secret become variables. Its keys are known once it is decrypted; then the inputs
-    /// are rendered again.
+    /// Set if the variables depend on the keys of some secret: all become variables, or one is optional. The keys are
+    /// known once it is decrypted; then the inputs are rendered again.
     pub secret_inputs: Option<Box<(Container, FieldValues)>>,
 }
 

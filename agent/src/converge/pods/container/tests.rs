@@ -1,9 +1,12 @@
 //! Requests and limits by the kubelet's arithmetic, and the settings that every container gets in addition.
 
-use schema::kinds::pod::HostPortStatus;
+use schema::kinds::pod::{HostPortStatus, ResourceFieldRef};
+use schema::quantity::Memory;
 use schema::testing::pod_spec;
 
+use super::env::resource_value;
 use super::render::{container, is_no_root};
+use super::rendered::FieldValues;
 use crate::converge::pods::facts::{ContainerLimits, Placement};
 use crate::converge::pods::sandbox::render::pause;
 use crate::converge::pods::tests::{binding, node};
@@ -121,4 +124,60 @@ fn an_image_whose_user_is_root_by_any_spelling_does_not_run_as_non_root() {
         assert!(is_no_root("app:1", user).unwrap_err().contains("names its user"), "{user}");
     }
     assert_eq!(is_no_root("app:1", "1000"), Ok(()));
+}
+
+/// The table of `TestExtractResourceValue` in pkg/api/v1/resource/helpers_test.go of Kubernetes, and limits that default
+/// to what the node has (`MergeContainerResourceLimits` in pkg/api/v1/resource/helpers.go).
+#[test]
+fn amounts_of_resources_are_whole_units_rounded_up() {
+    let node = node();
+    for (resources, amount, value) in [
+        (r#"{"limits": {"cpu": "9"}}"#, r#"{"resource": "limits.cpu"}"#, "9"),
+        ("{}", r#"{"resource": "requests.cpu"}"#, "0"),
+        (r#"{"requests": {"cpu": "8"}}"#, r#"{"resource": "requests.cpu"}"#, "8"),
+        (r#"{"requests": {"cpu": "100m"}}"#, r#"{"resource": "requests.cpu"}"#, "1"),
+        (r#"{"requests": {"cpu": "1200m"}}"#, r#"{"resource": "requests.cpu", "divisor": "100m"}"#, "12"),
+        (r#"{"requests": {"cpu": "1200m"}}"#, r#"{"resource": "requests.cpu", "divisor": "1m"}"#, "1200"),
+        (r#"{"requests": {"memory": "100Mi"}}"#, r#"{"resource": "requests.memory"}"#, "104857600"),
+        (
+            r#"{"requests": {"memory": "100Mi"}, "limits": {"memory": "1Gi"}}"#,
+            r#"{"resource": "requests.memory", "divisor": "1Mi"}"#,
+            "100",
+        ),
+        (
+            r#"{"requests": {"memory": "10Mi"}, "limits": {"memory": "100Mi"}}"#,
+            r#"{"resource": "limits.memory"}"#,
+            "104857600",
+        ),
+        (r#"{"limits": {"memory": "100Mi"}}"#, r#"{"resource": "limits.memory", "divisor": "1G"}"#, "1"),
+        (r#"{"limits": {"memory": "100Mi"}}"#, r#"{"resource": "limits.memory", "divisor": 0}"#, "104857600"),
+        // The node's.
+        ("{}", r#"{"resource": "limits.cpu", "divisor": "1m"}"#, "8000"),
+        (r#"{"limits": {"cpu": 0}}"#, r#"{"resource": "limits.cpu"}"#, "8"),
+        ("{}", r#"{"resource": "limits.memory", "divisor": "1Mi"}"#, "1024"),
+        ("{}", r#"{"resource": "requests.memory"}"#, "0"),
+    ] {
+        for name in ["a", "init"] {
+            let mut pod = pod_spec(&["a", "b"]);
+            pod.init_containers = pod_spec(&["init"]).containers;
+            pod.containers[0].resources = serde_json::from_str(resources).unwrap();
+            pod.init_containers[0].resources = pod.containers[0].resources.clone();
+            let own: ResourceFieldRef = serde_json::from_str(amount).unwrap();
+            let named = ResourceFieldRef { container_name: Some(name.to_owned()), ..own.clone() };
+            let binding = binding("web", pod);
+            let at = Placement { node: &node, binding: &binding, address: None, ports: &[] };
+            let place = FieldValues::of(at);
+            let found = resource_value(&named, None, &binding.pod, &place);
+            assert_eq!(found.as_deref(), Ok(value), "{resources} {amount}");
+            let found = resource_value(&own, Some(&binding.pod.spec.containers[0]), &binding.pod, &place);
+            assert_eq!(found.as_deref(), Ok(value), "{resources} {amount}");
+            let unknown = FieldValues { memory: Memory::default(), ..place.clone() };
+            let found = resource_value(&named, None, &binding.pod, &unknown);
+            let is_refused = amount.contains("limits.memory") && !resources.contains("memory");
+            assert_eq!(found.is_err(), is_refused, "nothing is made up: {found:?}");
+            let none = ResourceFieldRef { container_name: Some("none".to_owned()), ..own };
+            let refused = resource_value(&none, None, &binding.pod, &place).unwrap_err();
+            assert_eq!(refused, "container none not found");
+        }
+    }
 }

@@ -34,7 +34,7 @@ pub fn wanted_status(seen: WantedPod<'_>, former: Option<&PodStatus>, now: Times
     let WantedPod { node, binding, facts, decision, .. } = seen;
     let spec = &binding.pod.spec;
     // Containers share volumes, so any of them may output a secret that only one of them was given.
-    let hides = spec.volumes.iter().any(|volume| volume.secret.is_some())
+    let hides = spec.volumes.iter().any(|volume| volume.files().is_some_and(|files| files.has_secret()))
         || spec.init_containers.iter().chain(&spec.containers).any(|c| !secrets_of(c).is_empty());
     let pause = facts.live_pause().filter(|p| p.is_running());
     let mut init: Vec<ContainerStatus> = spec

@@ -172,6 +172,7 @@ impl Rig {
         tokio::spawn(writing);
         let (the_loop, helpers) = PodsLoop::new(PodsDeps {
             container_limits: Default::default(),
+            cpu: Default::default(),
             memory: NodeMemory { bytes: 1 << 30, oom_score_min: 0 },
             pod_security_floor: Default::default(),
             dns: watch::channel(Default::default()).1,

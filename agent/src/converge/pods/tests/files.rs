@@ -18,7 +18,7 @@ use crate::converge::pods::facts::{ExitStatus, Observed, Placement, State};
 use crate::converge::pods::sandbox;
 use crate::converge::pods::status::wanted;
 use crate::converge::pods::steps::{Decision, DecisionReason};
-use crate::converge::pods::volume::spec::{KeyedVolumeSpec, VolumePrep};
+use crate::converge::pods::volume::spec::{FilesFrom, FilesVolumeSpec, VolumeFile, VolumePrep};
 use crate::converge::pods::volume::{self, folders, prepare};
 use crate::names;
 use crate::worlds::docker::Exit;
@@ -71,8 +71,10 @@ fn what_comes_from_the_repository_is_mounted_read_only_from_where_it_is_cached()
     assert_eq!(sources[2], blobs.join("b".repeat(64)).join("motd.txt"));
     assert!(rendered.new.mounts.iter().all(|mount| mount.read_only), "{:?}", rendered.new.mounts);
     assert!(!rendered.sub_paths[0].create, "nothing is ever made in what is shared");
-    let [VolumePrep::Keyed(keyed)] = &volume::render::volumes(at)[..] else { panic!("one is made") };
-    assert_eq!((&keyed.source, keyed.group), (&ContentRef::Secret("db".to_owned()), Some(7)));
+    let [VolumePrep::Files(files)] = &volume::render::volumes(at)[..] else { panic!("one is made") };
+    let of = ContentRef::Secret("db".to_owned());
+    assert_eq!(files.sources, [FilesFrom::Values { of, items: Vec::new(), is_optional: false }]);
+    assert_eq!((files.group, files.mode, files.is_secret), (Some(7), 0o400, true));
     let label = sandbox::render::pause(at).labels["minik8s.io/files"].clone();
     assert_eq!(label, ["a", "b", "c"].map(|digit| digit.repeat(64)).join(","));
 }
@@ -216,38 +218,154 @@ fn all_keys_of_a_secret_are_variables_once_they_are_known() {
     assert!(inputs.values.iter().any(|value| value.marker == marker && value.key == "USER"));
 }
 
+/// A secret's keys are known only once it is decrypted, and until then a variable of an optional one is left out.
+#[test]
+fn an_optional_key_of_a_secret_is_a_variable_if_the_secret_has_it() {
+    let (node, mut binding) = (node(), pod());
+    let mut spec = (*binding.pod.spec).clone();
+    let optional = |name: &str, secret: &str, key: &str| {
+        let of = serde_json::json!({"name": secret, "key": key, "optional": true});
+        serde_json::json!({"name": name, "valueFrom": {"secretKeyRef": of}})
+    };
+    let env = [optional("HAS", "db", "pw"), optional("LACKS", "db", "no"), optional("GONE", "gone", "pw")];
+    spec.containers[0].env = serde_json::from_value(serde_json::json!(env)).unwrap();
+    spec.containers[0].args = vec!["$(HAS) $(LACKS)".to_owned()];
+    binding.pod.spec = spec.into();
+    let at = Placement { node: &node, binding: &binding, address: None, ports: &[] };
+    let rendered = render::container(at, &binding.pod.spec.containers[0], 0, 0).unwrap();
+    assert_eq!(rendered.new.env, [""; 0]);
+    let (spec, place) = *rendered.secret_inputs.unwrap();
+    let keys = [(ContentRef::Secret("db".to_owned()), vec!["pw".to_owned()])].into();
+    let inputs = render::inputs(&spec, &binding.pod, &place, &keys).unwrap();
+    let marker = "\0secret db\0pw\0";
+    assert_eq!(
+        (inputs.env, inputs.args),
+        (vec![format!("HAS={marker}")], vec![format!("{marker} $(LACKS)")])
+    );
+}
+
+/// A pod with files of several sources, with fields of its own, and with one that does not exist.
+fn sourced() -> Binding {
+    let mut binding = configured();
+    let mut spec = (*binding.pod.spec).clone();
+    spec.volumes = serde_json::from_value(serde_json::json!([
+        {"name": "all", "projected": {"sources": [
+            {"configMap": {"name": "web"}},
+            {"secret": {"name": "db", "items": [{"key": "pw", "path": "db/pw", "mode": 0o400}]}},
+            {"secret": {"name": "gone", "optional": true, "items": [{"key": "pw", "path": "gone"}]}},
+            {"downwardAPI": {"items": [
+                {"path": "me/labels", "fieldRef": {"fieldPath": "metadata.labels"}},
+                {"path": "me/node", "fieldRef": {"fieldPath": "spec.nodeName"}}]}},
+            {"secret": {"name": "more"}}]}},
+        {"name": "me", "downwardAPI": {"defaultMode": 0o600, "items": [
+            {"path": "uid", "fieldRef": {"fieldPath": "metadata.uid"}},
+            {"path": "ip", "mode": 0o444, "fieldRef": {"fieldPath": "status.podIP"}},
+            {"path": "cpu", "resourceFieldRef": {"containerName": "main", "resource": "limits.cpu"}}]}},
+        {"name": "bad", "downwardAPI": {"items": [
+            {"path": "cpu", "resourceFieldRef": {"containerName": "none", "resource": "limits.cpu"}}]}},
+    ]))
+    .unwrap();
+    let mounts =
+        serde_json::json!([{"name": "all", "mountPath": "/all"}, {"name": "me", "mountPath": "/me"}]);
+    spec.containers[0].volume_mounts = serde_json::from_value(mounts).unwrap();
+    binding.pod.spec = spec.into();
+    binding.pod.labels = [("app".to_owned(), "web".to_owned()), ("a".to_owned(), "\"".to_owned())].into();
+    binding
+}
+
+#[test]
+fn one_volume_has_files_of_secrets_maps_and_the_pod_itself() {
+    let (node, binding) = (node(), sourced());
+    let address = Some("10.244.3.7/24".parse().unwrap());
+    let at = Placement { node: &node, binding: &binding, address, ports: &[] };
+    let [VolumePrep::Files(all), VolumePrep::Files(me), VolumePrep::Files(bad)] =
+        &volume::render::volumes(at)[..]
+    else {
+        panic!("all are written")
+    };
+    assert_eq!((all.is_secret, me.is_secret), (true, false));
+    assert_eq!(all.path, names::secret_dir(&node.state_dir, &binding.pod.uid, "all"), "in memory");
+    let rendered = render::container(at, &binding.pod.spec.containers[0], 0, 0).unwrap();
+    assert_eq!(rendered.new.mounts[0].source, all.path);
+    assert!(rendered.new.mounts.iter().all(|mount| mount.read_only));
+
+    let text = |files: BTreeMap<String, VolumeFile>| -> Vec<String> {
+        let line = |(path, VolumeFile { value, mode }): (String, VolumeFile)| {
+            format!("{path} {mode:o} {}", String::from_utf8(value).unwrap())
+        };
+        files.into_iter().map(line).collect()
+    };
+    let values =
+        |keys: &[&str]| keys.iter().map(|key| ((*key).to_owned(), key.as_bytes().to_vec())).collect();
+    let last = BTreeMap::from([("COLOUR".to_owned(), b"red".to_vec())]);
+    let read = |db: &[&str]| vec![values(&["COLOUR", "SIZE"]), values(db), values(&[]), last.clone()];
+    let files = prepare::volume_files(all, read(&["pw", "other"])).unwrap();
+    assert_eq!(
+        text(files.clone()),
+        [
+            "COLOUR 644 red",
+            "SIZE 644 SIZE",
+            "db/pw 400 pw",
+            "me/labels 644 a=\"\\\"\"\napp=\"web\"",
+            "me/node 644 n1"
+        ]
+    );
+    let refused = prepare::volume_files(all, read(&["other"])).unwrap_err().to_string();
+    assert_eq!(refused, "references non-existent secret key: pw of secret db");
+    let own = prepare::volume_files(me, Vec::new()).unwrap();
+    let uid = format!("uid 600 {}", binding.pod.uid);
+    assert_eq!(text(own), ["cpu 600 8", "ip 444 10.244.3.7", &uid]);
+    let refused = prepare::volume_files(bad, Vec::new()).unwrap_err().to_string();
+    assert_eq!(refused, "file cpu: container none not found");
+
+    let state = tempfile::tempdir().unwrap();
+    let written = FilesVolumeSpec { path: names::secret_dir(state.path(), "u", "all"), ..all.clone() };
+    prepare::write_files(&written, &files).unwrap();
+    let pw = written.path.join("db/pw");
+    assert_eq!((fs::read(&pw).unwrap(), fs::metadata(&pw).unwrap().mode() & 0o7777), (b"pw".to_vec(), 0o400));
+    folders::unmount_pod(state.path(), "u").unwrap();
+    assert!(!pw.exists() && written.path.exists(), "it was in memory alone");
+    folders::remove_pod(state.path(), "u").unwrap();
+}
+
 /// Red with the volume's mode for every file, and with the group without its bit.
 #[test]
 fn items_are_files_with_their_modes() {
     let (node, binding) = (node(), configured());
     let at = Placement { node: &node, binding: &binding, address: None, ports: &[] };
-    let [VolumePrep::Keyed(first), VolumePrep::Keyed(gone)] = &volume::render::volumes(at)[..] else {
+    let [VolumePrep::Files(first), VolumePrep::Files(gone)] = &volume::render::volumes(at)[..] else {
         panic!("two are made")
     };
-    assert!(gone.is_optional && !first.is_optional && !first.is_secret);
+    let [FilesFrom::Values { of, items, is_optional: false }] = &first.sources[..] else {
+        panic!("one is required")
+    };
+    assert!(matches!(gone.sources[..], [FilesFrom::Values { is_optional: true, .. }]) && !first.is_secret);
+    let with = |items| {
+        let sources = vec![FilesFrom::Values { of: of.clone(), items, is_optional: false }];
+        FilesVolumeSpec { sources, ..first.clone() }
+    };
     let values = || ["1st", "COLOUR", "SIZE"].map(|key| (key.to_owned(), key.as_bytes().to_vec())).into();
     let dir = tempfile::tempdir().unwrap();
     for (group, modes) in [(None, [0o600, 0o644]), (Some(7), [0o640, 0o644])] {
         let path = dir.path().join(format!("{group:?}"));
-        let volume = KeyedVolumeSpec { path: path.clone(), group, ..first.clone() };
-        let files = prepare::keyed_files(&volume, values()).unwrap();
+        let volume = FilesVolumeSpec { path: path.clone(), group, ..first.clone() };
+        let files = prepare::volume_files(&volume, vec![values()]).unwrap();
         assert_eq!(files.keys().collect::<Vec<_>>(), ["deep/colour", "size"]);
-        prepare::keyed(&volume, &files).unwrap();
-        prepare::keyed(&volume, &files).unwrap();
+        prepare::write_files(&volume, &files).unwrap();
+        prepare::write_files(&volume, &files).unwrap();
         let found = ["deep/colour", "size"].map(|file| fs::metadata(path.join(file)).unwrap());
         assert_eq!(found.each_ref().map(|meta| meta.mode() & 0o7777), modes);
         assert!(group.is_none_or(|group| found.iter().all(|meta| meta.gid() == group)));
         assert_eq!(fs::read(path.join("deep/colour")).unwrap(), b"COLOUR");
     }
-    let all = KeyedVolumeSpec { items: Vec::new(), ..first.clone() };
-    let many =
-        (0..3000).map(|number| KeyToPath { path: format!("f{number}"), ..first.items[0].clone() }).collect();
-    let many = KeyedVolumeSpec { items: many, ..first.clone() };
-    assert!(prepare::keyed_files(&many, values()).is_err_and(|why| why.to_string().contains("8 MiB")));
-    assert_eq!(
-        prepare::keyed_files(&all, values()).unwrap().into_keys().collect::<Vec<_>>(),
-        ["1st", "COLOUR", "SIZE"]
-    );
+    let many = (0..3000).map(|number| KeyToPath { path: format!("f{number}"), ..items[0].clone() }).collect();
+    let refused = prepare::volume_files(&with(many), vec![values()]).unwrap_err().to_string();
+    assert!(refused.contains("8 MiB"), "{refused}");
+    let refused = prepare::volume_files(first, vec![BTreeMap::new()]).unwrap_err().to_string();
+    assert_eq!(refused, "references non-existent config key: COLOUR of ConfigMap web");
+    let all = prepare::volume_files(&with(Vec::new()), vec![values()]).unwrap();
+    assert_eq!(all.into_keys().collect::<Vec<_>>(), ["1st", "COLOUR", "SIZE"]);
+    assert_eq!(prepare::volume_files(gone, vec![BTreeMap::new()]).unwrap(), BTreeMap::new());
 }
 
 // Seen red with `down` before `fetch_files` in `up`: the container is stopped.
@@ -277,22 +395,18 @@ async fn what_cannot_be_fetched_takes_nothing_down_that_runs() {
 fn a_half_made_file_of_a_secret_is_made_whole() {
     let state = tempfile::tempdir().unwrap();
     let path = names::secret_dir(state.path(), "u", "db");
-    let volume = KeyedVolumeSpec {
-        path: path.clone(),
-        source: ContentRef::Secret("db".to_owned()),
-        items: Vec::new(),
-        mode: 0o400,
-        is_optional: false,
-        is_secret: true,
-        group: Some(7),
-    };
-    let files = prepare::keyed_files(&volume, BTreeMap::from([("pw".to_owned(), b"x".to_vec())])).unwrap();
-    prepare::keyed(&volume, &files).unwrap();
+    let of = ContentRef::Secret("db".to_owned());
+    let sources = vec![FilesFrom::Values { of, items: Vec::new(), is_optional: false }];
+    let volume =
+        FilesVolumeSpec { path: path.clone(), sources, mode: 0o400, is_secret: true, group: Some(7) };
+    let values = BTreeMap::from([("pw".to_owned(), b"x".to_vec())]);
+    let files = prepare::volume_files(&volume, vec![values]).unwrap();
+    prepare::write_files(&volume, &files).unwrap();
     let file = path.join("pw");
     fs::set_permissions(&file, fs::Permissions::from_mode(0o400)).unwrap();
     chown(&file, Some(0), Some(0)).unwrap();
     fs::write(path.join("..new"), "half").unwrap();
-    prepare::keyed(&volume, &files).unwrap();
+    prepare::write_files(&volume, &files).unwrap();
     let meta = fs::metadata(&file).unwrap();
     let there = fs::read_dir(&path).unwrap().count();
     folders::unmount_pod(state.path(), "u").unwrap();

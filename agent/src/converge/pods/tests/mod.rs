@@ -44,6 +44,7 @@ pub(in crate::converge::pods) fn node() -> NodeFacts {
         pause_image: "pause:1".into(),
         mtu: 1500,
         container_limits: crate::converge::pods::facts::ContainerLimits::default(),
+        cpu: schema::quantity::Cpu { millis: 8000 },
         memory: NodeMemory { bytes: 1 << 30, oom_score_min: -1000 },
         pod_security: PodSecurity::default(),
         pod_security_floor: Default::default(),

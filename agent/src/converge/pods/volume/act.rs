@@ -10,7 +10,7 @@ use schema::content_refs::find_content;
 use schema::control::lock;
 use schema::records::EventType;
 
-use super::spec::{KeyedFile, KeyedVolumeSpec, VolumeError, VolumePrep};
+use super::spec::{FilesFrom, FilesVolumeSpec, VolumeError, VolumeFile, VolumePrep};
 use super::{prepare, sub_path};
 use crate::converge::pods::steps::{BringUp, ContainerAct};
 use crate::converge::pods::supervisor::WorkGuard;
@@ -22,7 +22,7 @@ use crate::files::{EnsureOutcome, SecretError};
 const VOLUMES_MAX: Duration = Duration::from_secs(30);
 
 /// A volume and its files, by their paths in it.
-type KeyedVolume = (KeyedVolumeSpec, BTreeMap<String, KeyedFile>);
+type FilesVolume = (FilesVolumeSpec, BTreeMap<String, VolumeFile>);
 
 /// Runs work on volumes that reports its current path; the error names the failure, or the path that did not respond.
 async fn on_disk(
@@ -69,21 +69,27 @@ impl Worker {
     }
 
     /// Reads the values for the volumes of secrets and objects.
-    pub(crate) async fn read_values(&self, up: &BringUp) -> Result<Vec<KeyedVolume>, PodFailure> {
+    pub(crate) async fn read_values(&self, up: &BringUp) -> Result<Vec<FilesVolume>, PodFailure> {
         let unreadable = |e: SecretError| PodFailure::new("CreateContainerConfigError", "FailedMount", e);
         let mut volumes = Vec::new();
         for prep in &up.volumes {
-            let VolumePrep::Keyed(keyed) = prep else { continue };
-            let of = &keyed.source;
-            let is_absent = keyed.is_optional && find_content(&up.pod.files, of).is_none();
-            let values = match is_absent {
-                true => BTreeMap::new(),
-                false => self.files.values(&up.pod, of).await.map_err(unreadable)?,
-            };
-            check_file_names(of, &values).map_err(unreadable)?;
-            let files = prepare::keyed_files(keyed, values);
+            let VolumePrep::Files(volume) = prep else { continue };
+            let mut all = Vec::new();
+            for source in &volume.sources {
+                let FilesFrom::Values { of, items, is_optional } = source else { continue };
+                let is_absent = *is_optional && find_content(&up.pod.files, of).is_none();
+                let values = match is_absent {
+                    true => BTreeMap::new(),
+                    false => self.files.values(&up.pod, of).await.map_err(unreadable)?,
+                };
+                if items.is_empty() {
+                    check_file_names(of, &values).map_err(unreadable)?;
+                }
+                all.push(values);
+            }
+            let files = prepare::volume_files(volume, all);
             let files = files.map_err(|e| PodFailure::new("CreateContainerConfigError", "FailedMount", e))?;
-            volumes.push((keyed.clone(), files));
+            volumes.push((volume.clone(), files));
         }
         Ok(volumes)
     }
@@ -91,7 +97,7 @@ impl Worker {
     pub(crate) async fn prepare_volumes(
         &self,
         up: &BringUp,
-        keyed: Vec<KeyedVolume>,
+        written: Vec<FilesVolume>,
         busy: &Arc<WorkGuard>,
     ) -> Result<(), PodFailure> {
         let list: Vec<VolumePrep> = up.volumes.clone();
@@ -103,9 +109,9 @@ impl Worker {
                 now_at(prep.path());
                 prepare::prepare(prep)
             })?;
-            keyed.iter().try_for_each(|(volume, files)| {
+            written.iter().try_for_each(|(volume, files)| {
                 now_at(&volume.path);
-                prepare::keyed(volume, files)
+                prepare::write_files(volume, files)
             })
         });
         done.await.map_err(|why| PodFailure::new("ContainerCreating", "FailedMount", why))
@@ -114,19 +120,24 @@ impl Worker {
     /// Mounts the containers' `subPath`s and drops containers for which that fails: the failure is their own, as in
     /// Kubernetes, and the others are created.
     pub(crate) async fn mount_sub_paths(&self, id: &PodId, up: &mut BringUp, busy: &Arc<WorkGuard>) {
+        let pod = &up.pod;
         let each = up.containers.iter().map(|step| async move {
             let ContainerAct::Create(rendered) = &step.act else { return true };
-            let sub_paths = rendered.sub_paths.clone();
-            if sub_paths.is_empty() {
+            if rendered.sub_paths.is_empty() {
                 return true;
             }
-            let done = on_disk(busy, move |now_at| {
-                sub_paths.iter().try_for_each(|sub| {
-                    now_at(&sub.root.join(&sub.path));
-                    sub_path::mount_sub_path(sub)
-                })
-            });
-            let done = done.await;
+            let done = match self.expand_sub_paths(rendered, pod).await {
+                Err(why) => Err(why),
+                Ok(sub_paths) => {
+                    let work = move |now_at: &dyn Fn(&Path)| {
+                        sub_paths.iter().try_for_each(|sub| {
+                            now_at(&sub.root.join(sub.as_written()));
+                            sub_path::mount_sub_path(sub)
+                        })
+                    };
+                    on_disk(busy, work).await
+                }
+            };
             if let Err(why) = &done {
                 self.report_container_failure(id, &step.container, "CreateContainerConfigError", why);
             }

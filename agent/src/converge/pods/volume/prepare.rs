@@ -10,9 +10,9 @@ use std::path::Path;
 
 use nix::mount::{MsFlags, mount};
 use nix::unistd::{Gid, chown};
-use schema::kinds::pod::{HostPathType, KeyToPath};
+use schema::kinds::pod::HostPathType;
 
-use super::spec::{HostPathBounds, KeyedFile, KeyedVolumeSpec, VolumeError, VolumePrep};
+use super::spec::{FilesFrom, FilesVolumeSpec, HostPathBounds, VolumeError, VolumeFile, VolumePrep};
 use super::sub_path::{create_host_path, descriptor_path, open_host_path};
 use crate::mounts;
 
@@ -24,38 +24,62 @@ pub fn prepare(volume: &VolumePrep) -> Result<(), VolumeError> {
             empty_dir(path, tmpfs, *group)
         }
         VolumePrep::HostPath { path, kind, bounds } => host_path(path, *kind, bounds.as_ref()),
-        // Created only with its values; see [`keyed`].
-        VolumePrep::Keyed(_) => Ok(()),
+        // Created only with its files; see [`write_files`].
+        VolumePrep::Files(_) => Ok(()),
     }
 }
 
-/// Returns the files of a volume, by their paths in it. A key of an item that is missing from the values was
-/// optional.
-pub fn keyed_files(
-    volume: &KeyedVolumeSpec,
-    values: BTreeMap<String, Vec<u8>>,
-) -> Result<BTreeMap<String, KeyedFile>, VolumeError> {
-    let mode = volume.mode;
-    if volume.items.is_empty() {
-        return Ok(values.into_iter().map(|(key, value)| (key, KeyedFile { value, mode })).collect());
-    }
-    // A tmpfs counts whole pages.
-    let sizes =
-        volume.items.iter().filter_map(|item| values.get(&item.key)).map(|v| v.len().next_multiple_of(4096));
-    if sizes.sum::<usize>() > KEYED_BYTES_MAX {
-        return Err(VolumeError::TooLarge { path: volume.path.clone(), most: KEYED_BYTES_MAX / 1024 / 1024 });
-    }
-    let file = |KeyToPath { key, path, mode: own }: &KeyToPath| {
-        let value = values.get(key)?.clone();
-        Some((path.clone(), KeyedFile { value, mode: own.unwrap_or(mode) }))
+/// Returns the files of a volume, by their paths in it. `values` are those of its secrets and objects, in order; those
+/// of an absent one are empty.
+pub fn volume_files(
+    volume: &FilesVolumeSpec,
+    values: Vec<BTreeMap<String, Vec<u8>>>,
+) -> Result<BTreeMap<String, VolumeFile>, VolumeError> {
+    let (mut files, mut values, mode) = (BTreeMap::new(), values.into_iter(), volume.mode);
+    let mut bytes = 0;
+    let mut add = |path: String, file: VolumeFile| {
+        // A tmpfs counts whole pages.
+        bytes += file.value.len().next_multiple_of(4096);
+        files.insert(path, file);
+        let most = KEYED_BYTES_MAX / 1024 / 1024;
+        let too_large = || VolumeError::TooLarge { path: volume.path.clone(), most };
+        (bytes <= KEYED_BYTES_MAX).then_some(()).ok_or_else(too_large)
     };
-    Ok(volume.items.iter().filter_map(file).collect())
+    for source in &volume.sources {
+        match source {
+            FilesFrom::Fields(fields) => {
+                let fields = fields.clone().map_err(VolumeError::NoField)?;
+                fields.into_iter().try_for_each(|(path, file)| add(path, file))?;
+            }
+            FilesFrom::Values { items, .. } if items.is_empty() => {
+                let all = values.next().unwrap_or_default().into_iter();
+                all.map(|(key, value)| (key, VolumeFile { value, mode }))
+                    .try_for_each(|(key, file)| add(key, file))?;
+            }
+            FilesFrom::Values { of, items, is_optional } => {
+                let values = values.next().unwrap_or_default();
+                for item in items {
+                    match values.get(&item.key).cloned() {
+                        Some(value) => {
+                            add(item.path.clone(), VolumeFile { value, mode: item.mode.unwrap_or(mode) })?;
+                        }
+                        None if *is_optional => {}
+                        None => return Err(VolumeError::NoKey { of: of.clone(), key: item.key.clone() }),
+                    }
+                }
+            }
+        }
+    }
+    Ok(files)
 }
 
-/// Writes values as files, those of a secret into a tmpfs. Correct files are left alone, and none is removed: other
-/// values mean another pod.
-pub fn keyed(volume: &KeyedVolumeSpec, files: &BTreeMap<String, KeyedFile>) -> Result<(), VolumeError> {
-    let KeyedVolumeSpec { path, group, is_secret, .. } = volume;
+/// Writes files, into a tmpfs if there is a secret among them. Correct files are left alone, and none is removed: other
+/// content means another pod.
+pub fn write_files(
+    volume: &FilesVolumeSpec,
+    files: &BTreeMap<String, VolumeFile>,
+) -> Result<(), VolumeError> {
+    let FilesVolumeSpec { path, group, is_secret, .. } = volume;
     let failed = |source| VolumeError::Make { path: path.to_owned(), source };
     fs::create_dir_all(path).map_err(failed)?;
     if *is_secret && !mounts::at_or_below(path).map_err(failed)?.iter().any(|m| m == path) {
@@ -68,15 +92,15 @@ pub fn keyed(volume: &KeyedVolumeSpec, files: &BTreeMap<String, KeyedFile>) -> R
             .map_err(|e| VolumeError::Mount { path: path.to_owned(), source: e.into() })?;
     }
     for (at, file) in files {
-        keyed_file(path, at, file, *group).map_err(failed)?;
+        write_file(path, at, file, *group).map_err(failed)?;
     }
     Ok(())
 }
 
-/// Writes one value. The file gets its name only when owner and mode are right, so that a crash leaves none that
+/// Writes one file. It gets its name only when owner and mode are right, so that a crash leaves none that
 /// its readers can't read. Not a `DiskRecord`, which is for its owner only and whose draft a pod could take for a
 /// key.
-fn keyed_file(folder: &Path, at: &str, file: &KeyedFile, group: Option<u32>) -> io::Result<()> {
+fn write_file(folder: &Path, at: &str, file: &VolumeFile, group: Option<u32>) -> io::Result<()> {
     let (at, value) = (folder.join(at), &file.value);
     if let Some(parent) = at.parent() {
         fs::create_dir_all(parent)?;

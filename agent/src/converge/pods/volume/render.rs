@@ -1,15 +1,22 @@
 //! Renders the volumes and mounts of a bound pod. Pure.
 
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use schema::content_refs;
 use schema::content_refs::BlobKind;
 use schema::kinds::cluster::{PodSecurity, host_paths_overlap};
 use schema::kinds::function::FUNCTION_LABEL;
-use schema::kinds::pod::keyed::VolumeContent;
-use schema::kinds::pod::{Container, EmptyDirVolume, HostPathType, MountPropagation, StorageMedium, Volume};
+use schema::kinds::pod::keyed::{FileSource, VolumeContent, VolumeFiles};
+use schema::kinds::pod::{
+    Container, DownwardApiFile, EmptyDirVolume, HostPathType, MountPropagation, StorageMedium, Volume,
+};
 
-use super::spec::{AllowedDirectory, HostPathBounds, KeyedVolumeSpec, SubPath, VolumePrep};
+use super::spec::{
+    AllowedDirectory, FilesFrom, FilesVolumeSpec, HostPathBounds, SubPath, VolumeFile, VolumePrep,
+};
+use crate::converge::pods::container::env::{field_value, resource_value};
+use crate::converge::pods::container::rendered::FieldValues;
 use crate::converge::pods::facts::Placement;
 use crate::names;
 use crate::worlds::docker::{BindMount, Propagation};
@@ -22,17 +29,10 @@ pub fn volumes(at: Placement<'_>) -> Vec<VolumePrep> {
     let mut list = Vec::new();
     for volume in &pod.spec.volumes {
         let path = own_path(at, volume);
-        if let Some(VolumeContent { of, items, mode, is_optional, is_secret, .. }) = volume.keyed() {
-            let items = items.to_vec();
-            list.push(VolumePrep::Keyed(KeyedVolumeSpec {
-                path,
-                source: of,
-                items,
-                mode,
-                is_optional,
-                is_secret,
-                group,
-            }));
+        if let Some(files) = volume.files() {
+            let (mode, is_secret) = (files.mode, files.has_secret());
+            let sources = files_from(at, files);
+            list.push(VolumePrep::Files(FilesVolumeSpec { path, sources, mode, is_secret, group }));
         } else if let Some(empty_dir) = &volume.empty_dir {
             let (tmpfs_bytes, no_exec) = (tmpfs_bytes(empty_dir), pod.labels.contains_key(FUNCTION_LABEL));
             list.push(VolumePrep::EmptyDir { path, tmpfs_bytes, group, no_exec });
@@ -42,6 +42,35 @@ pub fn volumes(at: Placement<'_>) -> Vec<VolumePrep> {
         }
     }
     list
+}
+
+fn files_from(at: Placement<'_>, files: VolumeFiles<'_>) -> Vec<FilesFrom> {
+    let mode = files.mode;
+    let sources = files.sources.into_iter().map(|(_, source)| match source {
+        FileSource::Values(VolumeContent { of, items, is_optional, .. }) => {
+            FilesFrom::Values { of, items: items.to_vec(), is_optional }
+        }
+        FileSource::Fields(items) => {
+            let place = FieldValues::of(at);
+            let file = |item: &DownwardApiFile| {
+                let value = content(at, item, &place).map_err(|why| format!("file {}: {why}", item.path))?;
+                let mode = item.mode.unwrap_or(mode);
+                Ok((item.path.clone(), VolumeFile { value: value.into_bytes(), mode }))
+            };
+            FilesFrom::Fields(items.iter().map(file).collect::<Result<BTreeMap<_, _>, String>>())
+        }
+    });
+    sources.collect()
+}
+
+/// Returns the content of a file of the downward API.
+fn content(at: Placement<'_>, file: &DownwardApiFile, place: &FieldValues) -> Result<String, String> {
+    let pod = &at.binding.pod;
+    match (&file.field_ref, &file.resource_field_ref) {
+        (Some(field), _) => field_value(field, pod, place),
+        (None, Some(amount)) => resource_value(amount, None, pod, place),
+        (None, None) => Ok(String::new()),
+    }
 }
 
 fn tmpfs_bytes(empty_dir: &EmptyDirVolume) -> Option<u64> {
@@ -96,7 +125,7 @@ fn own_path(at: Placement<'_>, volume: &Volume) -> PathBuf {
     let (state_dir, uid) = (&at.node.state_dir, &at.binding.pod.uid);
     match &volume.host_path {
         Some(host_path) => PathBuf::from(&host_path.path),
-        None if volume.keyed().is_some_and(|keyed| keyed.is_secret) => {
+        None if volume.files().is_some_and(|files| files.has_secret()) => {
             names::secret_dir(state_dir, uid, &volume.name)
         }
         None => names::volume_dir(state_dir, uid, &volume.name),
@@ -114,10 +143,11 @@ pub(crate) fn mounts(
         let volume = pod.spec.volumes.iter().find(|v| v.name == mount.name);
         let volume = volume.ok_or_else(|| format!("there is no volume {}", mount.name))?;
         let (root, is_file) = volume_path(at, volume)?;
-        // The repository is the only writer of its content.
-        let from_git = volume.repo.is_some() || volume.keyed().is_some();
+        // Only the repository and the agent write these.
+        let from_git = volume.repo.is_some() || volume.files().is_some();
+        let expression = mount.sub_path_expr.as_deref().filter(|p| !p.is_empty());
         let sub_path = mount.sub_path.as_deref().filter(|p| !p.is_empty() && *p != ".");
-        if let Some(path) = sub_path {
+        if let Some(path) = sub_path.or(expression) {
             if is_file {
                 return Err(format!(
                     "volume {} is a single file, so it has no subPath {path}; remove subPath",
@@ -130,11 +160,12 @@ pub(crate) fn mounts(
             }
         }
         let bounds = bounds(at, volume);
+        let is_own_mount = sub_path.is_some() || expression.is_some() || bounds.is_some();
         let propagation = match mount.mount_propagation {
             None | Some(MountPropagation::None) => Propagation::None,
             Some(MountPropagation::HostToContainer) => Propagation::FromHost,
             // The agent's own mount of it leads nothing back to the node.
-            Some(MountPropagation::Bidirectional) if sub_path.is_some() || bounds.is_some() => {
+            Some(MountPropagation::Bidirectional) if is_own_mount => {
                 return Err(format!(
                     "volume {} can't be mounted with mountPropagation Bidirectional together with subPath, or where \
                      podSecurity limits hostPath volumes; use HostToContainer",
@@ -143,12 +174,13 @@ pub(crate) fn mounts(
             }
             Some(MountPropagation::Bidirectional) => Propagation::Both,
         };
-        let source = match sub_path.is_some() || bounds.is_some() {
+        let source = match is_own_mount {
             false => root,
             true => {
                 let target = names::sub_path_dir(&at.node.state_dir, &pod.uid, &spec.name, attempt, index);
                 let (path, create) = (sub_path.unwrap_or_default().to_owned(), !from_git);
-                sub_paths.push(SubPath { root, bounds, path, target: target.clone(), create });
+                let expression = expression.map(str::to_owned);
+                sub_paths.push(SubPath { root, bounds, path, expression, target: target.clone(), create });
                 target
             }
         };

@@ -1,5 +1,6 @@
 //! Volumes and paths in them, as the plan names them.
 
+use std::collections::BTreeMap;
 use std::io;
 use std::path::{Path, PathBuf};
 
@@ -25,30 +26,42 @@ pub enum VolumePrep {
         /// Set where the cluster or the node limits hostPath volumes.
         bounds: Option<HostPathBounds>,
     },
-    /// Values as files.
-    Keyed(KeyedVolumeSpec),
+    /// Files that are written for the pod.
+    Files(FilesVolumeSpec),
 }
 
-/// A volume whose files are the values of a secret or an object.
+/// A volume whose files are values of secrets and objects, and fields of the pod.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct KeyedVolumeSpec {
+pub struct FilesVolumeSpec {
     pub path: PathBuf,
-    pub source: ContentRef,
-    /// Selected keys and their paths in the volume; empty means all values, under their keys.
-    pub items: Vec<KeyToPath>,
+    /// Sources of the files; later ones win.
+    pub sources: Vec<FilesFrom>,
     /// Mode of files whose item has none.
     pub mode: u32,
-    /// True if the source, or a key of `items`, may be absent.
-    pub is_optional: bool,
-    /// True for a secret, whose volume is in a tmpfs.
+    /// True if a source is a secret: the volume is in a tmpfs.
     pub is_secret: bool,
     /// Group that may read the files, too.
     pub group: Option<u32>,
 }
 
-/// A file of a [`KeyedVolumeSpec`].
+/// Source of the files of a [`FilesVolumeSpec`].
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct KeyedFile {
+pub enum FilesFrom {
+    /// Values of a secret or an object.
+    Values {
+        of: ContentRef,
+        /// Selected keys and their paths in the volume; empty means all values, under their keys.
+        items: Vec<KeyToPath>,
+        /// True if the secret or object, or a key of `items`, may be absent.
+        is_optional: bool,
+    },
+    /// Files by their paths in the volume, or the reason why one has no content.
+    Fields(Result<BTreeMap<String, VolumeFile>, String>),
+}
+
+/// A file of a [`FilesVolumeSpec`].
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct VolumeFile {
     pub value: Vec<u8>,
     /// Mode before read access for the group is added.
     pub mode: u32,
@@ -58,7 +71,7 @@ impl VolumePrep {
     pub fn path(&self) -> &Path {
         match self {
             Self::EmptyDir { path, .. } | Self::HostPath { path, .. } => path,
-            Self::Keyed(keyed) => &keyed.path,
+            Self::Files(files) => &files.path,
         }
     }
 }
@@ -96,12 +109,21 @@ pub struct SubPath {
     pub root: PathBuf,
     /// Bounds of `root`, if it is a hostPath.
     pub bounds: Option<HostPathBounds>,
-    /// Empty for the whole volume.
+    /// Empty for the whole volume, and as long as `expression` is not expanded.
     pub path: String,
+    /// The `subPathExpr` of which `path` is the expansion.
+    pub expression: Option<String>,
     /// Mount point on the node.
     pub target: PathBuf,
     /// True if a missing path is created as a folder.
     pub create: bool,
+}
+
+impl SubPath {
+    /// Returns the path as the manifest has it: a variable in it may be a secret.
+    pub fn as_written(&self) -> &str {
+        self.expression.as_ref().unwrap_or(&self.path)
+    }
 }
 
 // Errors of creating, checking and removing volumes.
@@ -113,13 +135,18 @@ pub enum VolumeError {
     Make { path: PathBuf, source: io::Error },
     #[error("cannot mount {path}: {source}")]
     Mount { path: PathBuf, source: io::Error },
-    /// `items` name the same keys repeatedly.
+    /// `items` name the same keys repeatedly, or there are many sources.
     #[error("the files of {path} exceed {most} MiB; name fewer keys in items")]
     TooLarge {
         path: PathBuf,
         /// Limit in MiB.
         most: usize,
     },
+    /// A key of `items` that must exist.
+    #[error("references non-existent {} key: {key} of {of}", if matches!(of, ContentRef::Secret(_)) { "secret" } else { "config" })]
+    NoKey { of: ContentRef, key: String },
+    #[error("{0}")]
+    NoField(String),
     #[error("hostPath {path} is not {wanted}; create it on the node or change its type")]
     NotThere { path: PathBuf, wanted: &'static str },
     /// The path leads out of its bounds, or can't be opened.

@@ -19,7 +19,7 @@ use super::spec::{AllowedDirectory, HostPathBounds, SubPath, VolumeError};
 /// A missing path becomes a folder with mode and group of the volume itself: the kubelet gives it the volume's
 /// mode, so that whoever may write in the volume may write in it.
 pub fn mount_sub_path(sub: &SubPath) -> Result<(), VolumeError> {
-    let inner = |e: nix::Error| VolumeError::SubPath { path: sub.path.clone(), source: e.into() };
+    let inner = |e: nix::Error| VolumeError::SubPath { path: sub.as_written().to_owned(), source: e.into() };
     let root = match &sub.bounds {
         Some(bounds) => open_host_path(&sub.root, bounds)?,
         None => open_any(&sub.root).map_err(inner)?,

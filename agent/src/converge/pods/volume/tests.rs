@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use nix::mount::{MntFlags, MsFlags, mount, umount2};
 use schema::kinds::cluster::PodSecurity;
-use schema::kinds::pod::{ContainerState, HostPathType};
+use schema::kinds::pod::{ContainerState, ContainerStatus, HostPathType};
 
 use super::folders::{remove_pod, remove_tree_of};
 use super::prepare::prepare;
@@ -56,6 +56,7 @@ fn a_folder_made_for_a_sub_path_is_as_open_as_its_volume() {
                 root: root.clone(),
                 bounds: None,
                 path: path.into(),
+                expression: None,
                 target,
                 create: true,
             })
@@ -88,8 +89,15 @@ fn a_folder_for_a_sub_path_whose_making_was_cut_off_is_made_after_all() {
     let left = root.join(".uid_a_0_0.new");
     std::fs::create_dir(&left).unwrap();
     let target = names::sub_path_dir(state.path(), "uid", "a", 0, 0);
-    mount_sub_path(&SubPath { root: root.clone(), bounds: None, path: "data".into(), target, create: true })
-        .unwrap();
+    mount_sub_path(&SubPath {
+        root: root.clone(),
+        bounds: None,
+        path: "data".into(),
+        expression: None,
+        target,
+        create: true,
+    })
+    .unwrap();
     let made = std::fs::metadata(root.join("data")).unwrap();
     assert_eq!((made.mode() & 0o7777, made.gid()), (0o2777, 2000));
     assert!(!left.exists());
@@ -136,6 +144,7 @@ fn no_link_in_an_allowed_directory_shows_what_is_elsewhere() {
             root,
             bounds: Some(bounds(&allowed, path)),
             path: String::new(),
+            expression: None,
             target: target.clone(),
             create: true,
         };
@@ -202,6 +211,7 @@ fn a_host_path_shows_the_nodes_mounts_and_takes_none_with_it() {
         root: allowed.clone(),
         bounds: Some(HostPathBounds { forbidden: Vec::new(), ..bounds(&allowed, "") }),
         path: String::new(),
+        expression: None,
         target: target.clone(),
         create: true,
     };
@@ -359,7 +369,14 @@ fn no_link_leads_to_a_forbidden_directory_where_none_is_allowed() {
         starts.set(starts.get() + 1);
         let target = names::sub_path_dir(&state, "uid", "a", starts.get(), 0);
         let (bounds, inner) = (Some(bounds.clone()), String::new());
-        let sub = SubPath { root: path(name), bounds, path: inner, target: target.clone(), create: true };
+        let sub = SubPath {
+            root: path(name),
+            bounds,
+            path: inner,
+            expression: None,
+            target: target.clone(),
+            create: true,
+        };
         mount_sub_path(&sub).map(|()| target)
     };
     for name in ["real/run", "data/relative", "data/absolute", "data/above", "data/all", "alias/app"] {
@@ -465,4 +482,46 @@ async fn a_sub_path_that_cannot_be_used_stops_its_own_container_alone() {
     // The obstacle is removed.
     std::fs::remove_file(host.path().join("file")).unwrap();
     rig.agent_until("both run", Rig::complete).await;
+}
+
+/// Messages are the kubelet's (`makeMounts` in pkg/kubelet/kubelet_pods.go).
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_path_with_variables_is_expanded_and_stays_in_its_volume() {
+    let host = tempfile::tempdir().unwrap();
+    std::os::unix::fs::symlink("/etc", host.path().join("out")).unwrap();
+    let container = |name: &str, expression: &str| {
+        serde_json::json!({
+            "name": name, "image": "app:1",
+            "env": [
+                {"name": "POD", "valueFrom": {"fieldRef": {"fieldPath": "metadata.name"}}},
+                {"name": "UP", "value": ".."}, {"name": "LINK", "value": "out"}, {"name": "EMPTY"}
+            ],
+            "volumeMounts": [{"name": "host", "mountPath": "/data", "subPathExpr": expression}]
+        })
+    };
+    let failing = [
+        ("gone", "$(NOT)/$(EMPTY)", "subPathExpr $(NOT)/$(EMPTY): missing value for EMPTY, NOT"),
+        ("up", "a/$(UP)", "unable to provision SubPath `a/$(UP)`: must not contain '..'"),
+        ("out", "$(LINK)/ssl", "subPath $(LINK)/ssl cannot be used"),
+    ];
+    let mut containers: Vec<_> = failing.iter().map(|(name, path, _)| container(name, path)).collect();
+    containers.push(container("good", "$(POD)/$$(POD)"));
+    let spec = serde_json::json!({
+        "terminationGracePeriodSeconds": 0,
+        "volumes": [{"name": "host", "hostPath": {"path": host.path()}}],
+        "containers": containers
+    });
+    let web = binding("web", serde_json::from_value(spec).unwrap());
+    let mut rig = Rig::new();
+    rig.want_pod(web.clone(), true);
+    let status = until_status(&rig, &web, "one runs, the others say why not", |status| {
+        let is_right = |(one, wanted): (&ContainerStatus, Option<&str>)| match (&one.state, wanted) {
+            (ContainerState::Waiting(why), Some(wanted)) => why.message.contains(wanted),
+            (state, wanted) => matches!(state, ContainerState::Running(_)) && wanted.is_none(),
+        };
+        let wanted = failing.iter().map(|(.., wanted)| Some(*wanted)).chain([None]);
+        !status.container_statuses.is_empty() && status.container_statuses.iter().zip(wanted).all(is_right)
+    });
+    assert_eq!(status.await.reason, "", "the pod as a whole is well");
+    assert!(host.path().join("web/$(POD)").is_dir());
 }

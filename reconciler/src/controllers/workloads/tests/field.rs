@@ -79,7 +79,7 @@ impl Field {
     /// Applies the next commit of the workload.
     pub(super) fn push(&mut self, set: impl Into<Resource>, commit: u32) {
         let resource = set.into();
-        let hash = Object::hash_of(&resource, &self.object.files);
+        let hash = Object::hash_of(&self.object.metadata, &resource, &self.object.files);
         if hash != self.object.hash {
             self.object.generation += 1;
         }

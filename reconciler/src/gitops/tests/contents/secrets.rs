@@ -103,6 +103,68 @@ async fn a_key_that_the_list_beside_a_secret_has_not_keeps_its_user_from_being_a
     assert_eq!(cluster.status().await.state, SourceState::Synced);
 }
 
+/// As an optional ConfigMap; the sources of a projected volume are named by their numbers.
+#[tokio::test]
+async fn an_optional_secret_may_be_absent_and_replaces_the_pod_once_it_is_there() {
+    let with = |name: &str, volume: &str| pod(name, "one") + &format!("  volumes: [{{name: v, {volume}}}]\n");
+    let env = |name: &str, more: &str| {
+        let of = format!("{{name: late, key: pin{more}}}");
+        pod(name, "one") + &format!("    env: [{{name: X, valueFrom: {{secretKeyRef: {of}}}}}]\n")
+    };
+    let projected =
+        |sources: &str| format!("projected: {{sources: [{{configMap: {{name: conf}}}}, {sources}]}}");
+    let items = "items: [{key: pin, path: p}]";
+    let mut repo = repo(&[
+        ("a.yaml", &env("a", ", optional: true")),
+        ("b.yaml", &with("b", &format!("secret: {{secretName: late, optional: true, {items}}}"))),
+        ("c.yaml", &with("c", &projected("{secret: {name: late, optional: true}}"))),
+        ("d.yaml", &env("d", "")),
+        ("e.yaml", &with("e", &projected("{secret: {name: late}}"))),
+        ("f.yaml", &with("f", &projected("{configMap: {name: none}}"))),
+        ("g.yaml", &with("g", &projected("{configMap: {name: conf, items: [{key: b, path: b}]}}"))),
+        ("conf.yaml", "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: conf}\ndata: {a: b}\n"),
+    ]);
+    let mut cluster = Cluster::new(&repo).await;
+    cluster.settle().await;
+    assert_eq!(cluster.names().await, ["a", "b", "c", "conf"]);
+    let first = cluster.objects().await;
+    let status = cluster.status().await;
+    let said = status.quarantined.iter().flat_map(|file| &file.violations);
+    let said: Vec<_> = said.map(|one| format!("{}: {}", one.rule, one.message)).collect();
+    let sources = "spec.volumes[0].projected.sources[1]";
+    let no_file = "there is no encrypted file of secret late in the repository";
+    assert_eq!(
+        said,
+        [
+            format!("secret-file: spec.containers[0].env[0].valueFrom.secretKeyRef.name: {no_file}"),
+            format!("secret-file: {sources}.secret.name: {no_file}"),
+            format!("dangling-target: {sources}.configMap.name: there is no ConfigMap/default/none"),
+            format!(
+                "dangling-target: {sources}.configMap.items[0].key: ConfigMap/default/conf has no key `b`"
+            ),
+        ]
+    );
+
+    repo.set("secrets/default/late.keys", "other\n");
+    repo.set("secrets/default/late.age", AGE).commit("The secret");
+    cluster.settle().await;
+    let second = cluster.objects().await;
+    for name in ["a", "b", "c"] {
+        assert_ne!(second[name].hash, first[name].hash, "{name}");
+        assert!(second[name].files.contains_key("secrets/default/late.age"), "{name}");
+    }
+    let reported = format!("{:?}", cluster.status().await);
+    assert!(
+        reported.contains("secret-key") && !reported.contains("b.yaml"),
+        "d alone needs the key: {reported}"
+    );
+    repo.remove("secrets/default/late.keys");
+    repo.remove("secrets/default/late.age").commit("And goes");
+    cluster.settle().await;
+    let third = cluster.objects().await;
+    assert!(["a", "b", "c"].iter().all(|name| third[*name].hash == first[*name].hash));
+}
+
 /// The keys of a SOPS file are in clear text; the keys for a job's login are checked like those for a pod.
 #[tokio::test]
 async fn a_file_of_sops_is_ciphertext_with_keys_and_one_in_clear_is_refused() {

@@ -4,15 +4,19 @@ use std::collections::BTreeSet;
 
 use super::super::container::EnvFromSource;
 use super::super::keyed::TextsSource;
-use super::super::{Container, EnvVar, EnvVarSource};
+use super::super::{Container, ContainerResource, EnvVar, EnvVarSource, FieldRef, PodSpec, ResourceFieldRef};
 use super::shared::exactly_one;
 use crate::content_refs::ContentRef;
+use crate::document::nearest;
 use crate::names::{check_qualified_name, is_env_name, is_key, is_name, is_subdomain_name};
+use crate::quantity::Divisor;
 use crate::secrets::{is_clear_key, is_clear_secret};
 use crate::violation::{Findings, Path, rules};
 
-/// Supported values of `fieldPath`; the last two stand for any label or annotation.
-const FIELD_PATHS: [&str; 8] = [
+/// Supported values of `fieldPath`; the first two in volumes only, the last two stand for any label or annotation.
+const FIELD_PATHS: [&str; 10] = [
+    "metadata.labels",
+    "metadata.annotations",
     "metadata.name",
     "metadata.namespace",
     "metadata.uid",
@@ -27,8 +31,8 @@ const FIELD_PATHS: [&str; 8] = [
 const IN_CLEAR: &str =
     "a password or private key in clear text: anyone who can read the repository has it, even after removal";
 
-/// Checks the variables of a container.
-pub(crate) fn validate(env: &[EnvVar], at: &Path<'_>, findings: &mut Findings) {
+/// Checks the variables of a container. `pod` is `None` for a function, whose pod has this container alone.
+pub(crate) fn validate(env: &[EnvVar], pod: Option<&PodSpec>, at: &Path<'_>, findings: &mut Findings) {
     let mut seen = BTreeSet::new();
     for (index, variable) in env.iter().enumerate() {
         let here = at.index(index);
@@ -57,28 +61,74 @@ digits, '_', '-', or '.', and must not start with a digit"
             let message = "Invalid value: may not be specified when `value` is not empty";
             findings.add(&rules::EXCLUSIVE, &from, message).on_key();
         }
-        value_from(source, &from, findings);
+        value_from(source, pod, &from, findings);
     }
 }
 
-fn value_from(source: &EnvVarSource, at: &Path<'_>, findings: &mut Findings) {
+fn value_from(source: &EnvVarSource, pod: Option<&PodSpec>, at: &Path<'_>, findings: &mut Findings) {
     let mut set = Vec::new();
     set.extend(source.field_ref.as_ref().map(|_| "fieldRef"));
+    set.extend(source.resource_field_ref.as_ref().map(|_| "resourceFieldRef"));
     set.extend(source.all_keyed().map(|value| value.at[1]));
     exactly_one(&set, EnvVarSource::FIELDS, "a source", at, findings);
-    if let Some(reference) = &source.field_ref
-        && !is_field_path(&reference.field_path)
-    {
-        let here = at.field("fieldRef");
-        let message = format!("Unsupported value: `{}`", reference.field_path);
-        findings
-            .add(&rules::FIELD_PATH, &here.field("fieldPath"), message)
-            .help(format!("supported values: {}", FIELD_PATHS.join(", ")));
+    if let Some(reference) = &source.field_ref {
+        field(reference, false, &at.field("fieldRef"), findings);
+    }
+    if let Some(reference) = &source.resource_field_ref {
+        resource(reference, pod, &at.field("resourceFieldRef"), findings);
     }
     for value in source.all_keyed() {
         let here = at.field(value.at[1]);
         name_of(&value.owner, &here.field("name"), findings);
         key(value.key, &here.field("key"), findings);
+    }
+}
+
+/// Checks a field of the pod; a volume may have maps of them.
+pub(super) fn field(reference: &FieldRef, in_volume: bool, at: &Path<'_>, findings: &mut Findings) {
+    let known = if in_volume { &FIELD_PATHS[..] } else { &FIELD_PATHS[2..] };
+    if !is_field_path(&reference.field_path, known) {
+        let message = format!("Unsupported value: `{}`", reference.field_path);
+        findings
+            .add(&rules::FIELD_PATH, &at.field("fieldPath"), message)
+            .help(format!("supported values: {}", known.join(", ")));
+    }
+}
+
+/// Checks an amount of a container's resources.
+pub(super) fn resource(
+    reference: &ResourceFieldRef,
+    pod: Option<&PodSpec>,
+    at: &Path<'_>,
+    findings: &mut Findings,
+) {
+    if let Some(name) = reference.container_name.as_deref().filter(|name| !name.is_empty()) {
+        let containers = || pod.into_iter().flat_map(|pod| pod.init_containers.iter().chain(&pod.containers));
+        if !containers().any(|container| container.name == name) {
+            let known = nearest::list(containers().map(|container| container.name.as_str()));
+            let help = match pod {
+                Some(_) => format!("the pod's containers: {known}"),
+                None => "a function has one container: remove it".to_owned(),
+            };
+            let place = at.field("containerName");
+            findings.add(&rules::NOT_FOUND, &place, format!("Not found: `{name}`")).help(help);
+        }
+    }
+    let (units, kind) = match reference.resource {
+        ContainerResource::LimitsCpu | ContainerResource::RequestsCpu => (&Divisor::UNITS[..2], "cpu"),
+        ContainerResource::LimitsMemory | ContainerResource::RequestsMemory => {
+            (&Divisor::UNITS[1..], "memory")
+        }
+    };
+    // Kubernetes treats 0 like a missing divisor.
+    if let Some(divisor) = reference.divisor.filter(|divisor| divisor.thousandths != 0)
+        && !units.iter().any(|unit| unit.parse() == Ok(divisor))
+    {
+        let message = format!(
+            "Invalid value: `{divisor}`: only divisor's values {} are supported with the {kind} resource",
+            units.join(", ")
+        );
+        findings.add(&rules::UNKNOWN_VALUE, &at.field("divisor"), message);
     }
 }
 
@@ -129,12 +179,12 @@ pub(super) fn key(key: &str, at: &Path<'_>, findings: &mut Findings) {
     }
 }
 
-fn is_field_path(path: &str) -> bool {
+fn is_field_path(path: &str, known: &[&str]) -> bool {
     let subscript = ["metadata.labels['", "metadata.annotations['"]
         .into_iter()
         .find_map(|prefix| path.strip_prefix(prefix)?.strip_suffix("']"));
     match subscript {
         Some(key) => check_qualified_name(&key.to_lowercase()).is_ok(),
-        None => FIELD_PATHS[..6].contains(&path),
+        None => known.contains(&path),
     }
 }

@@ -76,7 +76,7 @@ fn one(pod: &PodSpec, container: &Container, at: &Path<'_>, findings: &mut Findi
         let message = format!("Invalid value: `{directory}`: must be an absolute path");
         findings.add(&rules::INVALID_PATH, &at.field("workingDir"), message);
     }
-    env::validate(&container.env, &at.field("env"), findings);
+    env::validate(&container.env, Some(pod), &at.field("env"), findings);
     env::validate_from(container, at, findings);
     env::validate_words(&container.command, &at.field("command"), findings);
     env::validate_words(&container.args, &at.field("args"), findings);

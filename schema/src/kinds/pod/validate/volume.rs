@@ -2,8 +2,9 @@
 
 use std::collections::BTreeSet;
 
-use super::super::keyed::VolumeContent;
-use super::super::{Container, MountPropagation, PodSpec, StorageMedium, Volume, VolumeMount};
+use super::super::keyed::{FileSource, VolumeContent};
+use super::super::volume::ProjectedSource;
+use super::super::{Container, DownwardApiFile, MountPropagation, PodSpec, StorageMedium, Volume, VolumeMount};
 use super::env;
 use super::shared::{exactly_one, unique_label};
 use crate::content_refs::normalize_path;
@@ -17,16 +18,16 @@ pub(super) fn validate(pod: &PodSpec, at: &Path<'_>, findings: &mut Findings) {
     for (index, volume) in pod.volumes.iter().enumerate() {
         let here = list.index(index);
         unique_label(&volume.name, &here, &mut names, findings);
-        source(volume, &here, findings);
+        source(pod, volume, &here, findings);
     }
 }
 
-fn source(volume: &Volume, at: &Path<'_>, findings: &mut Findings) {
+fn source(pod: &PodSpec, volume: &Volume, at: &Path<'_>, findings: &mut Findings) {
     let mut set = Vec::new();
     set.extend(volume.empty_dir.as_ref().map(|_| "emptyDir"));
     set.extend(volume.host_path.as_ref().map(|_| "hostPath"));
     set.extend(volume.repo.as_ref().map(|_| "repo"));
-    set.extend(volume.all_keyed().map(|keyed| keyed.at[0]));
+    set.extend(volume.all_files().map(|(field, _)| field));
     // A volume without a source is an emptyDir, as in Kubernetes.
     if !set.is_empty() {
         exactly_one(&set, Volume::SOURCES, "a volume type", at, findings);
@@ -46,26 +47,102 @@ fn source(volume: &Volume, at: &Path<'_>, findings: &mut Findings) {
         let here = at.field("repo");
         relative(&repo.path, &here.field("path"), findings);
     }
-    for VolumeContent { of, items, at: [field, name], .. } in volume.all_keyed() {
+    if let Some(projected) = &volume.projected {
+        let here = at.field("projected");
+        let list = here.field("sources");
+        for (index, source) in projected.sources.iter().enumerate() {
+            let set: Vec<_> = source.all_files().map(|files| files.field()).collect();
+            exactly_one(&set, ProjectedSource::FIELDS, "a volume type", &list.index(index), findings);
+        }
+    }
+    for (field, volume_files) in volume.all_files() {
         let here = at.field(field);
-        env::name_of(&of, &here.field(name), findings);
-        let (list, mut paths) = (here.field("items"), BTreeSet::<String>::new());
-        for (index, item) in items.iter().enumerate() {
-            let (here, path) = (list.index(index), &item.path);
-            env::key(&item.key, &here.field("key"), findings);
-            relative(path, &here.field("path"), findings);
-            let normal = normalize_path(path);
-            let is_below =
-                |one: &str, other: &str| other.strip_prefix(one).is_some_and(|rest| rest.starts_with('/'));
-            if paths.iter().any(|other| is_below(&normal, other) || is_below(other, &normal)) {
-                let message =
-                    format!("Invalid value: `{path}`: another item is a file where this one needs a folder");
-                findings.add(&rules::INVALID_PATH, &here.field("path"), message);
+        let mut paths = FilePaths { seen: BTreeSet::new(), is_projected: field == "projected" };
+        for (index, source) in &volume_files.sources {
+            let (list, item);
+            let here = match index {
+                None => here,
+                Some(index) => {
+                    list = here.field("sources");
+                    item = list.index(*index);
+                    item.field(source.field())
+                }
+            };
+            files(pod, source, &mut paths, &here, findings);
+        }
+    }
+}
+
+fn files(
+    pod: &PodSpec,
+    source: &FileSource<'_>,
+    paths: &mut FilePaths,
+    at: &Path<'_>,
+    findings: &mut Findings,
+) {
+    let list = at.field("items");
+    match source {
+        FileSource::Values(VolumeContent { of, items, at: [_, name], .. }) => {
+            env::name_of(of, &at.field(name), findings);
+            for (index, item) in items.iter().enumerate() {
+                let here = list.index(index);
+                env::key(&item.key, &here.field("key"), findings);
+                paths.add(&item.path, &here.field("path"), findings);
             }
-            if !paths.insert(normal) {
-                let message = format!("Invalid value: `{path}`: must be unique");
-                findings.add(&rules::DUPLICATE_NAME, &here.field("path"), message);
+        }
+        FileSource::Fields(items) => {
+            for (index, item) in items.iter().enumerate() {
+                let here = list.index(index);
+                paths.add(&item.path, &here.field("path"), findings);
+                field_of(pod, item, &here, findings);
             }
+        }
+    }
+}
+
+/// Checks the field of the pod in a file.
+fn field_of(pod: &PodSpec, file: &DownwardApiFile, at: &Path<'_>, findings: &mut Findings) {
+    let mut set = Vec::new();
+    set.extend(file.field_ref.as_ref().map(|_| "fieldRef"));
+    set.extend(file.resource_field_ref.as_ref().map(|_| "resourceFieldRef"));
+    exactly_one(&set, &["fieldRef", "resourceFieldRef"], "a source", at, findings);
+    if let Some(reference) = &file.field_ref {
+        env::field(reference, true, &at.field("fieldRef"), findings);
+    }
+    if let Some(reference) = &file.resource_field_ref {
+        let here = at.field("resourceFieldRef");
+        if reference.container_name.as_deref().is_none_or(str::is_empty) {
+            let message = "Required value: the files of a volume belong to no container";
+            findings.add(&rules::REQUIRED, &here.field("containerName"), message);
+        }
+        env::resource(reference, Some(pod), &here, findings);
+    }
+}
+
+/// Paths of a volume's files that are written in the manifest.
+struct FilePaths {
+    seen: BTreeSet<String>,
+    is_projected: bool,
+}
+
+impl FilePaths {
+    fn add(&mut self, path: &str, at: &Path<'_>, findings: &mut Findings) {
+        relative(path, at, findings);
+        if path.starts_with("..") && !has_parent_step(path) {
+            let message = format!("Invalid value: `{path}`: must not start with '..'");
+            findings.add(&rules::INVALID_PATH, at, message);
+        }
+        let normal = normalize_path(path);
+        let is_below =
+            |one: &str, other: &str| other.strip_prefix(one).is_some_and(|rest| rest.starts_with('/'));
+        if self.seen.iter().any(|other| is_below(&normal, other) || is_below(other, &normal)) {
+            let message =
+                format!("Invalid value: `{path}`: another item is a file where this one needs a folder");
+            findings.add(&rules::INVALID_PATH, at, message);
+        }
+        if !self.seen.insert(normal) {
+            let why = if self.is_projected { "conflicting duplicate paths" } else { "must be unique" };
+            findings.add(&rules::DUPLICATE_NAME, at, format!("Invalid value: `{path}`: {why}"));
         }
     }
 }
@@ -99,6 +176,15 @@ pub(super) fn mounts(pod: &PodSpec, container: &Container, at: &Path<'_>, findin
         }
         if let Some(sub_path) = mount.sub_path.as_deref().filter(|path| !path.is_empty()) {
             relative(sub_path, &here.field("subPath"), findings);
+        }
+        if let Some(expression) = mount.sub_path_expr.as_deref().filter(|path| !path.is_empty()) {
+            let here = here.field("subPathExpr");
+            relative(expression, &here, findings);
+            if mount.sub_path.as_ref().is_some_and(|path| !path.is_empty()) {
+                let message =
+                    format!("Invalid value: `{expression}`: subPathExpr and subPath are mutually exclusive");
+                findings.add(&rules::EXCLUSIVE, &here, message).on_key();
+            }
         }
         let is_privileged =
             container.security_context.as_ref().is_some_and(|own| own.privileged == Some(true));
