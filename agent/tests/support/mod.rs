@@ -146,6 +146,7 @@ impl Node {
             mtu: 1500,
             container_limits: self.container_limits,
             memory: NodeMemory { bytes: 1 << 30, oom_score_min: 0 },
+            cpu: schema::quantity::Cpu { millis: 2000 },
             pod_security_floor: Default::default(),
             dns: watch::channel(Default::default()).1,
             docker: Arc::clone(&self.docker),

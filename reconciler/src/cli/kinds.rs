@@ -69,6 +69,10 @@ pub(super) fn of(kind: Kind) -> Row {
         Kind::ReplicaSet => Row::of_workload(workload::replica_set),
         Kind::DaemonSet => Row::of_workload(workload::daemon_set),
         Kind::HorizontalPodAutoscaler => Row::of::<AutoscalerDetail>(workload::autoscaler),
+        Kind::PodDisruptionBudget => Row {
+            describe: |what| Box::pin(what.object(workloads::budget)),
+            ..Row::of_objects(other::disruption_budget)
+        },
         Kind::Dns => Row {
             get: |what, kind| Box::pin(what.objects_or::<RouteView>(kind, &["dns"])),
             describe: |what| Box::pin(what.object(host)),

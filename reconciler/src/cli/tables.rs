@@ -2,13 +2,14 @@
 
 use schema::kinds::Kind;
 use schema::kinds::pod::HostPortStatus;
+use schema::kinds::replica_set::IntOrPercent;
 use schema::object::short_commit;
 use schema::records::PlanRecord;
 
 use super::output::{Row, TableItem};
 use crate::view::{
-    AutoscalerView, EndpointsView, EventView, FunctionView, JobView, NodeView, NotificationView, ObjectView,
-    PodView, RequestView, RevisionView, RouteView, RunView, ServiceView, SourceView, TriggerView,
+    AutoscalerView, BudgetView, EndpointsView, EventView, FunctionView, JobView, NodeView, NotificationView,
+    ObjectView, PodView, RequestView, RevisionView, RouteView, RunView, ServiceView, SourceView, TriggerView,
     WorkflowView, WorkloadView, changes, short,
 };
 
@@ -285,6 +286,7 @@ impl TableItem for ObjectView {
         match self.kind {
             Kind::ReplicaSet if !row.shape.kinds => return workload(self, row),
             Kind::DaemonSet if !row.shape.kinds => return daemon_set(self, row),
+            Kind::PodDisruptionBudget if !row.shape.kinds => return disruption_budget(self, row),
             _ => {}
         }
         let name = if row.shape.kinds { self.id() } else { self.name.clone() };
@@ -336,6 +338,22 @@ fn daemon_set(object: &ObjectView, row: Row) -> Row {
         .wide("COMMIT", short(&object.commit))
         .wide_cut("FILE", format!("{}:{}", object.file, object.line))
         .remark("NOTE", &object.note)
+}
+
+/// Row of a PodDisruptionBudget, with the columns of kubectl.
+fn disruption_budget(object: &ObjectView, row: Row) -> Row {
+    let BudgetView { min_available, max_unavailable, status } = BudgetView::from_status(&object.status);
+    let amount = |amount: Option<IntOrPercent>| amount.map_or("N/A".to_owned(), |amount| amount.to_string());
+    row.namespace(&object.namespace)
+        .col("NAME", &object.name)
+        .col("MIN AVAILABLE", amount(min_available))
+        .col("MAX UNAVAILABLE", amount(max_unavailable))
+        .col("ALLOWED DISRUPTIONS", status.disruptions_allowed)
+        .col("AGE", &object.age)
+        .wide("CURRENT", status.current_healthy)
+        .wide("DESIRED", status.desired_healthy)
+        .wide("EXPECTED", status.expected_pods)
+        .remark("NOTE", status.trouble())
 }
 
 impl TableItem for SourceView {

@@ -11,6 +11,7 @@ use schema::keys::Key;
 use schema::kinds::Kind;
 use schema::kinds::cluster::CLUSTER_NAME;
 use schema::meta::NamespacedName;
+use schema::snapshot::RefusedEviction;
 
 use super::autoscaler::FAILED_GET_METRIC;
 use super::scheduler::FitFailures;
@@ -61,6 +62,8 @@ pub enum NoteKind {
     NotScaled { reason: String, why: String },
     /// The node is silent for long enough to be evicted, but most nodes are: `away` of `nodes`.
     EvictionHeld { away: usize, nodes: usize },
+    /// A disruption budget keeps the pod on the node, which is drained.
+    EvictionRefused { refused: RefusedEviction },
     /// Git declares the node gone, but its agent is alive.
     GoneButAlive,
     /// The pod must leave its node and fits on no other.
@@ -110,6 +113,7 @@ impl Note {
             NoteKind::NodePortsExhausted => "NodePortsExhausted",
             NoteKind::NotScaled { reason, .. } => reason,
             NoteKind::EvictionHeld { .. } => "EvictionHeld",
+            NoteKind::EvictionRefused { .. } => "EvictionRefused",
             NoteKind::GoneButAlive => "GoneButAlive",
             NoteKind::Stranded { .. } => "Unschedulable",
         }
@@ -121,6 +125,7 @@ impl Note {
         let detail = match &self.kind {
             NoteKind::Unschedulable { unfit, .. } | NoteKind::Stranded { unfit, .. } => unfit.identity(),
             NoteKind::NotScaled { .. } => String::new(),
+            NoteKind::EvictionRefused { refused } => format!("{}/{}", refused.pod.namespace, refused.budget),
             other => other.to_string(),
         };
         // Made for up to 10,000 notes at each plan, and `format!` is slower.
@@ -228,6 +233,7 @@ impl fmt::Display for NoteKind {
                 f,
                 "{away} of {nodes} nodes do not answer: this reconciler is probably cut off, so no pods are replaced"
             ),
+            NoteKind::EvictionRefused { refused } => write!(f, "{refused}"),
             NoteKind::GoneButAlive => f.write_str(
                 "Git marks the node as gone, but its agent is alive; stop it, or remove the annotation",
             ),

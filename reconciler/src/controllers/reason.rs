@@ -196,7 +196,7 @@ impl fmt::Display for Reason {
             Reason::NodeEvicted { silent_seconds } => {
                 write!(f, "the node has been silent for {silent_seconds} s: its pods are replaced elsewhere")
             }
-            Reason::DrainProgress { drain: Some(Drain::Draining { left }) } => {
+            Reason::DrainProgress { drain: Some(Drain::Draining { left, .. }) } => {
                 write!(f, "the node is being drained, {} left", plural(left, "pod"))
             }
             Reason::DrainProgress { drain: Some(Drain::Drained) } => f.write_str("the node is drained"),

@@ -40,8 +40,8 @@ pub use metrics::{OwnState, own_families, own_infos, state_families, state_infos
 pub use nodes::{NodeDetail, NodeView, node, nodes};
 pub use notifications::{NotificationView, failing_targets, notifications};
 pub use objects::{
-    ObjectDetail, ObjectSummary, ObjectView, RolloutStage, RolloutState, RolloutView, Selection, StageState,
-    StoredObject, TemplatePods, TemplateRole, WorkloadView, conditions, object, objects, rollout,
+    BudgetView, ObjectDetail, ObjectSummary, ObjectView, RolloutStage, RolloutState, RolloutView, Selection,
+    StageState, StoredObject, TemplatePods, TemplateRole, WorkloadView, conditions, object, objects, rollout,
     stored_objects, summaries, unhealthy,
 };
 pub use pods::{PodDetail, PodView, pod, pods};

@@ -8,7 +8,8 @@ use schema::condition::{Condition, ConditionStatus};
 use schema::meta::{NamespacedName, StringMap};
 use schema::quantity::{Cpu, Memory};
 use schema::records::{Drain, NodeRecord};
-use schema::snapshot::Snapshot;
+use schema::snapshot::{Evictions, Snapshot};
+use schema::violation::plural;
 use serde::{Deserialize, Serialize};
 
 use super::age::age;
@@ -58,7 +59,8 @@ pub struct NodeView {
     /// `key=value:effect` each.
     #[serde(default)]
     pub taints: Vec<String>,
-    /// `draining, 3 pods left` or `drained`; empty if no drain is requested.
+    /// `draining, 3 pods left`, with the disruption budget that it waits for, or `drained`; empty if no drain is
+    /// requested.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub drain: String,
     /// Reason that the node is not ready; empty if it is.
@@ -79,7 +81,8 @@ pub struct NodeDetail {
 }
 
 pub fn nodes(snapshot: &Snapshot, now: Timestamp) -> Vec<NodeView> {
-    snapshot.nodes.values().map(|record| view(snapshot, &record.value, now)).collect()
+    let evictions = Evictions::of(snapshot);
+    snapshot.nodes.values().map(|record| view(snapshot, &record.value, &evictions, now)).collect()
 }
 
 pub fn node(snapshot: &Snapshot, name: &str, now: Timestamp) -> Option<NodeDetail> {
@@ -91,7 +94,7 @@ pub fn node(snapshot: &Snapshot, name: &str, now: Timestamp) -> Option<NodeDetai
     let rows = pods_where(snapshot, |pod| names.contains(pod), now).into_iter();
     let pod_list = rows.filter(|pod| pod.node.as_deref() == Some(name)).collect();
     Some(NodeDetail {
-        row: view(snapshot, record, now),
+        row: view(snapshot, record, &Evictions::of(snapshot), now),
         addresses: record.addresses.clone(),
         api: record.api.clone(),
         conditions: conditions(snapshot, name),
@@ -128,14 +131,20 @@ pub(super) fn conditions(snapshot: &Snapshot, node: &str) -> Vec<Condition> {
         .collect()
 }
 
-fn drain(snapshot: &Snapshot, node: &str) -> String {
-    let drain = snapshot.node_conditions.get(node).and_then(|conditions| conditions.value.drain);
-    match drain {
-        None => String::new(),
-        Some(Drain::Drained) => "drained".to_owned(),
-        Some(Drain::Draining { left: 1 }) => "draining, 1 pod left".to_owned(),
-        Some(Drain::Draining { left }) => format!("draining, {left} pods left"),
-    }
+fn drain(snapshot: &Snapshot, node: &str, evictions: &Evictions) -> String {
+    let drain = snapshot.conditions_of(node).and_then(|conditions| conditions.drain.as_ref());
+    let left = match drain {
+        None => return String::new(),
+        Some(Drain::Drained) => return "drained".to_owned(),
+        Some(Drain::Draining { left, .. }) => plural(left, "pod"),
+    };
+    let mut refused = evictions.refused.iter().filter(|refused| refused.node == node);
+    let waits = match (refused.next(), refused.count()) {
+        (None, _) => String::new(),
+        (Some(first), 0) => format!("; {first}"),
+        (Some(first), more) => format!("; {first} (and {more} more)"),
+    };
+    format!("draining, {left} left{waits}")
 }
 
 /// Returns the number of pods that are bound to a node, and the CPU and memory that they request.
@@ -161,7 +170,7 @@ pub(super) fn takes_pods(snapshot: &Snapshot, node: &str) -> bool {
     !snapshot.node_spec(node).is_some_and(|node| node.unschedulable || node.drain)
 }
 
-fn view(snapshot: &Snapshot, record: &NodeRecord, now: Timestamp) -> NodeView {
+fn view(snapshot: &Snapshot, record: &NodeRecord, evictions: &Evictions, now: Timestamp) -> NodeView {
     let name = &record.name;
     let is_ready = snapshot.node_is_ready(name);
     let first_seen_at =
@@ -205,7 +214,7 @@ fn view(snapshot: &Snapshot, record: &NodeRecord, now: Timestamp) -> NodeView {
         gpus_requested: (record.gpus > 0).then(|| gpus_requested(snapshot, name)),
         labels: snapshot.node_labels(name).into_owned(),
         taints: wanted.map(|node| node.taints.iter().map(ToString::to_string).collect()).unwrap_or_default(),
-        drain: drain(snapshot, name),
+        drain: drain(snapshot, name, evictions),
         why: why.to_owned(),
     }
 }

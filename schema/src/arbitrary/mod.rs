@@ -47,6 +47,9 @@ pub fn arbitrary_object_of(kind: Kind, name: &str, seed: u64) -> String {
                 object(Kind::ReplicaSet, name, workloads::replica_set(name, &mut chance), &mut chance);
             vec![object(kind, name, workloads::autoscaler(name, &mut chance), &mut chance), target]
         }
+        Kind::PodDisruptionBudget => {
+            vec![object(kind, name, workloads::disruption_budget(name, &mut chance), &mut chance)]
+        }
         Kind::Dns => {
             let service = object(Kind::Service, name, network::service(name, &mut chance), &mut chance);
             vec![object(kind, name, network::dns(name, &mut chance), &mut chance), service]

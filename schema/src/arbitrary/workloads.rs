@@ -1,4 +1,4 @@
-//! Pods, workloads and their autoscalers.
+//! Pods, workloads, their autoscalers and disruption budgets.
 
 use serde_json::{Value as Json, json};
 
@@ -130,4 +130,15 @@ pub(super) fn autoscaler(name: &str, chance: &mut Chance) -> Json {
         "maxReplicas": least + chance.below(5),
         "metrics": [{"type": "Resource", "resource": {"name": "cpu", "target": {"type": "Utilization", "averageUtilization": chance.between(10, 90)}}}],
     })
+}
+
+pub(super) fn disruption_budget(name: &str, chance: &mut Chance) -> Json {
+    let field = chance.pick(&["minAvailable", "maxUnavailable"]);
+    let amount =
+        if chance.one_in(2) { json!(chance.below(5)) } else { json!(format!("{}%", chance.below(101))) };
+    let mut budget = json!({"selector": {"matchLabels": {"set": name}}, field: amount});
+    if chance.one_in(3) {
+        budget["unhealthyPodEvictionPolicy"] = json!("AlwaysAllow");
+    }
+    budget
 }

@@ -37,6 +37,8 @@ macro_rules! kinds {
             DaemonSet daemon_set::DaemonSetSpec,
             /// Scales a workload by its resource usage.
             HorizontalPodAutoscaler autoscaler::HorizontalPodAutoscalerSpec,
+            /// Pods that a drain must leave running.
+            PodDisruptionBudget disruption_budget::PodDisruptionBudgetSpec,
             /// A host whose paths lead to services and functions.
             Dns dns::DnsSpec,
             /// A state machine over functions.
@@ -51,6 +53,7 @@ pub mod cluster;
 pub mod config_map;
 pub mod content;
 pub mod daemon_set;
+pub mod disruption_budget;
 pub mod dns;
 pub mod exclusive;
 pub mod function;

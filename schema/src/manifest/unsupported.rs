@@ -13,8 +13,7 @@ const PREFERRED: &[&str] = &["preferredDuringSchedulingIgnoredDuringExecution"];
 const NO_ACCOUNTS: &str = "there is no API of Kubernetes that pods could log in to";
 const NO_PREEMPTION: &str = "no pod gives way to another one";
 const LOGS_TELL: &str = "the end of the container's log says why it ended";
-const VOLUMES: &str =
-    "volumes can be emptyDir, hostPath, repo (files of this repository), configMap, secret, downwardAPI or projected";
+const VOLUMES: &str = "volumes can be emptyDir, hostPath, repo (files of this repository), configMap, secret, downwardAPI or projected";
 const BATCH_JOB: &str =
     "this is a Slurm job: for containers that run to completion, write a Pod with restartPolicy: OnFailure";
 const ONE_ADDRESS: &str = "a service has one address, of IPv4, and its name leads to that";
@@ -142,11 +141,7 @@ const FIELDS: &[(&str, &[&str], &str)] = &[
         &["persistentVolumeClaim", "nfs", "csi", "local", "iscsi", "ephemeral"],
         "use hostPath with nodeName",
     ),
-    (
-        "Volume",
-        &["image", "gitRepo", "flexVolume", "rbd", "cephfs", "fc"],
-        VOLUMES,
-    ),
+    ("Volume", &["image", "gitRepo", "flexVolume", "rbd", "cephfs", "fc"], VOLUMES),
     (
         "Volume",
         &["awsElasticBlockStore", "azureDisk", "azureFile", "gcePersistentDisk", "glusterfs"],

@@ -1,6 +1,6 @@
 //! `nodes/<node>`, `subnets/<node>`, `nodestate/<node>` and `heartbeats/<node>`.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
 use ipnet::Ipv4Net;
@@ -257,13 +257,16 @@ pub struct TaintAge {
 }
 
 /// State of a node's drain.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", tag = "state")]
 pub enum Drain {
     /// Pods still have to leave.
     Draining {
         /// Number of pods bound to the node, or not ended there yet.
         left: u32,
+        /// Pods that disruption budgets cover and allow to leave now: they count as disrupted until they have left.
+        #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
+        evicting: BTreeSet<NamespacedName>,
     },
     /// Every pod has left except those that stay.
     Drained,

@@ -1,5 +1,6 @@
 //! The snapshot: an immutable copy of etcd, decoded. Controllers and views read nothing else.
 
+mod budgets;
 pub mod health;
 mod nodes;
 mod rows;
@@ -25,6 +26,7 @@ use crate::records::{
     SourceStatus, Subnet, SyncRequest, Template, TriggerRecord, TrustRecord, WorkflowRecord,
 };
 
+pub use budgets::{BudgetStatus, Evictions, RefusedEviction};
 pub use nodes::elapsed_seconds;
 pub use nodes::{AwayNodes, BoundPod, is_most_away, most_nodes_away};
 

@@ -104,7 +104,7 @@ rules! {
     // Workloads and their autoscalers.
     SELECTOR "selector" Error "A label selector is empty, malformed, or does not match its own template."
     RESTART_POLICY "restart-policy" Error "A restart policy does not fit the workload."
-    ROLLOUT "rollout" Error "The numbers of a rollout make no sense."
+    ROLLOUT "rollout" Error "The numbers of a rollout or a disruption budget make no sense."
     SCALING "scaling" Error "Bounds, metrics or behaviour of an autoscaler make no sense."
     // Workflows.
     WORKFLOW_UNSUPPORTED "workflow-unsupported" Error "A part of the Amazon States Language that Minik8s does not support."

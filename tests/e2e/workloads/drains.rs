@@ -100,7 +100,7 @@ fn nobody_notices_that_a_node_is_drained_and_a_single_pod_gets_its_successor_fir
         let steps = steps(cluster, &node, since)?;
         println!("drain: {steps:?}");
         let left = steps.iter().flatten().map(|step| match step {
-            Drain::Draining { left } => *left,
+            Drain::Draining { left, .. } => *left,
             Drain::Drained => 0,
         });
         let left: Vec<u32> = left.collect();

@@ -1,12 +1,15 @@
-//! Page of an autoscaler: metrics, behavior, and the last decision with its reason.
+//! Page of an autoscaler: metrics, behavior, and the last decision with its reason. Parts of the pages of workloads and
+//! disruption budgets.
 
 use jiff::Timestamp;
 use schema::kinds::autoscaler::{Behavior, PolicyType, ScalingRules, SelectPolicy};
+use schema::kinds::replica_set::IntOrPercent;
+use schema::snapshot::BudgetStatus;
 
 use super::page::{Page, pairs};
 use crate::cli::error::CliError;
 use crate::cli::output::{Detail, Screen, column, cuttable};
-use crate::view::{AutoscalerDetail, AutoscalerView, ObjectDetail, WorkloadView, age};
+use crate::view::{AutoscalerDetail, AutoscalerView, BudgetView, ObjectDetail, WorkloadView, age};
 
 impl Detail for AutoscalerDetail {
     type Row = AutoscalerView;
@@ -108,6 +111,21 @@ pub(in crate::cli) fn sections(page: &mut Page, object: &ObjectDetail, (screen, 
     let steps = workload.steps.iter().map(|step| vec![age(step.at, now), step.message.clone()]);
     let steps: Vec<Vec<String>> = steps.collect();
     page.table("Steps:", &columns, &steps, screen);
+}
+
+/// Adds the numbers of a disruption budget.
+pub(in crate::cli) fn budget(page: &mut Page, object: &ObjectDetail, _: (Screen, Timestamp)) {
+    let BudgetView { min_available, max_unavailable, status } = BudgetView::from_status(&object.row.status);
+    let named = |name: &str, amount: IntOrPercent| format!("{name} {amount}");
+    let budget = min_available.map(|amount| named("minAvailable", amount));
+    let budget = budget.or_else(|| max_unavailable.map(|amount| named("maxUnavailable", amount)));
+    page.field(0, "Budget", &budget.unwrap_or_default());
+    let BudgetStatus { current_healthy, desired_healthy, expected_pods, disruptions_allowed, .. } = status;
+    let healthy =
+        format!("{current_healthy} currently, {desired_healthy} desired, of {expected_pods} expected");
+    page.field(0, "Healthy", &healthy);
+    page.field(0, "Disruptions", &format!("{disruptions_allowed} allowed"));
+    page.field(0, "Remark", status.trouble());
 }
 
 #[cfg(test)]

@@ -1,8 +1,8 @@
-//! Conditions of nodes: readiness and its time, eviction, and progress of drains.
+//! Conditions of nodes: readiness and its time, eviction, and progress of drains with the pods that may leave.
 //!
 //! The times are in etcd, so that a new leader continues to count.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use jiff::{SignedDuration, Timestamp};
@@ -11,7 +11,7 @@ use schema::keys::Key;
 use schema::kinds::Kind;
 use schema::kinds::pod::TaintEffect;
 use schema::records::{Drain, NodeConditions, TaintAge};
-use schema::snapshot::{Snapshot, VersionedValue};
+use schema::snapshot::{Evictions, Snapshot, VersionedValue};
 
 use crate::controllers::note::{Note, NoteKind};
 use crate::controllers::reason::Reason;
@@ -28,6 +28,8 @@ pub(super) fn plan(seen: &Observed, now: Timestamp, out: &mut Writes) {
     let snapshot = &seen.snapshot;
     let patience = SignedDuration::from_secs(snapshot.cluster().nodes.evict_after_seconds.into());
     let mut fare = Vec::new();
+    let evictions = Evictions::of(snapshot);
+    note_refused(&evictions, out);
     for node in snapshot.nodes.keys().filter(|node| !is_gone_and_silent(snapshot, node)) {
         let key = Key::NodeConditions(node.clone());
         if snapshot.malformed.contains_key(&key.to_string()) {
@@ -42,7 +44,11 @@ pub(super) fn plan(seen: &Observed, now: Timestamp, out: &mut Writes) {
             continue;
         }
         let taints = taints(snapshot, node, before, now, out);
-        fare.push((node, NodeConditions { taints, ..observed_conditions(snapshot, node, before, now) }));
+        let drain = snapshot.is_draining(node).then(|| drain(snapshot, node, &evictions));
+        fare.push((
+            node,
+            NodeConditions { taints, drain, ..observed_conditions(snapshot, node, before, now) },
+        ));
     }
     let most_away = most_nodes_away(snapshot);
     let returns: Vec<ReturnedNode> =
@@ -91,7 +97,7 @@ fn returns_until(snapshot: &Snapshot, returns: &[ReturnedNode], latest: Timestam
     is_most_away(away + back.len(), snapshot.nodes.len()).then(|| back.into_iter().min()).flatten()
 }
 
-/// Returns the observed conditions of a node; eviction is decided elsewhere.
+/// Returns the observed conditions of a node; eviction and drain are decided elsewhere.
 fn observed_conditions(
     snapshot: &Snapshot,
     node: &str,
@@ -115,7 +121,7 @@ fn observed_conditions(
         // A time in the future comes from a leader whose clock was wrong.
         since: same.map_or(now, |before| before.since.min(now)),
         evicted_at: same.and_then(|before| before.evicted_at).filter(|_| ready == ConditionStatus::Unknown),
-        drain: snapshot.is_draining(node).then(|| drain(snapshot, node)),
+        drain: None,
     }
 }
 
@@ -151,7 +157,7 @@ fn taints(
     ages
 }
 
-fn drain(snapshot: &Snapshot, node: &str) -> Drain {
+fn drain(snapshot: &Snapshot, node: &str, evictions: &Evictions) -> Drain {
     let stays = |named: Option<&str>| named == Some(node);
     let bound = snapshot.bindings_of(node).filter(|(_, binding)| {
         let pod = &binding.value.pod;
@@ -163,7 +169,17 @@ fn drain(snapshot: &Snapshot, node: &str) -> Drain {
         .filter(|(pod, _)| snapshot.node_is_ready(node) && !is_bound(snapshot, node, pod));
     match u32::try_from(bound.count() + ending.count()).unwrap_or(u32::MAX) {
         0 => Drain::Drained,
-        left => Drain::Draining { left },
+        left => Drain::Draining { left, evicting: evictions.allowed.get(node).cloned().unwrap_or_default() },
+    }
+}
+
+/// Notes on each node the budgets that it waits for, each with the first pod that it holds.
+fn note_refused(evictions: &Evictions, out: &mut Writes) {
+    let mut noted = BTreeSet::new();
+    for refused in &evictions.refused {
+        if noted.insert((&refused.node, &refused.pod.namespace, &refused.budget)) {
+            out.note(Note::about_node(&refused.node, NoteKind::EvictionRefused { refused: refused.clone() }));
+        }
     }
 }
 
@@ -191,7 +207,7 @@ fn reason(before: Option<&NodeConditions>, wanted: &NodeConditions, now: Timesta
     if before.is_none_or(|before| before.taints != wanted.taints) {
         return Reason::TaintsAge;
     }
-    Reason::DrainProgress { drain: wanted.drain }
+    Reason::DrainProgress { drain: wanted.drain.clone() }
 }
 
 // Deletes the keys of nodes that Git declares gone, with the annotation `minik8s.io/gone: "true"`. Never writes

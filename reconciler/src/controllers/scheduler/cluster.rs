@@ -242,11 +242,9 @@ fn is_open(node: &NodeLoad<'_>) -> bool {
     node_failure(node).is_none()
 }
 
-/// Returns the pods of workloads that are gone and still end on a node: node, namespace and workload.
+/// Returns the pods of workloads that are gone, bound or not, and still end on a node: node, namespace and workload.
 fn ending_pods(snapshot: &Snapshot) -> impl Iterator<Item = (&str, &str, &str)> {
-    let reported = snapshot.pod_status.keys();
-    let gone = reported.filter(|(_, pod)| !snapshot.pods.contains_key(pod));
-    let gone = gone.filter(|place| !snapshot.bindings.contains_key(*place));
+    let gone = snapshot.pod_status.keys().filter(|(_, pod)| !snapshot.pods.contains_key(pod));
     gone.filter_map(|(node, pod)| {
         Some((node.as_str(), pod.namespace.as_str(), PodInstance::workload_in_name(&pod.name)?))
     })

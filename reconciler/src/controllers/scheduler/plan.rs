@@ -513,7 +513,10 @@ pub(super) fn must_leave(
         return Some(LeaveMode::AtOnce);
     }
     // A silent node may not be lost.
-    if !snapshot.node_is_ready(node) || !snapshot.drives_out(node, &pod.spec) {
+    if !snapshot.node_is_ready(node)
+        || !snapshot.drives_out(node, &pod.spec)
+        || snapshot.awaits_budget(node, pod)
+    {
         return None;
     }
     Some(if snapshot.is_draining(node) { LeaveMode::InTurn } else { LeaveMode::AtOnce })

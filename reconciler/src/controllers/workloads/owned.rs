@@ -24,6 +24,8 @@ pub(super) struct OwnedPod<'a> {
     pub(super) node_is_ready: bool,
     /// Set if the pod must leave its node, because of a drain or a taint that it does not tolerate.
     pub(super) must_move: bool,
+    /// Set, and `must_move` not, if the pod would have to leave its drained node, but a disruption budget keeps it.
+    pub(super) awaits_budget: bool,
     /// Set if the node is gone for good, or the pod ended by itself.
     pub(super) is_lost: bool,
 }
@@ -40,12 +42,15 @@ impl<'a> OwnedPod<'a> {
         let node = name.map(|name| *nodes.entry(name).or_insert_with(|| NodeState::of(snapshot, name)));
         let status = bound.and_then(|bound| bound.status_of(&pod.uid));
         let is_evicted = node.is_some_and(|node| node.is_evicted);
+        let is_driven_out = node.is_some_and(|node| node.drives_out(&pod.spec));
+        let awaits_budget = is_driven_out && name.is_some_and(|name| snapshot.awaits_budget(name, pod));
         Self {
             record,
             node: name,
             status,
             node_is_ready: node.is_some_and(|node| node.is_ready),
-            must_move: node.is_some_and(|node| node.drives_out(&pod.spec)),
+            must_move: is_driven_out && !awaits_budget,
+            awaits_budget,
             is_lost: is_evicted || status.is_some_and(PodStatus::has_ended),
         }
     }

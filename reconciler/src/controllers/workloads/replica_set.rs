@@ -232,8 +232,12 @@ impl<'n> WorkloadPlan<'_, '_, 'n> {
     }
 
     fn move_to(&self, target: &TargetTemplate, out: &mut Writes) {
-        let is_new =
-            |pod: &OwnedPod<'_>| (target.keeps_others || pod.pod().hash == target.hash) && !pod.must_move;
+        let is_kept = |pod: &OwnedPod<'_>| target.keeps_others || pod.pod().hash == target.hash;
+        let most = self.workload.most_pods();
+        // A pod that a budget keeps on a drained node gets its successor first where there may be more pods: then the
+        // budget may allow it to leave. `Recreate` replaces it once it may leave.
+        let is_leaving = |pod: &OwnedPod<'_>| pod.must_move || pod.awaits_budget && most.is_some();
+        let is_new = |pod: &OwnedPod<'_>| is_kept(pod) && !is_leaving(pod);
         let (new, old): (Vec<_>, Vec<_>) = self.living().partition(|pod| is_new(pod));
         let group = |pods: &[&OwnedPod<'_>]| Group {
             count: count(pods.len()),
@@ -249,12 +253,22 @@ impl<'n> WorkloadPlan<'_, '_, 'n> {
             Some(node) => Reason::PodMoved { from: node.to_owned() },
             None => Reason::RolledOut { to: Rollout::short(&target.hash).to_owned() },
         };
+        // Scaling down ends pods that budgets keep, as far as there are too many without the others.
+        let is_held = |pod: &OwnedPod<'_>| pod.awaits_budget && is_kept(pod);
+        let staying =
+            count(new.len()).saturating_sub(end_new) + count(old.iter().filter(|pod| is_held(pod)).count());
+        let mut surplus = most.map_or(0, |most| staying.saturating_sub(most));
         for (pods, number) in [(unhealthy, end_unhealthy), (available, end_old)] {
             if number == 0 {
                 continue;
             }
             let mut pods = pods;
             victims::order(&mut pods, self.pods, self.now);
+            pods.retain(|pod| {
+                let may_end = !is_held(pod) || surplus > 0;
+                surplus = surplus.saturating_sub(u32::from(is_held(pod)));
+                may_end
+            });
             pods.iter().take(number as usize).for_each(|pod| self.end(pod, reason(pod), out));
         }
         let existing = count(self.living().filter(|pod| pod.pod().hash == target.hash).count());

@@ -187,6 +187,14 @@ impl<'a> Workload<'a> {
         }
     }
 
+    /// Returns the maximum number of pods during a rollout; `None` if it never has more than desired.
+    pub(super) fn most_pods(&self) -> Option<u32> {
+        match self.strategy {
+            Strategy::Recreate => None,
+            Strategy::Rolling { surge, .. } => Some(self.desired.saturating_add(surge)),
+        }
+    }
+
     pub(super) fn owner(&self) -> OwnerRef {
         OwnerRef { kind: self.reference.kind, name: self.reference.name.clone() }
     }

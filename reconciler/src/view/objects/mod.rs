@@ -6,13 +6,13 @@ use std::collections::BTreeSet;
 use jiff::Timestamp;
 use schema::condition::Condition;
 use schema::kinds::links::references;
-use schema::kinds::replica_set::{DEPLOYMENT_PAUSED, ReplicaSetStatus};
+use schema::kinds::replica_set::{DEPLOYMENT_PAUSED, IntOrPercent, ReplicaSetStatus};
 use schema::kinds::{Health, Kind, Resource};
 use schema::meta::{NamespacedName, ObjectRef, StringMap};
 use schema::object::Object;
 use schema::records::{Rollout, RolloutFailure, RolloutStep};
-use schema::snapshot::Snapshot;
 use schema::snapshot::health::health;
+use schema::snapshot::{BudgetStatus, Snapshot};
 use serde::{Deserialize, Serialize};
 use serde_with::skip_serializing_none;
 
@@ -231,6 +231,12 @@ fn pod_conditions(snapshot: &Snapshot, pod: &NamespacedName) -> Vec<Condition> {
 
 /// Reported status of an object, besides its health.
 fn status(snapshot: &Snapshot, object: &Object) -> serde_json::Value {
+    if let Resource::PodDisruptionBudget(spec) = &object.resource {
+        let (min_available, max_unavailable) = (spec.min_available.clone(), spec.max_unavailable.clone());
+        let status = snapshot.budget_status(&object.metadata.namespace, spec);
+        return serde_json::to_value(BudgetView { min_available, max_unavailable, status })
+            .unwrap_or_default();
+    }
     // The status of a pod is that of its copies, if it has any.
     let is_shown = object.kind().descriptor().shows_rollout;
     let rollout = is_shown.then(|| snapshot.rollouts.get(&object.reference())).flatten();
@@ -302,6 +308,24 @@ impl<'a> Context<'a> {
             // The pod itself runs, so the reason is that of its copies, or that another version is to come.
             _ => health.why().unwrap_or_default().to_owned(),
         }
+    }
+}
+
+/// Status of a disruption budget: its numbers, and what they are derived from.
+#[skip_serializing_none]
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct BudgetView {
+    pub min_available: Option<IntOrPercent>,
+    pub max_unavailable: Option<IntOrPercent>,
+    #[serde(flatten)]
+    pub status: BudgetStatus,
+}
+
+impl BudgetView {
+    /// Parses the status of a disruption budget.
+    pub fn from_status(status: &serde_json::Value) -> Self {
+        serde_json::from_value(status.clone()).unwrap_or_default()
     }
 }
 
@@ -401,5 +425,19 @@ mod tests {
         snapshot.rollouts.insert(web.clone(), versioned(serde_json::from_value(rollout).unwrap()));
         let row = object_detail(&snapshot, &web, at(100)).unwrap().row;
         assert_eq!((row.health.as_str(), row.note.as_str()), ("Degraded", "no copy starts"));
+    }
+
+    #[test]
+    fn the_status_of_a_budget_has_its_numbers_as_in_kubernetes() {
+        let mut snapshot = snapshot();
+        ["a", "b", "c"].iter().for_each(|name| _ = put_pod(&mut snapshot, name, running()));
+        put_pod(&mut snapshot, "d", pod_waiting("ErrImagePull", "no such image"));
+        let spec = serde_json::json!({"selector": {}, "minAvailable": 2});
+        let budget = object_of("all", Resource::from_json(Kind::PodDisruptionBudget, spec).unwrap());
+        snapshot.objects.insert(budget.reference(), versioned(budget.clone()));
+        let row = object_detail(&snapshot, &budget.reference(), at(100)).unwrap().row;
+        let numbers = serde_json::json!({"minAvailable": 2, "currentHealthy": 3, "desiredHealthy": 2,
+            "expectedPods": 4, "disruptionsAllowed": 1});
+        assert_eq!((row.health.as_str(), row.status), ("Healthy", numbers));
     }
 }

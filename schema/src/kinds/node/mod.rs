@@ -23,7 +23,8 @@ pub struct NodeSpec {
     /// Cordons the node: it accepts no new pods; running pods stay.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub unschedulable: bool,
-    /// Drains the node: it accepts no new pods, and running pods move to other nodes. Pods that set `nodeName` stay.
+    /// Drains the node: it accepts no new pods, and running pods move to other nodes, as far as disruption budgets
+    /// allow. Pods that set `nodeName` stay.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub drain: bool,
     /// Fingerprint of the only key that the node may have: `sha256:` and 64 hex digits, as the event of its join shows it.
@@ -83,9 +84,17 @@ impl NodeSpec {
     /// tolerates, or because of a drain, unless the pod names the node. `elapsed_seconds`: see
     /// [`Taint::is_tolerated_by`].
     pub fn evicts(&self, pod: &PodSpec, elapsed_seconds: impl Fn(&Taint) -> i64) -> bool {
+        self.drain && pod.node_name.is_none() || self.repels(pod, elapsed_seconds)
+    }
+
+    /// True if a running pod must leave the node because of the drain alone: no taint drives it out.
+    pub fn only_drains(&self, pod: &PodSpec, elapsed_seconds: impl Fn(&Taint) -> i64) -> bool {
+        self.drain && pod.node_name.is_none() && !self.repels(pod, elapsed_seconds)
+    }
+
+    fn repels(&self, pod: &PodSpec, elapsed_seconds: impl Fn(&Taint) -> i64) -> bool {
         let mut taints = self.taints.iter().filter(|taint| taint.effect == TaintEffect::NoExecute);
-        self.drain && pod.node_name.is_none()
-            || taints.any(|taint| !taint.is_tolerated_by(&pod.tolerations, elapsed_seconds(taint)))
+        taints.any(|taint| !taint.is_tolerated_by(&pod.tolerations, elapsed_seconds(taint)))
     }
 }
 

@@ -7,6 +7,7 @@ mod selector;
 pub(super) mod validate;
 
 use std::collections::BTreeMap;
+use std::fmt;
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -209,6 +210,15 @@ impl IntOrPercent {
         let hundredths = u64::from(wanted) * u64::from(self.percent()?);
         let pods = if round_up { hundredths.div_ceil(100) } else { hundredths / 100 };
         Some(u32::try_from(pods).unwrap_or(u32::MAX))
+    }
+}
+
+impl fmt::Display for IntOrPercent {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Number(number) => write!(f, "{number}"),
+            Self::Percent(percent) => f.write_str(percent),
+        }
     }
 }
 

@@ -10,7 +10,7 @@ use crate::meta::StringMap;
 use crate::names::{check_qualified_name, is_label_value};
 use crate::violation::{Findings, Path, rules};
 
-/// Labels that an object must have; both lists must match. An empty selector matches nothing.
+/// Labels that an object must have; both lists must match.
 #[derive(Debug, Clone, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 #[schemars(deny_unknown_fields)]

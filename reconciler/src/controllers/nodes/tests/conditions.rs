@@ -4,10 +4,12 @@ use jiff::{SignedDuration, Timestamp};
 use schema::condition::ConditionStatus;
 use schema::keys::Key;
 use schema::kinds::cluster::{ClusterSpec, NodePolicy};
+use schema::kinds::disruption_budget::PodDisruptionBudgetSpec;
 use schema::kinds::node::{NodeSpec, Taint};
-use schema::kinds::pod::{PodPhase, PodSpec, TaintEffect};
-use schema::records::{Drain, NodeConditions};
-use schema::testing::{SnapshotBuilder, heartbeat, instance, node_record, spec};
+use schema::kinds::pod::{PodPhase, PodSpec, PodStatus, TaintEffect};
+use schema::meta::NamespacedName;
+use schema::records::{Drain, NodeConditions, PodInstance};
+use schema::testing::{SnapshotBuilder, heartbeat, instance, node_record, object_of, running, spec};
 
 use crate::controllers::nodes::conditions;
 use crate::controllers::testing::{ApplyPlan as _, seen};
@@ -263,4 +265,32 @@ fn a_drain_counts_the_pods_that_are_to_leave_and_those_that_end() {
     story.builder = story.builder.node_object("n1", NodeSpec::default());
     assert_eq!(story.says(4), ["n1: the node takes pods again"]);
     assert_eq!((story.of_node("n1").drain, story.of_node("n1").since), (None, second(0)));
+}
+
+#[test]
+fn a_drain_says_which_pods_may_leave_and_what_it_waits_for() {
+    let labels = [("app".to_owned(), "web".to_owned())];
+    let web = |name: &str| PodInstance { labels: labels.clone().into(), ..instance(name, spec(1, 1)) };
+    let budget = serde_json::json!({"selector": {}, "minAvailable": 2});
+    let budget: PodDisruptionBudgetSpec = serde_json::from_value(budget).unwrap();
+    let mut story = Story::of(2);
+    let mut builder = story.builder.object(&object_of("web", budget));
+    for pod in ["a", "b", "c"].map(web) {
+        let status = PodStatus { uid: pod.uid.clone(), ..running() };
+        builder =
+            builder.pod(&pod).bound("n1", &pod).put(&Key::PodStatus("n1".into(), pod.reference()), &status);
+    }
+    story.builder = builder.node_object("n1", NodeSpec { drain: true, ..NodeSpec::default() });
+    assert_eq!(
+        story.says(1),
+        [
+            "n1: the node is being drained, 3 pods left",
+            "n1: cannot evict pod default/b as it would violate the pod's disruption budget: the disruption budget web \
+             needs 2 healthy pods and has 2 currently"
+        ]
+    );
+    let evicting = [NamespacedName::new("default", "a")].into();
+    assert_eq!(story.of_node("n1").drain, Some(Drain::Draining { left: 3, evicting }));
+    let plan = story.plan(2);
+    assert!(plan.writes.is_empty() && plan.notes.len() == 1, "another leader decides the same: {plan}");
 }

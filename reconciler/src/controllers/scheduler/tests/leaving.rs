@@ -4,10 +4,11 @@ use std::sync::Arc;
 
 use jiff::Timestamp;
 use schema::condition::ConditionStatus;
+use schema::kinds::disruption_budget::PodDisruptionBudgetSpec;
 use schema::kinds::node::{NodeSpec, Taint};
 use schema::kinds::pod::TaintEffect;
-use schema::records::{NodeConditions, PodInstance, SettledRecord, TaintAge};
-use schema::testing::{heartbeat, replica};
+use schema::records::{Drain, NodeConditions, PodInstance, SettledRecord, TaintAge};
+use schema::testing::{heartbeat, object_of, replica};
 
 use super::strategies::applied;
 use super::*;
@@ -87,6 +88,23 @@ fn a_drained_node_gives_its_bare_pods_away_one_after_the_other() {
     assert_eq!(planned(&builder.snapshot), "", "n1 still ends a");
     let builder = applied(builder.delete(&Key::PodStatus("n1".into(), pods[0].reference())));
     assert_eq!(bound(&builder), ["n1/pinned", "n1/set-0badcafe-0", "n2/a", "n2/b"]);
+}
+
+#[test]
+fn a_bare_pod_that_a_budget_covers_leaves_once_its_node_says_that_it_may() {
+    let budget = serde_json::json!({"selector": {}, "minAvailable": 1});
+    let budget: PodDisruptionBudgetSpec = serde_json::from_value(budget).unwrap();
+    let (web, next) = (instance("web", spec(1, 1)), instance("next", spec(1, 1)));
+    let builder = with(with(SnapshotBuilder::new().nodes(2), "n1", &web), "n1", &next);
+    let builder = drained(builder.object(&object_of("all", budget)), "n1");
+    assert_eq!(planned(&builder.snapshot), "", "nothing is decided yet");
+    let drain = Some(Drain::Draining { left: 2, evicting: [web.reference()].into() });
+    let since = Timestamp::UNIX_EPOCH;
+    let conditions = NodeConditions { drain, ..NodeConditions::new(ConditionStatus::True, since) };
+    let builder = builder.put(&Key::NodeConditions("n1".into()), &conditions);
+    assert_eq!(bound(&applied(builder.clone())), ["n1/next", "n2/web"]);
+    let silent = builder.delete(&Key::NodeConditions("n1".into()));
+    assert_eq!(bound(&applied(evicted(silent, "n1"))), ["n2/next", "n2/web"], "a lost node asks no budget");
 }
 
 #[test]

@@ -126,9 +126,10 @@ fn run_scheduled(field: &mut Field, rounds: usize) {
     }
 }
 
-/// Three nodes for three pods: as in Kubernetes, `maxUnavailable` decides whether the rollout goes on.
+/// Three nodes for three pods: as in Kubernetes, `maxUnavailable` decides whether the rollout goes on. Seen red with
+/// the pods whose binding goes in the same plan left out of `ending_pods`.
 #[test]
-fn pods_that_exclude_each_other_are_replaced_one_by_one() {
+fn the_scheduler_lets_pods_that_exclude_each_other_be_replaced_one_by_one() {
     let set = |image: &str, unavailable| {
         let mut set = rolling(replica_set(3, image), 1, unavailable);
         let affinity = r#"{"podAntiAffinity":{"requiredDuringSchedulingIgnoredDuringExecution":[

@@ -1,4 +1,4 @@
-//! Effects of ConfigMaps, functions, workflows, jobs, nodes and the cluster's settings.
+//! Effects of ConfigMaps, disruption budgets, functions, workflows, jobs, nodes and the cluster's settings.
 
 use schema::content_refs::normalize_path;
 use schema::kinds::Resource;
@@ -31,6 +31,14 @@ pub(crate) fn config_map(case: &EffectCase<'_>) -> Vec<Effect> {
         return says(["each object that uses it is replaced: see its own lines"]);
     }
     Vec::new()
+}
+
+pub(crate) fn disruption_budget(case: &EffectCase<'_>) -> Vec<Effect> {
+    match case.action {
+        Action::Create => says(["drains take the pods that it covers only as far as it allows"]),
+        Action::Delete => says(["drains no longer heed it"]),
+        Action::Update | Action::Replace => Vec::new(),
+    }
 }
 
 pub(crate) fn function(case: &EffectCase<'_>) -> Vec<Effect> {

@@ -4,7 +4,9 @@ use std::collections::BTreeSet;
 
 use super::super::keyed::{FileSource, VolumeContent};
 use super::super::volume::ProjectedSource;
-use super::super::{Container, DownwardApiFile, MountPropagation, PodSpec, StorageMedium, Volume, VolumeMount};
+use super::super::{
+    Container, DownwardApiFile, MountPropagation, PodSpec, StorageMedium, Volume, VolumeMount,
+};
 use super::env;
 use super::shared::{exactly_one, unique_label};
 use crate::content_refs::normalize_path;
