@@ -26,12 +26,12 @@ pub struct PodDisruptionBudgetSpec {
     /// Covered pods that may be missing, as a number or as a percentage of the pods that their workloads should have,
     /// rounded up. Only for pods of workloads.
     pub max_unavailable: Option<IntOrPercent>,
-    /// When a drain may take away running pods that are not ready: while the budget is met, or always.
+    /// Condition for a drain to take away running pods that are not ready: while the budget is met, or always.
     #[serde(default, skip_serializing_if = "is_default")]
     pub unhealthy_pod_eviction_policy: UnhealthyPodEvictionPolicy,
 }
 
-/// When a drain may take away running pods that are not ready.
+/// Condition for a drain to take away running pods that are not ready.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub enum UnhealthyPodEvictionPolicy {
     /// While enough others are healthy.
