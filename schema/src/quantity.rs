@@ -1,4 +1,4 @@
-//! Quantities of CPU and memory, read and written as Kubernetes does.
+//! Quantities of CPU and memory, and shares, read and written as Kubernetes does.
 
 use std::fmt;
 use std::str::FromStr;
@@ -32,6 +32,13 @@ pub struct Count {
 pub struct Divisor {
     /// Thousandths of a core or byte.
     pub thousandths: u128,
+}
+
+/// A share, such as a tolerance.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Share {
+    /// Thousandths of one.
+    pub thousandths: u64,
 }
 
 /// Error for a text that is not a quantity.
@@ -117,6 +124,21 @@ impl Divisor {
     /// Units of Kubernetes for CPU: the first two; and for memory: all but the first.
     pub const UNITS: [&str; 14] =
         ["1m", "1", "1k", "1M", "1G", "1T", "1P", "1E", "1Ki", "1Mi", "1Gi", "1Ti", "1Pi", "1Ei"];
+}
+
+impl FromStr for Share {
+    type Err = QuantityError;
+
+    /// Parses `0.05`, `50m`, `1`. Rounds up to whole thousandths.
+    fn from_str(text: &str) -> Result<Self, QuantityError> {
+        text.parse().map(|Cpu { millis }| Self { thousandths: millis })
+    }
+}
+
+impl fmt::Display for Share {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(&Cpu { millis: self.thousandths }, f)
+    }
 }
 
 impl fmt::Display for Cpu {
@@ -251,6 +273,7 @@ as_json_text_or_number!(Cpu, "cpu-quantity", "CPU in cores: `500m`, `0.5`, `2`."
 as_json_text_or_number!(Count, "count-quantity", "A whole number: `1`.");
 as_json_text_or_number!(Divisor, "memory-quantity", "Unit of CPU or memory: `1m`, `1`, `1Mi`.");
 as_json_text_or_number!(Memory, "memory-quantity", "Memory in bytes: `128Mi`, `1G`, `1048576`.");
+as_json_text_or_number!(Share, "quantity", "A share: `0.05`, `50m`.");
 
 #[cfg(test)]
 mod tests {
@@ -263,6 +286,17 @@ mod tests {
         {
             assert_eq!(text.parse::<Cpu>().map(|c| c.millis), Ok(millis), "{text}");
         }
+    }
+
+    #[test]
+    fn a_share_is_read_and_written_as_kubernetes_does() {
+        for (text, thousandths, written) in
+            [("0.05", 50, "50m"), ("50m", 50, "50m"), ("0", 0, "0"), ("1", 1000, "1")]
+        {
+            let share = text.parse::<Share>().unwrap();
+            assert_eq!((share.thousandths, share.to_string().as_str()), (thousandths, written), "{text}");
+        }
+        assert!("-0.05".parse::<Share>().is_err() && "5%".parse::<Share>().is_err());
     }
 
     #[test]

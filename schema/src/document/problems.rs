@@ -133,12 +133,14 @@ pub(crate) struct Notes<'a> {
     problems: &'a mut Problems,
     /// Remaining budget of the file: some spellings hold text that is parsed in turn.
     pub(crate) budget: &'a mut Budget,
+    /// Kind in the manifest, if it is read as another one: messages name it.
+    pub(crate) kind_word: Option<&'static str>,
     is_whole: bool,
 }
 
 impl<'a> Notes<'a> {
     pub(crate) fn new(problems: &'a mut Problems, budget: &'a mut Budget) -> Self {
-        Self { problems, budget, is_whole: true }
+        Self { problems, budget, kind_word: None, is_whole: true }
     }
 
     /// True if every older spelling was carried over.

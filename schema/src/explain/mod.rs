@@ -38,9 +38,17 @@ pub fn kind_named(word: &str) -> Result<Kind, ExplainError> {
 
 /// Explains a path such as `pod.spec.containers`; with `recursive`, lists all fields below as a tree.
 pub fn explain(path: &str, recursive: bool) -> Result<String, ExplainError> {
-    let (kind, fields) = path.split_once('.').unwrap_or((path, ""));
-    let kind = kind_named(kind)?;
-    explain_in(&json_schema::for_kind(kind), kind, fields, recursive)
+    let (word, fields) = path.split_once('.').unwrap_or((path, ""));
+    let kind = kind_named(word)?;
+    let page = explain_in(&json_schema::for_kind(kind), kind, fields, recursive)?;
+    let word = word.to_ascii_lowercase();
+    let foreign = match word.as_str() {
+        "rc" => "ReplicationController",
+        _ if word.starts_with("replicationc") => "ReplicationController",
+        _ if word.starts_with("deploy") => "Deployment",
+        _ => return Ok(page),
+    };
+    Ok(format!("A {foreign} is read as a {kind}.\n\n{page}"))
 }
 
 fn explain_in(schema: &Json, kind: Kind, fields: &str, recursive: bool) -> Result<String, ExplainError> {

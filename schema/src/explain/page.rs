@@ -20,7 +20,7 @@ Made from the Rust types in `schema/src/kinds/` by `schema/tests/published.rs`; 
 A manifest is a YAML or JSON file of the repository; several documents in a YAML file are separated by `---`.
 Kinds whose apiVersion is not `minik8s.io/v1` are written as for Kubernetes. Fields not listed below are errors.
 Older spellings are accepted, with a note that gives the current one. `kind: Deployment` is read as a ReplicaSet,
-which does rolling updates itself; messages and the CLI call it a ReplicaSet.
+which does rolling updates itself; the CLI calls it a ReplicaSet. So is `kind: ReplicationController` of `v1`.
 
 ## In an editor
 

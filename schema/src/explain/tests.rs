@@ -15,6 +15,8 @@ fn kinds_are_known_by_name_short_name_and_plural_in_any_case() {
         ("ReplicaSet", Kind::ReplicaSet),
         ("rs", Kind::ReplicaSet),
         ("deployment", Kind::ReplicaSet),
+        ("Deployments", Kind::ReplicaSet),
+        ("rc", Kind::ReplicaSet),
         ("svc", Kind::Service),
         ("hpa", Kind::HorizontalPodAutoscaler),
         ("HorizontalPodAutoscalers", Kind::HorizontalPodAutoscaler),
@@ -52,6 +54,23 @@ fn a_field_says_its_type_its_default_and_what_it_may_be() {
       OnFailure            Restart if the exit code is not 0.
       Never                Never restart.
     ");
+}
+
+#[test]
+fn a_kind_that_is_read_as_another_says_so() {
+    insta::assert_snapshot!(explain("deploy.spec.replicas", false).unwrap(), @r"
+    A Deployment is read as a ReplicaSet.
+
+    KIND:        ReplicaSet
+    API VERSION: apps/v1
+    FIELD:       spec.replicas <integer>
+    DEFAULT:     1
+
+    Number of pods; only the initial number if an autoscaler scales it.
+    ");
+    let first = |path: &str| explain(path, true).unwrap().lines().next().unwrap().to_owned();
+    assert_eq!(first("replicationcontroller"), "A ReplicationController is read as a ReplicaSet.");
+    assert_eq!(first("replicaset"), "KIND:        ReplicaSet");
 }
 
 #[test]

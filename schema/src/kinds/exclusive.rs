@@ -4,10 +4,9 @@
 use std::fmt;
 
 use super::pod::{HostPort, HostPortUse, PodSpec, Protocol};
-use super::replica_set::LabelSelector;
 use super::service::NODE_PORTS;
-use crate::meta::{ObjectMeta, ObjectRef};
-use crate::violation::{OwnedStep, Rule, field_path, rules};
+use crate::meta::ObjectRef;
+use crate::violation::{OwnedStep, Rule, rules};
 
 /// A resource that only one object may have.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
@@ -24,8 +23,6 @@ pub enum ExclusiveResource {
     Route(String, String),
     /// The replica count of an object.
     Scale(ObjectRef),
-    /// A pod selector within a namespace.
-    Selector(String, String),
 }
 
 impl ExclusiveResource {
@@ -36,7 +33,6 @@ impl ExclusiveResource {
             ExclusiveResource::ClusterIp(_) | ExclusiveResource::ExternalPort(..) => &rules::ADDRESS_CLASH,
             ExclusiveResource::Route(..) => &rules::ROUTE_CLASH,
             ExclusiveResource::Scale(_) => &rules::AUTOSCALER_CLASH,
-            ExclusiveResource::Selector(..) => &rules::SELECTOR_CLASH,
         }
     }
 
@@ -56,7 +52,6 @@ impl ExclusiveResource {
             }
             ExclusiveResource::Route(..) => "keep one of the two paths",
             ExclusiveResource::Scale(_) => "keep one of the two autoscalers",
-            ExclusiveResource::Selector(..) => "give each workload a unique label in selector and template",
         }
     }
 }
@@ -76,7 +71,6 @@ impl fmt::Display for ExclusiveResource {
             }
             ExclusiveResource::Route(host, path) => write!(f, "route {host}{path}"),
             ExclusiveResource::Scale(target) => write!(f, "scale of {target}"),
-            ExclusiveResource::Selector(_, selector) => write!(f, "selector {selector}"),
         }
     }
 }
@@ -124,23 +118,4 @@ pub(super) fn host_ports(pod: &PodSpec, at: &[&str]) -> Vec<ExclusiveUse> {
         }
     }
     found
-}
-
-/// Returns the use of a workload's selector, which no other workload of the namespace may have.
-pub(super) fn selector_use(selector: &LabelSelector, metadata: &ObjectMeta) -> Vec<ExclusiveUse> {
-    let what = ExclusiveResource::Selector(metadata.namespace.clone(), selector_text(selector));
-    vec![ExclusiveUse::unshared(what, field_path(&["spec", "selector"]))]
-}
-
-/// Formats a selector; selectors that differ only in the order of their parts give the same text.
-fn selector_text(selector: &LabelSelector) -> String {
-    let labels = selector.match_labels.iter().map(|(key, value)| format!("{key}={value}"));
-    let expressions = selector.match_expressions.iter().map(|expression| {
-        let mut values: Vec<&str> = expression.values.iter().map(String::as_str).collect();
-        values.sort_unstable();
-        format!("{} {:?} ({})", expression.key, expression.operator, values.join(","))
-    });
-    let mut parts: Vec<String> = labels.chain(expressions).collect();
-    parts.sort_unstable();
-    parts.join(",")
 }

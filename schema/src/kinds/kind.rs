@@ -37,19 +37,24 @@ impl fmt::Display for Kind {
     }
 }
 
-/// Kubernetes kind that is read as a [`Kind::ReplicaSet`].
+// Kinds of Kubernetes that are read as a [`Kind::ReplicaSet`].
+
 pub(crate) const DEPLOYMENT: &str = "Deployment";
+pub(crate) const REPLICATION_CONTROLLER: &str = "ReplicationController";
 
 impl Kind {
     /// Returns the kind that `word` stands for in a manifest, if any.
     pub fn from_manifest_word(word: &str) -> Option<Self> {
-        if word == DEPLOYMENT { Some(Kind::ReplicaSet) } else { word.parse().ok() }
+        match word {
+            DEPLOYMENT | REPLICATION_CONTROLLER => Some(Kind::ReplicaSet),
+            _ => word.parse().ok(),
+        }
     }
 
     /// Suggests a replacement for `word`, which is not a kind.
     pub(crate) fn suggestion(word: &str) -> String {
-        // A Deployment is read as a ReplicaSet, so it is not among the kinds.
-        nearest(word, [DEPLOYMENT]).map_or_else(
+        // These two are read as a ReplicaSet, so they are not among the kinds.
+        nearest(word, [DEPLOYMENT, REPLICATION_CONTROLLER]).map_or_else(
             || suggestion(word, Kind::ALL.iter().map(|kind| kind.as_str())),
             |near| format!("did you mean `{near}`?"),
         )

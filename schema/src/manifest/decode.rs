@@ -3,6 +3,7 @@
 use serde::de::DeserializeOwned;
 
 use super::classify::{TOP_LEVEL, top_level_field};
+use super::dialects::Rewritten;
 use super::shape::{Shapes, Walk, WalkPosition, compile};
 use super::{
     BrokenDocument, Document, DraftObject, FieldLocation, Layout, ManifestFile, classify, dialects, limits,
@@ -44,9 +45,9 @@ pub(crate) fn load(
         loaded.violations.extend(violations);
         return left_out;
     }
-    let is_rewritten = dialects::rewrite(&mut node, left, &mut problems);
+    let rewritten = dialects::rewrite(&mut node, left, &mut problems);
     let object = object_name(&node);
-    let draft = read(&node, is_rewritten, &mut problems);
+    let draft = read(&node, rewritten, &mut problems);
     match (draft, problems.has_errors()) {
         (Some(object), false) => {
             let places = places(&node, &object);
@@ -124,21 +125,21 @@ pub(super) fn object_name(node: &Node) -> Option<String> {
     Some(format!("{kind}/{namespace}/{}", text(metadata, "name")?))
 }
 
-/// Reads an object. `is_rewritten`: every older spelling was carried over.
-fn read(node: &Node, is_rewritten: bool, problems: &mut Problems) -> Option<DraftObject> {
+/// Reads an object.
+fn read(node: &Node, rewritten: Rewritten, problems: &mut Problems) -> Option<DraftObject> {
     let Value::Mapping(entries) = &node.value else {
         problems.push(classify::not_an_object(node));
         return None;
     };
     let kind = kind_of(node, entries, problems)?;
-    kind.visit((kind, ReadInput { node, entries, is_rewritten, problems }))
+    kind.visit((kind, ReadInput { node, entries, rewritten, problems }))
 }
 
 /// Parts of a document that an object is read from.
 struct ReadInput<'a> {
     node: &'a Node,
     entries: &'a [Entry],
-    is_rewritten: bool,
+    rewritten: Rewritten,
     problems: &'a mut Problems,
 }
 
@@ -203,14 +204,14 @@ impl SpecVisitor for (Kind, ReadInput<'_>) {
     type Output = Option<DraftObject>;
 
     fn visit<S: KindSpec>(self, resource: fn(S) -> Resource) -> Option<DraftObject> {
-        let (kind, ReadInput { node, entries, is_rewritten, problems }) = self;
-        let api_version = kind.api_version();
-        check_envelope(node, entries, kind, api_version, problems);
+        let (kind, ReadInput { node, entries, rewritten, problems }) = self;
+        let kind_word = rewritten.kind_word.unwrap_or(kind.as_str());
+        check_envelope(node, entries, (kind, kind_word), problems);
         let in_spec = Path::ROOT.field("spec");
         let at = if S::DESCRIPTOR.fields == FieldPlacement::AtTop { Path::ROOT } else { in_spec };
         // In a spec that could not be carried over, findings of `validate` would only follow from that.
         let mut faults = Faults::default();
-        if !is_rewritten {
+        if !rewritten.is_complete {
             faults.push(at.steps());
         }
         let metadata: Option<ObjectMeta> =
@@ -229,9 +230,12 @@ impl SpecVisitor for (Kind, ReadInput<'_>) {
             spec
         });
         let kept = findings.into_vec().into_iter().filter(|finding| !is_consequence_of(&faults, finding));
-        kept.for_each(|finding| problems.push(located(node, finding)));
+        // Checks know the kind as which the manifest is read, the author the one that it names.
+        let reworded = |text: String| text.replace(kind.as_str(), kind_word);
+        kept.map(|one| Finding { message: reworded(one.message), help: reworded(one.help), ..one })
+            .for_each(|finding| problems.push(located(node, finding)));
         let draft = DraftObject {
-            api_version: api_version.to_owned(),
+            api_version: kind.api_version().to_owned(),
             metadata: metadata?,
             resource: resource(spec?),
         };
@@ -271,8 +275,8 @@ fn own_fields(node: &Node) -> Node {
 }
 
 /// Checks top-level fields and apiVersion.
-fn check_envelope(node: &Node, entries: &[Entry], kind: Kind, api_version: &str, problems: &mut Problems) {
-    let is_flat = kind.descriptor().fields == FieldPlacement::AtTop;
+fn check_envelope(node: &Node, entries: &[Entry], (kind, word): (Kind, &str), problems: &mut Problems) {
+    let (api_version, is_flat) = (kind.api_version(), kind.descriptor().fields == FieldPlacement::AtTop);
     let is_known = |key: &str| TOP_LEVEL.contains(&key) || is_flat && key != "status";
     for entry in entries.iter().filter(|entry| !is_known(&entry.key)) {
         if entry.key == "status" {
@@ -295,7 +299,7 @@ fn check_envelope(node: &Node, entries: &[Entry], kind: Kind, api_version: &str,
     };
     if found != Some(api_version) {
         let message = match found {
-            Some(text) => format!("apiVersion `{text}` does not match kind {kind}"),
+            Some(text) => format!("apiVersion `{text}` does not match kind {word}"),
             None => "the document has no `apiVersion`".to_owned(),
         };
         problems.push(

@@ -14,18 +14,25 @@ pub(crate) use crate::document::node::{Entry, Mark, Node, Value};
 pub(crate) use crate::document::problems::Notes;
 
 /// Rewrites a document in place. Adds a note for each older spelling, and an error where an older spelling can't be
-/// carried over. Manifests embedded as text count against `budget`. Returns false if the spec is incomplete because
-/// of such an error.
-pub(crate) fn rewrite(node: &mut Node, budget: &mut Budget, problems: &mut Problems) -> bool {
+/// carried over. Manifests embedded as text count against `budget`.
+pub(crate) fn rewrite(node: &mut Node, budget: &mut Budget, problems: &mut Problems) -> Rewritten {
     let mut notes = Notes::new(problems, budget);
-    replica_set::dialect::rewrite_deployment(node);
+    replica_set::dialect::rewrite_kind(node, &mut notes);
     kind_word(node, &mut notes);
-    let Some(kind) = node.entry("kind").and_then(|entry| entry.value.text()?.parse::<Kind>().ok()) else {
-        return true;
-    };
-    (kind.descriptor().older.rewrite)(node, &mut notes);
-    api_version(kind, node, &mut notes);
-    notes.is_complete()
+    if let Some(kind) = node.entry("kind").and_then(|entry| entry.value.text()?.parse::<Kind>().ok()) {
+        (kind.descriptor().older.rewrite)(node, &mut notes);
+        api_version(kind, node, &mut notes);
+    }
+    Rewritten { is_complete: notes.is_complete(), kind_word: notes.kind_word }
+}
+
+/// Outcome of a rewrite.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Rewritten {
+    /// False if the spec lacks an older spelling that could not be carried over.
+    pub(crate) is_complete: bool,
+    /// Kind in the manifest, if it is read as another one.
+    pub(crate) kind_word: Option<&'static str>,
 }
 
 // `kind` and `apiVersion`: older words and versions with the same meaning.

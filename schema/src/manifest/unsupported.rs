@@ -215,13 +215,13 @@ const FIELDS: &[(&str, &[&str], &str)] = &[
     ("ServiceSpec", &["trafficDistribution", "topologyKeys"], "use internalTrafficPolicy: Local"),
     ("ReplicaSetSpec", &["serviceName", "volumeClaimTemplates", "podManagementPolicy"], REMOVE),
     ("ReplicaSetSpec", &["updateStrategy"], "write it as strategy"),
+    ("ReplicaSetSpec", &["rollbackTo"], "the history is in Git: revert the commit"),
     ("DaemonSetSpec", &["replicas"], "a DaemonSet has one pod on each node that fits; remove it"),
     ("DaemonSetSpec", &["strategy"], "write it as updateStrategy"),
     ("DaemonSetSpec", &["paused"], REMOVE),
     ("TemplateMeta", &["generateName", "finalizers", "ownerReferences"], REMOVE),
     ("Metric", &["pods", "object", "external", "containerResource"], METRICS),
     ("MetricTarget", &["value"], "use averageValue: it is per pod"),
-    ("ScalingRules", &["tolerance"], "the tolerance is 0.1, as Kubernetes' default; remove it"),
     ("DnsSpec", &["rules", "defaultBackend"], "write host and paths; one Dns object per host"),
     ("DnsSpec", &["tls", "ingressClassName"], REMOVE),
     ("DnsPath", &["pathType"], "a path matches itself and everything below it; remove it"),
@@ -248,7 +248,6 @@ const VALUES: &[(&str, &str, &str)] = &[
     ("limits.cpu", "limits.ephemeral-storage", "the disk of a node is not divided"),
     ("limits.cpu", "requests.ephemeral-storage", "the disk of a node is not divided"),
     ("ReplicaSet", "StatefulSet", "autoscalers scale a ReplicaSet or a Pod"),
-    ("ReplicaSet", "ReplicationController", "use a ReplicaSet"),
     ("ReplicaSet", "DaemonSet", "a DaemonSet has one pod on each node that fits; use a ReplicaSet"),
     ("RollingUpdate", "OnDelete", "use RollingUpdate: a push replaces at most maxUnavailable pods at a time"),
 ];
@@ -385,6 +384,11 @@ pub(crate) fn refused_kinds() -> impl Iterator<Item = (&'static str, &'static st
 pub(crate) fn field_advice(record: &str, name: &str) -> Option<&'static str> {
     let (_, _, help) = FIELDS.iter().find(|(owner, names, _)| *owner == record && names.contains(&name))?;
     Some(*help)
+}
+
+/// True if `other`, which is reported as unsupported, stands for the missing field `name`.
+pub(crate) fn stands_for(record: &str, name: &str, other: &Entry) -> bool {
+    (record, name, other.key.as_str()) == ("ObjectMeta", "name", "generateName") && !other.value.is_null()
 }
 
 /// Returns advice for Kubernetes' value `value`, where Minik8s takes `words`.

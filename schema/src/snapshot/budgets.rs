@@ -280,7 +280,7 @@ mod tests {
     use crate::testing::{SnapshotBuilder, at, condition, instance, object_of, pod_ref, pod_spec, replica};
 
     /// A budget for `app: web`, besides the given fields.
-    fn budget(name: &str, fields: Json) -> Object {
+    fn budget(name: &str, fields: &Json) -> Object {
         let mut spec = json!({"selector": {"matchLabels": {"app": "web"}}});
         fields.as_object().unwrap().iter().for_each(|(key, value)| spec[key] = value.clone());
         object_of(name, serde_json::from_value::<PodDisruptionBudgetSpec>(spec).unwrap())
@@ -385,7 +385,7 @@ mod tests {
             (min(json!("28%")), &[("a", 11), ("b", 11)], &[("a", 5, 6), ("b", 4, 7)], [2, 9, 7, 22]),
         ];
         for (fields, sets, pods, expected) in rows {
-            let budget = budget("web", fields.clone());
+            let budget = budget("web", &fields);
             let mut builder = SnapshotBuilder::new().nodes(1).object(&budget);
             for (set, replicas) in sets {
                 builder = scaled(builder, set, *replicas);
@@ -431,7 +431,7 @@ mod tests {
         ] {
             let pod = web("", "t");
             let reported = PodStatus { reason: reason.to_owned(), ..status(&pod, phase, ready) };
-            let mut builder = SnapshotBuilder::new().nodes(2).object(&budget("web", fields.clone()));
+            let mut builder = SnapshotBuilder::new().nodes(2).object(&budget("web", &fields));
             builder = drains(runs(builder, "n1", &pod, true), "n1");
             builder = builder.put(&Key::PodStatus("n1".into(), pod.reference()), &reported);
             for number in 0..others {
@@ -447,7 +447,7 @@ mod tests {
     // Seen red without the order of decisions, and with a budget that does not count what may leave.
     #[test]
     fn two_drains_share_what_a_budget_allows_and_decisions_stand() {
-        let one = budget("web", json!({"maxUnavailable": 1}));
+        let one = budget("web", &json!({"maxUnavailable": 1}));
         let mut builder = scaled(SnapshotBuilder::new().nodes(3).object(&one), "a", 3);
         let pods: Vec<_> = (0..3).map(|number| web("a", &format!("a-0badcafe-{number}"))).collect();
         for (number, pod) in pods.iter().enumerate() {
@@ -479,7 +479,7 @@ mod tests {
     #[test]
     fn all_budgets_of_a_pod_must_allow_and_a_taint_asks_none() {
         let (open, closed) =
-            (budget("a", json!({"minAvailable": 0})), budget("b", json!({"minAvailable": 1})));
+            (budget("a", &json!({"minAvailable": 0})), budget("b", &json!({"minAvailable": 1})));
         let pod = web("", "web");
         let builder = drains(runs(SnapshotBuilder::new().nodes(1).object(&open), "n1", &pod, true), "n1");
         assert_eq!(allowed(&builder), ["n1/web"]);
@@ -490,7 +490,7 @@ mod tests {
             metadata: crate::meta::ObjectMeta { namespace: "x".into(), ..closed.metadata },
             ..closed
         };
-        let elsewhere = builder.delete(&Key::Object(budget("b", json!({})).reference())).object(&other);
+        let elsewhere = builder.delete(&Key::Object(budget("b", &json!({})).reference())).object(&other);
         assert_eq!(allowed(&elsewhere), ["n1/web"], "a budget covers pods of its own namespace");
         let taints = serde_json::from_value(json!([{"key": "k", "effect": "NoExecute"}])).unwrap();
         let tainted = elsewhere.node_object("n1", NodeSpec { drain: true, taints, ..NodeSpec::default() });
@@ -503,13 +503,13 @@ mod tests {
     }
 
     fn builder_with(pod: &PodInstance) -> Snapshot {
-        let builder = SnapshotBuilder::new().nodes(1).object(&budget("b", json!({"minAvailable": 1})));
+        let builder = SnapshotBuilder::new().nodes(1).object(&budget("b", &json!({"minAvailable": 1})));
         drains(runs(builder, "n1", pod, true), "n1").snapshot
     }
 
     #[test]
     fn pods_without_a_workload_are_named_as_the_reason() {
-        let builder = SnapshotBuilder::new().nodes(1).object(&budget("web", json!({"maxUnavailable": 1})));
+        let builder = SnapshotBuilder::new().nodes(1).object(&budget("web", &json!({"maxUnavailable": 1})));
         let builder = drains(runs(builder, "n1", &web("", "web"), true), "n1");
         let refused = Evictions::of(&builder.snapshot).refused;
         assert_eq!(refused[0].pod, pod_ref("web"));

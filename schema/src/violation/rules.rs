@@ -147,7 +147,6 @@ rules! {
     ADDRESS_CLASH "address-clash" Error "Two services claim the same cluster IP, or the same port of an external IP."
     ROUTE_CLASH "route-clash" Error "Two objects claim the same host and path."
     AUTOSCALER_CLASH "autoscaler-clash" Error "Two autoscalers scale the same object."
-    SELECTOR_CLASH "selector-clash" Error "Two replica sets of a namespace select the same pods."
     SELECTOR_MATCHES_NOTHING "selector-matches-nothing" Warning "A service selects no pod and no template."
     // Notes.
     SYMLINK "symlink" Note "A symbolic link is not followed: what it points to may not be in the commit."

@@ -37,6 +37,8 @@ fn envelope() -> Vec<(&'static str, String)> {
         ("missing-field", "apiVersion: v1\nkind: Pod\n§metadata: {}\nSPEC".replace("SPEC", rest)),
         ("unknown-field", meta("  §nmae: a\n")),
         ("unsupported-field", meta("  name: a\n  §generateName: b-\n")),
+        ("unsupported-field", meta("  §generateName: b-\n")),
+        ("missing-field", meta("  generateName:\n").replace("metadata", "§metadata")),
         ("invalid-name", meta("  name: §a/b\n")),
         ("invalid-name", meta("  name: §\"\"\n")),
         ("invalid-name", meta(&format!("  name: §{}\n", "a".repeat(254)))),

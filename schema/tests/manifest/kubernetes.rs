@@ -153,7 +153,6 @@ fn outside_the_supported_fields_the_message_names_the_field() {
             ),
             ("unknown-value", SHOP.replace("kind: ReplicaSet, name", "kind: §StatefulSet, name")),
             ("unknown-value", SHOP.replacen("type: Resource", "type: §Object", 1)),
-            ("unsupported-field", with("      selectPolicy", "      §tolerance: 0.01")),
             ("unsupported-field", with("      creationTimestamp", "      §generateName: a-")),
         ]
         .map(|(rule, text)| {

@@ -123,6 +123,109 @@ fn pairs() -> Vec<(String, String)> {
     ]
 }
 
+const SELECTOR: &str = "  selector: {matchLabels: {app: greeter}}\n";
+
+/// Manifests of older versions of Kubernetes, each with its current form and the beginnings of its notes.
+fn of_kubernetes() -> Vec<(String, String, Vec<&'static str>)> {
+    let set = REPLICASET_TODAY;
+    let deployment = set.replace("kind: ReplicaSet", "kind: Deployment");
+    let daemon = set.replace("ReplicaSet", "DaemonSet").replace("  replicas: 3\n", "");
+    let at = |version: &str, text: &str| text.replace("apps/v1", version);
+    let without = |text: &str| text.replace(SELECTOR, "");
+    let controller = at("v1", &set.replace("kind: ReplicaSet", "kind: ReplicationController"));
+    let read = "2:7: a ReplicationController is read as a ReplicaSet";
+    let hpa = |version: &str, target: &str, metric: &str| {
+        let metrics = format!("  metrics: [{{type: Resource, resource: {{name: cpu, {metric}}}}}]\n");
+        autoscaler(version, "HorizontalPodAutoscaler", &format!("  scaleTargetRef: {{{target}}}\n"), &metrics)
+    };
+    let hpa_today = |target: &str| {
+        hpa("autoscaling/v2", "kind: ReplicaSet, name: busy-1", &format!("target: {{{target}}}"))
+    };
+    let beta = "1:13: `apiVersion: autoscaling/v2beta1`";
+    vec![
+        (at("apps/v1beta2", &deployment), deployment.clone(), vec!["1:13: `apiVersion: apps/v1beta2`"]),
+        (
+            at("apps/v1beta1", &without(&deployment)),
+            deployment.clone(),
+            vec!["1:13: `apiVersion: apps/v1beta1`", "5:3: `no selector`"],
+        ),
+        (
+            at("extensions/v1beta1", &deployment.replace("{matchLabels: {app: greeter}}", "null")),
+            deployment.clone(),
+            vec!["1:13: `apiVersion: extensions/v1beta1`", "5:3: `no selector`"],
+        ),
+        (
+            at("extensions/v1beta1", &without(set)),
+            set.to_owned(),
+            vec!["1:13: `apiVersion: extensions/v1beta1`", "5:3: `no selector`"],
+        ),
+        (at("apps/v1beta2", &daemon), daemon.clone(), vec!["1:13: `apiVersion: apps/v1beta2`"]),
+        (
+            at("extensions/v1beta1", &without(&daemon)),
+            daemon.clone(),
+            vec!["1:13: `apiVersion: extensions/v1beta1`", "5:3: `no selector`"],
+        ),
+        (controller.replace("{matchLabels: {app: greeter}}", "{app: greeter}"), set.to_owned(), vec![read]),
+        (without(&controller), set.to_owned(), vec![read]),
+        (controller.replace("{matchLabels: {app: greeter}}", "{}"), set.to_owned(), vec![read]),
+        (
+            hpa(
+                "autoscaling/v2beta1",
+                "apiVersion: extensions/v1beta1, kind: Deployment, name: busy-1",
+                "targetAverageUtilization: 60",
+            ),
+            hpa_today("type: Utilization, averageUtilization: 60"),
+            vec![
+                beta,
+                "8:32: `apiVersion: extensions/v1beta1`",
+                "9:52: `targetAverageUtilization` is an older spelling, read as `target.averageUtilization`",
+            ],
+        ),
+        (
+            hpa(
+                "autoscaling/v2beta1",
+                "apiVersion: v1, kind: ReplicationController, name: busy-1",
+                "targetAverageUtilization: null, targetAverageValue: 500m",
+            ),
+            hpa_today("type: AverageValue, averageValue: 500m"),
+            vec![beta, "8:32: `apiVersion: v1`", "9:84: `targetAverageValue`"],
+        ),
+    ]
+}
+
+#[test]
+fn older_versions_of_kubernetes_mean_what_today_s_do() {
+    for (older, today, notes) in of_kubernetes() {
+        let ((found, noted), (wanted, none)) = (loaded(&older), loaded(&today));
+        assert_eq!(found, wanted, "{older}");
+        assert_eq!(none, Vec::<String>::new(), "{today}");
+        let as_expected = noted.iter().zip(&notes).all(|(note, start)| note.starts_with(start));
+        assert!(as_expected && noted.len() == notes.len(), "{noted:#?}\nfor {older}");
+    }
+}
+
+#[test]
+fn a_selector_is_taken_from_the_template_only_in_versions_that_do_so() {
+    let without = |version: &str| REPLICASET_TODAY.replace("apps/v1", version).replace(SELECTOR, "");
+    for version in ["apps/v1", "apps/v1beta2"] {
+        assert_eq!(rules(&load(&without(version))), ["missing-field 4:1"], "{version}");
+    }
+    let unlabelled = without("apps/v1beta1").replace("    metadata: {labels: {app: greeter}}\n", "");
+    assert_eq!(rules(&load(&unlabelled)), ["missing-field 4:1"]);
+}
+
+#[test]
+fn messages_name_the_kind_of_the_manifest() {
+    let text = REPLICASET_TODAY.replace("apps/v1", "apps/v2").replace("{matchLabels: {app: greeter}}", "{}");
+    let text = text.replace("    spec:\n", "    spec:\n      restartPolicy: Never\n");
+    for kind in ["Deployment", "ReplicationController"] {
+        let found = load(&text.replace("kind: ReplicaSet", &format!("kind: {kind}"))).violations;
+        let said: String = found.iter().map(|one| format!("{} ({})\n", one.message, one.help)).collect();
+        assert!(said.contains(&format!("apiVersion `apps/v2` does not match kind {kind}")), "{said}");
+        assert!(said.contains(&format!("the pods of a {kind} are meant to keep running")), "{said}");
+    }
+}
+
 #[test]
 fn older_manifests_load_unchanged_and_mean_what_today_s_do() {
     for (older, today) in pairs() {
@@ -140,7 +243,8 @@ fn each_older_spelling_is_noted_at_its_place() {
 
 #[test]
 fn no_byte_of_an_older_manifest_brings_the_loader_down_or_hides_the_object() {
-    for (older, _) in pairs() {
+    let of_kubernetes = of_kubernetes().into_iter().map(|(older, ..)| older);
+    for older in pairs().into_iter().map(|(older, _)| older).chain(of_kubernetes) {
         for at in 0..older.len() {
             for byte in b"\n :{0x" {
                 let mut broken = older.clone().into_bytes();

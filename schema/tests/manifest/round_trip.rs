@@ -20,6 +20,7 @@ use schema::kinds::service::{
 };
 use schema::kinds::{KindSpec, Resource};
 use schema::manifest::{DraftObject, load_file};
+use schema::quantity::Share;
 use serde_json::json;
 
 /// Writes the spec as a JSON manifest.
@@ -163,10 +164,13 @@ fn rules() -> impl Strategy<Value = Option<ScalingRules>> {
         SelectPolicy::Min,
         SelectPolicy::Disabled,
     ]));
-    let rules = (prop::option::of(0u32..=3600), select, prop::collection::vec(policy, 0..3)).prop_map(
-        |(stabilization_window_seconds, select_policy, policies)| ScalingRules {
+    let window = prop::option::of(0u32..=3600);
+    let tolerance = prop::option::of((0u64..3000).prop_map(|thousandths| Share { thousandths }));
+    let rules = (window, select, tolerance, prop::collection::vec(policy, 0..3)).prop_map(
+        |(stabilization_window_seconds, select_policy, tolerance, policies)| ScalingRules {
             stabilization_window_seconds,
             select_policy,
+            tolerance,
             policies,
         },
     );

@@ -83,7 +83,8 @@ fn in_words(rules: &ScalingRules) -> String {
         (_, SelectPolicy::Max | SelectPolicy::Disabled) => "the highest of ".to_owned(),
     };
     let window = rules.stabilization_window_seconds.unwrap_or_default();
-    format!("{which}{policies}; window {window} s")
+    let tolerance = rules.tolerance.map(|share| format!("; tolerance {share}")).unwrap_or_default();
+    format!("{which}{policies}; window {window} s{tolerance}")
 }
 
 // Pods and rollout on the page of a workload.

@@ -7,7 +7,7 @@ use schema::kinds::autoscaler::SCALING_DISABLED;
 use schema::records::Recommendation;
 
 use super::behavior::RateLimits;
-use super::model::{AutoscalerMemory, Basis, Decision, Input, Limit, MetricResult};
+use super::model::{AutoscalerMemory, Basis, Decision, Input, Limit, MetricResult, Tuning};
 use super::replicas::{proposal, resource_name};
 
 const ABLE_TO_SCALE: &str = "AbleToScale";
@@ -160,6 +160,8 @@ impl<'a> Evaluation<'a> {
             }
             Basis::Pods(pods) => pods,
         };
+        let tolerance = tuning.tolerance.with_rules(spec.behavior.as_ref());
+        let tuning = &Tuning { tolerance, ..*tuning };
         let resources = spec.metrics.iter().filter_map(|metric| metric.resource.as_ref());
         let results = resources.map(|metric| {
             let outcome = proposal(metric, pods, current, tuning);

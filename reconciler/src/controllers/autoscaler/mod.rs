@@ -18,7 +18,8 @@ mod tests;
 
 pub use decide::{FAILED_GET_METRIC, decide};
 pub use model::{
-    AutoscalerMemory, Basis, Decision, Input, Limit, MetricResult, PerResource, Pod, Proposal, Sample, Tuning,
+    AutoscalerMemory, Basis, Decision, Input, Limit, MetricResult, PerResource, Pod, Proposal, Sample,
+    Tolerance, Tuning,
 };
 pub use plan::{EVALUATION_SECONDS, plan};
 pub use replicas::resource_name;

@@ -4,15 +4,15 @@ use std::fmt;
 
 use jiff::{SignedDuration, Timestamp};
 use schema::condition::Condition;
-use schema::kinds::autoscaler::{HorizontalPodAutoscalerSpec, ResourceName};
+use schema::kinds::autoscaler::{Behavior, HorizontalPodAutoscalerSpec, ResourceName, ScalingRules};
 use schema::kinds::pod::PodPhase;
 use schema::records::{Recommendation, ScaleChange};
 
 /// Cluster-wide parameters: the arguments of Kubernetes' controller, with its defaults.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Tuning {
-    /// Largest distance from 1, inclusive, at which a ratio of use to target changes nothing.
-    pub tolerance: f64,
+    /// Tolerance of an autoscaler whose rules have none.
+    pub tolerance: Tolerance,
     /// Time after a pod's start during which its CPU counts only if the pod is ready and was ready for the sample's
     /// whole window.
     pub cpu_initialization_period: SignedDuration,
@@ -22,10 +22,39 @@ pub struct Tuning {
     pub downscale_stabilization: SignedDuration,
 }
 
+/// Largest distance from 1, inclusive, at which a ratio of use to target changes nothing.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Tolerance {
+    /// Distance above 1.
+    pub up: f64,
+    /// Distance below 1.
+    pub down: f64,
+}
+
+impl Tolerance {
+    /// Returns the same tolerance for both directions.
+    pub fn both(tolerance: f64) -> Self {
+        Self { up: tolerance, down: tolerance }
+    }
+
+    /// Replaces it, for each direction, by the one of the autoscaler's rules.
+    #[must_use]
+    pub fn with_rules(self, behavior: Option<&Behavior>) -> Self {
+        let of = |rules: fn(&Behavior) -> &Option<ScalingRules>| {
+            let tolerance = behavior.and_then(|behavior| rules(behavior).as_ref()?.tolerance);
+            tolerance.map(|share| share.thousandths as f64 / 1000.0)
+        };
+        Self {
+            up: of(|behavior| &behavior.scale_up).unwrap_or(self.up),
+            down: of(|behavior| &behavior.scale_down).unwrap_or(self.down),
+        }
+    }
+}
+
 impl Default for Tuning {
     fn default() -> Self {
         Self {
-            tolerance: 0.1,
+            tolerance: Tolerance::both(0.1),
             cpu_initialization_period: SignedDuration::from_mins(5),
             initial_readiness_delay: SignedDuration::from_secs(30),
             downscale_stabilization: SignedDuration::from_mins(5),

@@ -89,7 +89,8 @@ pub fn resource_name(resource: ResourceName) -> &'static str {
 }
 
 fn is_within(ratio: f64, tuning: &Tuning) -> bool {
-    (ratio - 1.0).abs() <= tuning.tolerance + ROUNDING
+    let distance = ratio - 1.0;
+    distance <= tuning.tolerance.up + ROUNDING && -distance <= tuning.tolerance.down + ROUNDING
 }
 
 fn pods_for(ratio: f64, pods: usize) -> u32 {

@@ -265,7 +265,6 @@ fn every_sort_of_clash_is_found() {
     };
     let cases = [
         ("autoscaler-clash", hpa("h", "w"), hpa("i", "w")),
-        ("selector-clash", set("x", "same"), set("y", "same")),
         ("port-clash", port("p"), port("q")),
         ("address-clash", address("s"), address("t")),
     ];

@@ -9,7 +9,7 @@ use schema::quantity::{Cpu, Memory as Bytes};
 use schema::records::{Recommendation, ScaleChange};
 use serde::Deserialize;
 
-use crate::controllers::autoscaler::{AutoscalerMemory, PerResource, Pod, Sample, Tuning};
+use crate::controllers::autoscaler::{AutoscalerMemory, PerResource, Pod, Sample, Tolerance, Tuning};
 use crate::simulate::trace;
 use crate::simulate::trace::{SECONDS_MAX, TraceError, present, seconds, time};
 
@@ -143,8 +143,7 @@ impl Trace {
             downscale_stabilization_seconds,
         } = self.controller.clone().unwrap_or_default();
         let usual = Tuning::default();
-        let tolerance = tolerance.unwrap_or(usual.tolerance);
-        if !(0.0..1.0).contains(&tolerance) {
+        if let Some(tolerance) = tolerance.filter(|tolerance| !(0.0..1.0).contains(tolerance)) {
             let why = format!("{tolerance} is out of range");
             return Err(TraceError::at(
                 "controller.tolerance",
@@ -157,7 +156,7 @@ impl Trace {
             None => Ok(usual),
         };
         Ok(Tuning {
-            tolerance,
+            tolerance: tolerance.map_or(usual.tolerance, Tolerance::both),
             cpu_initialization_period: or(
                 cpu_initialization_period_seconds,
                 "cpuInitializationPeriodSeconds",

@@ -21,7 +21,14 @@ impl KindSpec for HorizontalPodAutoscalerSpec {
         api_version: "autoscaling/v2",
         older: OlderSpellings {
             words: &["Hpa", "HPA"],
-            api_versions: &["v1", "app/v1", "apps/v1", "autoscaling/v1", "autoscaling/v2beta2"],
+            api_versions: &[
+                "v1",
+                "app/v1",
+                "apps/v1",
+                "autoscaling/v1",
+                "autoscaling/v2beta1",
+                "autoscaling/v2beta2",
+            ],
             rewrite: dialect::rewrite,
             ..OlderSpellings::NONE
         },

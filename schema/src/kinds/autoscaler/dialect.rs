@@ -1,7 +1,8 @@
-//! Older HorizontalPodAutoscaler manifests: `workload`, metrics as a mapping, one replica per interval.
+//! Older HorizontalPodAutoscaler manifests: `workload`, metrics as a mapping or of `autoscaling/v2beta1`, one replica per
+//! interval.
 
 use crate::document::edit::{
-    below, entries_mut, entry, list, mapping, number, plain, put, rename, take, text,
+    below, entries_mut, entry, items_mut, list, mapping, number, plain, put, rename, take, text,
 };
 use crate::kinds::Kind;
 use crate::manifest::dialects::{Entry, Mark, Node, Notes, Value};
@@ -16,7 +17,21 @@ pub(super) fn rewrite(document: &mut Node, notes: &mut Notes<'_>) {
     }
     let Some(spec) = below(document, &["spec"]) else { return };
     metrics(spec, notes);
+    for metric in below(spec, &["metrics"]).and_then(items_mut).into_iter().flatten() {
+        listed_metric(metric, notes);
+    }
+    replicas_min(spec, notes);
     interval(spec, notes);
+}
+
+/// Refuses to scale to zero, as Kubernetes does without a metric that can wake the target.
+fn replicas_min(spec: &mut Node, notes: &mut Notes<'_>) {
+    let Some(min) = below(spec, &["minReplicas"]).filter(|min| number(min) == Some(0.0)) else { return };
+    let message = "spec.minReplicas: Invalid value: 0: must be greater than or equal to 1: without a metric of type \
+                   Object or External nothing would wake a target without pods";
+    let help = "write 1; a Function scales to zero, and a call wakes it";
+    notes.mistake(min.mark, &rules::SCALING, message.to_owned(), help);
+    *min = plain(min.mark, 1);
 }
 
 /// Rewrites `workload: {kind, metadata: {name}}` as `scaleTargetRef: {kind, name}`. Returns the target's namespace.
@@ -76,7 +91,11 @@ fn target_kind(target: &mut Node, notes: &mut Notes<'_>) {
         notes.older(*mark, &format!("kind: {text}"), &format!("kind: {kind}"));
         *text = kind.to_string();
     }
-    let Ok(kind) = text.parse::<Kind>() else { return };
+    let Ok(kind) = text.parse::<Kind>() else {
+        // Its version can't be judged.
+        take(target, "apiVersion");
+        return;
+    };
     let older = kind.descriptor().older.api_versions;
     let Some(Node { mark, value: Value::Scalar { text, .. } }) = below(target, &["apiVersion"]) else {
         return;
@@ -136,6 +155,44 @@ fn metrics(spec: &mut Node, notes: &mut Notes<'_>) {
                 put(spec, entry("metrics", mark, list(mark, items)));
             }
         }
+    }
+}
+
+/// Metrics that only Kubernetes has: their type, and the field with their details.
+const FOREIGN_METRICS: [(&str, &str); 4] = [
+    ("Pods", "pods"),
+    ("Object", "object"),
+    ("External", "external"),
+    ("ContainerResource", "containerResource"),
+];
+
+/// Targets of `autoscaling/v2beta1`: the field, and the type and the field of today.
+const TARGETS: [(&str, &str, &str); 2] = [
+    ("targetAverageUtilization", "Utilization", "averageUtilization"),
+    ("targetAverageValue", "AverageValue", "averageValue"),
+];
+
+/// Rewrites the target of a metric in the list.
+fn listed_metric(metric: &mut Node, notes: &mut Notes<'_>) {
+    let kind = metric.entry("type").and_then(|entry| entry.value.text());
+    if let Some((_, details)) = FOREIGN_METRICS.iter().find(|(foreign, _)| kind == Some(foreign)) {
+        // The type is reported; an error about the details would only repeat that.
+        take(metric, details);
+    }
+    let Some(resource) = below(metric, &["resource"]).filter(|resource| resource.entry("target").is_none())
+    else {
+        return;
+    };
+    for (old, kind, field) in TARGETS {
+        let Some(Entry { mark, value, .. }) = take(resource, old) else { continue };
+        if value.is_null() {
+            continue;
+        }
+        notes.older(mark, old, &format!("target.{field}"));
+        let at = value.mark;
+        put(resource, entry("target", mark, mapping(at, [("type", text(at, kind)), (field, value)])));
+        // Another one beside it is reported as unknown.
+        break;
     }
 }
 

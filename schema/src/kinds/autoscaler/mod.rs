@@ -14,6 +14,7 @@ use super::{Health, Kind};
 use crate::codec::one;
 use crate::condition::{Condition, ConditionStatus};
 use crate::meta::{ObjectMeta, ObjectRef};
+use crate::quantity::Share;
 
 pub use metric::{AverageValue, Metric, MetricTarget, MetricType, ResourceMetric, ResourceName, TargetType};
 
@@ -108,6 +109,8 @@ pub struct ScalingRules {
     pub stabilization_window_seconds: Option<u32>,
     /// Choice among several policies; defaults to `Max`.
     pub select_policy: Option<SelectPolicy>,
+    /// Distance of the usage from its target, as a share of the target, up to which nothing changes; defaults to 0.1.
+    pub tolerance: Option<Share>,
     /// Limits on each step.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub policies: Vec<ScalingPolicy>,

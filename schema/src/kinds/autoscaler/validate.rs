@@ -40,10 +40,9 @@ fn target(target: &ScaleTarget, at: &Path<'_>, findings: &mut Findings) {
     } else {
         metadata::workload_name(&target.name, &at.field("name"), findings);
     }
-    let kind = target.kind.kind();
-    let (wanted, written) = (kind.api_version(), target.api_version.as_deref());
+    let (wanted, written) = (target.kind.kind().api_version(), target.api_version.as_deref());
     if let Some(written) = written.filter(|written| *written != wanted) {
-        let message = format!("Invalid value: `{written}`: not the apiVersion of kind {kind}");
+        let message = format!("Invalid value: `{written}`: not an apiVersion of the target's kind");
         findings
             .add(&rules::API_VERSION, &at.field("apiVersion"), message)
             .help(format!("write `apiVersion: {wanted}`, or remove it"));

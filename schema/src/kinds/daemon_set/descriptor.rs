@@ -1,6 +1,6 @@
 //! The `DaemonSet` kind: names, links, defaults.
 
-use super::super::{Descriptor, KindSpec, Links, NameForm, ObjectPod, OlderSpellings, Pods, exclusive};
+use super::super::{Descriptor, KindSpec, Links, NameForm, ObjectPod, OlderSpellings, Pods};
 use super::{DaemonSetSpec, RollingUpdateDaemonSet};
 use crate::kinds::Kind;
 use crate::kinds::replica_set::validate::{WorkloadFields, percent};
@@ -20,18 +20,14 @@ impl KindSpec for DaemonSetSpec {
         names: NameForm::Workload,
         older: OlderSpellings {
             words: &["Daemonset"],
-            api_versions: &["extensions/v1beta1"],
+            api_versions: &["apps/v1beta2", "extensions/v1beta1"],
             rewrite,
             ..OlderSpellings::NONE
         },
         ..Descriptor::DEFAULT
     };
 
-    const LINKS: Links<Self> = Links {
-        exclusives: |set, metadata| exclusive::selector_use(&set.selector, metadata),
-        pod: Self::pod,
-        ..Links::NONE
-    };
+    const LINKS: Links<Self> = Links { pod: Self::pod, ..Links::NONE };
 
     fn validate(&self, at: &Path<'_>, findings: &mut Findings) {
         validate(self, at, findings);

@@ -1,6 +1,6 @@
 //! The `ReplicaSet` kind: names, links, defaults.
 
-use super::super::{Descriptor, KindSpec, Links, NameForm, ObjectPod, OlderSpellings, Pods, exclusive};
+use super::super::{Descriptor, KindSpec, Links, NameForm, ObjectPod, OlderSpellings, Pods};
 use super::{
     IntOrPercent, LabelSelector, PodTemplate, ReplicaSetSpec, RollingUpdate, StrategyType, dialect, validate,
 };
@@ -10,7 +10,15 @@ use crate::violation::{Findings, Path, field_path};
 impl KindSpec for ReplicaSetSpec {
     const DESCRIPTOR: Descriptor = Descriptor {
         plural: "replicasets",
-        short_names: &["rs", "deployments", "deployment", "deploy"],
+        short_names: &[
+            "rs",
+            "deployments",
+            "deployment",
+            "deploy",
+            "replicationcontrollers",
+            "replicationcontroller",
+            "rc",
+        ],
         api_version: "apps/v1",
         failure_is_final: true,
         pods: Pods::Replicas,
@@ -18,7 +26,7 @@ impl KindSpec for ReplicaSetSpec {
         names: NameForm::Workload,
         older: OlderSpellings {
             words: &["Replicaset"],
-            api_versions: &["v1"],
+            api_versions: &["v1", "apps/v1beta2", "apps/v1beta1", "extensions/v1beta1"],
             rewrite: dialect::rewrite,
             ..OlderSpellings::NONE
         },
@@ -26,7 +34,6 @@ impl KindSpec for ReplicaSetSpec {
     };
 
     const LINKS: Links<Self> = Links {
-        exclusives: |set, metadata| exclusive::selector_use(&set.selector, metadata),
         extra_position_paths: |_| vec![field_path(&["spec", "replicas"])],
         pod: Self::pod,
         ..Links::NONE

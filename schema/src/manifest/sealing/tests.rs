@@ -86,9 +86,8 @@ fn a_secret_leaves_a_file_that_is_otherwise_the_same() {
         (a.clone(), vec![0], None),
         (format!("# Logins\n---\n{a}---\n---\n{b}---\n"), vec![1, 3], None),
         (
-            format!(
-                "apiVersion: v1\nkind: List\nitems:\n- {{apiVersion: v1, kind: Secret, metadata: {{name: a}}}}\n"
-            ),
+            "apiVersion: v1\nkind: List\nitems:\n- {apiVersion: v1, kind: Secret, metadata: {name: a}}\n"
+                .to_owned(),
             vec![0],
             None,
         ),

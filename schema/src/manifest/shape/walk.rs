@@ -138,7 +138,8 @@ impl Walk<'_> {
             let known = record.fields.keys().map(String::as_str);
             !record.fields.contains_key(&entry.key) && nearest(&entry.key, known) == Some(name)
         };
-        if entries.iter().any(is_typo) {
+        let stands_for_it = |entry: &Entry| unsupported::stands_for(&record.name, name, entry);
+        if entries.iter().any(|entry| is_typo(entry) || stands_for_it(entry)) {
             // `imgae` was reported as unknown already: one mistake, one message.
             return self.faults.push(path.steps());
         }

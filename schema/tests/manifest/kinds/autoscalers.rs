@@ -2,6 +2,7 @@
 
 use schema::kinds::Resource;
 use schema::kinds::autoscaler::{AverageValue, HorizontalPodAutoscalerSpec, PolicyType, SelectPolicy};
+use schema::quantity::Share;
 
 use crate::cases::{Case, check, document, messages};
 use crate::{load, rules};
@@ -56,6 +57,17 @@ fn behaviour_has_the_defaults_of_kubernetes() {
 }
 
 #[test]
+fn a_tolerance_is_a_share_for_each_direction() {
+    let behavior = |fields: &str| spec(&with(&format!("behavior: {{{fields}}}"))).behavior.unwrap();
+    for written in ["0.05", "\"0.05\"", "50m"] {
+        let behavior = behavior(&format!("scaleUp: {{tolerance: {written}}}"));
+        let share = Share { thousandths: 50 };
+        assert_eq!(behavior.scale_up.unwrap().tolerance, Some(share), "{written}");
+        assert_eq!(behavior.scale_down.unwrap().tolerance, None, "the default is not of this object");
+    }
+}
+
+#[test]
 fn amounts_are_read_by_their_resource() {
     let value = |resource: &str, value: &str| {
         let target = format!("{{type: AverageValue, averageValue: {value}}}");
@@ -88,15 +100,30 @@ fn cases() -> Vec<Case> {
         ("missing-field", autoscaler(TARGET).replace("spec", "§spec")),
         ("missing-field", autoscaler("maxReplicas: 5").replace("spec", "§spec")),
         ("scaling", autoscaler(&format!("{TARGET}minReplicas: 5\nmaxReplicas: §4"))),
-        field("out-of-range", "minReplicas: §0"),
+        field("scaling", "minReplicas: §0"),
         ("out-of-range", autoscaler(&format!("{TARGET}maxReplicas: §0"))),
         ("unknown-value", with("").replace("kind: ReplicaSet", "kind: §StatefulSet")),
         ("unknown-value", with("").replace("kind: ReplicaSet", "kind: §replicaset")),
         ("invalid-name", with("").replace("name: web}", "name: §a/b}")),
         ("invalid-name", with("").replace("name: web}", &format!("name: §{}}}", "a".repeat(234)))),
         ("api-version", with("").replace("{kind", "{apiVersion: §apps/v2, kind")),
+        (
+            "unknown-value",
+            with("").replace("{kind: ReplicaSet", "{apiVersion: apps/v1beta1, kind: §StatefulSet"),
+        ),
         metric("unknown-value", "type: §Pods"),
-        metric("unknown-value", "type: §External"),
+        metric("unknown-value", "{type: §Pods, pods: {metric: {name: requests}}}"),
+        metric("unknown-value", "{type: §Object, object: {metric: {name: requests}}}"),
+        metric("unknown-value", "{external: {metric: {name: queue}}, type: §External}"),
+        metric("unknown-value", "{type: §ContainerResource, containerResource: {name: cpu, container: a}}"),
+        metric(
+            "unsupported-field",
+            "{type: Resource, §pods: {}, resource: {name: cpu, target: {type: Utilization, averageUtilization: 1}}}",
+        ),
+        metric(
+            "unknown-field",
+            "{type: Resource, resource: {name: cpu, targetAverageUtilization: 1, §targetAverageValue: 1}}",
+        ),
         metric("required", "§type: Resource"),
         metric(
             "unknown-value",
@@ -114,7 +141,8 @@ fn cases() -> Vec<Case> {
         cpu("unknown-value", "target: {type: §Value, averageValue: 500m}"),
         up("scaling", "stabilizationWindowSeconds: §3601"),
         up("unknown-value", "selectPolicy: §Most"),
-        up("unsupported-field", "§tolerance: 0.05"),
+        up("quantity", "tolerance: §-0.05"),
+        up("quantity", "tolerance: §5%"),
         policy("scaling", "value: §0, periodSeconds: 15"),
         policy("scaling", "value: 1, periodSeconds: §0"),
         policy("scaling", "value: 1, periodSeconds: §1801"),

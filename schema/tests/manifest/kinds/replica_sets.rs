@@ -39,6 +39,12 @@ fn a_short_replica_set_and_a_long_one_of_the_same_meaning_are_equal() {
 }
 
 #[test]
+fn a_strategy_loads_as_kubectl_prints_it() {
+    let recreate = spec(&with("strategy: {type: Recreate, rollingUpdate: null}"));
+    assert_eq!(recreate, spec(&with("strategy: {type: Recreate}")));
+}
+
+#[test]
 fn the_order_of_a_selector_says_nothing() {
     let expressions = |list: &str| {
         let selector = format!("selector:\n  matchExpressions: [{list}]\n");
@@ -112,7 +118,6 @@ fn cases() -> Vec<Case> {
         on_node("name: http", "nodeName: n1\n      hostNetwork: true"),
         field("rollout", "minReadySeconds: 200\nprogressDeadlineSeconds: §200"),
         field("rollout", "progressDeadlineSeconds: §0"),
-        field("no-effect", "§revisionHistoryLimit: 10"),
         update("rollout", "maxSurge: 0, maxUnavailable: §0"),
         update("rollout", "maxSurge: 0%, maxUnavailable: §0"),
         update("rollout", "maxSurge: §half"),

@@ -1,6 +1,7 @@
 //! Creates and starts the containers of a pod; a failure affects only its own container.
 
 use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
 use std::time::Duration;
 
 use futures::future::join_all;
@@ -131,9 +132,9 @@ impl Worker {
         if let Some(of_secrets) = &rendered.secret_inputs {
             let (spec, place) = &**of_secrets;
             for (of, _) in secrets_of(spec).into_iter().filter(|(of, _)| has(pod, of)) {
-                if !read.contains_key(&of) {
-                    let entries = self.files.values(pod, &of).await?;
-                    read.insert(of, entries);
+                if let Entry::Vacant(unread) = read.entry(of) {
+                    let entries = self.files.values(pod, unread.key()).await?;
+                    unread.insert(entries);
                 }
             }
             let keys = read.iter().map(|(of, entries)| (of.clone(), entries.keys().cloned().collect()));

@@ -2,6 +2,7 @@
 
 use schema::condition::Condition;
 use schema::kinds::autoscaler::SCALING_DISABLED;
+use schema::quantity::Share;
 
 use super::*;
 
@@ -42,6 +43,41 @@ fn of_several_metrics_the_most_counts_and_a_failing_one_keeps_it_from_shrinking(
     let grows = decided(&used(1000, None));
     assert_eq!((grows.desired, grows.recommendation), (8, Some(8)));
     assert!(words(&grows.memory.conditions).contains("ScalingActive=True/ValidMetricFound"));
+}
+
+/// `isWithin` of Kubernetes' `replica_calculator.go`, with the tolerances that `tolerancesForHpa` of `horizontal.go` takes
+/// from `behavior`.
+#[test]
+fn each_direction_has_its_own_tolerance() {
+    let share = |thousandths: Option<u64>| {
+        let tolerance = thousandths.map(|thousandths| Share { thousandths });
+        Some(ScalingRules {
+            tolerance,
+            ..rules(0, SelectPolicy::Max, &[policy(PolicyType::Percent, 100, 1)])
+        })
+    };
+    for (up, down, used, wanted) in [
+        (None, None, 550, 10),
+        (Some(50), None, 550, 11),
+        (Some(50), None, 525, 10),
+        (Some(50), None, 455, 10),
+        (Some(300), None, 650, 10),
+        (Some(300), None, 700, 14),
+        (None, Some(50), 450, 9),
+        (None, Some(50), 550, 10),
+        (None, Some(400), 310, 10),
+        (None, Some(400), 290, 6),
+        (Some(0), Some(0), 500, 10),
+        (Some(0), Some(0), 510, 11),
+    ] {
+        let behavior = Behavior { scale_up: share(up), scale_down: share(down) };
+        let spec = HorizontalPodAutoscalerSpec {
+            behavior: Some(behavior),
+            ..spec(&[utilization(ResourceName::Cpu, 50)], (1, 20))
+        };
+        let decided = look(&spec, 10, Basis::Pods(&vec![pod(used); 10]), &seen_before(), 0);
+        assert_eq!(decided.desired, wanted, "{used}m with {up:?} up and {down:?} down");
+    }
 }
 
 #[test]

@@ -17,7 +17,7 @@ fn the_edges_of_the_tolerance_are_inside() {
     {
         assert_eq!(asks(50, 10, &pods(&[used; 10])), wanted, "{used}m of 1000m each");
     }
-    let wide = Tuning { tolerance: 0.3, ..Tuning::default() };
+    let wide = Tuning { tolerance: Tolerance::both(0.3), ..Tuning::default() };
     let metric = utilization(ResourceName::Cpu, 50);
     for (used, wanted) in [(650, 10), (660, 14), (350, 10), (340, 7)] {
         let found = proposal(&metric, &pods(&[used; 10]), 10, &wide).unwrap();

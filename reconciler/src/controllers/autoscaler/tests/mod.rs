@@ -10,7 +10,9 @@ use schema::records::{Recommendation, ScaleChange};
 use schema::testing::at;
 
 use super::decide;
-use super::model::{AutoscalerMemory, Basis, Decision, Input, Limit, PerResource, Pod, Sample, Tuning};
+use super::model::{
+    AutoscalerMemory, Basis, Decision, Input, Limit, PerResource, Pod, Sample, Tolerance, Tuning,
+};
 
 mod decisions;
 mod metrics;
@@ -87,6 +89,7 @@ fn rules(window: u32, select: SelectPolicy, policies: &[ScalingPolicy]) -> Scali
         stabilization_window_seconds: Some(window),
         select_policy: Some(select),
         policies: policies.to_vec(),
+        tolerance: None,
     }
 }
 

@@ -412,6 +412,23 @@ fn after_etcd_was_lost_an_old_file_counts_no_pod_less_than_what_runs() {
 }
 
 #[test]
+fn pods_of_another_workload_with_the_same_labels_do_not_count() {
+    let mut fixture = Fixture::new(None);
+    let set = reference(Kind::ReplicaSet, "web");
+    fixture.run_pods(&set, 500);
+    let other = copy(&reference(Kind::ReplicaSet, "api"), "api-0a1b2c3d-0");
+    fixture.run_pod(&other);
+    let mut usage = fixture.snapshot.usage["n1"].value.clone();
+    let containers = [("main".to_owned(), ContainerUsage { cpu: 4000, memory: 1 << 20 })].into();
+    let of_other = PodUsage { uid: other.uid.clone(), containers, ..PodUsage::default() };
+    usage.pods.insert(other.reference().to_string(), of_other);
+    fixture.put(&Key::Usage("n1".into()), &usage);
+    fixture.look();
+    assert_eq!(fixture.scale(&set).map(|scale| scale.replicas), Some(2));
+    assert_eq!(fixture.record("web").status.current_metrics[0].average_value, "500m");
+}
+
+#[test]
 fn an_old_sample_is_none() {
     let mut fixture = Fixture::new(None);
     fixture.after(0, 500);

@@ -89,7 +89,7 @@ fn pods_are_kept_together_and_apart_as_in_kubernetes() {
         (there(&[]), new("", &[], &[]), None),
         (there(&[]), new("security=S1", &[scans], &[]), None),
         (there(&[]), new("security=S1", &["service notin securityscan3 value3"], &[]), None),
-        (ours.clone(), new("security=S1", &["service in securityscan value2@other"], &[]), Some(ALONE)),
+        (ours, new("security=S1", &["service in securityscan value2@other"], &[]), Some(ALONE)),
         (there(&[]), new(scan, &[viruses], &[]), Some(ALONE)),
         (
             there(&[]),

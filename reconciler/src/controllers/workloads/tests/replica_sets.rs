@@ -1,12 +1,15 @@
 //! Counting, naming, adopting, and rollouts of a broken template.
 
+use std::collections::BTreeMap;
+
 use schema::keys::Key;
-use schema::kinds::Health;
 use schema::kinds::cluster::{ClusterSpec, WorkloadDefaults};
+use schema::kinds::daemon_set::DaemonSetSpec;
 use schema::kinds::replica_set::ReplicaSetSpec;
+use schema::kinds::{Health, Kind};
 use schema::records::EventType;
 use schema::snapshot::health::{deadline_seconds, health};
-use schema::testing::{instance, pod_ref, spec};
+use schema::testing::{instance, object_of, pod_ref, spec};
 
 use super::field::{Fate, Field, replica_set, rolling};
 
@@ -235,6 +238,41 @@ fn pods_count_as_available_only_after_their_time() {
     field.after(30);
     field.run(1);
     assert!(field.rollout().complete);
+}
+
+/// Kubernetes tells the pods of such workloads apart by a label of its own; here each pod names its owner.
+#[test]
+fn workloads_with_the_same_selector_and_labels_keep_their_own_pods() {
+    let mut set = replica_set(2, "web:1");
+    set.selector.match_labels = set.template.metadata.labels.clone();
+    let daemon = DaemonSetSpec {
+        selector: set.selector.clone(),
+        template: set.template.clone(),
+        ..DaemonSetSpec::default()
+    };
+    let mut field = Field::new(set.clone());
+    let more = ReplicaSetSpec { replicas: 3, ..set.clone() };
+    for other in [object_of("api", more), object_of("web", daemon)] {
+        field.builder = std::mem::take(&mut field.builder).put(&Key::Object(other.reference()), &other);
+    }
+    let owned = |field: &Field| {
+        let mut pods: BTreeMap<(Kind, String), Vec<String>> = BTreeMap::new();
+        for pod in field.snapshot().pods.values().map(|pod| &pod.value) {
+            let image = pod.spec.containers[0].image.clone();
+            pods.entry((pod.owner.kind, pod.owner.name.clone())).or_default().push(image);
+        }
+        pods.into_values().collect::<Vec<_>>()
+    };
+    field.run(12);
+    // In order of kind and name: ReplicaSet api, ReplicaSet web, DaemonSet web.
+    assert_eq!(owned(&field), [vec!["web:1"; 3], vec!["web:1"; 2], vec!["web:1"; 3]]);
+    assert!(field.plan().writes.is_empty(), "nobody counts or ends the pods of another");
+    let mut next = ReplicaSetSpec { replicas: 1, ..set };
+    next.template.spec.containers[0].image = "web:2".to_owned();
+    field.push(next, 2);
+    field.run(12);
+    assert_eq!(owned(&field), [vec!["web:1"; 3], vec!["web:2"], vec!["web:1"; 3]]);
+    assert!(field.plan().writes.is_empty());
 }
 
 #[test]
