@@ -40,10 +40,12 @@ const CAUSES: &[(&str, &str)] = &[
     ("`RoleBinding`", "RBAC"),
     ("`NetworkPolicy`", "NetworkPolicy"),
     ("is not a kind of Minik8s", "kinds of other systems"),
-    // Of one object each, which Kubernetes does not take either: a patch's base, and names that are made at each creation.
+    // What Kubernetes does not take either: the base of a patch, names that are made at each creation, a wrong reference.
     ("spec.selector: Required", "no whole object"),
     ("metadata.name: Required", "no whole object"),
     ("metadata.generateName", "no whole object"),
+    ("`container-test`", "no whole object"),
+    ("cinder", "disks of a cloud"),
     // Metrics of a system that answers for them in Kubernetes.
     ("`External`", "metrics of other systems"),
     ("`Pods`", "metrics of other systems"),

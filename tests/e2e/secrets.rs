@@ -352,6 +352,74 @@ fn copies_unbound_secrets_and_bombs_are_errors_of_their_pods_alone() -> Result<(
     })
 }
 
+/// Values in clear: a Secret with a text and bytes, and a variable of the pod that mounts it.
+const IN_CLEAR: &str = "apiVersion: v1\nkind: Secret\nmetadata: {name: db}\nstringData: {user: app}\n\
+                        data: {key.bin: /wAB}\n---\napiVersion: v1\nkind: Pod\nmetadata: {name: shop}\nspec:\n  \
+                        terminationGracePeriodSeconds: 1\n  volumes: [{name: s, secret: {secretName: db}}]\n  \
+                        containers:\n  - name: main\n    image: IMAGE\n    \
+                        command: [sleep, '100000']\n    env:\n    - {name: DB_PASSWORD, value: hunter2}\n    \
+                        volumeMounts: [{name: s, mountPath: /s}]\n";
+const SHOP: &str = "apps/shop.yaml";
+
+/// Runs `minik8s` in the clone, as its owner would.
+fn in_clone(cluster: &Cluster, args: &[&str]) -> Result<Outcome> {
+    let mut command = cluster.cli_command(args);
+    command.current_dir(cluster.repo.work()).env("MINIK8S_AGE_IDENTITY", cluster.dir("own.txt"));
+    harness::outcome(&mut command, secs(60))
+}
+
+/// Advice on each error of the clone.
+fn advice(cluster: &Cluster) -> Result<Vec<String>> {
+    let said = in_clone(cluster, &["validate", "-o", "json"])?;
+    let report: serde_json::Value =
+        serde_json::from_str(&said.stdout).with_context(|| format!("{said:?}"))?;
+    let violations = report["violations"].as_array().context("no violations")?;
+    let errors = violations.iter().filter(|one| one["severity"] == "error");
+    errors.map(|one| one["help"].as_str().map(str::to_owned).context("no help")).collect()
+}
+
+#[test]
+fn what_a_manifest_holds_in_clear_is_refused_and_sealed_with_the_commands_that_are_printed() -> Result<()> {
+    Cluster::run(ClusterOptions::default(), |cluster| {
+        let node = format!("{}={}", cluster.node().name, recipient(cluster)?);
+        in_clone(cluster, &["secrets", "init", "--node", &node])?.ok()?;
+        cluster.push(
+            &[Change::write("cluster.yaml", CLUSTER), Change::write(SHOP, IN_CLEAR.replace("IMAGE", IMAGE))],
+            "In clear",
+        )?;
+        let source = cluster.source_where("the file is refused", |s| !s.quarantined.is_empty())?;
+        let [refused] = source.quarantined.as_slice() else { harness::bail!("{:?}", source.quarantined) };
+        ensure!(refused.file == SHOP && refused.violations_total == 2, "{refused:?}");
+        ensure!(cluster.containers()?.is_empty(), "{:?}", cluster.containers()?);
+
+        // After the first command the variable is on another line.
+        for left in [2, 1] {
+            let advice = advice(cluster)?;
+            ensure!(advice.len() == left, "{advice:?}");
+            let printed = advice[0].split('\'').nth(1).and_then(|command| command.strip_prefix("minik8s "));
+            let printed = printed.with_context(|| format!("no command in {advice:?}"))?;
+            ensure!(printed.starts_with("secrets seal --from"), "{printed}");
+            let said = in_clone(cluster, &printed.split(' ').collect::<Vec<_>>())?.ok()?;
+            println!("{printed}: {said}");
+            ensure!(!said.contains("hunter2"), "{said}");
+        }
+        let left = advice(cluster)?;
+        ensure!(left.is_empty(), "{left:?}");
+        let text = fs::read_to_string(cluster.repo.work().join(SHOP))?;
+        ensure!(["hunter2", "/wAB", "user: app"].iter().all(|value| !text.contains(value)), "{text}");
+
+        let commit = cluster.repo.commit_all("Sealed")?;
+        cluster.applied(&commit)?;
+        let pod = cluster.running("shop", &["main"])?;
+        let main = |command: &[&str]| cluster.exec(&pod, "main", command);
+        ensure!(main(&["cat", "/s/user"])? == "app");
+        // ff 00 01
+        ensure!(main(&["base64", "/s/key.bin"])?.trim() == "/wAB");
+        ensure!(main(&["sh", "-c", "echo -n $DB_PASSWORD"])? == "hunter2");
+        Ok(())
+    })
+}
+
 /// The token for one repository is in another, encrypted to the reconciler alone.
 #[test]
 fn a_reconciler_reads_the_credentials_of_a_source_from_another_source() -> Result<()> {

@@ -162,7 +162,7 @@ pub(super) fn requested(snapshot: &Snapshot, node: &str) -> (u64, Cpu, Memory) {
 /// Returns the number of GPUs that the pods of a node request.
 fn gpus_requested(snapshot: &Snapshot, node: &str) -> u64 {
     let pods = snapshot.bindings_of(node).map(|(_, binding)| &binding.value.pod.spec);
-    pods.flat_map(|spec| &spec.containers).map(|container| container.resources.gpus()).sum()
+    pods.map(|spec| spec.total(|container| container.resources.gpus())).sum()
 }
 
 /// True unless the Node object of a node keeps new pods away.

@@ -245,16 +245,48 @@ const WITHOUT_CHANGE: [&str; 12] = [
     "validators",
 ];
 
-/// Returns the document of a file that kustomize reads by its name.
-pub(crate) fn kustomization_of<'a>(path: &str, parsed: &'a ParsedFile) -> Option<&'a Node> {
-    let [Root { node, .. }] = parsed.roots.as_slice() else { return None };
+/// File that kustomize reads by its name.
+pub(crate) enum KustomizationFile<'a> {
+    /// One document, as kustomize takes it.
+    Read(&'a Node),
+    /// Anything else.
+    Unread,
+}
+
+/// Returns the file as kustomize would read it; `None` for a file of another name, an empty one, and an object of another
+/// group.
+pub(crate) fn kustomization_of<'a>(path: &str, parsed: &'a ParsedFile) -> Option<KustomizationFile<'a>> {
+    if !KUSTOMIZATION_NAMES.contains(&file_name(path)) {
+        return None;
+    }
+    let mut nodes = parsed.roots.iter().map(|root| &root.node).filter(|node| !node.is_null());
+    let (first, is_one) = (nodes.next(), nodes.next().is_none() && parsed.failure.is_none());
+    if first.is_none() && is_one {
+        return None;
+    }
+    let Some(node) = first.filter(|node| is_one && node.entries().is_some()) else {
+        return Some(KustomizationFile::Unread);
+    };
     let text = |key: &str| node.entry(key).and_then(|entry| entry.value.text());
-    let is_of_kustomize = text("apiVersion").is_none_or(|text| text.starts_with("kustomize.config.k8s.io/"))
-        && text("kind").is_none_or(|kind| matches!(kind, "Kustomization" | "Component"));
-    let is_named = KUSTOMIZATION_NAMES.contains(&file_name(path));
-    (is_named && is_of_kustomize && parsed.failure.is_none())
-        .then_some(node)
-        .filter(|node| node.entries().is_some())
+    let is_of_group = text("apiVersion").is_none_or(|text| text.starts_with("kustomize.config.k8s.io/"));
+    match text("kind") {
+        _ if !is_of_group => None,
+        None | Some("Kustomization" | "Component") => Some(KustomizationFile::Read(node)),
+        Some(_) => Some(KustomizationFile::Unread),
+    }
+}
+
+/// Marks a kustomization that cannot be read, so that what it may change is not applied.
+pub(crate) fn unread_kustomization(path: &str, mut loaded: ManifestFile) -> ManifestFile {
+    let problem = Problem::new(
+        Mark { line: 1, column: 1 },
+        &rules::KUSTOMIZATION,
+        "a kustomization that cannot be read: the manifests in and below its folder are not applied",
+    );
+    let problem = problem.help("mend it, or list its folder in `.minik8signore`");
+    loaded.violations.push(violation(path, problem, None));
+    let kustomization = Some(Kustomization { is_unread: true, ..Kustomization::default() });
+    ManifestFile { kustomization, is_manifest: true, ..loaded }
 }
 
 /// Reads a kustomization: with a note if it only lists files, with an error if it would change them.

@@ -69,11 +69,16 @@ pub(crate) fn load(
     left_out
 }
 
-/// Returns the note on an object of a kind that has no effect here.
+/// Returns the note on an object of a kind that has no effect here, or the error if it would have one.
 fn without_effect(node: &Node) -> Option<Problem> {
     let text = |key: &str| node.entry(key)?.value.text();
     let kind = text("kind")?;
     let why = unsupported::kind_without_effect(text("apiVersion")?, kind)?;
+    if let Some(logins) = node.entry("imagePullSecrets").filter(|logins| !is_hollow(&logins.value)) {
+        let message = "imagePullSecrets: pods get no logins from a ServiceAccount";
+        let problem = Problem::new(logins.mark, &rules::UNSUPPORTED_FIELD, message);
+        return Some(problem.help("write imagePullSecrets into the spec of the pods"));
+    }
     Some(left_out(node.entry("kind")?.value.mark, kind, why))
 }
 
@@ -231,7 +236,7 @@ impl SpecVisitor for (Kind, ReadInput<'_>) {
         });
         let kept = findings.into_vec().into_iter().filter(|finding| !is_consequence_of(&faults, finding));
         // Checks know the kind as which the manifest is read, the author the one that it names.
-        let reworded = |text: String| text.replace(kind.as_str(), kind_word);
+        let reworded = |text: String| with_kind_word(&text, kind.as_str(), kind_word);
         kept.map(|one| Finding { message: reworded(one.message), help: reworded(one.help), ..one })
             .for_each(|finding| problems.push(located(node, finding)));
         let draft = DraftObject {
@@ -242,6 +247,12 @@ impl SpecVisitor for (Kind, ReadInput<'_>) {
         check_size(node, &draft, problems);
         Some(draft)
     }
+}
+
+/// Replaces the name of a kind by `word`, but within quotes, which hold the author's own words.
+fn with_kind_word(text: &str, kind: &str, word: &str) -> String {
+    let part = |(index, part): (usize, &str)| if index % 2 == 0 { part.replace(kind, word) } else { part.to_owned() };
+    text.split('`').enumerate().map(part).collect::<Vec<_>>().join("`")
 }
 
 /// Reads the spec as written, without defaults.

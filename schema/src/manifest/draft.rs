@@ -37,6 +37,8 @@ pub struct Kustomization {
     /// Files that it may name, as paths from the top of the repository: manifests, parts of manifests such as patches,
     /// and folders with a kustomization.
     pub files: Vec<String>,
+    /// True if it cannot be read: it may name any file in and below its folder.
+    pub is_unread: bool,
 }
 
 /// An object of a file.

@@ -27,7 +27,7 @@ use super::meta::ObjectRef;
 use super::secrets::format::sops::is_sops;
 use crate::file_text::file_text;
 use crate::violation::{Rule, Severity, TEXT_MAX_CHARS, Violation, rules, shortened};
-use classify::{DocumentClass, expand_list};
+use classify::{DocumentClass, KustomizationFile, expand_list};
 use decode::object_name;
 
 pub use super::document::limits;
@@ -147,9 +147,11 @@ fn load_keeping(path: &str, bytes: &[u8], layout: Option<&mut Layout>) -> Manife
         }
     };
     let mut parsed = parse(format, text);
-    if let Some(node) = classify::kustomization_of(path, &parsed) {
-        return classify::read_kustomization(path, node);
-    }
+    let is_unread_kustomization = match classify::kustomization_of(path, &parsed) {
+        Some(KustomizationFile::Read(node)) => return classify::read_kustomization(path, node),
+        Some(KustomizationFile::Unread) => true,
+        None => false,
+    };
     let without_help = parsed.failure.as_mut().filter(|problem| problem.rule == &rules::JSON_SYNTAX);
     without_help.into_iter().for_each(|problem| problem.help = IGNORE_HELP.to_owned());
     let is_cut_short = parsed.failure.is_some();
@@ -160,7 +162,7 @@ fn load_keeping(path: &str, bytes: &[u8], layout: Option<&mut Layout>) -> Manife
     if !is_read && loaded.is_manifest {
         loaded.words = classify::words(text);
     }
-    loaded
+    if is_unread_kustomization { classify::unread_kustomization(path, loaded) } else { loaded }
 }
 
 fn load_parsed(path: &str, parsed: ParsedFile, mut layout: Option<&mut Layout>) -> ManifestFile {

@@ -97,7 +97,8 @@ impl<'t> FileOfSecrets<'t> {
         if parts().any(|(index, part)| count(index) > 0 && count(index) < part.objects.len()) {
             return Err("other objects are in the same document; take it out by hand".to_owned());
         }
-        if parts().all(|(index, part)| count(index) > 0 || part.objects.is_empty()) {
+        let is_blank = |part: &str| part.lines().all(|line| matches!(line.trim(), "" | "---"));
+        if parts().all(|(index, part)| count(index) > 0 || is_blank(part.text)) {
             return Ok(None);
         }
         let mark = &self.bytes[..self.bytes.len() - without_mark(self.bytes).len()];

@@ -7,7 +7,8 @@ use crate::kinds::Kind;
 const REMOVE: &str = "remove it";
 const BY_SERVER: &str = "a Kubernetes server sets it";
 const BY_NODE: &str = "choose nodes with nodeName, nodeSelector, affinity and tolerations";
-const SPREAD: &str = "pods of a workload are spread over the nodes anyway";
+pub(crate) const SPREAD: &str =
+    "pods of a workload are spread over the nodes that have room, unless schedulerStrategy says otherwise";
 const PREFERENCE: &str = "a preference keeps no pod from any node";
 const PREFERRED: &[&str] = &["preferredDuringSchedulingIgnoredDuringExecution"];
 const NO_ACCOUNTS: &str = "there is no API of Kubernetes that pods could log in to";
@@ -65,7 +66,7 @@ const NO_EFFECT: &[(&str, &[&str], Harmless, &str)] = &[
     ("PodSpec", &["schedulerName"], Harmless::Any, "there is one scheduler"),
     ("NodeAffinity", PREFERRED, Harmless::Any, PREFERENCE),
     ("PodAffinity", PREFERRED, Harmless::Any, PREFERENCE),
-    ("PodAntiAffinity", PREFERRED, Harmless::Any, SPREAD),
+    ("PodAntiAffinity", PREFERRED, Harmless::Any, PREFERENCE),
     (
         "TopologySpreadConstraint",
         &["matchLabelKeys", "minDomains", "nodeAffinityPolicy", "nodeTaintsPolicy"],
@@ -173,9 +174,13 @@ const FIELDS: &[(&str, &[&str], &str)] = &[
     ("ConfigMapVolume", &["defaultUser"], OWNER),
     ("SecretVolume", &["defaultUser"], OWNER),
     ("KeyToPath", &["user"], OWNER),
+    ("DownwardApiVolume", &["defaultUser"], OWNER),
+    ("DownwardApiFile", &["user"], OWNER),
+    ("ProjectedVolume", &["defaultUser"], OWNER),
+    ("GrpcAction", &["mode"], "requests are without TLS; remove it"),
     ("HttpGetAction", &["protocol"], "requests are HTTP/1.1; remove it"),
     ("Lifecycle", &["stopSignal"], REMOVE),
-    ("LifecycleHandler", &["tcpSocket"], "use exec or httpGet"),
+    ("LifecycleHandler", &["tcpSocket"], "use exec, httpGet or sleep"),
     ("SecurityContext", &["seLinuxOptions", "appArmorProfile", "procMount", "windowsOptions"], REMOVE),
     ("PodSecurityContext", &["seLinuxOptions", "appArmorProfile", "windowsOptions"], REMOVE),
     ("PodSecurityContext", &["sysctls", "seLinuxChangePolicy"], REMOVE),
@@ -254,7 +259,11 @@ const VALUES: &[(&str, &str, &str)] = &[
 
 /// Kinds of Kubernetes without which everything is the same here: API group, kind, why.
 const NO_EFFECT_KINDS: &[(&str, &str, &str)] = &[
-    ("", "Namespace", "a namespace begins with its first object"),
+    (
+        "",
+        "Namespace",
+        "a namespace begins with its first object, and podSecurity of the Cluster object restricts its pods",
+    ),
     ("", "ServiceAccount", NO_ACCOUNTS),
     ("scheduling.k8s.io", "PriorityClass", NO_PREEMPTION),
 ];

@@ -1,7 +1,9 @@
 //! Stories of workloads, with their common parts: a Deployment as a person writes it, and its pods as shown by
 //! Docker.
 
+mod budgets;
 mod drains;
+mod placement;
 mod replacing;
 mod scheduling;
 

@@ -65,17 +65,25 @@ pub fn with_passed_over(mut manifests: Manifests, before: &[Violation], now: &[V
 pub fn with_kustomizations(manifests: &Manifests) -> Manifests {
     let changing = manifests.iter().filter(|(_, file)| file.kustomization.is_some() && file.has_errors());
     let mut seen: BTreeSet<&Arc<str>> = changing.clone().map(|(path, _)| path).collect();
-    let mut queue: Vec<_> = changing.map(|(_, file)| (file, &file.violations)).collect();
+    let own_error = |file: &ManifestFile| -> Vec<Violation> {
+        let found = file.violations.iter().filter(|violation| violation.rule == rules::KUSTOMIZATION.id);
+        found.cloned().collect()
+    };
+    let mut queue: Vec<_> = changing.map(|(path, file)| (path, file, own_error(file))).collect();
     let mut held = manifests.clone();
     // Each file and each kustomization once, however many refer to it.
-    while let Some((file, why)) = queue.pop() {
-        for named in file.kustomization.iter().flat_map(|named| &named.files) {
+    while let Some((path, file, why)) = queue.pop() {
+        let names = file.kustomization.iter().flat_map(|named| &named.files);
+        let folder = path.rsplit_once('/').map_or("", |(folder, _)| folder);
+        let is_unread = file.kustomization.as_ref().is_some_and(|named| named.is_unread);
+        let below = manifests.keys().filter(|path| is_unread && is_below(path, folder));
+        for named in names.map(|name| &**name).chain(below.map(|path| &**path)) {
             let in_folder = KUSTOMIZATION_NAMES.map(|name| format!("{named}/{name}"));
             let in_folder = in_folder.iter().map(|path| path.trim_start_matches('/'));
             let found =
-                std::iter::once(&**named).chain(in_folder).find_map(|path| manifests.get_key_value(path));
+                std::iter::once(named).chain(in_folder).find_map(|path| manifests.get_key_value(path));
             match found.filter(|(path, _)| seen.insert(path)) {
-                Some((_, file)) if file.kustomization.is_some() => queue.push((file, why)),
+                Some((path, file)) if file.kustomization.is_some() => queue.push((path, file, why.clone())),
                 Some((path, file)) if file.is_manifest => {
                     let words = words(file);
                     let file = ManifestFile {
@@ -91,6 +99,11 @@ pub fn with_kustomizations(manifests: &Manifests) -> Manifests {
         }
     }
     held
+}
+
+/// True for a file in or below a folder; the top folder is empty.
+fn is_below(path: &str, folder: &str) -> bool {
+    folder.is_empty() || path.strip_prefix(folder).is_some_and(|rest| rest.starts_with('/'))
 }
 
 /// Returns the names and labels in a file: its objects themselves are unknown.

@@ -8,6 +8,7 @@ use serde_with::skip_serializing_none;
 
 use super::PodSpec;
 use crate::kinds::replica_set::LabelSelector;
+use crate::manifest::unsupported::SPREAD;
 use crate::meta::StringMap;
 use crate::names::{DNS_LABEL, check_qualified_name, is_dns_label, is_label_value};
 use crate::violation::{Findings, Path, rules};
@@ -408,10 +409,7 @@ impl PodSpec {
                 }
             }
             if findings.count() == before {
-                findings.left_out(
-                    &here,
-                    "pods of a workload are spread over the nodes anyway, where they have room",
-                );
+                findings.left_out(&here, SPREAD);
             }
         }
     }

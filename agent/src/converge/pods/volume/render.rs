@@ -163,15 +163,15 @@ pub(crate) fn mounts(
         let is_own_mount = sub_path.is_some() || expression.is_some() || bounds.is_some();
         let propagation = match mount.mount_propagation {
             None | Some(MountPropagation::None) => Propagation::None,
-            Some(MountPropagation::HostToContainer) => Propagation::FromHost,
-            // The agent's own mount of it leads nothing back to the node.
-            Some(MountPropagation::Bidirectional) if is_own_mount => {
+            // The agent's own mount of it is private.
+            Some(_) if is_own_mount => {
                 return Err(format!(
-                    "volume {} can't be mounted with mountPropagation Bidirectional together with subPath, or where \
-                     podSecurity limits hostPath volumes; use HostToContainer",
+                    "volume {} can't be mounted with mountPropagation together with subPath, or where podSecurity limits \
+                     hostPath volumes; remove mountPropagation",
                     mount.name
                 ));
             }
+            Some(MountPropagation::HostToContainer) => Propagation::FromHost,
             Some(MountPropagation::Bidirectional) => Propagation::Both,
         };
         let source = match is_own_mount {
