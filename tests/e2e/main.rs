@@ -13,6 +13,7 @@ mod ci_review;
 mod cli;
 mod clocks;
 mod config_maps;
+mod corpus_apps;
 mod crash_moments;
 mod crash_rounds;
 mod cut_off;
