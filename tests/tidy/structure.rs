@@ -10,7 +10,7 @@ const FILES_MAX: usize = 20;
 
 /// Most production files of the three crates: merge halves of a thing before you add one. 30 of them are for the page,
 /// 35 for metrics and notifications, 59 for trust.
-const PRODUCTION_FILES_MAX: usize = 777;
+const PRODUCTION_FILES_MAX: usize = 783;
 
 /// Least lines of the median production file.
 const MEDIAN_LINES_MIN: usize = 135;

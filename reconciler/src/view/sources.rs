@@ -1,5 +1,7 @@
 //! Views of sources and their history.
 
+use std::collections::BTreeSet;
+
 use jiff::Timestamp;
 use schema::kinds::Kind;
 use schema::meta::{NamespacedName, ObjectRef};
@@ -162,7 +164,7 @@ fn revision_of(snapshot: &Snapshot, from: &Provenance) -> String {
 }
 
 fn problems(status: &SourceStatus) -> Vec<String> {
-    let mut lines = Vec::new();
+    let (mut lines, mut seen) = (Vec::new(), BTreeSet::new());
     if let Some(error) = &status.error {
         lines.push(format!("{:?}: {}", error.kind, error.message));
     }
@@ -171,7 +173,9 @@ fn problems(status: &SourceStatus) -> Vec<String> {
         if file.violations.is_empty() {
             lines.push(format!("{}: quarantined ({from})", file.file));
         }
-        lines.extend(file.violations.iter().map(|violation| format!("{violation} ({from})")));
+        // A kustomization is the one cause of all files that it names.
+        let found = file.violations.iter().map(|violation| format!("{violation} ({from})"));
+        lines.extend(found.filter(|line| seen.insert(line.clone())));
         let more = file.violations_total.saturating_sub(file.violations.len() as u64);
         if more > 0 && !file.violations.is_empty() {
             lines.push(format!("{}: and {more} more", file.file));

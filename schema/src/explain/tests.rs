@@ -85,6 +85,9 @@ fn an_object_lists_its_fields() {
     FIELDS:
       containerPort <integer> required
           Port in the pod, 1 to 65535.
+      hostIP <string>
+          IPv4 address of the node at which `hostPort` answers; all addresses if absent, `0.0.0.0`
+          or `::`.
       hostPort <integer>
           Port of the node that leads to the container; 0 picks any free port, which the status
           shows.

@@ -251,7 +251,9 @@ impl SpecVisitor for (Kind, ReadInput<'_>) {
 
 /// Replaces the name of a kind by `word`, but within quotes, which hold the author's own words.
 fn with_kind_word(text: &str, kind: &str, word: &str) -> String {
-    let part = |(index, part): (usize, &str)| if index % 2 == 0 { part.replace(kind, word) } else { part.to_owned() };
+    let part = |(index, part): (usize, &str)| {
+        if index % 2 == 0 { part.replace(kind, word) } else { part.to_owned() }
+    };
     text.split('`').enumerate().map(part).collect::<Vec<_>>().join("`")
 }
 

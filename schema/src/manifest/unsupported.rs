@@ -3,12 +3,11 @@
 use crate::document::nearest::nearest;
 use crate::document::node::{Entry, Node, Value};
 use crate::kinds::Kind;
+use crate::kinds::pod::SPREAD;
 
 const REMOVE: &str = "remove it";
 const BY_SERVER: &str = "a Kubernetes server sets it";
 const BY_NODE: &str = "choose nodes with nodeName, nodeSelector, affinity and tolerations";
-pub(crate) const SPREAD: &str =
-    "pods of a workload are spread over the nodes that have room, unless schedulerStrategy says otherwise";
 const PREFERENCE: &str = "a preference keeps no pod from any node";
 const PREFERRED: &[&str] = &["preferredDuringSchedulingIgnoredDuringExecution"];
 const NO_ACCOUNTS: &str = "there is no API of Kubernetes that pods could log in to";

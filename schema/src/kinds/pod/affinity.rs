@@ -8,10 +8,13 @@ use serde_with::skip_serializing_none;
 
 use super::PodSpec;
 use crate::kinds::replica_set::LabelSelector;
-use crate::manifest::unsupported::SPREAD;
 use crate::meta::StringMap;
 use crate::names::{DNS_LABEL, check_qualified_name, is_dns_label, is_label_value};
 use crate::violation::{Findings, Path, rules};
+
+/// Reason why a wish to spread pods changes nothing.
+pub(crate) const SPREAD: &str =
+    "pods of a workload are spread over the nodes that have room, unless schedulerStrategy says otherwise";
 
 /// The only topology in which pods can be kept together or apart: each node is a domain of its own.
 const HOSTNAME: &str = "kubernetes.io/hostname";

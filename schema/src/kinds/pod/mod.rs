@@ -22,6 +22,7 @@ mod validate;
 mod volume;
 
 use crate::violation::{OwnedStep, field_path};
+pub(crate) use affinity::SPREAD;
 pub use affinity::{
     Affinity, NodeAffinity, NodeSelector, NodeSelectorOperator, NodeSelectorRequirement, NodeSelectorTerm,
     PodAffinity, PodAffinityTerm, PodAntiAffinity, TopologySpreadConstraint, UnsatisfiableAction,

@@ -84,7 +84,11 @@ fn a_secret_leaves_a_file_that_is_otherwise_the_same() {
         (format!("{pod}---\n{}", a.trim_end()), vec![1], Some(pod.to_owned())),
         (format!("text: |\n  ---\n  a\n---\n{a}"), vec![1], Some("text: |\n  ---\n  a\n".to_owned())),
         (a.clone(), vec![0], None),
-        (format!("# Logins\n---\n{a}---\n---\n{b}---\n"), vec![1, 3], None),
+        (
+            format!("# Logins\n---\n{a}---\n---\n{b}---\n"),
+            vec![1, 3],
+            Some("# Logins\n---\n---\n".to_owned()),
+        ),
         (
             "apiVersion: v1\nkind: List\nitems:\n- {apiVersion: v1, kind: Secret, metadata: {name: a}}\n"
                 .to_owned(),

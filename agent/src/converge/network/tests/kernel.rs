@@ -100,11 +100,16 @@ impl Node {
 
     /// Directs these ports of the node to port 80 of these pods.
     fn publish(&self, ports: &[(Protocol, u16, u8)]) {
+        self.publish_at(None, ports);
+    }
+
+    /// [`Self::publish`] at only one address of the node.
+    fn publish_at(&self, address: Option<&str>, ports: &[(Protocol, u16, u8)]) {
+        let host_ip = address.map(|address| address.parse().unwrap());
         let net = |(protocol, port, number): &(Protocol, u16, u8)| {
             let uid = number.to_string();
             let (host_port, protocol) = (*port, *protocol);
-            let port =
-                HostPortStatus { host_port, container_port: 80, protocol, ..HostPortStatus::default() };
+            let port = HostPortStatus { host_port, host_ip, container_port: 80, protocol };
             let address = format!("10.244.3.{number}").parse().unwrap();
             let pod = NamespacedName::new("default", format!("pod{number}"));
             (uid.clone(), PodNet { pod, uid, address, is_function: false, ports: vec![port] })
@@ -158,6 +163,30 @@ async fn pods_reach_the_outside_with_the_nodes_address_and_each_other_with_their
     assert_eq!(ask_tcp(a, "10.244.3.3:80"), Ok("10.244.3.2".into()), "not masqueraded");
     let own = own(&mut node);
     assert_eq!(ask_tcp(own, "10.244.3.3:80"), Ok("10.244.3.1".into()), "from the node");
+}
+
+// Would fail with an address that is no part of the rule.
+#[tokio::test]
+async fn a_host_port_at_one_address_does_not_answer_at_another() {
+    let mut node = Node::new().await;
+    node.converge().await;
+    let (server, other) = (node.pod(2).await, node.pod(3).await);
+    serve_tcp(server);
+    let own = own(&mut node);
+    for (address, answers) in
+        [("192.0.2.1", [true, true, false, false]), ("127.0.0.1", [false, false, false, true])]
+    {
+        node.publish_at(Some(address), &[(Protocol::Tcp, 8080, 2)]);
+        assert!(node.converge().await);
+        assert!(!node.converge().await, "iptables prints the rule as it was written");
+        let clients = [
+            (node.outside, "192.0.2.1:8080"),
+            (other, "192.0.2.1:8080"),
+            (other, "10.244.3.1:8080"),
+            (own, "127.0.0.1:8080"),
+        ];
+        assert_eq!(clients.map(|(pid, target)| ask_tcp(pid, target).is_ok()), answers, "at {address}");
+    }
 }
 
 // Seen red with clients of the same node masqueraded in both cases, and without the rule for a pod that connects to

@@ -188,7 +188,8 @@ pub fn expand_path(expression: &str, env: &[String]) -> Result<String, String> {
         }
         value
     };
-    let path = expand_with(expression, value_of, &mut INPUTS_MAX.clone())?;
+    let mut room = INPUTS_MAX;
+    let path = expand_with(expression, value_of, &mut room)?;
     if !missing.is_empty() {
         let names: Vec<String> = missing.into_iter().collect();
         return Err(format!("subPathExpr {expression}: missing value for {}", names.join(", ")));

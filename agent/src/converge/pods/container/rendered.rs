@@ -44,8 +44,9 @@ pub struct FieldValues {
     pub node: String,
     pub host_ip: String,
     pub pod_ip: String,
-    /// What the node has for pods.
+    /// CPU of the node for pods.
     pub cpu: Cpu,
+    /// Memory of the node for pods; 0 if unknown.
     pub memory: Memory,
 }
 

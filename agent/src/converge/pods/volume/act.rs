@@ -10,7 +10,7 @@ use schema::content_refs::find_content;
 use schema::control::lock;
 use schema::records::EventType;
 
-use super::spec::{FilesFrom, FilesVolumeSpec, VolumeError, VolumeFile, VolumePrep};
+use super::spec::{FilesSource, FilesVolumeSpec, VolumeError, VolumeFile, VolumePrep};
 use super::{prepare, sub_path};
 use crate::converge::pods::steps::{BringUp, ContainerAct};
 use crate::converge::pods::supervisor::WorkGuard;
@@ -76,7 +76,7 @@ impl Worker {
             let VolumePrep::Files(volume) = prep else { continue };
             let mut all = Vec::new();
             for source in &volume.sources {
-                let FilesFrom::Values { of, items, is_optional } = source else { continue };
+                let FilesSource::Values { of, items, is_optional } = source else { continue };
                 let is_absent = *is_optional && find_content(&up.pod.files, of).is_none();
                 let values = match is_absent {
                     true => BTreeMap::new(),

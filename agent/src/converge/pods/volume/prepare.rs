@@ -12,7 +12,7 @@ use nix::mount::{MsFlags, mount};
 use nix::unistd::{Gid, chown};
 use schema::kinds::pod::HostPathType;
 
-use super::spec::{FilesFrom, FilesVolumeSpec, HostPathBounds, VolumeError, VolumeFile, VolumePrep};
+use super::spec::{FilesSource, FilesVolumeSpec, HostPathBounds, VolumeError, VolumeFile, VolumePrep};
 use super::sub_path::{create_host_path, descriptor_path, open_host_path};
 use crate::mounts;
 
@@ -47,16 +47,16 @@ pub fn volume_files(
     };
     for source in &volume.sources {
         match source {
-            FilesFrom::Fields(fields) => {
+            FilesSource::Fields(fields) => {
                 let fields = fields.clone().map_err(VolumeError::NoField)?;
                 fields.into_iter().try_for_each(|(path, file)| add(path, file))?;
             }
-            FilesFrom::Values { items, .. } if items.is_empty() => {
+            FilesSource::Values { items, .. } if items.is_empty() => {
                 let all = values.next().unwrap_or_default().into_iter();
                 all.map(|(key, value)| (key, VolumeFile { value, mode }))
                     .try_for_each(|(key, file)| add(key, file))?;
             }
-            FilesFrom::Values { of, items, is_optional } => {
+            FilesSource::Values { of, items, is_optional } => {
                 let values = values.next().unwrap_or_default();
                 for item in items {
                     match values.get(&item.key).cloned() {

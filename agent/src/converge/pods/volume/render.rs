@@ -13,7 +13,7 @@ use schema::kinds::pod::{
 };
 
 use super::spec::{
-    AllowedDirectory, FilesFrom, FilesVolumeSpec, HostPathBounds, SubPath, VolumeFile, VolumePrep,
+    AllowedDirectory, FilesSource, FilesVolumeSpec, HostPathBounds, SubPath, VolumeFile, VolumePrep,
 };
 use crate::converge::pods::container::env::{field_value, resource_value};
 use crate::converge::pods::container::rendered::FieldValues;
@@ -44,11 +44,11 @@ pub fn volumes(at: Placement<'_>) -> Vec<VolumePrep> {
     list
 }
 
-fn files_from(at: Placement<'_>, files: VolumeFiles<'_>) -> Vec<FilesFrom> {
+fn files_from(at: Placement<'_>, files: VolumeFiles<'_>) -> Vec<FilesSource> {
     let mode = files.mode;
     let sources = files.sources.into_iter().map(|(_, source)| match source {
         FileSource::Values(VolumeContent { of, items, is_optional, .. }) => {
-            FilesFrom::Values { of, items: items.to_vec(), is_optional }
+            FilesSource::Values { of, items: items.to_vec(), is_optional }
         }
         FileSource::Fields(items) => {
             let place = FieldValues::of(at);
@@ -57,7 +57,7 @@ fn files_from(at: Placement<'_>, files: VolumeFiles<'_>) -> Vec<FilesFrom> {
                 let mode = item.mode.unwrap_or(mode);
                 Ok((item.path.clone(), VolumeFile { value: value.into_bytes(), mode }))
             };
-            FilesFrom::Fields(items.iter().map(file).collect::<Result<BTreeMap<_, _>, String>>())
+            FilesSource::Fields(items.iter().map(file).collect::<Result<BTreeMap<_, _>, String>>())
         }
     });
     sources.collect()

@@ -35,7 +35,7 @@ pub enum VolumePrep {
 pub struct FilesVolumeSpec {
     pub path: PathBuf,
     /// Sources of the files; later ones win.
-    pub sources: Vec<FilesFrom>,
+    pub sources: Vec<FilesSource>,
     /// Mode of files whose item has none.
     pub mode: u32,
     /// True if a source is a secret: the volume is in a tmpfs.
@@ -46,7 +46,7 @@ pub struct FilesVolumeSpec {
 
 /// Source of the files of a [`FilesVolumeSpec`].
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum FilesFrom {
+pub enum FilesSource {
     /// Values of a secret or an object.
     Values {
         of: ContentRef,

@@ -139,7 +139,10 @@ fn a_host_port_is_free_at_another_address_unless_a_pod_has_all() {
     };
     let taken =
         |port: &str| Some(format!("0/1 nodes fit: 1 with host port {port} in use by pod default/there"));
-    assert_eq!(why(Some("127.0.0.1"), Some("192.0.2.1")).as_deref(), Some("fits on n1, waits for the scheduler"));
+    assert_eq!(
+        why(Some("127.0.0.1"), Some("192.0.2.1")).as_deref(),
+        Some("fits on n1, waits for the scheduler")
+    );
     assert_eq!(why(Some("192.0.2.1"), Some("192.0.2.1")), taken("192.0.2.1:80/TCP"));
     assert_eq!(why(None, Some("192.0.2.1")), taken("192.0.2.1:80/TCP"));
     assert_eq!(why(Some("192.0.2.1"), None), taken("80/TCP"));

@@ -103,7 +103,7 @@ async fn a_key_that_the_list_beside_a_secret_has_not_keeps_its_user_from_being_a
     assert_eq!(cluster.status().await.state, SourceState::Synced);
 }
 
-/// As an optional ConfigMap; the sources of a projected volume are named by their numbers.
+/// Optional secrets are as optional ConfigMaps; the sources of a projected volume are named by their numbers.
 #[tokio::test]
 async fn an_optional_secret_may_be_absent_and_replaces_the_pod_once_it_is_there() {
     let with = |name: &str, volume: &str| pod(name, "one") + &format!("  volumes: [{{name: v, {volume}}}]\n");
