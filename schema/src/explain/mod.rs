@@ -12,7 +12,7 @@ use serde_json::Value as Json;
 use super::document::nearest::{list, nearest};
 use crate::kinds::Kind;
 use crate::kinds::workflow::{SPELLINGS, Spelling};
-use crate::manifest::json_schema;
+use crate::manifest::{json_schema, unsupported};
 use fields::{Field, SchemaView};
 
 pub use page::{is_known_field, kubernetes_page, manifests_page};
@@ -27,6 +27,9 @@ pub fn kind_named(word: &str) -> Result<Kind, ExplainError> {
     let typed = word.to_ascii_lowercase();
     if let Some(kind) = Kind::ALL.into_iter().find(|kind| kind.names().any(|name| name == typed)) {
         return Ok(kind);
+    }
+    if let Some((kind, advice)) = unsupported::kind_help(word) {
+        return Err(ExplainError(format!("`{kind}` of Kubernetes does not run here: {advice}")));
     }
     let all = || Kind::ALL.into_iter().map(Kind::as_str);
     let help = match nearest(word, all()) {

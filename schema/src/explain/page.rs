@@ -8,8 +8,9 @@ use serde_json::Value as Json;
 
 use super::fields::SchemaView;
 use super::{field_description, spellings};
+use crate::document::nearest::list;
 use crate::kinds::workflow::Spelling;
-use crate::kinds::{DEPLOYMENT, Kind, OWN_API_VERSION};
+use crate::kinds::{DEPLOYMENT, Kind, OWN_API_VERSION, REPLICATION_CONTROLLER};
 use crate::manifest::{json_schema, unsupported};
 
 const HEAD: &str = "# Manifests
@@ -136,7 +137,7 @@ Kubernetes lacks; `minik8s validate FILE` says it of a file.
 /// Returns true if the field of Kubernetes, which the type `record` lacks, is left out with a note or refused with advice.
 pub fn is_known_field(record: &str, field: &str) -> bool {
     let mut rows = unsupported::fields_without_effect(record).chain(unsupported::refused_fields(record));
-    rows.any(|(names, _)| names.contains(&field))
+    rows.any(|(names, ..)| names.contains(&field))
 }
 
 /// Renders `docs/kubernetes.md`.
@@ -147,6 +148,7 @@ pub fn kubernetes_page() -> String {
         let _ = writeln!(page, "| {kind} | `{}` | runs |", kind.api_version());
         if *kind == Kind::ReplicaSet {
             let _ = writeln!(page, "| {DEPLOYMENT} | `{}` | runs, as a {kind} |", kind.api_version());
+            let _ = writeln!(page, "| {REPLICATION_CONTROLLER} | `v1` | runs, as a {kind} |");
         }
     }
     for (group, kind, why) in unsupported::kinds_without_effect() {
@@ -187,12 +189,14 @@ fn record<'a>(any: &'a Json, name: &'a str, covered: &mut BTreeSet<&'a str>, pag
     let _ = write!(page, "\n### {heading}\n\nRuns: {}.\n", runs.join(", "));
     let left_out = unsupported::fields_without_effect(name).map(|row| ("left out", row));
     let refused = unsupported::refused_fields(name).map(|row| ("refused", row));
-    for (index, (treatment, (names, why))) in left_out.chain(refused).enumerate() {
+    for (index, (treatment, (names, why, values))) in left_out.chain(refused).enumerate() {
         if index == 0 {
             page.push_str("\n| field | here |\n|---|---|\n");
         }
         let names: Vec<String> = names.iter().map(|name| format!("`{name}`")).collect();
-        let _ = writeln!(page, "| {} | {treatment}: {why} |", names.join(", "));
+        let only =
+            if values.is_empty() { String::new() } else { format!(" with {}", list(values.iter().copied())) };
+        let _ = writeln!(page, "| {}{only} | {treatment}: {why} |", names.join(", "));
     }
     for field in fields {
         if let Some((below, _)) = field.shape.object()

@@ -34,7 +34,8 @@ fn kinds_are_known_by_name_short_name_and_plural_in_any_case() {
 fn an_unknown_word_is_answered_with_the_nearest() {
     assert_eq!(why("pdo.spec"), "unknown kind `pdo`; did you mean `pod`?");
     assert_eq!(why("pod.spec.contaners"), "`pod.spec` has no field `contaners`; did you mean `containers`?");
-    assert!(why("statefulset").contains("kinds are `Cluster`, `Node`"), "{}", why("statefulset"));
+    assert!(why("sts").starts_with("`StatefulSet` of Kubernetes does not run here: "), "{}", why("sts"));
+    assert!(why("xyzzy").contains("kinds are `Cluster`, `Node`"), "{}", why("xyzzy"));
     assert!(why("pod.spec.xyzzy").contains("known: `affinity`, `containers`"), "{}", why("pod.spec.xyzzy"));
     assert_eq!(why("pod.spec.nodeName.x"), "`pod.spec.nodeName` is a value of type string: it has no fields");
 }

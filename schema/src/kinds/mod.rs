@@ -73,7 +73,7 @@ pub mod workflow;
 
 pub use super::names::NameForm;
 pub use health::Health;
-pub(crate) use kind::DEPLOYMENT;
+pub(crate) use kind::{DEPLOYMENT, REPLICATION_CONTROLLER};
 pub use kind::{Kind, UnknownKind};
 pub(crate) use spec::OlderSpellings;
 pub use spec::{ContentLink, Descriptor, FieldPlacement, KindSpec, Links, OWN_API_VERSION, ObjectPod, Pods};

@@ -4,8 +4,8 @@
 //! A manifest with a typo must never pass for another sort of file: its objects would be pruned. So any document
 //! whose `kind` is a text, or with two of the four top-level fields, counts as a manifest. A field that is not `kind`
 //! counts if its value is empty or of the sort that objects have there: `API Version` and `Metadata` are words of
-//! translations, too. What is lost by that needs two typos, one of them in `kind`; then the file is still the one
-//! that live objects came from, and the checks across files keep these.
+//! translations, too. A manifest is missed only if it has two typos, one of them in `kind`; even then the checks
+//! across files keep the live objects that came from the file.
 
 use std::collections::BTreeSet;
 
@@ -296,7 +296,7 @@ pub(crate) fn read_kustomization(path: &str, node: &Node) -> ManifestFile {
         let mut texts = Vec::new();
         collect_texts(&entry.value, &mut texts);
         let is_remote =
-            |text: &&str| text.contains("://") || text.contains("?ref=") || text.starts_with("github.com/");
+            |text: &&str| text.contains("//") || text.contains("?ref=") || text.starts_with("github.com/");
         let lists = RESOURCES.contains(&entry.key.as_str());
         if !WITHOUT_CHANGE.contains(&entry.key.as_str()) || lists && texts.iter().any(is_remote) {
             changes.push(entry);

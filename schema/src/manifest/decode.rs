@@ -375,7 +375,11 @@ fn read_typed<T: DeserializeOwned>(
 fn is_consequence_of(faults: &Faults, finding: &Finding) -> bool {
     let misses_name = finding.rule == &rules::NOT_FOUND;
     let misses_way = [&rules::UNREACHABLE_STATE, &rules::NO_END].contains(&finding.rule);
+    // A field of one type of service may fit the one that was meant.
+    let misses_type =
+        [&rules::NODE_PORT, &rules::TRAFFIC_POLICY, &rules::EXTERNAL_NAME].contains(&finding.rule);
     faults.any_near(&finding.at)
+        || misses_type && faults.any(|fault| fault.last().is_some_and(|step| is_one_of(step, &["type"])))
         || misses_name && faults.any(may_declare)
         || misses_way
             && faults.any(|fault| may_declare(fault) || fault.iter().any(|step| is_one_of(step, &MACHINES)))

@@ -95,7 +95,8 @@ impl<'t> FileOfSecrets<'t> {
         let count = |index: usize| taken.iter().filter(|document| **document == index).count();
         let parts = || self.documents.iter().enumerate();
         if parts().any(|(index, part)| count(index) > 0 && count(index) < part.objects.len()) {
-            return Err("other objects are in the same document; take it out by hand".to_owned());
+            let why = "other objects are in the same document, or a line begins with `%` or `...`; take it out by hand";
+            return Err(why.to_owned());
         }
         let is_blank = |part: &str| part.lines().all(|line| matches!(line.trim(), "" | "---"));
         if parts().all(|(index, part)| count(index) > 0 || is_blank(part.text)) {
@@ -276,7 +277,10 @@ pub fn seal_line(path: &str, bytes: &[u8], line: u32, named: Option<&str>) -> Re
     let secret = secret.ok_or("the object has no name; name the secret")?;
     let mut values = BTreeMap::new();
     for one in &found {
-        if values.insert(one.name.clone(), one.value.clone()).is_some_and(|other| other != one.value) {
+        let value = expanded(&one.value).ok_or_else(|| {
+            format!("{} has a $(NAME), which is not expanded in a secret: rewrite it by hand", one.name)
+        })?;
+        if values.insert(one.name.clone(), value.clone()).is_some_and(|other| other != value) {
             return Err(format!("line {line} has two values of {}: break the line", one.name));
         }
     }
@@ -296,6 +300,14 @@ pub fn seal_line(path: &str, bytes: &[u8], line: u32, named: Option<&str>) -> Re
     let mark = &bytes[..bytes.len() - without_mark(bytes).len()];
     let text = [&String::from_utf8_lossy(mark), written.as_str()].concat();
     Ok(SealedLine { text, namespace, secret, values })
+}
+
+/// Returns the text that a container gets for the `value` of a variable; `None` if it depends on other variables.
+fn expanded(value: &str) -> Option<String> {
+    let mut parts = value.split("$$");
+    let is_literal = |part: &&str| !part.contains("$(");
+    let first = parts.next().filter(is_literal)?.to_owned();
+    parts.try_fold(first, |text, part| is_literal(&part).then(|| text + "$" + part))
 }
 
 /// Returns the object that has variables with values on this line, and those to seal, in order.

@@ -358,19 +358,23 @@ pub(crate) fn without_effect(record: &str, field: &Entry) -> Option<&'static str
     rows.into_iter().find(|(_, _, values, _)| is_harmless(*values)).map(|(.., why)| *why)
 }
 
-/// Fields of a type that share a reason or advice, and that text.
-type FieldRow = (&'static [&'static str], &'static str);
+/// Fields of a type that share a reason or advice, that text, and the values for which it holds, if not for all.
+type FieldRow = (&'static [&'static str], &'static str, &'static [&'static str]);
 
 /// Returns the fields of the type `record` that change nothing here, at least with some values.
 pub(crate) fn fields_without_effect(record: &str) -> impl Iterator<Item = FieldRow> {
     let rows = NO_EFFECT.iter().filter(move |(owner, ..)| *owner == record);
-    rows.map(|(_, names, _, why)| (*names, *why))
+    let values = |values: Harmless| match values {
+        Harmless::Any => &[][..],
+        Harmless::Texts(texts) => texts,
+    };
+    rows.map(move |(_, names, harmless, why)| (*names, *why, values(*harmless)))
 }
 
 /// Returns the fields of Kubernetes' counterpart of the type `record` that are refused.
 pub(crate) fn refused_fields(record: &str) -> impl Iterator<Item = FieldRow> {
     let rows = FIELDS.iter().filter(move |(owner, ..)| *owner == record);
-    rows.map(|(_, names, help)| (*names, *help))
+    rows.map(|(_, names, help)| (*names, *help, &[][..]))
 }
 
 /// Returns the values of Kubernetes that are refused, each with advice.

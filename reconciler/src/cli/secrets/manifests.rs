@@ -59,6 +59,9 @@ fn seal_objects(
     if args.remove && !is_file {
         bail!("--remove needs a file, not standard input");
     }
+    if args.remove && from.is_symlink() {
+        bail!("{shown} is a link; name the file that it leads to");
+    }
     let file = match FileOfSecrets::read(&from.to_string_lossy(), bytes) {
         Ok(file) => file,
         Err(why) if args.name.is_none() || args.remove => bail!("{shown}: {why}"),
@@ -68,12 +71,14 @@ fn seal_objects(
     if file.secrets().next().is_none() {
         return Ok(None);
     }
-    let (mut sealed, mut taken, mut left_out, mut in_clear) =
-        (Vec::new(), Vec::new(), BTreeSet::new(), false);
+    let (mut sealed, mut taken, mut dropped) = (Vec::new(), Vec::new(), Vec::new());
+    let (mut left_out, mut in_clear) = (BTreeSet::new(), false);
     for found in file.secrets().filter(|found| args.name.is_none() || found.name() == args.name.as_deref()) {
         let here = || format!("{shown}: Secret {}", found.name().unwrap_or("without a name"));
         let object = read(folder, &found, from).with_context(here)?;
-        sealed.push(seal_object(folder, args, from, &object).with_context(here)?);
+        let (written, keys) = seal_object(folder, args, from, &object).with_context(here)?;
+        sealed.push(written);
+        dropped.extend(keys);
         taken.push(found.document);
         left_out.extend(object.left_out);
         in_clear |= found.sops_text().is_none();
@@ -88,6 +93,9 @@ fn seal_objects(
     let rest = args.remove.then(|| file.without(&taken)).transpose();
     let rest = rest.map_err(|why| anyhow!("{shown}: {why}"))?;
     let mut said = sealed.iter().map(|sealed| sealed.write(folder)).collect::<anyhow::Result<String>>()?;
+    if !dropped.is_empty() {
+        said += &format!("it has no longer: {}\n", dropped.join(", "));
+    }
     if !left_out.is_empty() {
         let left_out = left_out.into_iter().collect::<Vec<_>>().join(", ");
         said += &format!("left out {left_out}: a sealed secret has values only\n");
@@ -127,27 +135,32 @@ fn read(folder: &SecretsFolder, found: &FoundSecret<'_>, from: &Path) -> anyhow:
     )
 }
 
+/// Seals a Secret. Also returns the keys of the sealed secret that it replaces and does not have.
 fn seal_object(
     folder: &SecretsFolder,
     args: &SealArgs,
     from: &Path,
     object: &SecretObject,
-) -> anyhow::Result<Sealed> {
+) -> anyhow::Result<(Sealed, Vec<String>)> {
     let which = selector(args, object.namespace.as_deref(), &object.name)?;
     let path = folder.secret(which.namespace(), &which.name)?;
     if args.name.is_none() && path.exists() {
         let (name, from) = (&object.name, from.to_string_lossy());
         bail!(
-            "{} exists; to replace it, name it: 'minik8s secrets seal {name} -n {} --from {}'",
+            "{} exists; to replace it, name it: 'minik8s secrets seal {name} -n {} --from {}{}'",
             path.display(),
             which.place.namespace,
-            shell_word(&from)
+            shell_word(&from),
+            if args.remove { " --remove" } else { "" }
         );
     }
     let there = replaced_plaintext(folder, &which, &path)?;
-    let there = there.as_deref().and_then(|there| format::split(there).ok()).map(|(header, _)| header);
-    let source = args.source.clone().or(there.and_then(|header| header.source));
-    seal_values(folder, &which, source, &object.values)
+    let there = there.as_deref().and_then(|there| format::split(there).ok());
+    let source = args.source.clone().or(there.as_ref().and_then(|(header, _)| header.source.clone()));
+    let former =
+        there.and_then(|(header, values)| format::entries(header.format, values).ok()).unwrap_or_default();
+    let dropped = former.into_keys().filter(|key| !object.values.contains_key(key)).collect();
+    Ok((seal_values(folder, &which, source, &object.values)?, dropped))
 }
 
 fn seal_values(

@@ -513,7 +513,14 @@ fn secrets_in_a_manifest_are_sealed_and_taken_out_of_it() {
         fixture.plain("shop/db.age"),
         "namespace: shop\nname: db\nsource: apps\nformat: map\n---\nuser: \"root\"\n"
     );
+    let fewer = other.replace("user", "login");
+    assert!(fixture.seal_file("a.yaml", &fewer, named).unwrap().contains("it has no longer: user\n"));
     assert!(fixture.seal_file("a.yaml", &other, named).unwrap().contains("nothing else was in it"));
+    let (link, file) = (fixture.dir.path().join("link.yaml"), fixture.dir.path().join("c.yaml"));
+    fs::write(&file, secret("late", "stringData: {a: b}")).unwrap();
+    std::os::unix::fs::symlink(&file, &link).unwrap();
+    let by_link = SealArgs { name: None, from: Some(link), remove: true, ..sealing("") };
+    assert!(seal(&fixture.folder, &by_link).is_err() && file.exists());
     assert!(!fixture.dir.path().join("a.yaml").exists());
 }
 

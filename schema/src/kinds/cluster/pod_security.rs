@@ -191,8 +191,8 @@ impl PodCheck<'_> {
         self.baseline(self.security.forbid_host_network.then_some("forbidHostNetwork"))
     }
 
-    /// Checks the three namespaces of the node, which are one control of the standards. Who sees all processes, or the
-    /// memory that they share, can take over some of them: no better than privileged.
+    /// Checks the three namespaces of the node, which are one control of the standards. A pod that sees every process
+    /// of the node, or their shared memory, can take some of them over, so this counts as privileged.
     fn host_namespaces(&mut self, pod: &PodSpec, at: &Path<'_>) {
         if let Some(setting) = self.no_host_network().filter(|_| pod.host_network) {
             self.forbid(&at.field("hostNetwork"), setting);

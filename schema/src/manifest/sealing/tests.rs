@@ -187,6 +187,18 @@ fn a_password_becomes_a_reference_on_its_line() {
     assert_eq!(sealed("a.json", json, 1).unwrap(), format!("A_PASSWORD=x,C_PASSWORD=z\n{wanted}"));
 }
 
+// Seen red with the text as it is written: a container gets `$` for `$$`, but not from a secret.
+#[test]
+fn a_sealed_value_is_what_the_container_got() {
+    let sealed_as = |value: &str| {
+        let text = format!("{POD}    - {{name: A_PASSWORD, value: '{value}'}}\n");
+        seal_line("a.yaml", text.as_bytes(), 9, None).map(|sealed| sealed.values["A_PASSWORD"].clone())
+    };
+    assert_eq!(sealed_as("pa$$word$"), Ok("pa$word$".to_owned()));
+    assert_eq!(sealed_as("$$(HOST)"), Ok("$(HOST)".to_owned()));
+    assert!(sealed_as("$$$(HOST)").is_err());
+}
+
 #[test]
 fn a_line_that_cannot_be_rewritten_safely_is_left_alone() {
     let pod = |env: &str| format!("{POD}{env}");
@@ -216,6 +228,7 @@ fn a_line_that_cannot_be_rewritten_safely_is_left_alone() {
             "two values of A_PASSWORD",
         ),
         (format!("{}{second}{{{{", pod("    - {name: A_PASSWORD, value: canary}\n")), 9, "not valid YAML"),
+        (pod("    - {name: A_PASSWORD, value: canary$(HOST)}\n"), 9, "not expanded in a secret"),
     ] {
         let why = seal_line("a.yaml", text.as_bytes(), line, None).err().unwrap_or_else(|| panic!("{text}"));
         assert!(why.contains(part) && !why.contains("canary"), "{text}: {why}");
