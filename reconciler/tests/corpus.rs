@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 use reconciler::diagnostics::inspect;
+use schema::testing::corpora;
 use schema::violation::{Severity, Violation};
 
 /// Errors that another file could lift.
@@ -51,16 +52,6 @@ const CAUSES: &[(&str, &str)] = &[
     ("`Pods`", "metrics of other systems"),
 ];
 
-fn corpus() -> Option<PathBuf> {
-    let workspace = Path::new(env!("CARGO_MANIFEST_DIR"));
-    let found = workspace.ancestors().map(|above| above.join("shared/corpora/manifests/k8s"));
-    let found = found.into_iter().find(|path| path.is_dir());
-    if found.is_none() {
-        eprintln!("skipped: no ../shared/corpora/manifests/k8s beside the workspace");
-    }
-    found
-}
-
 fn files(folder: &Path, found: &mut Vec<PathBuf>) {
     for entry in std::fs::read_dir(folder).unwrap() {
         let path = entry.unwrap().path();
@@ -78,7 +69,7 @@ fn cause(violation: &Violation) -> Option<&'static str> {
 
 #[test]
 fn manifests_of_public_repositories_load_or_have_a_known_cause() {
-    let Some(corpus) = corpus() else { return };
+    let Some(corpus) = corpora("manifests/k8s") else { return };
     let (mut paths, mut causes, mut unknown, mut loads) = (Vec::new(), BTreeMap::new(), Vec::new(), 0);
     files(&corpus, &mut paths);
     let began = Instant::now();

@@ -5,7 +5,7 @@
 //! Turns red for a Service that leads to a port without a listener: each run has one, which must not answer.
 
 use std::collections::BTreeSet;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::time::Instant;
 
 use harness::{
@@ -17,11 +17,12 @@ use schema::kinds::pod::Protocol;
 use schema::manifest::{Document, load_file, values_of};
 use schema::meta::NamespacedName;
 use schema::records::ServiceRecord;
+use schema::testing::corpora;
 use serde_json::{Map, Value, json};
 
 /// An application of the corpus.
 struct App {
-    /// Its namespace and folder.
+    /// Namespace and folder in the repository.
     name: &'static str,
     folder: &'static str,
     files: &'static [&'static str],
@@ -159,17 +160,6 @@ const OF_CLUSTER: [&str; 8] = [
 ];
 /// A user other than root, for pods that demand one and leave it to their image.
 const NOBODY: u32 = 65534;
-
-/// Searches next to the workspace and its parent folders, so that worktrees find the corpus too.
-fn corpus() -> Option<PathBuf> {
-    let workspace = Path::new(env!("CARGO_MANIFEST_DIR"));
-    let found = workspace.ancestors().map(|above| above.join("shared/corpora/manifests/k8s"));
-    let found = found.into_iter().find(|path| path.is_dir());
-    if found.is_none() {
-        eprintln!("skipped: no ../shared/corpora/manifests/k8s beside the workspace");
-    }
-    found
-}
 
 /// The object as a manifest, in the namespace; `file` is its text, which has the values of a ConfigMap.
 fn manifest(document: &Document, (path, file): (&str, &[u8]), namespace: &str) -> Result<Value> {
@@ -393,7 +383,7 @@ fn pods(cluster: &Cluster) -> Result<usize> {
 
 #[test]
 fn applications_of_public_repositories_become_healthy_and_answer() -> Result<()> {
-    let Some(corpus) = corpus() else { return Ok(()) };
+    let Some(corpus) = corpora("manifests/k8s") else { return Ok(()) };
     let (mut changes, mut services, mut workloads, mut wanted) = (Vec::new(), Vec::new(), 0, 0);
     for app in &APPS {
         let mut objects = read(&corpus, app)?;

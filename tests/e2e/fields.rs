@@ -4,8 +4,8 @@
 use std::fs;
 
 use harness::{
-    Change, Cluster, ClusterOptions, ContainerView, Context, Happened, IMAGE, PodView, Result, Timeline,
-    Where, ensure, eventually, secs,
+    Change, Cluster, ClusterOptions, ContainerView, Context, Daemon, Happened, IMAGE, PodView, Result,
+    Timeline, Where, ensure, eventually, run, secs,
 };
 use schema::keys::Key;
 use schema::kinds::pod::PodStatus;
@@ -74,7 +74,7 @@ spec:
     lifecycle: {postStart: {exec: {command: [sh, -c, "exit 1"]}}}
 "#;
 
-/// One number at two addresses of the node, each for another container.
+/// Pod with one port number at two addresses of the node, each for another container.
 const NODE: &str = r#"
 apiVersion: v1
 kind: Pod
@@ -82,16 +82,38 @@ metadata: {name: node}
 spec:
   terminationGracePeriodSeconds: 0
   hostPID: true
+  hostIPC: true
+  volumes: [{name: later, hostPath: {path: LATER, type: Directory}}]
   hostAliases: [{ip: 10.9.8.7, hostnames: [old.example, older.example]}]
   containers:
   - name: main
     image: IMAGE
     command: [sh, -c, "echo loopback > /www/index.html; exec httpd -f -p 8080 -h /www"]
     ports: [{containerPort: 8080, hostPort: 18080, hostIP: 127.0.0.1}]
+    volumeMounts: [{name: later, mountPath: /later, mountPropagation: HostToContainer}]
   - name: outer
     image: IMAGE
     command: [sh, -c, "echo outer > /www/index.html; exec httpd -f -p 8081 -h /www"]
     ports: [{containerPort: 8081, hostPort: 18080, hostIP: ADDRESS}]
+"#;
+
+/// Pod whose containers ask a gRPC server of the node, one for a service that it does not have.
+const ASKING: &str = r#"
+apiVersion: v1
+kind: Pod
+metadata: {name: asking}
+spec:
+  hostNetwork: true
+  terminationGracePeriodSeconds: 0
+  containers:
+  - name: main
+    image: IMAGE
+    command: [sleep, "100000"]
+    readinessProbe: {grpc: {port: 18079}, periodSeconds: 1, failureThreshold: 1, timeoutSeconds: 10}
+  - name: other
+    image: IMAGE
+    command: [sleep, "100000"]
+    readinessProbe: {grpc: {port: 18079, service: nobody}, periodSeconds: 1, timeoutSeconds: 10}
 "#;
 
 const FILES: &str = r#"
@@ -149,9 +171,24 @@ fn fields_of_real_manifests_do_what_they_say() -> Result<()> {
     Cluster::run(options, |cluster| {
         let timeline = Timeline::begin(cluster)?;
         let address = cluster.node().address()?.to_owned();
-        let manifests = [("shop", SHOP), ("job", JOB), ("hooks", HOOKS), ("node", NODE), ("files", FILES)];
+        // As the mounts of a machine are: what is mounted later in there appears in the container.
+        let later = cluster.slot().dir().join("later").display().to_string();
+        fs::create_dir(&later)?;
+        on_node(cluster, &["mount", "-t", "tmpfs", "tmpfs", &later])?;
+        on_node(cluster, &["mount", "--make-shared", &later])?;
+        let manifests = [
+            ("shop", SHOP),
+            ("job", JOB),
+            ("hooks", HOOKS),
+            ("node", NODE),
+            ("asking", ASKING),
+            ("files", FILES),
+        ];
         let written = manifests.map(|(name, text)| {
-            Change::write(format!("{name}.yaml"), text.replace("IMAGE", IMAGE).replace("ADDRESS", &address))
+            Change::write(
+                format!("{name}.yaml"),
+                text.replace("IMAGE", IMAGE).replace("ADDRESS", &address).replace("LATER", &later),
+            )
         });
         let admin = service("admin", "app: shop", "{port: 80, targetPort: admin}", "");
         let commit = cluster.repo.push(&[&written[..], &[admin]].concat(), "Open")?;
@@ -161,7 +198,8 @@ fn fields_of_real_manifests_do_what_they_say() -> Result<()> {
         let shop = restarted_sidecar(cluster)?;
         ended_job(cluster)?;
         hooks(cluster)?;
-        of_the_node(cluster, &address)?;
+        of_the_node(cluster, &address, &later)?;
+        asked(cluster)?;
         let files = cluster.running("files", &["main"])?;
         files_and_variables(cluster, &files)?;
         capabilities(cluster, &files)?;
@@ -169,7 +207,7 @@ fn fields_of_real_manifests_do_what_they_say() -> Result<()> {
     })
 }
 
-/// All starts of a container that Docker still has, by name.
+/// Returns the starts of a container that Docker still has.
 fn starts(cluster: &Cluster, pod: &str, container: &str) -> Result<Vec<ContainerView>> {
     let mut all = cluster.containers()?;
     all.retain(|one| (one.label("pod"), one.label("container")) == (pod, container));
@@ -246,15 +284,59 @@ fn hooks(cluster: &Cluster) -> Result<()> {
 }
 
 /// The node's addresses, processes, and names for others.
-fn of_the_node(cluster: &Cluster, address: &str) -> Result<()> {
+fn of_the_node(cluster: &Cluster, address: &str, later: &str) -> Result<()> {
     let pod = cluster.running("node", &["main", "outer"])?;
     answers(cluster, "127.0.0.1", 18_080, "loopback")?;
     answers(cluster, address, 18_080, "outer")?;
     reads(cluster, &pod, &["grep", "^10.9.8.7", "/etc/hosts"], "10.9.8.7\told.example\tolder.example\n")?;
     reads(cluster, &pod, &["cat", "/proc/1/comm"], &fs::read_to_string("/proc/1/comm")?)?;
     let pid = pod.container("main")?.pid;
-    ensure!(fs::read_link(format!("/proc/{pid}/ns/pid"))? == fs::read_link("/proc/self/ns/pid")?);
-    Ok(())
+    for space in ["pid", "ipc"] {
+        let own = fs::read_link(format!("/proc/{pid}/ns/{space}"))?;
+        ensure!(own == fs::read_link(format!("/proc/self/ns/{space}"))?, "{space} is not the node's");
+    }
+    let disk = format!("{later}/disk");
+    on_node(cluster, &["mkdir", &disk])?;
+    on_node(cluster, &["mount", "-t", "tmpfs", "tmpfs", &disk])?;
+    on_node(cluster, &["touch", &format!("{disk}/mounted")])?;
+    reads(cluster, &pod, &["ls", "/later/disk"], "mounted\n")
+}
+
+fn on_node(cluster: &Cluster, words: &[&str]) -> Result<()> {
+    let command = cluster.node().command(words);
+    let words: Vec<&str> = command.iter().map(String::as_str).collect();
+    run(words[0], &words[1..]).map(drop)
+}
+
+/// A container is ready while the server says that it serves, as etcd says of itself.
+fn asked(cluster: &Cluster) -> Result<()> {
+    let key = Key::PodStatus(cluster.node().name.clone(), NamespacedName::new("default", "asking"));
+    let ready = |expected: &[&str]| {
+        eventually(&format!("{expected:?} of the containers are ready"), secs(40), || {
+            let status: PodStatus = cluster.etcd.value(&key)?;
+            let ready = status.container_statuses.iter().filter(|one| one.ready).map(|one| &*one.name);
+            ensure!(status.container_statuses.len() == 2 && ready.eq(expected.iter().copied()), "{status:?}");
+            Ok(())
+        })
+    };
+    ready(&[])?;
+    let data = cluster.slot().dir().join("health");
+    let (data, peer) = (format!("--data-dir={}", data.display()), "http://127.0.0.1:18078");
+    let command = cluster.node().command(&[
+        "etcd",
+        "--name=health",
+        &data,
+        "--listen-client-urls=http://0.0.0.0:18079",
+        "--advertise-client-urls=http://127.0.0.1:18079",
+        &format!("--listen-peer-urls={peer}"),
+        &format!("--initial-advertise-peer-urls={peer}"),
+        &format!("--initial-cluster=health={peer}"),
+    ]);
+    let mut server = Daemon::new("health", cluster.slot().dir(), command);
+    server.start()?;
+    ready(&["main"])?;
+    server.kill()?;
+    ready(&[])
 }
 
 /// Runs a command in the container `main` and compares its whole output, byte by byte.

@@ -247,9 +247,9 @@ const WITHOUT_CHANGE: [&str; 12] = [
 
 /// File that kustomize reads by its name.
 pub(crate) enum KustomizationFile<'a> {
-    /// One document, as kustomize takes it.
+    /// The document that kustomize takes from it.
     Read(&'a Node),
-    /// Anything else.
+    /// Nothing that kustomize takes.
     Unread,
 }
 

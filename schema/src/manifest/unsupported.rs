@@ -44,7 +44,7 @@ const FOLLOWED: &str = "name the repository and its folder in --sources";
 enum Harmless {
     /// Whatever the value is.
     Any,
-    /// One of these texts, or a list that has one.
+    /// A text of these, or a list that has one.
     Texts(&'static [&'static str]),
 }
 

@@ -7,6 +7,7 @@ mod metrics_page;
 mod snapshot;
 mod trust;
 
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use jiff::Timestamp;
@@ -30,6 +31,18 @@ use crate::records::{
 use crate::snapshot::VersionedValue;
 use crate::store::election::Fence;
 use crate::store::{Op, Store, TxnOutcome};
+
+/// Finds a folder of data that nobody here wrote, in `../shared/corpora` next to the workspace or one of its parents, so
+/// that worktrees find it too. Prints that a test is skipped where it is missing.
+pub fn corpora(folder: &str) -> Option<PathBuf> {
+    let workspace = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let mut all = workspace.ancestors().map(|above| above.join("shared/corpora").join(folder));
+    let found = all.find(|path| path.is_dir());
+    if found.is_none() {
+        eprintln!("skipped: no ../shared/corpora/{folder} beside the workspace");
+    }
+    found
+}
 
 /// Range of all pods.
 pub const CLUSTER_CIDR: &str = "10.244.0.0/16";

@@ -123,6 +123,12 @@ fn containers() -> Vec<(&'static str, String)> {
         ("resources", container("resources: {limits: {memory: §128m}}")),
         ("resources", container("resources: {requests: {§nvidia.com/gpu: 1}}")),
         ("resources", container("resources: {requests: {nvidia.com/gpu: §1}, limits: {nvidia.com/gpu: 2}}")),
+        (
+            "resources",
+            with(
+                "  resources: {limits: {nvidia.com/gpu: 1}}\n- name: b\n  image: b\n  resources: {limits: {§nvidia.com/gpu: 1}}",
+            ),
+        ),
         ("capability", container("securityContext: {capabilities: {add: [§CAP_NET_ADMINS]}}")),
         ("capability", container("securityContext: {capabilities: {drop: [§FLY]}}")),
         ("security", container("securityContext: {runAsNonRoot: true, runAsUser: §0}")),

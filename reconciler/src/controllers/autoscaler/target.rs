@@ -173,7 +173,8 @@ fn survivors(snapshot: &Snapshot) -> BTreeMap<NamespacedName, BTreeSet<&str>> {
     survivors
 }
 
-/// Returns the sum of the requests of all containers and sidecars, whose use is summed, too; a limit without a request counts as one.
+/// Returns the sum of the requests of all containers and sidecars, whose use is summed, too; a limit without a request
+/// counts as one.
 fn requests(spec: &PodSpec) -> PerResource<Option<u64>> {
     let resources = || spec.side_by_side().map(|container| &container.resources);
     PerResource {

@@ -80,8 +80,9 @@ impl NodeLoad<'_> {
         self.record.memory.bytes.saturating_sub(self.memory_bytes)
     }
 
+    /// Returns the number of GPUs that a pod may have: all or none, because Docker gives each container the first ones.
     pub(super) fn free_gpus(&self) -> u64 {
-        self.record.gpus.saturating_sub(self.gpus)
+        if self.gpus > 0 { 0 } else { self.record.gpus }
     }
 
     /// Returns a port in use that clashes with this one, with the pod that has it.

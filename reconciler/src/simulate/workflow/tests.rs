@@ -1,10 +1,9 @@
 //! Simulated runs, and corpora of other projects.
 
-use std::path::{Path, PathBuf};
-
 use schema::kinds::Resource;
 use schema::kinds::workflow::WorkflowSpec;
 use schema::manifest::load_definition;
+use schema::testing::corpora;
 use serde_json::{Value as Json, json};
 
 use super::{BEGIN, FunctionLimits, Mocks, Report, RunContext, Status, run};
@@ -191,17 +190,6 @@ fn reports_have_the_shape_that_tools_read() {
     assert_eq!(late.status.as_str(), "TIMED_OUT");
 }
 
-/// `../shared/corpora/asl` next to the workspace, or next to a parent folder, for nested worktrees.
-fn corpora() -> Option<PathBuf> {
-    let workspace = Path::new(env!("CARGO_MANIFEST_DIR"));
-    let mut folders = workspace.ancestors().map(|above| above.join("shared/corpora/asl"));
-    let found = folders.find(|path| path.is_dir());
-    if found.is_none() {
-        eprintln!("skipped: no ../shared/corpora/asl beside the workspace");
-    }
-    found
-}
-
 #[test]
 fn a_long_run_has_the_newest_of_its_data() {
     let definition = json!({"StartAt": "count", "States": {
@@ -218,7 +206,7 @@ fn a_long_run_has_the_newest_of_its_data() {
 
 #[test]
 fn every_recorded_comparison_gives_what_aws_gave() {
-    let Some(corpora) = corpora() else { return };
+    let Some(corpora) = corpora("asl") else { return };
     let text = std::fs::read_to_string(corpora.join("choice-operators.json")).unwrap();
     let recorded: Json = serde_json::from_str(&text).unwrap();
     let mut rows = 0;
@@ -242,7 +230,7 @@ fn every_recorded_comparison_gives_what_aws_gave() {
 
 #[test]
 fn every_accepted_definition_of_the_corpus_runs_to_an_end() {
-    let Some(corpora) = corpora() else { return };
+    let Some(corpora) = corpora("asl") else { return };
     let mut run_to_end = 0;
     for file in std::fs::read_dir(corpora.join("definitions")).unwrap() {
         let path = file.unwrap().path();

@@ -67,7 +67,7 @@ pub(crate) struct TrustLoop {
     /// Number of the newest roll in which this process has restarted the own member.
     rolled: u64,
     checks: UserChecks,
-    /// Whether the recorded node of this machine's name was this machine's when this process first looked.
+    /// True if the recorded node of this machine's name was this machine's when this process first looked; `None` before.
     is_node_here: Option<bool>,
     /// Members of etcd, and the time at which these were listed.
     members: Option<(Instant, Vec<ListedMember>)>,

@@ -20,9 +20,9 @@ pub struct PodSecurity {
     /// Namespaces to which `level` does not apply. The other fields apply to all namespaces.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub exempt_namespaces: Vec<String>,
-    /// Forbids `securityContext.privileged: true`, `hostPID: true`, `hostIPC: true`, and added capabilities other than those that the level `baseline`
-    /// allows: `AUDIT_WRITE`, `CHOWN`, `DAC_OVERRIDE`, `FOWNER`, `FSETID`, `KILL`, `MKNOD`, `NET_BIND_SERVICE`,
-    /// `SETFCAP`, `SETGID`, `SETPCAP`, `SETUID`, `SYS_CHROOT`.
+    /// Forbids `securityContext.privileged: true`, `hostPID: true`, `hostIPC: true`, and added capabilities other than
+    /// those that the level `baseline` allows: `AUDIT_WRITE`, `CHOWN`, `DAC_OVERRIDE`, `FOWNER`, `FSETID`, `KILL`, `MKNOD`,
+    /// `NET_BIND_SERVICE`, `SETFCAP`, `SETGID`, `SETPCAP`, `SETUID`, `SYS_CHROOT`.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub forbid_privileged: bool,
     /// Forbids `hostNetwork: true`, `hostPID: true`, `hostIPC: true`, and a `host` of probes and hooks: the node

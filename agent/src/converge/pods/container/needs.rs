@@ -167,7 +167,7 @@ pub fn stays_ended(spec: &PodSpec, facts: &PodFacts, name: &str) -> bool {
 type Due<'a> = Vec<(&'a ContainerSpec, ContainerDecision)>;
 
 enum InitTurn<'a> {
-    /// All are done; the sidecars among them.
+    /// End of the init containers: the sidecars among them stay.
     Done(Due<'a>),
     /// The one whose turn it is, and the sidecars before it.
     Now(Due<'a>),

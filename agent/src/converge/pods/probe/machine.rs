@@ -17,7 +17,7 @@ use crate::worlds::prober::HttpRequest;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum ProbeKind {
-    /// All probes wait until it succeeds; its failure restarts the container.
+    /// Hook for which all probes wait until it succeeds; its failure restarts the container.
     #[serde(rename = "postStart")]
     PostStart,
     /// The other probes wait until it succeeds; its failure restarts the container.

@@ -28,6 +28,7 @@ impl PodSpec {
         volume::validate(self, at, findings);
         validate(self, at, findings);
         validate_ports(self, at, findings);
+        validate_gpus(self, at, findings);
         security::validate(self, at, findings);
         scheduling::validate(self, at, findings);
     }
@@ -132,6 +133,29 @@ fn forbid_on_init(container: &Container, at: &Path<'_>, findings: &mut Findings)
     for (field, _) in set.iter().filter(|(_, is_set)| *is_set) {
         let message = "Forbidden: may not be set for init containers without restartPolicy=Always";
         findings.add(&rules::EXCLUSIVE, &at.field(field), message).on_key();
+    }
+}
+
+/// Checks that one container at most has GPUs: Docker gives each the first ones of the node, and others would share them.
+fn validate_gpus(pod: &PodSpec, at: &Path<'_>, findings: &mut Findings) {
+    let mut is_taken = false;
+    for (field, containers) in [("containers", &pod.containers), ("initContainers", &pod.init_containers)] {
+        let list = at.field(field);
+        for (index, container) in containers.iter().enumerate() {
+            let stays = field == "containers" || container.is_sidecar();
+            if !stays || container.resources.gpus() == 0 {
+                continue;
+            }
+            if is_taken {
+                let here = list.index(index);
+                let here = here.field("resources");
+                let message = "Forbidden: another container of this pod has GPUs, and Docker would give both the same ones";
+                let finding =
+                    findings.add(&rules::RESOURCES, &here.field("limits").field("nvidia.com/gpu"), message);
+                finding.on_key().help("write one pod for each");
+            }
+            is_taken = true;
+        }
     }
 }
 
