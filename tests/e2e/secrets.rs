@@ -355,10 +355,13 @@ fn copies_unbound_secrets_and_bombs_are_errors_of_their_pods_alone() -> Result<(
 /// Values in clear: a Secret with a text and bytes, and a variable of the pod that mounts it.
 const IN_CLEAR: &str = "apiVersion: v1\nkind: Secret\nmetadata: {name: db}\nstringData: {user: app}\n\
                         data: {key.bin: /wAB}\n---\napiVersion: v1\nkind: Pod\nmetadata: {name: shop}\nspec:\n  \
-                        terminationGracePeriodSeconds: 1\n  volumes: [{name: s, secret: {secretName: db}}]\n  \
+                        terminationGracePeriodSeconds: 1\n  volumes:\n  - name: s\n    \
+                        secret: {secretName: db, items: [{key: key.bin, path: keys/own, mode: 0440}]}\n  \
+                        - name: p\n    projected: {sources: [{secret: {name: db, items: [{key: user, path: user}]}}]}\n  \
                         containers:\n  - name: main\n    image: IMAGE\n    \
                         command: [sleep, '100000']\n    env:\n    - {name: DB_PASSWORD, value: hunter2}\n    \
-                        volumeMounts: [{name: s, mountPath: /s}]\n";
+                        - {name: PIN, valueFrom: {secretKeyRef: {name: late, key: pin, optional: true}}}\n    \
+                        volumeMounts: [{name: s, mountPath: /s}, {name: p, mountPath: /p}]\n";
 const SHOP: &str = "apps/shop.yaml";
 
 /// Runs `minik8s` in the clone, as its owner would.
@@ -412,10 +415,13 @@ fn what_a_manifest_holds_in_clear_is_refused_and_sealed_with_the_commands_that_a
         cluster.applied(&commit)?;
         let pod = cluster.running("shop", &["main"])?;
         let main = |command: &[&str]| cluster.exec(&pod, "main", command);
-        ensure!(main(&["cat", "/s/user"])? == "app");
+        ensure!(
+            main(&["cat", "/p/user"])? == "app" && main(&["ls", "/p", "/s"])? == "/p:\nuser\n\n/s:\nkeys\n"
+        );
         // ff 00 01
-        ensure!(main(&["base64", "/s/key.bin"])?.trim() == "/wAB");
-        ensure!(main(&["sh", "-c", "echo -n $DB_PASSWORD"])? == "hunter2");
+        ensure!(main(&["base64", "/s/keys/own"])?.trim() == "/wAB");
+        ensure!(main(&["stat", "-L", "-c", "%a", "/s/keys/own"])? == "440\n");
+        ensure!(main(&["sh", "-c", "echo -n $DB_PASSWORD${PIN-unset}"])? == "hunter2unset");
         Ok(())
     })
 }
