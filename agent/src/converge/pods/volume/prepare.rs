@@ -41,9 +41,9 @@ pub fn volume_files(
         // A tmpfs counts whole pages.
         bytes += file.value.len().next_multiple_of(4096);
         files.insert(path, file);
-        let most = KEYED_BYTES_MAX / 1024 / 1024;
+        let most = FILES_BYTES_MAX / 1024 / 1024;
         let too_large = || VolumeError::TooLarge { path: volume.path.clone(), most };
-        (bytes <= KEYED_BYTES_MAX).then_some(()).ok_or_else(too_large)
+        (bytes <= FILES_BYTES_MAX).then_some(()).ok_or_else(too_large)
     };
     for source in &volume.sources {
         match source {
@@ -84,7 +84,7 @@ pub fn write_files(
     fs::create_dir_all(path).map_err(failed)?;
     if *is_secret && !mounts::at_or_below(path).map_err(failed)?.iter().any(|m| m == path) {
         let flags = MsFlags::MS_NOSUID | MsFlags::MS_NODEV | MsFlags::MS_NOEXEC;
-        let options = format!("size={KEYED_BYTES_MAX},mode=0755");
+        let options = format!("size={FILES_BYTES_MAX},mode=0755");
         let mounted = |options: &str| mount(Some("tmpfs"), path, Some("tmpfs"), flags, Some(options));
         // Kernels before 6.4 don't know `noswap` and reject it.
         mounted(&format!("{options},noswap"))
@@ -131,7 +131,7 @@ fn write_file(folder: &Path, at: &str, file: &VolumeFile, group: Option<u32>) ->
 
 /// Maximum size of a volume: several times that of a secret, because each key takes pages of its own and may become
 /// several files.
-const KEYED_BYTES_MAX: usize = 8 * 1024 * 1024;
+const FILES_BYTES_MAX: usize = 8 * 1024 * 1024;
 
 fn empty_dir(path: &Path, tmpfs: Option<(u64, bool)>, group: Option<u32>) -> Result<(), VolumeError> {
     let failed = |source| VolumeError::Make { path: path.to_owned(), source };
